@@ -1,0 +1,97 @@
+"""A fault: injected, proven from outside Kafka, and taken back.
+
+After roachtest's failure injection (set up, inject, wait until it has taken effect, recover, clean up; clean-up legal
+from any state) and Jepsen's nemesis (every fault heals), with one rule of our own: *an injection that can't be shown to
+have taken effect is no injection*. ``inject`` returns when the effect is proven as the broker's own user, by the file
+system or the process table, never by Kafka's word; otherwise it raises
+:class:`~harness.errors.FaultNotProven`, and the run is inconclusive rather than green.
+
+A fault repairs what it broke and no more: a log dir gets its permissions back, but its broker stays as it is until the
+scenario restarts it, as an operator would.
+
+To add one: a module here with one class derived from :class:`Fault`; see ``faults/README.md``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import datetime
+from typing import ClassVar
+
+from harness.broker import Broker
+from harness.errors import FaultNotProven
+from harness.journal import now
+
+
+class Fault(ABC):
+    """One way to break one thing of one broker.
+
+    :cvar name: what the fault is called in ids, journal and reports
+    :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
+    :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
+    """
+
+    name: ClassVar[str]
+    explains: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.noticed_by: str | None = None
+        self.injected_at: datetime = now()
+
+    @property
+    @abstractmethod
+    def target(self) -> str:
+        """What it breaks, for people."""
+
+    @abstractmethod
+    def break_it(self) -> None:
+        """Break it; whatever is done has been written into the broker's undo log before."""
+
+    @abstractmethod
+    def proof(self) -> str | None:
+        """Look from outside Kafka whether it is broken: what was seen that proves it, or None."""
+
+    @abstractmethod
+    def mend(self) -> None:
+        """Take back what :meth:`break_it` did, also half of it, also twice."""
+
+    def inject(self) -> None:
+        """Break it and prove it.
+
+        :raises FaultNotProven: it does not show
+        """
+        fields = {"fault": self.name, "target": self.target, "broker": self.broker.id, "noticed_by": self.noticed_by}
+        journal = self.broker.journal
+        self.injected_at = journal.write("fault.injecting", **fields)
+        self.break_it()
+        evidence = self.proof()
+        if evidence is None:
+            journal.write("fault.not_proven", **fields)
+            raise FaultNotProven(
+                f"{self.name} on {self.target} was injected, but nothing outside Kafka shows its effect"
+            )
+        journal.write("fault.injected", **fields, injecting_at=self.injected_at.isoformat(), evidence=evidence)
+
+    def undo(self) -> None:
+        """Take it back; from any state, any number of times."""
+        self.mend()
+        self.broker.journal.write("fault.undone", fault=self.name, target=self.target, broker=self.broker.id)
+
+    def __str__(self) -> str:
+        return f"{self.name} on {self.target}"
+
+
+@contextmanager
+def injected(*faults: Fault) -> Iterator[Fault]:
+    """The faults are in force inside the block, in this order, and undone after it in the reverse one, come what may.
+
+    Yields the first.
+    """
+    with ExitStack() as stack:
+        for fault in faults:
+            stack.callback(fault.undo)
+            fault.inject()
+        yield faults[0]

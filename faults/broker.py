@@ -1,0 +1,79 @@
+"""A broker's process fails: killed, stopped, paused."""
+
+from __future__ import annotations
+
+import socket
+
+from faults.base import Fault
+from harness.ports import HOST
+
+
+class _BrokerGone(Fault):
+    """Its process ends; mending it starts the broker again (and leaves the waiting to the scenario)."""
+
+    explains = (r"Connection to node .* could not be established", r"Error sending fetch request")
+
+    @property
+    def target(self) -> str:
+        """Such as "broker 2"."""
+        return str(self.broker)
+
+    def proof(self) -> str | None:
+        """The process is gone from the process table and its port refuses connections."""
+        if self.broker.is_alive:
+            return None
+        port = int(self.broker.bootstrap.rpartition(":")[2])
+        with socket.socket() as probe:
+            probe.settimeout(1.0)
+            if probe.connect_ex((HOST, port)) == 0:
+                return None
+        return f"exit code {self.broker.node.exit_code()}; {self.broker.bootstrap} refuses connections"
+
+    def mend(self) -> None:
+        """Start it again; a broker that the scenario has started already is left alone."""
+        if not self.broker.is_alive:
+            self.broker.start()
+
+
+class BrokerKilled(_BrokerGone):
+    """SIGKILL."""
+
+    name = "broker_killed"
+
+    def break_it(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.broker.kill()
+
+
+class BrokerStopped(_BrokerGone):
+    """SIGTERM: a controlled shutdown."""
+
+    name = "broker_stopped"
+
+    def break_it(self) -> None:
+        """SIGTERM, and wait until it is gone."""
+        self.broker.stop()
+
+
+class BrokerPaused(Fault):
+    """SIGSTOP: it holds its connections and its sessions run out."""
+
+    name = "broker_paused"
+    explains = _BrokerGone.explains
+
+    @property
+    def target(self) -> str:
+        """Such as "broker 2"."""
+        return str(self.broker)
+
+    def break_it(self) -> None:
+        """SIGSTOP."""
+        self.broker.node.pause()
+
+    def proof(self) -> str | None:
+        """The kernel says that the process is stopped."""
+        return "process state: stopped" if self.broker.node.is_paused() else None
+
+    def mend(self) -> None:
+        """SIGCONT."""
+        self.broker.node.resume()

@@ -1,0 +1,116 @@
+"""A log dir fails: three ways that need no privilege beyond owning it.
+
+All act on the dir itself, as KIP-112's test plan does; what a broker has open goes on working, and it notices at the
+next file that it makes there (a checkpoint, a rolled segment). The proof is that the broker's own user can no longer
+make a file in the dir.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import uuid
+from typing import ClassVar
+
+from faults.base import Fault
+from harness.log_dir import LogDir
+
+
+class LogDirFault(Fault):
+    """A way in which one log dir fails.
+
+    ``noticed_by`` is LogManager's own line (``kafka.log.LogManager.handleLogDirFailure``), or, where a broker finds the
+    dir bad while it starts, that of ``createAndValidateLogDirs`` or of loading.
+    """
+
+    expected_error: ClassVar[str]
+    explains = (
+        r"Error while (writing|reading|flushing|loading|appending|locking|renaming|deleting|checking)",
+        r"Failed to (create|clean|lock|flush|write|read|append|load|delete|rename|create or validate)",
+        r"Stopping serving",
+        r"Disk error",
+        r"Error processing (append|fetch)",
+        r"KafkaStorageException|kafka storage",
+        r"Could not open|Uncaught exception in scheduled task|offline",
+    )
+
+    def __init__(self, log_dir: LogDir) -> None:
+        super().__init__(log_dir.broker)
+        self.log_dir = log_dir
+        path = re.escape(str(log_dir.path))
+        self.noticed_by = (
+            rf"Stopping serving logs in dir {path}"
+            rf"|Failed to create or validate data directory {path}"
+            rf"|Error while loading log dir {path}"
+        )
+        self._tokens: list[int] = []
+
+    @property
+    def target(self) -> str:
+        """Such as "log-dir-1 of broker 2"."""
+        return str(self.log_dir)
+
+    def proof(self) -> str | None:
+        """The error that the broker's own user gets for making a file in the dir."""
+        probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
+        done = self.broker.node.run_as_user(["touch", str(probe)])
+        if done.returncode and self.expected_error in done.stderr:
+            return f"as the broker's user: {done.stderr.strip()}"
+        if done.returncode == 0:
+            self.broker.node.run_as_user(["rm", "-f", str(probe)])
+        return None
+
+    def mend(self) -> None:
+        """Undo every step taken, the last first."""
+        while self._tokens:
+            self.broker.undo_log.undo(self._tokens[-1])
+            self._tokens.pop()
+
+    def _will(self, way: str, **data: object) -> None:
+        self._tokens.append(self.broker.undo_log.will(way, **data))
+
+
+class _Chmod(LogDirFault):
+    """Permissions are taken away from the dir itself."""
+
+    expected_error = "Permission denied"
+    takes_away: ClassVar[int]
+
+    def break_it(self) -> None:
+        """Take the permissions away."""
+        path = self.log_dir.path
+        mode = stat.S_IMODE(path.stat().st_mode)
+        self._will("chmod", path=str(path), mode=mode)
+        path.chmod(mode & ~self.takes_away)
+
+
+class Chmod000(_Chmod):
+    """``chmod 000``, as KIP-112's test plan has it: nobody may look into it or make anything in it."""
+
+    name = "chmod_000"
+    takes_away = 0o777
+
+
+class ChmodNoWrite(_Chmod):
+    """``chmod a-w``, as kafkatest's log_dir_failure_test has it: it can be read, and nothing can be made in it."""
+
+    name = "chmod_a-w"
+    takes_away = 0o222
+
+
+class ReplacedByFile(LogDirFault):
+    """The dir is moved aside and a plain file stands in its place (the plan's older wording)."""
+
+    name = "replaced_by_file"
+    expected_error = "Not a directory"
+
+    def break_it(self) -> None:
+        """Move it aside, put a file in its place."""
+        path = self.log_dir.path
+        aside = path.with_name(path.name + ".jbod-aside")
+        self._will("rename", now=str(aside), then=str(path))
+        path.rename(aside)
+        path.write_bytes(b"")
+
+
+LOG_DIR_FAULTS: tuple[type[LogDirFault], ...] = (Chmod000, ReplacedByFile, ChmodNoWrite)

@@ -1,0 +1,16 @@
+"""Who is to be hit, by role at this moment."""
+
+from __future__ import annotations
+
+from harness.broker import Broker
+from harness.topic import Partition
+
+
+def leader_of(partition: Partition) -> Broker:
+    """The broker that leads the partition."""
+    return partition.leader()
+
+
+def follower_of(partition: Partition) -> Broker:
+    """The first follower in the order of the assignment."""
+    return partition.followers()[0]

@@ -1,0 +1,212 @@
+"""The only door to Kafka's admin protocol: one question, one typed answer, no waiting.
+
+Each :class:`Admin` speaks to one broker (see :mod:`harness.wire` for why), so that what two brokers say can be
+compared. Request and response classes are kafka-python's; nothing else of the harness sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import kafka.errors as kafka_errors
+from kafka.protocol.admin import (
+    AlterReplicaLogDirsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+)
+from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from harness.errors import HarnessError
+from harness.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
+from harness.wire import Connection
+
+_EARLIEST, _LATEST = -2, -1
+_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
+
+
+class Refused(HarnessError):
+    """A broker answered with an error; ``error`` is Kafka's name for it."""
+
+    def __init__(self, what: str, error: str, message: str | None = None) -> None:
+        super().__init__(f"{what}: {error}{f' ({message})' if message else ''}")
+        self.error = error
+
+
+def error_name(code: int) -> str | None:
+    """Kafka's name of an error code, such as KAFKA_STORAGE_ERROR; None for 0."""
+    if code == 0:
+        return None
+    known = kafka_errors.for_code(code)
+    return str(known.message) if getattr(known, "message", None) else known.__name__
+
+
+class Admin:
+    """The admin protocol of one broker."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def describe_cluster(self, topics: Iterable[str] | None = None) -> ClusterState:
+        """Brokers, controller and partitions as this broker has them; all topics unless named."""
+        wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        answer = self._connection.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+        return ClusterState(
+            cluster_id=answer.cluster_id,
+            controller=None if answer.controller_id < 0 else answer.controller_id,
+            brokers=tuple(sorted(broker.node_id for broker in answer.brokers)),
+            partitions=tuple(
+                sorted(
+                    PartitionState(
+                        topic=topic.name,
+                        partition=partition.partition_index,
+                        leader=None if partition.leader_id < 0 else partition.leader_id,
+                        leader_epoch=partition.leader_epoch,
+                        replicas=tuple(partition.replica_nodes),
+                        isr=tuple(partition.isr_nodes),
+                        offline_replicas=tuple(sorted(partition.offline_replicas)),
+                    )
+                    for topic in answer.topics
+                    for partition in topic.partitions
+                )
+            ),
+        )
+
+    def describe_log_dirs(self) -> tuple[LogDirState, ...]:
+        """This broker's log dirs and what is in them (KIP-113, DescribeLogDirs)."""
+        answer = self._connection.ask(DescribeLogDirsRequest(topics=None))
+        return tuple(
+            LogDirState(
+                path=result.log_dir,
+                error=error_name(result.error_code),
+                is_cordoned=bool(getattr(result, "is_cordoned", False)),
+                replicas=tuple(
+                    ReplicaInDir(
+                        topic=topic.name,
+                        partition=partition.partition_index,
+                        size=partition.partition_size,
+                        offset_lag=partition.offset_lag,
+                        is_future=partition.is_future_key,
+                    )
+                    for topic in result.topics
+                    for partition in topic.partitions
+                ),
+            )
+            for result in answer.results
+        )
+
+    def describe_quorum_leader(self) -> int | None:
+        """The active KRaft controller's node id; None while there is none."""
+        topic = DescribeQuorumRequest.TopicData
+        answer = self._connection.ask(
+            DescribeQuorumRequest(
+                topics=[topic(topic_name="__cluster_metadata", partitions=[topic.PartitionData(partition_index=0)])]
+            )
+        )
+        if answer.error_code:
+            raise Refused("the quorum's leader", error_name(answer.error_code) or "")
+        leader = int(answer.topics[0].partitions[0].leader_id)
+        return None if leader < 0 else leader
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        replicas: int,
+        configs: Mapping[str, str] | None = None,
+        assignment: Mapping[int, Iterable[int]] | None = None,
+    ) -> None:
+        """Create a topic; ZooKeeper mode wants this asked of the controller's broker.
+
+        :raises Refused: with Kafka's error
+        """
+        topic = CreateTopicsRequest.CreatableTopic
+        answer = self._connection.ask(
+            CreateTopicsRequest(
+                topics=[
+                    topic(
+                        name=name,
+                        num_partitions=-1 if assignment else partitions,
+                        replication_factor=-1 if assignment else replicas,
+                        assignments=[
+                            topic.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+                            for index, brokers in (assignment or {}).items()
+                        ],
+                        configs=[
+                            topic.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
+                        ],
+                    )
+                ],
+                timeout_ms=10_000,
+                validate_only=False,
+            ),
+            timeout_s=15.0,
+        )
+        _raise_first(f"create topic {name}", ((t.error_code, getattr(t, "error_message", None)) for t in answer.topics))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic.
+
+        :raises Refused: with Kafka's error
+        """
+        answer = self._connection.ask(
+            DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=10_000),
+            timeout_s=15.0,
+        )
+        _raise_first(
+            f"delete topic {name}", ((r.error_code, getattr(r, "error_message", None)) for r in answer.responses)
+        )
+
+    def end_offset(self, topic: str, partition: int, isolation: str = "read_uncommitted") -> int:
+        """A partition's end: its high watermark, or with read_committed its last stable offset. Ask its leader.
+
+        :raises Refused: with Kafka's error, such as NOT_LEADER_OR_FOLLOWER
+        """
+        return self._offset(topic, partition, _LATEST, isolation)
+
+    def start_offset(self, topic: str, partition: int) -> int:
+        """A partition's first offset that can still be read. Ask its leader."""
+        return self._offset(topic, partition, _EARLIEST, "read_uncommitted")
+
+    def _offset(self, topic: str, partition: int, timestamp: int, isolation: str) -> int:
+        wanted = ListOffsetsRequest.ListOffsetsTopic
+        answer = self._connection.ask(
+            ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=_ISOLATION[isolation],
+                topics=[
+                    wanted(
+                        name=topic,
+                        partitions=[wanted.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)],
+                    )
+                ],
+            )
+        )
+        got = answer.topics[0].partitions[0]
+        _raise_first(f"offset of {topic}-{partition}", [(got.error_code, None)])
+        return int(got.offset)
+
+    def alter_replica_log_dir(self, topic: str, partition: int, log_dir: str) -> None:
+        """Move this broker's replica into ``log_dir`` (KIP-113).
+
+        :raises Refused: with Kafka's error
+        """
+        into = AlterReplicaLogDirsRequest.AlterReplicaLogDir
+        answer = self._connection.ask(
+            AlterReplicaLogDirsRequest(
+                dirs=[into(path=log_dir, topics=[into.AlterReplicaLogDirTopic(name=topic, partitions=[partition])])]
+            )
+        )
+        _raise_first(
+            f"move {topic}-{partition} to {log_dir}",
+            ((p.error_code, None) for t in answer.results for p in t.partitions),
+        )
+
+
+def _raise_first(what: str, outcomes: Iterable[tuple[int, str | None]]) -> None:
+    for code, message in outcomes:
+        if code:
+            raise Refused(what, error_name(code) or str(code), message)

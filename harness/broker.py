@@ -1,0 +1,85 @@
+"""A broker: its node, its log dirs, and its answers."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+from harness import timeouts
+from harness.admin import Admin
+from harness.journal import Journal, now
+from harness.log_dir import LogDir
+from harness.metadata import ClusterState, LogDirState
+from harness.nodes.base import Node
+from harness.ports import HOST
+from harness.undo import UndoLog
+from harness.wire import Connection
+
+
+class Broker:
+    """One broker of the cluster under test.
+
+    :ivar started_at: when it was last spawned
+    """
+
+    def __init__(
+        self, *, id: int, node: Node, port: int, log_dirs: tuple[Path, ...], journal: Journal, undo_log: UndoLog
+    ) -> None:
+        self.id = id
+        self.journal = journal
+        self.undo_log = undo_log
+        self.node = node
+        self.bootstrap = f"{HOST}:{port}"
+        self.log_dirs = tuple(LogDir(self, path) for path in log_dirs)
+        self.log = node.log
+        self.started_at: datetime = now()
+        self._connection = Connection(HOST, port)
+        self.admin = Admin(self._connection)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Spawn the broker; :meth:`harness.cluster.Cluster.await_healthy` waits for it."""
+        self.started_at = now()
+        self.node.start()
+
+    def stop(self) -> None:
+        """A controlled shutdown (SIGTERM)."""
+        self.node.stop(timeouts.STOP_S)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.node.kill()
+
+    def restart(self) -> None:
+        """A controlled shutdown, then a start."""
+        self.stop()
+        self.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its process runs."""
+        return self.node.is_alive()
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    def describe_cluster(self) -> ClusterState:
+        """The cluster as this broker sees it."""
+        return self.admin.describe_cluster()
+
+    def describe_log_dirs(self) -> tuple[LogDirState, ...]:
+        """Its log dirs as it describes them."""
+        return self.admin.describe_log_dirs()
+
+    def log_dir_of(self, topic: str, partition: int) -> LogDir | None:
+        """Which of its log dirs holds the (current) replica, as it says; None for none."""
+        for state in self.describe_log_dirs():
+            if any(r.topic == topic and r.partition == partition and not r.is_future for r in state.replicas):
+                return next(log_dir for log_dir in self.log_dirs if str(log_dir.path) == state.path)
+        return None
+
+    def __str__(self) -> str:
+        return f"broker {self.id}"
+
+    def __repr__(self) -> str:
+        return f"<broker {self.id} at {self.bootstrap}>"

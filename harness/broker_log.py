@@ -1,0 +1,57 @@
+"""A broker's text log, read by time and pattern.
+
+The harness lays down the pattern (:data:`LAYOUT`), in UTC with milliseconds, for log4j 1 and 2 alike, so that a line
+can be placed beside the journal's events. A line that doesn't begin with a time belongs to the one before it (a stack
+trace).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+LAYOUT = "[%d{yyyy-MM-dd HH:mm:ss,SSS}] %p %m (%c)%n"
+_LINE = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\] (\w+) (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogLine:
+    """One event of a broker's log; ``text`` includes the lines of its stack trace."""
+
+    at: datetime
+    level: str
+    text: str
+
+
+class BrokerLog:
+    """The log file of one node over all its restarts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def lines(self, *, since: datetime | None = None) -> Iterator[LogLine]:
+        """The events in the file, oldest first; those from ``since`` on (milliseconds are cut off, so is ``since``)."""
+        since = since and since.replace(microsecond=since.microsecond // 1000 * 1000)
+        for chunk in re.split(r"\n(?=\[\d{4}-)", self._text()):
+            if (match := _LINE.match(chunk)) is None:
+                continue
+            at = datetime.strptime(match[1], "%Y-%m-%d %H:%M:%S,%f").replace(tzinfo=UTC)
+            if since is None or at >= since:
+                yield LogLine(at=at, level=match[2], text=match[3])
+
+    def first(self, pattern: str, *, since: datetime | None = None) -> LogLine | None:
+        """The first event whose text matches the regular expression anywhere; None where there is none."""
+        return next((line for line in self.lines(since=since) if re.search(pattern, line.text)), None)
+
+    def tail(self, count: int = 15) -> str:
+        """The last lines, as they stand."""
+        return "\n".join(self._text().splitlines()[-count:])
+
+    def _text(self) -> str:
+        try:
+            return self.path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""

@@ -1,0 +1,223 @@
+"""One case: a scenario with its parameters, run once, and the folder that tells of it.
+
+The folder (``run.json``, ``events.jsonl``, ``history/``, ``brokers/``, ``verdict.json``) is all that reports, ``jbod
+check`` and ``jbod repro`` read; so run.json is written when the case begins and again when it ends, and says in between
+that it has not ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import secrets
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.distribution import Distribution
+from harness.errors import HarnessError, UsageError
+from harness.journal import Journal, now
+from harness.spec import ClusterSpec
+
+Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
+PHASES = ("boot", "load", "fault", "recover", "drain", "judge", "teardown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseId:
+    """What a case is: ids and parameters, as the contract's ``--json`` has them."""
+
+    id: str
+    kip: int
+    plan: str
+    mode: str
+    seed: int
+    nodeid: str
+
+
+@dataclass(kw_only=True)
+class CaseResult:
+    """How a case came out; one entry of ``scenarios`` in ``--json``."""
+
+    case: CaseId
+    kafka: str
+    backend: str
+    verdict: Outcome
+    reason: str
+    duration_s: float
+    run_dir: Path | None
+    phases_s: Mapping[str, float]
+    faults: Sequence[Mapping[str, Any]]
+    rerun: str
+    deviation: Mapping[str, str] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the contract has it."""
+        entry = {
+            "id": self.case.id,
+            "kip": self.case.kip,
+            "plan": self.case.plan,
+            "mode": self.case.mode,
+            "kafka": self.kafka,
+            "backend": self.backend,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "duration_s": round(self.duration_s, 3),
+            "run_dir": str(self.run_dir) if self.run_dir else None,
+            "phases_s": {name: round(seconds, 3) for name, seconds in self.phases_s.items()},
+            "faults": list(self.faults),
+            "rerun": self.rerun,
+        }
+        return entry | ({"deviation": dict(self.deviation)} if self.deviation else {})
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A case that is running: its folder, its journal, and which phase it is in."""
+
+    id: CaseId
+    run_dir: Path
+    journal: Journal
+    extra: dict[str, Any] = field(default_factory=dict)
+    phase: str = "boot"
+    judged: bool = False
+    _phases_s: dict[str, float] = field(default_factory=dict)
+    _since: float = field(default_factory=time.monotonic)
+    _began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begin(cls, id: CaseId, runs_dir: Path, argv: Sequence[str]) -> Case:
+        """Make the run folder and write the first run.json.
+
+        :raises HarnessError: the runs folder can't be written
+        """
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", id.id).strip("-")
+        run_dir = runs_dir.absolute() / f"{now():%Y%m%dT%H%M%S}-{slug}-{secrets.token_hex(3)}"
+        try:
+            run_dir.mkdir(parents=True)
+            journal = Journal(run_dir / "events.jsonl")
+        except OSError as error:
+            raise HarnessError(f"the run folder {run_dir} can't be made: {error.strerror}; see --runs-dir") from error
+        case = cls(id=id, run_dir=run_dir, journal=journal)
+        case.extra = {
+            "schema": 1,
+            "run_id": run_dir.name,
+            "case": id.id,
+            "kip": id.kip,
+            "plan": id.plan,
+            "mode": id.mode,
+            "seed": id.seed,
+            "nodeid": id.nodeid,
+            "argv": list(argv),
+            "host": {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},
+            "started_at": now().isoformat(),
+            "ended_at": None,
+            "outcome": None,
+        }
+        case.record()
+        journal.write("case.started", case=id.id, seed=id.seed)
+        return case
+
+    def record(self, **more: Any) -> None:
+        """Add to run.json and write it, whole or not at all."""
+        self.extra |= more
+        path = self.run_dir / "run.json"
+        partial = path.with_name(".run.json")
+        partial.write_text(json.dumps(self.extra, indent=2, default=str) + "\n")
+        partial.replace(path)
+
+    def record_cluster(self, spec: ClusterSpec, distribution: Distribution) -> None:
+        """What runs in this case: the build with its checksum and the cluster's shape."""
+        self.record(
+            kafka=distribution.to_json(),
+            backend="process",
+            cluster={"brokers": spec.brokers, "log_dirs": spec.log_dirs, "racks": spec.racks},
+            overrides=dict(spec.overrides),
+        )
+
+    def enter(self, phase: str) -> None:
+        """The case goes into another phase; seconds are added up per phase."""
+        self._phases_s[self.phase] = self._phases_s.get(self.phase, 0.0) + time.monotonic() - self._since
+        self._since = time.monotonic()
+        if phase != self.phase:
+            self.phase = phase
+            self.journal.write("phase", phase=phase)
+
+    @contextmanager
+    def within(self, phase: str) -> Iterator[None]:
+        """In another phase inside the block, back in this one after it."""
+        before = self.phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def phases_s(self) -> dict[str, float]:
+        """Seconds spent in each phase so far."""
+        self.enter(self.phase)
+        return {name: self._phases_s.get(name, 0.0) for name in PHASES}
+
+    def duration_s(self) -> float:
+        """Seconds since the case began."""
+        return time.monotonic() - self._began
+
+    def end(self, verdict: Outcome, reason: str, faults: Sequence[Mapping[str, Any]]) -> None:
+        """Write the outcome; nothing may be added afterwards."""
+        self.journal.write("case.ended", verdict=verdict, reason=reason)
+        self.record(
+            ended_at=now().isoformat(),
+            outcome={"verdict": verdict, "reason": reason},
+            phases_s=self.phases_s(),
+            faults=list(faults),
+        )
+        self.journal.close()
+
+
+def read_run_json(run_dir: Path) -> dict[str, Any]:
+    """What a run folder says of itself.
+
+    :raises UsageError: there is no such folder
+    :raises HarnessError: it has no run.json, or one that is cut off
+    """
+    if not run_dir.is_dir():
+        raise UsageError(f"no such run folder: {run_dir}")
+    path = run_dir / "run.json"
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise HarnessError(f"{path} can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise HarnessError(f"{path} is no JSON object")
+    return content
+
+
+def check_runs_dir(runs_dir: Path) -> None:
+    """Make the folder for run folders, if need be, and write into it.
+
+    :raises HarnessError: it can't be written
+    """
+    probe = runs_dir / f".probe-{secrets.token_hex(4)}"
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise HarnessError(f"the runs folder {runs_dir} can't be written: {error.strerror}; see --runs-dir") from error
+
+
+def command_line() -> list[str]:
+    """How this process was called, for run.json."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def rerun_command(run_dir: Path | None, nodeid: str) -> str:
+    """The one command that runs a case again."""
+    return f"jbod repro {shlex.quote(str(run_dir))}" if run_dir else f"pytest {shlex.quote(nodeid)}"

@@ -1,0 +1,147 @@
+"""The judge: a stored history in, a verdict out; no cluster in sight.
+
+What each kind of anomaly is, is defined in the contract and found by the checkers beside this file, one a family.
+This module only puts them together, and has them work in a Spark task, beside the files: nothing but the verdict comes
+back to the driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from harness.checkers.delivery import Delivery, check_delivery
+from harness.checkers.findings import Findings
+from harness.checkers.ordering import check_ordering
+from harness.checkers.places import check_places
+from harness.checkers.reads import check_reads
+from harness.checkers.rows import ACKED, FAILED, INDETERMINATE, Rows, encode
+from harness.checkers.settings import RunSettings, read_settings
+from harness.checkers.transactions import check_transactions
+from harness.checkers.verdict import (
+    KINDS,
+    MAX_EXAMPLES,
+    Anomaly,
+    Counts,
+    Verdict,
+    VerdictWord,
+    conclude,
+    could_not_decide,
+)
+from harness.errors import HistoryError
+from harness.pipeline.history import SCHEMAS, TableName, load_table, stored_rows, table_dir
+
+VERDICT_FILE = "verdict.json"
+
+_NOT_JUDGED_BY = ("error", "sent_at", "ended_at", "read_at")
+"""Columns that are for people: no kind depends on them."""
+
+
+def judge(spark: SparkSession, run_dir: Path) -> Verdict:
+    """The verdict on the run in `run_dir`, from its history and run.json alone; writes nothing.
+
+    A judge that fails answers `unknown` with the reason, never `valid`.
+
+    :raises HistoryError: run.json or the history is missing, cut off, of other columns, or has rows that no history
+        has (a null or a word that the column doesn't allow, a record sent twice, a transaction of two outcomes)
+    """
+    settings = read_settings(run_dir)
+
+    def judged(_: Iterable[int]) -> Iterable[Verdict | HistoryError | str]:
+        try:
+            yield _judged(run_dir, settings)
+        except HistoryError as error:
+            yield error
+        except Exception as error:
+            yield f"{type(error).__name__}: {error}"
+
+    run_dir = run_dir.absolute()
+    try:
+        [answer] = spark.sparkContext.parallelize([0], 1).mapPartitions(judged).collect()
+    except Exception as error:
+        answer = f"{type(error).__name__}: {error}"
+    if isinstance(answer, Verdict):
+        return answer
+    if isinstance(answer, HistoryError):
+        raise answer if str(run_dir) in str(answer) else HistoryError(f"{run_dir}: {answer}")
+    counts = Counts(sent=stored_rows(run_dir, "produced"), read=stored_rows(run_dir, "consumed"))
+    return could_not_decide(settings.run_id, counts, next(iter(answer.splitlines())))
+
+
+def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
+    """Write verdict.json into `run_dir`, whole or not at all, and return its path."""
+    path = run_dir / VERDICT_FILE
+    hidden = path.with_name(f".{VERDICT_FILE}.{os.getpid()}")
+    hidden.write_text(verdict.text(), encoding="utf-8")
+    hidden.replace(path)
+    return path
+
+
+def _judged(run_dir: Path, settings: RunSettings) -> Verdict:
+    """What a task does: read the tables and judge them."""
+
+    def load(table: TableName) -> pa.Table:
+        return load_table(run_dir, table, [name for name in SCHEMAS[table].names if name not in _NOT_JUDGED_BY])
+
+    drained = load("drained") if table_dir(run_dir, "drained").exists() else None
+    return judge_tables(load("produced"), load("consumed"), drained, settings)
+
+
+def _counts(rows: Rows) -> Counts:
+    def of(outcome: int) -> int:
+        return int((rows.sent.outcome == outcome).sum())
+
+    return Counts(
+        sent=len(rows.sent),
+        acked=of(ACKED),
+        failed=of(FAILED),
+        indeterminate=of(INDETERMINATE),
+        read=len(rows.reads),
+    )
+
+
+def judge_tables(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, settings: RunSettings) -> Verdict:
+    """The verdict on a history that is in memory; columns as the contract has them, times and errors left out or not.
+
+    :raises HistoryError: a row that no history has, as :func:`judge`
+    """
+    rows = encode(produced, consumed, drained, settings)
+    del produced, consumed, drained  # Of a large history, a good part of the memory.
+    delivery = Delivery(rows=rows)
+    counts = replace(_counts(rows), indeterminate_present=delivery.indeterminate_present)
+    found: dict[str, list[Findings]] = {}
+    for findings in _checks(delivery):
+        found.setdefault(findings.kind, []).append(findings)
+    anomalies = [
+        Anomaly(
+            kind=kind,
+            count=sum(findings.count for findings in of_kind),
+            leads_to=_leads_to(kind, settings, sure=not all(findings.unsure for findings in of_kind)),
+            examples=tuple(example for findings in of_kind for example in findings.examples)[:MAX_EXAMPLES],
+        )
+        for kind, of_kind in found.items()
+    ]
+    if counts.acked == 0:
+        anomalies.append(Anomaly(kind="no_load", count=0, leads_to="unknown"))
+    return conclude(settings.run_id, counts, anomalies)
+
+
+def _checks(delivery: Delivery) -> Iterator[Findings]:
+    yield from check_delivery(delivery)
+    yield from check_places(delivery)
+    yield from check_ordering(delivery.rows)
+    yield from check_reads(delivery.rows)
+    yield from check_transactions(delivery)
+
+
+def _leads_to(kind: str, settings: RunSettings, *, sure: bool) -> VerdictWord:
+    if (kind == "duplicated" and settings.allow_duplicates) or (kind == "reordered" and settings.allow_reordering):
+        return "valid"
+    if kind == "partial_transaction" and not sure:
+        return "unknown"
+    return KINDS[kind].leads_to

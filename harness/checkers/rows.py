@@ -1,0 +1,348 @@
+"""A history's rows as the checkers want them: one numpy array a column, names as small numbers.
+
+The checkers compute on whole columns with numpy inside a Spark task, not row by row in Python and not as Spark SQL:
+a plan that finds all kinds has some hundred operators, and Spark needed 4 to 8 s (15 s the first time) to plan and
+compile it, for a history of 1,000 records; numpy judges one of 100,000 in a fifth of a second.
+
+Ids follow the order of the names, so sorting by id sorts by name. "Passed" means that some drain was past that
+offset, or at the end of that partition, so that a record which was there would have been seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.checkers.settings import RunSettings
+from harness.checkers.survey import (
+    NOWHERE,
+    Consumer,
+    Drained,
+    Handed,
+    Partition,
+    survey_consumers,
+    survey_partitions,
+)
+from harness.errors import HistoryError
+
+# Columns of few values are stored in less than 64 bits; the checkers widen what they compute with.
+Ints = npt.NDArray[Any]
+Flags = npt.NDArray[np.bool_]
+
+ACKED, FAILED, INDETERMINATE = 0, 1, 2
+OUTCOMES = ("acked", "failed", "indeterminate")
+
+NO_TRANSACTION, COMMITTED, ABORTED, IN_DOUBT = -1, 0, 1, 2
+TRANSACTION_OUTCOMES = ("committed", "aborted", "indeterminate")
+
+ROLES = ("live", "drain")
+ISOLATIONS = ("read_uncommitted", "read_committed")
+
+NONE = -1
+"""Stands for null in every column of numbers, where no value below zero has a meaning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """One entry per record that was sent."""
+
+    pid: Ints
+    seq: Ints
+    tp: Ints
+    off: Ints
+    """Where it was acked; NONE unless it was, at a known place."""
+    outcome: Ints
+    txo: Ints
+    crc: Ints
+    transaction: Ints
+    key: Ints
+    """Of records of compacted topics only."""
+
+    def __len__(self) -> int:
+        return len(self.pid)
+
+    @cached_property
+    def written(self) -> Flags:
+        """Counts as written: acked outside a transaction or in a committed one."""
+        written: Flags = (self.outcome == ACKED) & (self.txo <= COMMITTED)
+        return written
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reads:
+    """One entry per record that a consumer was handed."""
+
+    pid: Ints
+    seq: Ints
+    named: Flags
+    """It has a producer and a seq."""
+    tp: Ints
+    off: Ints
+    crc: Ints
+    cid: Ints
+    session: Ints
+    position: Ints
+    drain: Flags
+    rc: Flags
+
+    def __len__(self) -> int:
+        return len(self.pid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """The facts of :class:`Partition` as columns, indexed by tp."""
+
+    tid: Ints
+    known: Flags
+    past: Ints
+    to_end: Flags
+    rc_past: Ints
+    rc_to_end: Flags
+    below: Ints
+    compacted: Flags
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """A history, encoded."""
+
+    sent: Sent
+    reads: Reads
+    producers: Sequence[str]
+    partitions: Sequence[Partition]
+    consumers: Sequence[Consumer]
+    transactions: Sequence[str]
+
+    @cached_property
+    def log(self) -> Log:
+        """The partitions' facts as columns."""
+
+        def column(name: str, kind: Any) -> Any:
+            return np.array([getattr(partition, name) for partition in self.partitions], kind)
+
+        return Log(
+            tid=column("topic_id", np.int64),
+            known=np.array([partition.partition != NOWHERE for partition in self.partitions], np.bool_),
+            past=column("past", np.int64),
+            to_end=column("to_end", np.bool_),
+            rc_past=column("rc_past", np.int64),
+            rc_to_end=column("rc_to_end", np.bool_),
+            below=column("below", np.int64),
+            compacted=column("compacted", np.bool_),
+        )
+
+    @cached_property
+    def record(self) -> Ints:
+        """For every read, the index in ``sent`` of the record that was read; NONE where nobody sent it.
+
+        :raises HistoryError: a record has two rows in ``produced``
+        """
+        sent_key, read_key = joint_keys((self.sent.pid, self.reads.pid), (self.sent.seq, self.reads.seq))
+        order = np.argsort(sent_key, kind="stable")
+        ordered = sent_key[order]
+        twice = np.flatnonzero(ordered[1:] == ordered[:-1])
+        if len(twice):
+            row = order[twice[0]]
+            name = f"{self.producers[self.sent.pid[row]]} #{self.sent.seq[row]}"
+            raise HistoryError(f"history/produced has two rows for one record {len(twice)} times, e.g. for {name}")
+        if not len(order):
+            return np.full(len(self.reads), NONE)
+        at = np.minimum(np.searchsorted(ordered, read_key), len(order) - 1)
+        return np.where(self.reads.named & (ordered[at] == read_key), order[at], NONE)
+
+
+def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, settings: RunSettings) -> Rows:
+    """The three tables, columns as the contract has them, as :class:`Rows`.
+
+    :raises HistoryError: a row that no history has: a null or a word that the column doesn't allow, a partition or
+        offset below zero where one was read
+    """
+    _refuse_nulls(produced, "produced", ("producer", "seq", "topic", "outcome", "crc32"))
+    _refuse_nulls(
+        consumed, "consumed", ("consumer", "role", "position", "session", "topic", "partition", "offset", "isolation")
+    )
+    if drained is not None:
+        _refuse_nulls(drained, "drained", tuple(drained.column_names))
+
+    outcome = _words(produced, "produced", "outcome", OUTCOMES)
+    txo = _words(produced, "produced", "transaction_outcome", TRANSACTION_OUTCOMES)
+    if not pc.all(
+        pc.equal(pc.is_null(produced["transaction"]), pc.is_null(produced["transaction_outcome"]))
+    ).as_py() and len(produced):
+        raise HistoryError("history/produced has a transaction without transaction_outcome, or the other way round")
+    role = _words(consumed, "consumed", "role", ROLES)
+    rc = _words(consumed, "consumed", "isolation", ISOLATIONS) == 1
+
+    producers, (sent_pid, read_pid) = _coded(produced["producer"], consumed["producer"])
+    topics, topic_codes = _coded(produced["topic"], consumed["topic"], *([] if drained is None else [drained["topic"]]))
+    numbers = [_numbers(table["partition"]) for table in (produced, consumed, drained) if table is not None]
+    numbers[0] = np.maximum(numbers[0], NOWHERE)
+    off = _numbers(consumed["offset"])
+    if len(off) and (off.min() < 0 or numbers[1].min() < 0):
+        raise HistoryError("history/consumed has a partition or an offset below zero")
+
+    joint = [codes.astype(np.int64) << 32 | (number + 1) for codes, number in zip(topic_codes, numbers, strict=True)]
+    found = np.unique(np.concatenate([np.unique(codes) for codes in (*joint, np.arange(len(topics)) << 32)]))
+    sent_tp, read_tp, *drained_tp = (np.searchsorted(found, codes).astype(np.int32) for codes in joint)
+    del joint
+    places = [(topics[int(code) >> 32], (int(code) & 0xFFFFFFFF) - 1) for code in found]
+
+    drain = role == 1
+    handed = []
+    for isolation in (False, True):
+        chosen = drain & (rc == isolation)
+        highest = np.full(len(places), NONE)
+        np.maximum.at(highest, read_tp[chosen], off[chosen])
+        handed += [
+            Handed(topic=places[tp][0], partition=places[tp][1], highest=int(highest[tp]), read_committed=isolation)
+            for tp in np.flatnonzero(highest > NONE)
+        ]
+    ends: list[Drained] = []
+    if drained is not None:
+        drained_rc = _words(drained, "drained", "isolation", ISOLATIONS) == 1
+        ends = [
+            Drained(
+                topic=places[tp][0],
+                partition=places[tp][1],
+                end_offset=end,
+                position=position,
+                read_committed=bool(read_committed),
+            )
+            for tp, end, position, read_committed in zip(
+                drained_tp[0],
+                drained["end_offset"].to_pylist(),
+                drained["position"].to_pylist(),
+                drained_rc,
+                strict=True,
+            )
+        ]
+    partitions = survey_partitions(places, handed, ends, settings)
+
+    names, (name_codes,) = _coded(consumed["consumer"])
+    roles = name_codes * 2 + (role == 0)  # drain before live, as False before True
+    seen, cid = np.unique(roles, return_inverse=True)
+    consumers = survey_consumers(((names[int(code) // 2], bool(code % 2)) for code in seen), settings.groups)
+
+    known = numbers[0] != NOWHERE
+    acked_off = np.where((outcome == ACKED) & known, np.maximum(_numbers(produced["offset"]), NONE), NONE)
+    transactions, (transaction,) = _coded(produced["transaction"])
+    compacted = np.array([partition.compacted for partition in partitions], np.bool_)
+    key = np.full(len(produced), NONE)
+    if compacted.any():
+        key = np.where(compacted[sent_tp], _coded(produced["key"])[1][0], NONE)
+    named = (read_pid != NONE) & consumed["seq"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
+    crc_null = consumed["crc32"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
+    if (named & crc_null).any():
+        raise HistoryError("history/consumed has a record of ours without crc32")
+    return Rows(
+        sent=Sent(
+            pid=sent_pid,
+            seq=_numbers(produced["seq"]),
+            tp=sent_tp,
+            off=acked_off,
+            outcome=outcome,
+            txo=txo,
+            crc=_numbers(produced["crc32"]),
+            transaction=transaction,
+            key=key,
+        ),
+        reads=Reads(
+            pid=read_pid,
+            seq=_numbers(consumed["seq"]),
+            named=named,
+            tp=read_tp,
+            off=off,
+            crc=_numbers(consumed["crc32"]),
+            cid=cid.astype(np.int32),
+            session=_numbers(consumed["session"]).astype(np.int32),
+            position=_numbers(consumed["position"]),
+            drain=drain,
+            rc=rc,
+        ),
+        producers=producers,
+        partitions=partitions,
+        consumers=consumers,
+        transactions=transactions,
+    )
+
+
+def joint_keys(*columns: Sequence[Ints]) -> Iterator[Ints]:
+    """One number for each row of several tables, equal where all columns are, and ordered as the columns are.
+
+    `columns` has, for each column, its values in every table. Values of any size: where they don't fit into one
+    number together, their ranks do.
+    """
+    keys: list[Ints] | None = None
+    room = 1
+    for narrow in columns:
+        tables = [np.asarray(values, np.int64) for values in narrow]
+        low = min((int(values.min()) for values in tables if len(values)), default=0)
+        span = max((int(values.max()) for values in tables if len(values)), default=0) - low + 1
+        if keys is None:
+            keys, room = [values - low if span < 1 << 62 else values for values in tables], span
+            if span >= 1 << 62:
+                keys, room = _ranks(keys)
+            continue
+        shifted: Sequence[Ints] = tables
+        if span >= 1 << 62 or room * span >= 1 << 62:
+            keys, room = _ranks(keys)
+            shifted, span = _ranks(tables)
+            low = 0
+        keys = [key * span + (values - low) for key, values in zip(keys, shifted, strict=True)]
+        room *= span
+    return iter(keys or [])
+
+
+def joint_key(*columns: Ints) -> Ints:
+    """:func:`joint_keys` of one table."""
+    return next(joint_keys(*((column,) for column in columns)))
+
+
+def _ranks(tables: Sequence[Ints]) -> tuple[list[Ints], int]:
+    values, ranks = np.unique(np.concatenate(tables), return_inverse=True)
+    ends = np.cumsum([len(table) for table in tables])[:-1]
+    return np.split(ranks.astype(np.int64), ends), max(1, len(values))
+
+
+def _numbers(column: pa.ChunkedArray, kind: Any = np.int64) -> Ints:
+    filled = pc.fill_null(column, pa.scalar(NONE, column.type)) if column.null_count else column
+    return np.asarray(filled.to_numpy(), kind)
+
+
+def _coded(*columns: pa.ChunkedArray) -> tuple[list[str], list[Ints]]:
+    """The names in all columns, sorted, and for each column its names' places among them; NONE for null."""
+    encoded = [
+        (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries()
+        for column in columns
+    ]
+    words = [column.chunk(0).dictionary.to_pylist() if column.num_chunks else [] for column in encoded]
+    names = sorted({name for of_column in words for name in of_column})
+    place = {name: number for number, name in enumerate(names)}
+    codes = []
+    for column, of_column in zip(encoded, words, strict=True):
+        places = np.array([*(place[name] for name in of_column), NONE], np.int32)
+        indices = [chunk.indices for chunk in column.chunks]
+        codes.append(places[_numbers(pa.chunked_array(indices, pa.int32()), np.int32)])
+    return names, codes
+
+
+def _words(table: pa.Table, name: str, column: str, words: Sequence[str]) -> Ints:
+    names, (codes,) = _coded(table[column])
+    strange = [found for found in names if found not in words]
+    if strange:
+        raise HistoryError(f"history/{name}: {column} is {strange[0]!r}, not one of {', '.join(words)}")
+    return np.array([*(words.index(found) for found in names), NONE], np.int8)[codes]
+
+
+def _refuse_nulls(table: pa.Table, name: str, columns: Sequence[str]) -> None:
+    for column in columns:
+        if table[column].null_count:
+            raise HistoryError(f"history/{name}: {column} is null in {table[column].null_count} rows; it never may be")

@@ -1,0 +1,355 @@
+"""The command ``jbod``: thin, every command a few lines over the rest.
+
+Bad input ends with one clear line on standard error and the contract's exit code, whatever the command
+(:mod:`harness.errors`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from harness import undo
+from harness.errors import EXIT_HARNESS, EXIT_USAGE, EXIT_VALID, HarnessError, JbodError, UsageError
+
+# Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
+_WIDTH = None if sys.stdout.isatty() else 140
+out = Console(width=_WIDTH)
+err = Console(stderr=True, width=_WIDTH)
+
+_BUILD_OPTIONS = [
+    click.option("--kafka", metavar="VERSION", help="A Kafka release from Maven."),
+    click.option("--kafka-home", metavar="DIR", help="An unpacked Kafka build: bin/ libs/ config/."),
+    click.option("--kafka-tarball", metavar="FILE", help="A Kafka tarball, such as a release candidate."),
+    click.option("--mode", metavar="zk|kraft", help="Only this metadata mode."),
+]
+_RUN_OPTIONS = [
+    *_BUILD_OPTIONS,
+    click.option("--backend", metavar="process|docker", help="What brokers run in."),
+    click.option("--seed", metavar="N", help="Seed of everything that is left to chance."),
+    click.option("--spark-master", metavar="URL", help="A Spark master other than a local one."),
+    click.option("--runs-dir", metavar="DIR", help="Where run folders go (default: reports/runs)."),
+    click.option("--keep-cluster", metavar="never|on-failure|always", help="Leave the cluster standing."),
+    click.option("--json", metavar="FILE", help="Write the results as JSON."),
+]
+
+
+def _options(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Chaos and system tests for Apache Kafka on JBOD."""
+
+
+def _suites() -> Path:
+    """The folder of the suites, found without importing them (nothing of the harness imports suites)."""
+    folder = Path(__file__).resolve().parent.parent / "suites"
+    if not folder.is_dir():
+        raise JbodError(f"the suites are not beside the harness ({folder}); install from a checkout: pip install -e .")
+    return folder
+
+
+def _pytest(arguments: list[str], *plugins: object) -> int:
+    """pytest in this process, with its own terminal output off, on all suites but the selftest."""
+    suites = _suites()
+    base = [
+        "-p",
+        "no:terminal",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(suites.parent / "pyproject.toml"),
+        "-o",
+        "addopts=",
+    ]
+    return int(pytest.main([*base, *arguments], plugins=[*plugins]))
+
+
+def _where(selectors: tuple[str, ...]) -> list[str]:
+    """Selectors as pytest arguments: node ids as they are, the rest through ``--select``."""
+    node_ids = [s for s in selectors if "::" in s or s.endswith(".py")]
+    named = [f"--select={s}" for s in selectors if s not in node_ids]
+    for node_id in node_ids:
+        if not Path(node_id.partition("::")[0]).exists():
+            raise UsageError(f"no such file: {node_id.partition('::')[0]}")
+    everything = [str(_suites()), f"--ignore={_suites() / 'selftest'}"]
+    return node_ids + named if node_ids and not named else everything + node_ids + named
+
+
+@cli.command()
+@click.argument("selector", nargs=-1, required=True)
+@_options(_RUN_OPTIONS)
+def run(selector: tuple[str, ...], **options: str | None) -> int:
+    """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id or a node id."""
+    return _run(selector, options)
+
+
+def _run(selector: tuple[str, ...], options: dict[str, str | None]) -> int:
+    from harness.case import check_runs_dir
+    from harness.console import ConsoleReporter
+
+    runs_dir = Path(options.get("runs_dir") or "reports/runs")
+    check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+    arguments += [f"--alluredir={runs_dir.parent / 'allure-results'}", f"--junitxml={runs_dir.parent / 'junit.xml'}"]
+    return _pytest([*_where(selector), *arguments], ConsoleReporter(out))
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@_options(_RUN_OPTIONS[len(_BUILD_OPTIONS) + 2 :])
+def repro(run_dir: Path, **options: str | None) -> int:
+    """Run once more what a run folder records: the same case, Kafka build, mode, backend and seed."""
+    from harness.case import read_run_json
+
+    run = read_run_json(run_dir)
+    try:
+        build, again = run["kafka"], {"mode": run["mode"], "backend": run["backend"], "seed": str(run["seed"])}
+        option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[build["source"]]
+        again[option] = build["version"] if option == "kafka" else build["origin"]
+        selector = run["case"]
+    except (KeyError, TypeError) as error:
+        raise HarnessError(f"{run_dir}/run.json doesn't say what ran: {error} is missing") from error
+    return _run((selector,), options | again)
+
+
+class _Collector:
+    """Takes over the collected items and runs none of them."""
+
+    def __init__(self) -> None:
+        self.items: list[pytest.Item] = []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.items = list(session.items)
+
+
+@cli.command(name="list")
+@click.argument("selector", nargs=-1)
+@_options(_BUILD_OPTIONS)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_scenarios(selector: tuple[str, ...], as_json: bool, **options: str | None) -> int:
+    """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
+    collector = _Collector()
+    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+    code = _pytest([*_where(selector), *arguments, "--collect-only"], collector)
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return code
+    rows = _scenarios(collector.items)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
+        return EXIT_VALID
+    table = Table("scenario", "KIP", "plan item", "modes", "Kafka", "faults", "cases", header_style="bold")
+    for row in rows:
+        modes, kafka, faults = (", ".join(row[key]) for key in ("modes", "kafka", "faults"))
+        table.add_row(row["id"], str(row["kip"]), row["plan"], modes, kafka, faults, str(len(row["cases"])))
+    out.print(table)
+    return EXIT_VALID
+
+
+def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
+    """The collected cases, grouped by scenario."""
+    from harness.plugin import BACKENDS, case_id, mode_of, run_of
+
+    rows: dict[str, dict[str, Any]] = {}
+    for item in items:
+        marker = item.get_closest_marker("scenario")
+        if marker is None or not isinstance(item, pytest.Function):
+            continue
+        row = rows.setdefault(
+            marker.kwargs["id"],
+            {
+                "id": marker.kwargs["id"],
+                "kip": marker.kwargs["kip"],
+                "plan": marker.kwargs["plan"],
+                "claim": (item.function.__doc__ or "").strip().splitlines()[0],
+                "modes": [],
+                "kafka": [],
+                "faults": [],
+                "backends": list(BACKENDS),
+                "cases": [],
+            },
+        )
+        mode = mode_of(item)
+        faults = [str(value.name) for value in item.callspec.params.values() if hasattr(value, "explains")]  # type: ignore[attr-defined]
+        found = {"modes": [str(mode)], "faults": faults, "cases": [case_id(item)]}
+        found["kafka"] = [str(run_of(item.config).builds.version(mode))]
+        for key, values in found.items():
+            row[key] += [value for value in values if value not in row[key]]
+    return list(rows.values())
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
+def check(run_dir: Path, spark_master: str | None) -> int:
+    """Judge a stored history again, without a cluster."""
+    from harness.checkers.judge import judge, write_verdict
+    from harness.pipeline import reserved
+    from harness.pipeline.session import check_master, end_spark, spark_session
+
+    if not run_dir.is_dir():
+        raise UsageError(f"no such run folder: {run_dir}")
+    check_master(spark_master)
+    with err.status("starting Spark"):
+        spark = spark_session(spark_master, jars=())
+    try:
+        reserved.settle(run_dir)  # what producers that were killed with their driver could not write down
+        with err.status(f"judging {run_dir.name}"):
+            verdict = judge(spark, run_dir)
+        write_verdict(run_dir, verdict)
+    finally:
+        end_spark()
+    style = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}[verdict.verdict]
+    out.print(Text(verdict.verdict, style=style), Text(verdict.run_id))
+    for reason in verdict.reasons:
+        out.print(Text(f"  {reason}"))
+    out.print(
+        Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
+    )
+    return {"valid": 0, "invalid": 1, "unknown": 2}[verdict.verdict]
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(as_json: bool) -> int:
+    """Tell what this machine can do, and for what it can't, the command that fixes it."""
+    from harness.host import abilities
+
+    found = abilities()
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "abilities": [ability.to_json() for ability in found]}, indent=2))
+        return EXIT_VALID
+    table = Table("", "ability", "found", "needed for", "how to get it", header_style="bold")
+    for ability in found:
+        mark = Text("yes", style="green") if ability.present else Text("no", style="yellow")
+        table.add_row(mark, ability.name, ability.found, ability.needed_for, "" if ability.present else ability.fix)
+    out.print(table)
+    return EXIT_VALID
+
+
+@cli.command()
+def clean() -> int:
+    """Undo all that an interrupted run left: processes, permissions, folders."""
+    from harness.pipeline.session import sweep_scratch
+
+    count = undo.clean(lambda line: out.print(Text(line)))
+    sweep_scratch()
+    out.print(f"{count} interrupted run{'' if count == 1 else 's'} cleaned up after")
+    return EXIT_VALID
+
+
+@cli.group()
+def cluster() -> None:
+    """A cluster to try things on by hand."""
+
+
+@cluster.command()
+@_options(_BUILD_OPTIONS)
+@click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
+@click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
+@click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")
+def up(brokers: int, log_dirs: int, racks: str | None, overrides: tuple[str, ...], **options: str | None) -> int:
+    """Start a cluster that stays; prints the bootstrap address and where the log dirs are."""
+    import secrets
+
+    from harness.builds import BuildOptions, Builds
+    from harness.cluster import boot
+    from harness.journal import Journal
+    from harness.spec import ClusterSpec
+
+    pairs = [pair.partition("=") for pair in overrides]
+    if bad := [pair[0] for pair in pairs if not pair[1]]:
+        raise UsageError(f"--set {bad[0]}: not KEY=VALUE")
+    builds = Builds.choose(BuildOptions(**options))
+    mode = builds.modes()[-1]
+    try:
+        spec = ClusterSpec(
+            mode=mode,
+            brokers=brokers,
+            log_dirs=log_dirs,
+            racks=tuple(rack or None for rack in racks.split(",")) if racks else (),
+            overrides={key: value for key, _, value in pairs},
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    undo.clean(lambda line: err.print(Text(line, style="dim")))
+    distribution = builds.of(mode, lambda line: err.print(Text(line, style="dim")))
+    name = f"cluster-{secrets.token_hex(3)}"
+    with err.status(f"Kafka {distribution.version} in mode {mode}"):
+        folder = undo.workspace() / f"{name}-logs"
+        running = boot(spec, distribution, run_id=name, record_dir=folder, journal=Journal(None), outlives=True)
+        running.undo_log.will("tree", path=str(folder))
+        running.keep()
+    out.print(f"{name}: Kafka {distribution.version}, {mode}, bootstrap {running.bootstrap}", highlight=False)
+    for broker in running.brokers:
+        out.print(
+            f"  {broker}: {broker.bootstrap}", *(str(log_dir.path) for log_dir in broker.log_dirs), highlight=False
+        )
+    out.print(f"take it down with: jbod cluster down {name}", highlight=False)
+    return EXIT_VALID
+
+
+@cluster.command()
+def status() -> int:
+    """List the clusters that were left standing."""
+    kept = [log.parent.name for log in undo.logs() if undo.is_kept(log)]
+    for name in kept:
+        processes = list(undo.marked_processes(name))
+        out.print(f"{name}: {len(processes)} processes, data in {undo.workspace() / name}", highlight=False)
+    if not kept:
+        out.print("no cluster stands")
+    return EXIT_VALID
+
+
+@cluster.command()
+@click.argument("name", nargs=-1)
+def down(name: tuple[str, ...]) -> int:
+    """Take clusters down: those named, or all that were left standing."""
+    kept = [log.parent.name for log in undo.logs() if undo.is_kept(log)]
+    for unknown in set(name) - set(kept):
+        raise UsageError(
+            f"no cluster {unknown!r} stands; there {'is' if len(kept) == 1 else 'are'}: {', '.join(kept) or 'none'}"
+        )
+    for cluster_name in name or kept:
+        undo.take_down(cluster_name)
+        out.print(f"{cluster_name}: down")
+    return EXIT_VALID
+
+
+def main() -> None:
+    """Entry point: every error becomes one line and the contract's exit code."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # All as Ctrl-C, also where a shell has SIGINT ignored: a run that is told to end cleans up after itself.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal_number, signal.default_int_handler)
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        err.print(Text(f"jbod: {error.format_message()}"))
+        code = EXIT_USAGE
+    except JbodError as error:
+        err.print(Text(f"jbod: {error}"))
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        err.print("jbod: interrupted")
+        code = EXIT_HARNESS
+    sys.exit(int(code or 0))

@@ -1,0 +1,329 @@
+"""The cluster under test: booted from a spec, asked, healed, and taken away without a trace.
+
+Everything that can start side by side does: ZooKeeper or the controller and all brokers are spawned at once and find
+each other; what is waited for is the outcome, seen through Kafka's own protocol from every broker.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from harness import class_data, timeouts
+from harness.broker import Broker
+from harness.broker_user import broker_user
+from harness.distribution import Distribution
+from harness.errors import AwaitTimeout, JbodError
+from harness.journal import Journal
+from harness.metadata import ClusterState
+from harness.nodes.base import Node, NodeSpec
+from harness.nodes.process import ProcessBackend
+from harness.ports import HOST, PortBlock
+from harness.quorum.base import Quorum
+from harness.quorum.bootstrap import bootstrap_checkpoint
+from harness.quorum.kraft import KRaftQuorum
+from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.spec import BROKER_SETTINGS, ClusterSpec
+from harness.topic import Topic
+from harness.undo import UndoLog
+from harness.versions import Mode
+from harness.waiting import await_until
+from harness.watcher import Watcher
+from harness.wire import NoAnswer
+
+
+class Cluster:
+    """A cluster of real brokers; build it with :func:`boot`."""
+
+    def __init__(
+        self,
+        *,
+        spec: ClusterSpec,
+        distribution: Distribution,
+        record_dir: Path,
+        journal: Journal,
+        undo_log: UndoLog,
+        outlives: bool = False,
+        jvm_options: tuple[str, ...] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.distribution = distribution
+        self.journal = journal
+        self.undo_log = undo_log
+        self._ports = PortBlock()
+        work_dir = undo_log.dir
+        backend = ProcessBackend(
+            distribution=distribution,
+            user=broker_user(),
+            work_dir=work_dir,
+            record_dir=record_dir / "brokers",
+            journal=journal,
+            mark=undo_log.run_id,
+            outlives=outlives,
+            jvm_options=class_data.use_options(distribution, spec.mode) if jvm_options is None else jvm_options,
+        )
+        self.quorum: Quorum = (
+            ZooKeeperQuorum(work_dir=work_dir, port=self._ports.take())
+            if spec.mode is Mode.ZK
+            else KRaftQuorum(
+                work_dir=work_dir, port=self._ports.take(), bootstrap_checkpoint=bootstrap_checkpoint(distribution)
+            )
+        )
+        self._quorum_nodes: list[Node] = [backend.node(node_spec) for node_spec in self.quorum.node_specs()]
+        self.brokers = [self._broker(id, backend, work_dir) for id in spec.broker_ids]
+        self.topics: dict[str, Topic] = {}
+        self._watcher = Watcher(self.brokers, journal)
+
+    def _broker(self, id: int, backend: ProcessBackend, work_dir: Path) -> Broker:
+        port = self._ports.take()
+        log_dirs = tuple(work_dir / f"broker-{id}-log-dir-{n}" for n in range(1, self.spec.log_dirs + 1))
+        rack = self.spec.racks[id - 1] if self.spec.racks else None
+        properties = {
+            **BROKER_SETTINGS,
+            "listeners": f"PLAINTEXT://{HOST}:{port}",
+            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
+            "log.dirs": ",".join(map(str, log_dirs)),
+            **({"broker.rack": rack} if rack else {}),
+            **self.quorum.broker_settings(id),
+            **self.spec.overrides,
+        }
+        node = backend.node(NodeSpec(name=f"broker-{id}", main_class="kafka.Kafka", properties=properties))
+        return Broker(id=id, node=node, port=port, log_dirs=log_dirs, journal=self.journal, undo_log=self.undo_log)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Make and format all folders, spawn all nodes, and return without waiting."""
+        dirs = {b.id: (*self.quorum.broker_dirs(b.id), *(d.path for d in b.log_dirs)) for b in self.brokers}
+        for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
+            self._quorum_nodes[0].make_dir(path)
+        self.quorum.format(dirs)
+        for node in self._quorum_nodes:
+            node.start()
+        for broker in self.brokers:
+            broker.start()
+
+    def await_ready(self) -> None:
+        """Wait until every broker sees every broker and an elected controller.
+
+        :raises NodeDied: a node ended while it started; the error has its last log lines
+        :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
+        """
+
+        def unready() -> list[str]:
+            missing = []
+            for broker in self.brokers:
+                seen = broker.describe_cluster().brokers
+                if seen != tuple(self.spec.broker_ids):
+                    missing.append(f"{broker} sees brokers {list(seen)}")
+            if self.quorum.controller(self.brokers[0].admin) is None:
+                missing.append("no controller elected")
+            return missing
+
+        await_until(
+            unready,
+            lambda missing: not missing,
+            timeout_s=timeouts.BOOT_S,
+            what=f"{len(self.brokers)} brokers and a controller",
+            retry_on=(NoAnswer,),
+            watch=self.check_nodes,
+        )
+        self.journal.write("cluster.ready", bootstrap=self.bootstrap)
+        self._watcher.start()
+
+    def check_nodes(self) -> None:
+        """:raises NodeDied: a node ended that nobody had ended."""
+        for node in (*self._quorum_nodes, *(broker.node for broker in self.brokers)):
+            node.check_alive()
+
+    def stop(self) -> None:
+        """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
+        self._watcher.stop()
+        for node in (*self._quorum_nodes, *(broker.node for broker in self.brokers)):
+            node.kill()
+        self.undo_log.close()
+        self._ports.release()
+
+    def keep(self) -> None:
+        """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""
+        self._watcher.stop()
+        self.undo_log.keep()
+
+    # --- what is in it ----------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker's address, comma separated."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def broker(self, id: int) -> Broker:
+        """The broker with this id."""
+        return self.brokers[id - 1]
+
+    def live_brokers(self) -> list[Broker]:
+        """The brokers whose process runs."""
+        return [broker for broker in self.brokers if broker.is_alive]
+
+    def others(self, *than: Broker) -> list[Broker]:
+        """All brokers but these."""
+        return [broker for broker in self.brokers if broker not in than]
+
+    def describe(self, via: Broker | None = None) -> ClusterState:
+        """The cluster as ``via`` sees it, or else the first live broker that answers.
+
+        :raises NoAnswer: nobody answers
+        """
+        if via is not None:
+            return via.describe_cluster()
+        error = NoAnswer("no broker is alive")
+        for broker in self.live_brokers():
+            try:
+                return broker.describe_cluster()
+            except NoAnswer as silence:
+                error = silence
+        raise error
+
+    def create_topic(
+        self, name: str, *, partitions: int = 1, replicas: int = 3, configs: Mapping[str, str] | None = None
+    ) -> Topic:
+        """Create a topic and wait until it is there.
+
+        That is: every live broker sees a leader and a full ISR for each partition, and each replica has its log. The
+        last is not implied: a new partition's ISR is full by decree before any broker has made a log for it.
+        """
+        controller = self.describe().controller
+        alive = {broker.id: broker for broker in self.live_brokers()}
+        via = alive[controller] if controller in alive else self.live_brokers()[0]
+        via.admin.create_topic(name, partitions=partitions, replicas=replicas, configs=configs)
+        topic = Topic(self, name, partitions)
+
+        def missing() -> list[str]:
+            found = []
+            for broker in self.live_brokers():
+                seen = broker.admin.describe_cluster(topics=(name,)).partitions
+                made = {r.partition for d in broker.describe_log_dirs() for r in d.replicas if r.topic == name}
+                found += [str(s) for s in seen if s.leader is None or s.under_replicated]
+                found += [
+                    f"{broker} has no log of {s}" for s in seen if broker.id in s.replicas and s.partition not in made
+                ]
+                if len(seen) < partitions:
+                    found.append(f"{broker} sees {len(seen)} of its {partitions} partitions")
+            return found
+
+        await_until(
+            missing,
+            lambda found: not found,
+            timeout_s=timeouts.LOG_DIR_FAILURE_S,
+            what=f"topic {name} to be led and replicated in full",
+            retry_on=(NoAnswer,),
+            watch=self.check_nodes,
+        )
+        self.topics[name] = topic
+        self.journal.write("topic.created", topic=name, partitions=partitions, replicas=replicas)
+        return topic
+
+    def end_offsets(self, topics: Iterable[Topic]) -> dict[tuple[str, int], int]:
+        """The high watermark of every partition of these topics, asked of its leader."""
+        return {
+            (topic.name, partition.index): partition.leader().admin.end_offset(topic.name, partition.index)
+            for topic in topics
+            for partition in topic.partitions
+        }
+
+    # --- health -----------------------------------------------------------------------------------------------------
+
+    def ailments(self) -> list[str]:
+        """What is not healthy, a phrase each: brokers, leaders, replicas missing; log dirs offline."""
+        found = [f"{broker} does not run" for broker in self.brokers if not broker.is_alive]
+        for broker in self.live_brokers():
+            seen = broker.describe_cluster()
+            if seen.brokers != tuple(self.spec.broker_ids):
+                found.append(f"{broker} sees brokers {list(seen.brokers)}")
+            found += [
+                f"{broker} sees {state}"
+                for state in seen.partitions
+                if state.leader is None or state.under_replicated or state.offline_replicas
+            ]
+            found += [f"{broker} has {d.path}: {d.error}" for d in broker.describe_log_dirs() if d.error]
+        return found
+
+    def await_healthy(self, timeout_s: float = timeouts.RECOVERY_S, failure: type[JbodError] = AwaitTimeout) -> None:
+        """Wait until there are no :meth:`ailments`.
+
+        :param failure: what a time-out means: after healing a fault, that Kafka does not recover
+        """
+        await_until(
+            self.ailments,
+            lambda found: not found,
+            timeout_s=timeout_s,
+            what="a healthy cluster",
+            retry_on=(NoAnswer,),
+            watch=self.check_nodes,
+            failure=failure,
+        )
+        self.journal.write("cluster.healthy")
+
+
+def boot(
+    spec: ClusterSpec,
+    distribution: Distribution,
+    *,
+    run_id: str,
+    record_dir: Path,
+    journal: Journal,
+    outlives: bool = False,
+    jvm_options: tuple[str, ...] | None = None,
+) -> Cluster:
+    """Start a cluster and wait until it is ready; on any error nothing is left behind.
+
+    :param jvm_options: for every node, in place of those for fast starts (:mod:`harness.class_data`)
+    """
+    undo_log = UndoLog(run_id)
+    cluster = None
+    try:
+        cluster = Cluster(
+            spec=spec,
+            distribution=distribution,
+            record_dir=record_dir,
+            journal=journal,
+            undo_log=undo_log,
+            outlives=outlives,
+            jvm_options=jvm_options,
+        )
+        cluster.start()
+        cluster.await_ready()
+    except BaseException:
+        if cluster is None:
+            undo_log.close()
+        else:
+            cluster.stop()
+        raise
+    return cluster
+
+
+def prepare_fast_starts(distribution: Distribution, mode: Mode, say: Callable[[str], None]) -> None:
+    """Make the class archive for this build and mode if it isn't there; a failure costs speed alone and is said."""
+
+    def make(folder: Path) -> None:
+        cluster = boot(
+            ClusterSpec(mode=mode, brokers=1, log_dirs=1),
+            distribution,
+            run_id=f"classes-{secrets.token_hex(3)}",
+            record_dir=folder,
+            journal=Journal(None),
+            jvm_options=(class_data.MAKE_OPTION,),
+        )
+        try:
+            cluster.create_topic("classes", partitions=1, replicas=1)
+            cluster.brokers[0].stop()
+            shutil.copyfile(cluster.undo_log.dir / "broker-1" / class_data.NAME, folder / class_data.NAME)
+            shutil.rmtree(folder / "brokers")
+        finally:
+            cluster.stop()
+
+    try:
+        class_data.prepare(distribution, mode, make, say)
+    except (JbodError, OSError) as error:
+        say(f"brokers will start more slowly: {error}")

@@ -1,0 +1,155 @@
+"""What ``jbod run`` shows: what it does and how far it is, then a table of verdicts.
+
+A pytest plugin in place of pytest's terminal reporter. On a terminal one line lives while a case runs (phase, seconds,
+records acked and read); elsewhere (CI) each case prints a line when it begins and one when it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from harness.case import CaseResult
+from harness.plugin import Run, run_of
+
+STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
+_REFRESH_PER_S = 5
+
+
+class ConsoleReporter:
+    """Progress while cases run; the table at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live: Live | None = None
+        self._run: Run | None = None
+        self._total = 0
+        self._shown = 0
+        self._note = "looking for scenarios"
+
+    # --- pytest's hooks -----------------------------------------------------------------------------------------
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Now it is known how many cases there are."""
+        self._run = run_of(session.config)
+        self._run.say = self._say
+        self._total = len(session.items)
+        if self._total and self.console.is_terminal:
+            self._live = Live(get_renderable=self._status, console=self.console, refresh_per_second=_REFRESH_PER_S)
+            self._live.start()
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        """A case begins."""
+        self._note = nodeid
+        if not self.console.is_terminal:
+            self.console.print(f"[{self._shown + 1}/{self._total}] {nodeid.rpartition('::')[2]} …", markup=False)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A case ended: its line, and for what went wrong the reason."""
+        if self._run is None:
+            return
+        for result in self._run.results[self._shown :]:
+            self._shown += 1
+            self.console.print(_line(result))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A suite that can't even be read."""
+        if report.failed:
+            self.console.print(Text(f"{report.nodeid}: {report.longreprtext}", style="bold magenta"))
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """The harness itself fell."""
+        self.console.print(Text(str(excrepr), style="bold magenta"))
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C, or an error that ends the whole run: said at once, the clean-up follows."""
+        if isinstance(excinfo.value, pytest.exit.Exception):
+            self.console.print(Text(f"jbod: {excinfo.value.msg}", style="bold magenta"))
+        else:
+            self.console.print("interrupted; cleaning up", style="yellow")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """The table of verdicts."""
+        if self._live:
+            self._live.stop()
+        if self._run and self._run.results:
+            self.console.print(verdict_table(self._run.results))
+            self.console.print(summary(self._run))
+
+    # --- what is shown ------------------------------------------------------------------------------------------
+
+    def _say(self, line: str) -> None:
+        self._note = line
+        self.console.print(Text(line, style="dim"))
+
+    def _status(self) -> RenderableType:
+        run = self._run
+        case = run.running if run else None
+        text = Text(f"[{self._shown + 1 if case else self._shown}/{self._total}] ", style="bold")
+        if case is None:
+            return text.append(self._note)
+        text.append(case.id.id, style="cyan").append(f"  {case.phase}  {case.duration_s():.0f} s", style="bold")
+        if run and run.workload:
+            counts = run.workload.counts()
+            text.append("  " + "  ".join(f"{name} {count:,}" for name, count in counts.items()), style="dim")
+        return Group(text)
+
+
+def _line(result: CaseResult) -> RenderableType:
+    text = Text(f"{result.verdict:8}", style=STYLES[result.verdict])
+    text.append(f"{result.duration_s:6.1f} s  {result.case.id}", style="default")
+    if result.reason:
+        text.append(f"\n         {result.reason}", style=STYLES[result.verdict])
+        if result.verdict != "skipped":
+            text.append(f"\n         again: {result.rerun}", style="dim")
+    return text
+
+
+def verdict_table(results: Sequence[CaseResult]) -> Table:
+    """One row a case, with what each fault cost; the log dir's fault is told before the others."""
+    table = Table(title="verdicts", title_justify="left", header_style="bold")
+    table.add_column("case", overflow="fold", min_width=44)
+    table.add_column("Kafka", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for name in ("took", "noticed", "new leader", "no ack", "no read"):
+        table.add_column(f"{name} s", justify="right", min_width=6)
+    for result in results:
+        worst = max_of(result)
+        table.add_row(
+            result.case.id.replace("[", "\\["),
+            result.kafka,
+            Text(result.verdict, style=STYLES[result.verdict]),
+            f"{result.duration_s:.1f}",
+            *(_seconds(worst[key]) for key in ("noticed_s", "other_leader_s", "produce_gap_s", "consume_gap_s")),
+        )
+    return table
+
+
+def max_of(result: CaseResult) -> dict[str, float | None]:
+    """The largest of each measure over the faults of a case; ``noticed_s`` of the log dirs alone."""
+    keys = ("noticed_s", "other_leader_s", "produce_gap_s", "consume_gap_s")
+    found: dict[str, float | None] = {}
+    for key in keys:
+        faults = [f for f in result.faults if key != "noticed_s" or "log-dir" in f["target"]] or result.faults
+        found[key] = max((f[key] for f in faults if f.get(key) is not None), default=None)
+    return found
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def summary(run: Run) -> Text:
+    """One line: how many of each verdict, where the folders are, the seed."""
+    text = Text()
+    for verdict, style in STYLES.items():
+        count = sum(result.verdict == verdict for result in run.results)
+        if count:
+            text.append(f"{count} {verdict}  ", style=style)
+    return text.append(f"run folders in {run.runs_dir}, seed {run.seed}", style="dim")

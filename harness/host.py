@@ -1,0 +1,473 @@
+"""What this machine can do, found out by doing it.
+
+Each ability is probed for real and leaves nothing behind: mounts and network are tried inside namespaces of their own
+that end with the probe, files lie in a temporary folder. Reading kernel versions or group memberships was not chosen:
+containers, security modules and mount options make such guesses wrong. The probes run side by side and end within
+:data:`PROBE_S` each; one that doesn't answer in time is an ability that isn't there.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from harness.broker_user import BrokerUser, broker_user
+from harness.cache import cache_path
+from harness.errors import JbodError, UsageError
+from harness.java import HOW_TO_GET, java_command, java_version
+
+__all__ = [
+    "Ability",
+    "BrokerUser",
+    "abilities",
+    "ability",
+    "broker_user",
+    "doctor_json",
+    "java_command",
+    "java_version",
+]
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+# Kafka 3.x alone would do with 11; pyspark 4, beside every cluster, wants 17 as Kafka 4.x does (KIP-1013).
+LEAST_JAVA = 17
+# Each is far below this where it works (all of them together take about a second on two cores).
+PROBE_S = 3.0
+# Three brokers and a controller or ZooKeeper at 256 MB of heap each (about 450 MB resident); Spark with its workers.
+MEMORY_BYTES = 3 << 30
+# Kafka from Maven (60 MB each), Spark's connector, and the data of a run.
+DISK_BYTES = 2 << 30
+
+# FS_IOC_SHUTDOWN of linux/fs.h, the ioctl behind `xfs_io -x -c shutdown`, known to xfs and ext4; 2: without flushing.
+_SHUTDOWN = """
+import fcntl, os, struct
+fcntl.ioctl(os.open("m", os.O_RDONLY), 0x8004587D, struct.pack("I", 2))
+try:
+    open("m/file", "w")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ability:
+    """One thing that the machine can do, or can't.
+
+    :ivar name: short and stable, such as "loop mounts"; a fault names the abilities that it needs by it
+    :ivar found: what the probe saw, for people
+    :ivar needed_for: what doesn't work without it
+    :ivar fix: a command or a sentence that brings it
+    :ivar required: nothing at all runs without it
+    """
+
+    name: str
+    present: bool
+    found: str
+    needed_for: str
+    fix: str
+    required: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """As ``jbod doctor --json`` prints it."""
+        return asdict(self)
+
+
+Seen = tuple[bool, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Probe:
+    look: Callable[[], Seen]
+    needed_for: str
+    fix: str
+    required: bool = False
+
+
+def abilities() -> tuple[Ability, ...]:
+    """All abilities, probed side by side; about a second."""
+    with ThreadPoolExecutor(max_workers=len(_PROBES)) as pool:
+        return tuple(pool.map(ability, _PROBES))
+
+
+@functools.cache
+def ability(name: str) -> Ability:
+    """One ability, probed when first asked for and then remembered.
+
+    :raises UsageError: there is no ability of that name
+    """
+    probe = _PROBES.get(name)
+    if probe is None:
+        raise UsageError(f"there is no ability {name!r}; there are: {', '.join(_PROBES)}")
+    try:
+        present, found = probe.look()
+    except JbodError as error:
+        present, found = False, str(error)
+    except OSError as error:
+        present, found = False, f"{error.strerror}: {error.filename}"
+    return Ability(
+        name=name,
+        present=present,
+        found=found,
+        needed_for=probe.needed_for,
+        fix=probe.fix,
+        required=probe.required,
+    )
+
+
+def doctor_json() -> dict[str, object]:
+    """What ``jbod doctor --json`` prints: the abilities, and whether what everything needs is there."""
+    found = abilities()
+    return {
+        "schema": 1,
+        "able": all(each.present for each in found if each.required),
+        "abilities": [each.to_json() for each in found],
+    }
+
+
+# --- the probes -----------------------------------------------------------------------------------------------------
+
+
+def _run(argv: Sequence[str], *, cwd: str = "/") -> tuple[int, str]:
+    """Run a command, end it and its children after the time allowed.
+
+    :return: its status and a line of what it said: the first where it succeeded, the last, where programs say why
+        they gave up, where it failed
+    """
+    try:
+        process = subprocess.Popen(
+            argv,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except FileNotFoundError:
+        return 127, f"{argv[0]} is not on the PATH"
+    with process:
+        try:
+            output, _ = process.communicate(timeout=PROBE_S)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            return 124, f"{argv[0]} did not answer within {PROBE_S:.0f} s"
+    lines = [line.strip() for line in _COLOUR.sub("", output).splitlines() if line.strip()] or [""]
+    return process.returncode, lines[-1 if process.returncode else 0]
+
+
+def _works(argv: Sequence[str], *, yes: str, cwd: str = "/") -> Seen:
+    status, line = _run(argv, cwd=cwd)
+    return (True, yes) if status == 0 else (False, line or f"{argv[0]} ended with status {status}")
+
+
+def _program(name: str, *arguments: str) -> Seen:
+    """A program and the first line that it says of its version."""
+    path = shutil.which(name)
+    if path is None:
+        return False, "not on the PATH"
+    status, line = _run([path, *arguments])
+    return (True, f"{line} ({path})") if status == 0 else (False, f"{path}: {line}")
+
+
+def _python() -> Seen:
+    return sys.version_info >= (3, 11), f"{sys.version.split()[0]} ({sys.executable})"
+
+
+def _java() -> Seen:
+    """As the brokers' user, who may not get to a Java in somebody's home."""
+    major, version = java_version(broker_user().command())
+    return major >= LEAST_JAVA, f"{version} ({java_command()[0]})"
+
+
+def _user() -> Seen:
+    user = broker_user()
+    if not user.drop:
+        return True, f"not root: brokers run as you, {user.name}"
+    return _works([*user.command(), "true"], yes=f"root: brokers run as {user.name}")
+
+
+def _as_root(look: Callable[[], Seen]) -> Callable[[], Seen]:
+    def looked() -> Seen:
+        return look() if os.geteuid() == 0 else (False, "you are not root")
+
+    return looked
+
+
+def _loop_mounts() -> Seen:
+    if not Path("/dev/loop-control").exists():
+        return False, "no /dev/loop-control: the kernel has no loop devices, or the container was not given them"
+    mkfs = _sbin("mkfs.ext4") or _sbin("mkfs.xfs")
+    if mkfs is None:
+        return False, "neither mkfs.ext4 nor mkfs.xfs is on the PATH"
+    quiet, size = (["-q", "-F"], 8 << 20) if mkfs.endswith("ext4") else (["-q"], 320 << 20)
+    with tempfile.TemporaryDirectory(prefix="jbod-probe-") as folder:
+        image = Path(folder) / "image"
+        with image.open("wb") as stream:
+            stream.truncate(size)
+        (Path(folder) / "m").mkdir()
+        status, line = _run([mkfs, *quiet, str(image)])
+        if status:
+            return False, line
+        # The mount, and with it the loop device, ends with the namespace.
+        script = f'mount -o loop image m && exec "{sys.executable}" -I -S -c "$0"'
+        status, line = _run(["unshare", "--mount", "sh", "-c", script, _SHUTDOWN], cwd=folder)
+    if status:
+        return False, line
+    return line == os.strerror(5), f"{Path(mkfs).name}, mounted and shut down: {line or 'writes still worked'}"
+
+
+def _sbin(name: str) -> str | None:
+    """Programs of the system are often not on an ordinary user's PATH."""
+    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
+
+
+def _xfs() -> Seen:
+    mkfs = _sbin("mkfs.xfs")
+    if mkfs is None:
+        return False, "mkfs.xfs is not on the PATH"
+    if "xfs" not in Path("/proc/filesystems").read_text().split() and _run(["modprobe", "-n", "xfs"])[0]:
+        return False, "the kernel has no xfs"
+    return True, mkfs
+
+
+def _mount_tmpfs() -> list[str]:
+    # Over the folder for temporary files, which is there everywhere; nobody sees it outside the namespace.
+    return ["mount", "-t", "tmpfs", "-o", "size=1m", "none", tempfile.gettempdir()]
+
+
+def _tmpfs_mounts() -> Seen:
+    return _works(["unshare", "--mount", *_mount_tmpfs()], yes="mounted one of 1 MB")
+
+
+def _user_namespaces() -> Seen:
+    user = broker_user()
+    own = ["unshare", "--user", "--map-root-user", "--mount"]
+    return _works([*user.command(), *own, *_mount_tmpfs()], yes=f"{user.name} mounted a tmpfs in one")
+
+
+def _block_io_limits() -> Seen:
+    """Make a group, see that the limit can be set in it, and remove it."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    seen = "no cgroup file system is mounted"
+    for _, where, kind, options, *_ in mounts:
+        if kind == "cgroup" and "blkio" in options.split(","):
+            version, limit = "v1", "blkio.throttle.write_bps_device"
+        elif kind == "cgroup2" and "io" in (Path(where) / "cgroup.controllers").read_text().split():
+            version, limit = "v2", "io.max"
+        else:
+            if kind.startswith("cgroup") and seen.startswith("no cgroup file"):
+                seen = "no cgroup has the block-I/O controller"
+            continue
+        group = Path(where) / f"jbod-probe-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError as error:
+            seen = f"cgroup {version} at {where}: {error.strerror}"
+            continue
+        try:
+            there = os.access(group / limit, os.W_OK)
+            enabled = "io" in (Path(where) / "cgroup.subtree_control").read_text().split() if version == "v2" else True
+        finally:
+            group.rmdir()
+        if there:
+            return True, f"cgroup {version}, {limit} in {where}"
+        seen = f"cgroup {version} at {where} has no {limit} in new groups" + (
+            "" if enabled else ": io is not in cgroup.subtree_control"
+        )
+    return False, seen
+
+
+def _network_namespaces() -> Seen:
+    if shutil.which("ip") is None:
+        return False, "ip is not on the PATH"
+    own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    tools = [name for name in ("ip", "tc", "iptables", "nft") if _sbin(name)]
+    return _works(["unshare", *own, "--net", "ip", "link", "set", "lo", "up"], yes=f"made one; {', '.join(tools)}")
+
+
+def _docker_engine() -> Seen:
+    if shutil.which("docker") is None:
+        return False, "no docker on the PATH"
+    status, line = _run(["docker", "version", "--format", "engine {{.Server.Version}}, client {{.Client.Version}}"])
+    return status == 0, line
+
+
+def _compose() -> Seen:
+    if shutil.which("docker") is None:
+        return False, "no docker on the PATH"
+    status, line = _run(["docker", "compose", "version", "--short"])
+    return (True, line) if status == 0 else (False, "docker has no compose plugin")
+
+
+def _memory() -> Seen:
+    available, where = psutil.virtual_memory().available, "available"
+    for limit, usage in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        # "max", or no such file, is no limit; a container sees its own group here.
+        with suppress(OSError, ValueError):
+            left = int(Path(limit).read_text()) - int(Path(usage).read_text())
+            if left < available:
+                available, where = left, "left in this cgroup"
+    return available >= MEMORY_BYTES, f"{_gigabytes(available)} {where}"
+
+
+def _disk() -> Seen:
+    folder = _existing(_work_dir())
+    free = shutil.disk_usage(folder).free
+    return free >= DISK_BYTES, f"{_gigabytes(free)} free in {folder}"
+
+
+def _cache() -> Seen:
+    path = cache_path()
+    return _writable(path)
+
+
+def _writable(path: Path) -> Seen:
+    there = _existing(path)
+    if not there.is_dir():
+        return False, f"{there} is no folder"
+    # A real file: permission bits don't tell of read-only or full file systems.
+    with tempfile.TemporaryFile(dir=there) as stream:
+        stream.write(b"jbod")
+    return True, str(path) if there == path else f"{path}, not there yet; {there} can be written"
+
+
+def _temporary() -> Seen:
+    """The brokers' folders lie here: their user must get in, and native libraries in there must load."""
+    path = _work_dir()
+    writable, found = _writable(path)
+    if not writable:
+        return False, found
+    there, user = _existing(path), broker_user()
+    if os.statvfs(there).f_flag & os.ST_NOEXEC:
+        return False, f"{there} is mounted noexec; Kafka's compression libraries could not be loaded"
+    status, _ = _run([*user.command(), "test", "-x", str(there)])
+    return (True, found) if status == 0 else (False, f"{user.name} can't get into {there}")
+
+
+def _work_dir() -> Path:
+    return Path(os.environ.get("JBOD_WORK_DIR") or tempfile.gettempdir()).absolute()
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / (1 << 30):.1f} GiB"
+
+
+_PROBES = {
+    "python": _Probe(
+        look=_python, needed_for="everything", fix="install Python 3.11 or later and make a new venv", required=True
+    ),
+    "java": _Probe(
+        look=_java,
+        needed_for=f"everything: brokers of Kafka 4.x, and Spark, need Java {LEAST_JAVA}",
+        fix=f"{HOW_TO_GET}, or set JAVA_HOME",
+        required=True,
+    ),
+    "broker user": _Probe(
+        look=_user,
+        needed_for="every fault of permissions: root is not stopped by chmod",
+        fix="apt-get install util-linux; in a container give it CAP_SETUID and CAP_SETGID, or be an ordinary user",
+        required=True,
+    ),
+    "setpriv": _Probe(
+        look=lambda: _program("setpriv", "--version"),
+        needed_for="dropping privileges, and brokers that end with the harness",
+        fix="apt-get install util-linux",
+        required=True,
+    ),
+    "maven": _Probe(
+        look=lambda: _program("mvn", "--version"),
+        needed_for="builds named by version, and Spark's Kafka connector, where the cache doesn't have them yet",
+        fix="apt-get install maven",
+    ),
+    "memory": _Probe(
+        look=_memory,
+        needed_for="three brokers beside Spark",
+        fix=f"end other programs or use a machine with {_gigabytes(MEMORY_BYTES)} to spare",
+    ),
+    "disk": _Probe(
+        look=_disk,
+        needed_for="the brokers' log dirs",
+        fix=f"make room for {_gigabytes(DISK_BYTES)}, or set JBOD_WORK_DIR to a folder on another disk",
+    ),
+    "work dir": _Probe(
+        look=_temporary,
+        needed_for="the brokers' folders",
+        fix="set JBOD_WORK_DIR to a folder that everybody may enter, on a file system that allows programs",
+        required=True,
+    ),
+    "cache": _Probe(
+        look=_cache,
+        needed_for="keeping Kafka builds",
+        fix="set JBOD_CACHE_DIR to a folder of yours that everybody may read",
+        required=True,
+    ),
+    "loop mounts": _Probe(
+        look=_as_root(_loop_mounts),
+        needed_for="log dirs that fail with EIO, and slow ones: volumes that are files",
+        fix="run as root with loop devices (docker run --privileged), and apt-get install e2fsprogs",
+    ),
+    "xfs": _Probe(
+        look=_xfs,
+        needed_for="the same on xfs, where what was not synced is gone afterwards",
+        fix="apt-get install xfsprogs",
+    ),
+    "tmpfs mounts": _Probe(
+        look=_as_root(_tmpfs_mounts),
+        needed_for="full log dirs (ENOSPC)",
+        fix="run as root (in a container with CAP_SYS_ADMIN)",
+    ),
+    "user namespaces": _Probe(
+        look=_user_namespaces,
+        needed_for="full log dirs without root",
+        fix="sysctl kernel.unprivileged_userns_clone=1, on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    "block I/O limits": _Probe(
+        look=_as_root(_block_io_limits),
+        needed_for="slow log dirs",
+        fix="run as root; on cgroup v2: echo +io > /sys/fs/cgroup/cgroup.subtree_control",
+    ),
+    "network namespaces": _Probe(
+        look=_network_namespaces,
+        needed_for="network faults between local brokers",
+        fix="run as root, and apt-get install iproute2 iptables",
+    ),
+    "docker": _Probe(
+        look=_docker_engine,
+        needed_for="--backend docker",
+        fix="apt-get install docker.io and start dockerd, or be in its group",
+    ),
+    "compose": _Probe(
+        look=_compose,
+        needed_for="--backend docker",
+        fix="apt-get install docker-compose-v2 (Ubuntu) or docker-compose-plugin (Docker's own repository)",
+    ),
+    "node": _Probe(
+        look=lambda: _program("node", "--version"),
+        needed_for="the HTML report",
+        fix="apt-get install nodejs",
+    ),
+}

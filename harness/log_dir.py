@@ -1,0 +1,33 @@
+"""A log dir: one of a broker's ``log.dirs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.broker import Broker
+
+
+class LogDir:
+    """One of a broker's log dirs, by its absolute path."""
+
+    def __init__(self, broker: Broker, path: Path) -> None:
+        self.broker = broker
+        self.path = path
+
+    def replica_dir(self, topic: str, partition: int) -> Path:
+        """The folder of a replica in it."""
+        return self.path / f"{topic}-{partition}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogDir) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __str__(self) -> str:
+        return f"{self.path.name} of broker {self.broker.id}"
+
+    def __repr__(self) -> str:
+        return f"<log dir {self.path}>"

@@ -1,0 +1,75 @@
+"""Frozen answers: what a broker said about topics and log dirs, in Kafka's own words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class PartitionState:
+    """One partition as a Metadata response has it (v5 and later; ``offline_replicas`` is KIP-112's)."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+    @property
+    def under_replicated(self) -> bool:
+        """Whether a replica is missing from the ISR."""
+        return set(self.isr) != set(self.replicas)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition} leader {'none' if self.leader is None else self.leader} "
+            f"replicas {list(self.replicas)} isr {sorted(self.isr)} offline {sorted(self.offline_replicas)}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterState:
+    """Brokers and partitions as one broker sees them."""
+
+    cluster_id: str
+    controller: int | None
+    brokers: tuple[int, ...]
+    partitions: tuple[PartitionState, ...]
+
+    def __getitem__(self, partition: tuple[str, int]) -> PartitionState:
+        """The state of ``(topic, partition)``; KeyError where the broker doesn't know it."""
+        for state in self.partitions:
+            if (state.topic, state.partition) == partition:
+                return state
+        raise KeyError(partition)
+
+    def __str__(self) -> str:
+        return f"brokers {list(self.brokers)}; " + "; ".join(str(state) for state in self.partitions)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaInDir:
+    """A replica in a log dir, as DescribeLogDirs has it."""
+
+    topic: str
+    partition: int
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogDirState:
+    """A log dir as its broker describes it; ``error`` is Kafka's name for the error, None where it is online."""
+
+    path: str
+    error: str | None
+    replicas: tuple[ReplicaInDir, ...]
+    is_cordoned: bool = False
+
+    @property
+    def offline(self) -> bool:
+        """Whether the broker says KAFKA_STORAGE_ERROR (56) of it."""
+        return self.error == "KAFKA_STORAGE_ERROR"

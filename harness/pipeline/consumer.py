@@ -1,0 +1,289 @@
+"""The live consumer: one long-running Spark task around one confluent-kafka consumer.
+
+It is assigned its partitions from given positions and is in no group: a rebalance would be one more thing that takes
+time around a fault, and offsets are kept by the history itself. An offset that the broker doesn't have is an error
+(``auto.offset.reset=error``) and no reason to go on silently somewhere else; the task ends, and the driver starts it
+again, counted and journaled (:mod:`harness.pipeline.pair`).
+
+Records are read in batches of at most 10 ms and share a ``read_at``: fine enough for gaps of 50 ms.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from harness.errors import PipelineError
+from harness.pipeline.claim import claim
+from harness.pipeline.control import ABORT, STOP, DriverLink, Invitation
+from harness.pipeline.history import CONSUMED, table_dir
+from harness.pipeline.record import header_pattern
+from harness.pipeline.recorder import HAND_OVER_S, Recorder
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+CONSUMER_CONFIG: Mapping[str, str | int | float | bool] = {
+    # Named because the client demands it; never joined, nothing is committed.
+    "group.id": "jbod",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    # Tells how far a partition was read where its end has no record to show (markers of transactions).
+    "enable.partition.eof": True,
+    # A gap of 50 ms must be Kafka's, not the consumer's.
+    "fetch.wait.max.ms": 20,
+    "fetch.error.backoff.ms": 50,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 200,
+    "socket.connection.setup.timeout.ms": 3000,
+    "topic.metadata.refresh.fast.interval.ms": 50,
+    "topic.metadata.refresh.sparse": False,
+}
+"""The client's settings unless a scenario gives others."""
+
+OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+"""In the error of a task whose position the log doesn't have (any more)."""
+
+_BATCH = 10_000
+_BATCH_S = 0.01
+_QUERY_S = 10.0
+_LOOK_S = 2.0
+_LOST_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE})
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartAt:
+    """Where to go on in one partition."""
+
+    offset: int | None = None
+    """The next offset to read; None: the first that the log has."""
+    position: int = 0
+    """The next number in ``history/consumed``'s column of that name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerSpec:
+    """All that one session of a live consumer needs to know; travels with the task."""
+
+    consumer: str
+    session: int
+    run_dir: Path
+    run_token: str
+    bootstrap: str
+    topic: str
+    starts: Mapping[int, StartAt]
+    """By partition: all that are read."""
+    isolation: Isolation = "read_uncommitted"
+    within_log: bool = False
+    """Start inside of what the log has, where ``starts`` is outside: after a session that died of that."""
+    config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    """Client settings over :data:`CONSUMER_CONFIG`."""
+
+    @property
+    def task(self) -> str:
+        """The name of this session's task."""
+        return f"{self.consumer}-{self.session}"
+
+
+def resume_at(run_dir: Path, consumer: str, starts: Mapping[int, StartAt]) -> dict[int, StartAt]:
+    """Where a consumer that died has to go on: behind the last record that its history has, by partition.
+
+    Read from the history and not from the last progress heard: what was read and not written down is read again, and
+    what was written down and not reported is not. ``starts`` is where it had begun.
+    """
+    resumed = dict(starts)
+    for part in table_dir(run_dir, "consumed").glob(f"{consumer}-*.parquet"):
+        rows = pq.read_table(part, columns=["partition", "offset", "position"])
+        for row in rows.group_by("partition").aggregate([("offset", "max"), ("position", "max")]).to_pylist():
+            start = resumed[row["partition"]]
+            resumed[row["partition"]] = StartAt(
+                offset=max(start.offset or 0, row["offset_max"] + 1),
+                position=max(start.position, row["position_max"] + 1),
+            )
+    return resumed
+
+
+class _Read:
+    """The records of one call of the client, which share the instant."""
+
+    __slots__ = ("messages", "offsets", "partitions", "read_at")
+
+    def __init__(self, read_at: int, messages: list[Message]) -> None:
+        self.read_at = read_at
+        self.messages = messages
+        # A record that was read has both; the client's types allow None for the sake of other uses of Message.
+        self.partitions: list[Any] = [message.partition() for message in messages]
+        self.offsets: list[Any] = [message.offset() for message in messages]
+
+
+def consume(spec: ConsumerSpec, invitation: Invitation, _: Iterable[Any]) -> Iterator[str]:
+    """The Spark task. Ends when told to, when its driver is gone, or with an error that fails the Spark job."""
+    claim(spec.run_dir, spec.task)
+    link = DriverLink(invitation)
+    try:
+        _Consuming(spec, link).run()
+    finally:
+        link.close()
+    yield spec.task
+
+
+class _Consuming:
+    def __init__(self, spec: ConsumerSpec, link: DriverLink) -> None:
+        self._spec = spec
+        self._link = link
+        self._pattern = header_pattern(spec.run_token)
+        self._positions = {partition: start.position for partition, start in spec.starts.items()}
+        self._reached = {partition: start.offset or 0 for partition, start in spec.starts.items()}
+        self._read = 0
+        self._newest_read_at = 0
+        self._newest_sent: dict[int, int] = {}
+        self._last_error = ""
+        self._lost: str | None = None
+        self._reads: list[_Read] = []
+        self._client = Consumer(
+            {
+                **CONSUMER_CONFIG,
+                **spec.config,
+                "bootstrap.servers": spec.bootstrap,
+                "isolation.level": spec.isolation,
+                "error_cb": self._hear,
+            }
+        )
+        self._recorder = Recorder(spec.run_dir, "consumed", spec.task, self._rows)
+
+    def run(self) -> None:
+        """Read until told to stop; on return every record read has its row on disk."""
+        # A partition that is assigned before its leader is known is looked at again only after 500 ms.
+        with suppress(KafkaException):
+            self._client.list_topics(self._spec.topic, _LOOK_S)
+        self._client.assign([self._start_of(partition) for partition in self._spec.starts])
+        handed_over_at = time.monotonic()
+        while not self._at_end() and self._lost is None:
+            messages = self._client.consume(_BATCH, _BATCH_S)
+            if messages:
+                self._keep(time.time_ns() // 1000, messages)
+            if time.monotonic() - handed_over_at >= HAND_OVER_S:
+                self._hand_over()
+                handed_over_at = time.monotonic()
+        self._hand_over()
+        self._recorder.close()
+        self._client.close()
+        if self._lost is not None:
+            raise PipelineError(f"consumer {self._spec.task}: {self._lost}")
+
+    def _start_of(self, partition: int) -> TopicPartition:
+        start = self._spec.starts[partition]
+        if start.offset is None:
+            return TopicPartition(self._spec.topic, partition, OFFSET_BEGINNING)
+        offset = start.offset
+        if self._spec.within_log:
+            low, high = self._client.get_watermark_offsets(TopicPartition(self._spec.topic, partition), _QUERY_S)
+            offset = self._reached[partition] = min(max(offset, low), high)
+        return TopicPartition(self._spec.topic, partition, offset)
+
+    def _at_end(self) -> bool:
+        command = self._link.command
+        if self._link.driver_gone.is_set() or (command and command["do"] == ABORT):
+            return True
+        if command is None or command["do"] != STOP:
+            return False
+        return all(self._reached[int(partition)] >= offset for partition, offset in command.get("at", {}).items())
+
+    def _keep(self, read_at: int, messages: list[Message]) -> None:
+        """Take in what the client handed over at once: records, ends of partitions, errors."""
+        records = [message for message in messages if message.error() is None]
+        if records:
+            read = _Read(read_at, records)
+            self._reads.append(read)
+            for partition, offset in dict(zip(read.partitions, read.offsets, strict=True)).items():
+                self._reached[partition] = offset + 1
+        if len(records) == len(messages):
+            return
+        for message in messages:
+            error = message.error()
+            if error is None:
+                continue
+            if error.code() == KafkaError._PARTITION_EOF:
+                partition, end = message.partition(), message.offset()
+                if partition is not None and end is not None:
+                    self._reached[partition] = max(self._reached[partition], end)
+            elif error.code() in _LOST_POSITION:
+                where = f"{message.topic()}-{message.partition()} at offset {message.offset()}"
+                self._lost = f"{OUT_OF_RANGE}: {where}: {error.str()}"
+            else:
+                self._hear(error)
+
+    def _hear(self, error: KafkaError) -> None:
+        """Errors that pass: connections lost, leaders moved. Noted; only a fatal one ends the task."""
+        self._last_error = error.name()
+        if error.fatal():
+            self._lost = f"{error.name()}: {error.str()}"
+
+    def _hand_over(self) -> None:
+        """Give the recorder what was read since the last time."""
+        reads, self._reads = self._reads, []
+        self._recorder.add(reads)
+
+    def _rows(self, reads: list[_Read]) -> pa.Table:
+        """In the recorder's thread: rows of ``history/consumed``; counts and publishes progress."""
+        spec = self._spec
+        messages = [message for read in reads for message in read.messages]
+        count = len(messages)
+        partitions = np.array([partition for read in reads for partition in read.partitions], dtype=np.int32)
+        values = [message.value() for message in messages]
+        names = pc.extract_regex(pa.array(values, pa.binary()), self._pattern)
+        producers = pc.struct_field(names, "producer").cast(pa.string())
+        seqs = pc.struct_field(names, "seq").cast(pa.string()).cast(pa.int64())
+        positions = np.zeros(count, dtype=np.int64)
+        for partition in np.unique(partitions).tolist():
+            of_it = np.flatnonzero(partitions == partition)
+            first = self._positions[partition]
+            positions[of_it] = np.arange(first, first + len(of_it))
+            self._positions[partition] = first + len(of_it)
+            last = int(of_it[-1])
+            if producers[last].is_valid:
+                # The instant that its producer's client was handed the record, rounded down to the millisecond.
+                self._newest_sent[partition] = messages[last].timestamp()[1] * 1000
+        self._read += count
+        if count:
+            self._newest_read_at = reads[-1].read_at
+        self._link.publish(
+            {
+                "read": self._read,
+                "newest_read_at": self._newest_read_at,
+                "partitions": {
+                    str(partition): (offset, self._newest_sent.get(partition, 0))
+                    for partition, offset in self._reached.copy().items()
+                },
+                "last_error": self._last_error,
+            }
+        )
+        read_at = np.repeat([read.read_at for read in reads], [len(read.messages) for read in reads])
+        return pa.table(
+            {
+                "consumer": pa.repeat(spec.consumer, count),
+                "role": pa.repeat("live", count),
+                "position": pa.array(positions),
+                "session": pa.repeat(pa.scalar(spec.session, pa.int32()), count),
+                "topic": pa.repeat(spec.topic, count),
+                "partition": pa.array(partitions),
+                "offset": pa.array([offset for read in reads for offset in read.offsets], pa.int64()),
+                "producer": producers,
+                "seq": seqs,
+                "crc32": pa.array([None if value is None else zlib.crc32(value) for value in values], pa.int64()),
+                "isolation": pa.repeat(spec.isolation, count),
+                "read_at": pa.array(read_at.astype(np.int64)).cast(CONSUMED.field("read_at").type),
+            },
+            schema=CONSUMED,
+        )

@@ -1,0 +1,101 @@
+"""How long clients went without: measured at the client, out of the history, because metadata doesn't say it.
+
+A new leader within a second may still mean half a minute without an acknowledgement. So the gap of a fault is the
+longest stretch of its window in which nothing was acked, or nothing read, by partition: on a topic as a whole, the
+partitions that nothing happened to would fill the gap. Resolution is that of the recorded times: microseconds for
+acknowledgements (a client's ``linger.ms`` and the pause between two records are in it), some 10 ms for reads.
+
+Reads Parquet with pyarrow alone: it is asked for while a run is on, where a Spark job would cost more than the answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.pipeline.history import TableName, table_dir
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """The longest stretches of a window without an acknowledgement and without a read, in one partition."""
+
+    topic: str
+    partition: int
+    produce_s: float
+    consume_s: float
+
+
+def max_gap_s(times: np.ndarray, start: int, end: int) -> float:
+    """The longest stretch within [start, end] that holds none of ``times``, in seconds.
+
+    :param times: sorted instants, microseconds
+    :param start, end: microseconds; before the first of ``times`` in the window and behind the last one counts too
+    """
+    if end < start:
+        raise ValueError(f"a window must not end ({end}) before it starts ({start})")
+    inside = times[np.searchsorted(times, start, "left") : np.searchsorted(times, end, "right")]
+    return float(np.diff(np.concatenate([[start], inside, [end]])).max()) / 1e6
+
+
+def gaps(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[Gap, ...]:
+    """What the clients of a topic went without between two instants, for each partition that was ever sent to or read.
+
+    Counts what is on disk: rows are written within a second or so of what they tell, so a window should have ended two
+    seconds ago, or the pair have been stopped.
+
+    :param start, end: the fault's window, with time zones
+    """
+    since, until = _microseconds(start), _microseconds(end)
+    acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
+    read = _times(run_dir, "consumed", topic, "read_at", pc.field("role") == "live")
+    nothing = np.empty(0, dtype=np.int64)
+    return tuple(
+        Gap(
+            topic=topic,
+            partition=partition,
+            produce_s=max_gap_s(acked.get(partition, nothing), since, until),
+            consume_s=max_gap_s(read.get(partition, nothing), since, until),
+        )
+        for partition in sorted({*acked, *read})
+    )
+
+
+def worst_gap(run_dir: Path, topic: str, start: datetime, end: datetime) -> Gap | None:
+    """The longest of :func:`gaps` over all partitions, each of the two figures by itself; ``partition`` is that of the
+    longer one. None if nothing was ever sent or read.
+    """
+    found = gaps(run_dir, topic, start, end)
+    if not found:
+        return None
+    return Gap(
+        topic=topic,
+        partition=max(found, key=lambda gap: max(gap.produce_s, gap.consume_s)).partition,
+        produce_s=max(gap.produce_s for gap in found),
+        consume_s=max(gap.consume_s for gap in found),
+    )
+
+
+def _microseconds(instant: datetime) -> int:
+    return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def _times(run_dir: Path, table: TableName, topic: str, column: str, which: pc.Expression) -> dict[int, np.ndarray]:
+    """The instants of one column, sorted, by partition."""
+    parts = sorted(table_dir(run_dir, table).glob("*.parquet"))
+    if not parts:
+        return {}
+    wanted = (pc.field("topic") == topic) & pc.field("partition").is_valid() & pc.field(column).is_valid() & which
+    tables = [pq.read_table(part, columns=["partition", column], filters=wanted) for part in parts]
+    rows = pa.concat_tables(tables, promote_options="default")  # Spark's parts differ in what may be null
+    partitions = rows["partition"].to_numpy()
+    times = rows[column].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
+    return {int(partition): np.sort(times[partitions == partition]) for partition in np.unique(partitions)}

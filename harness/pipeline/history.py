@@ -1,0 +1,352 @@
+"""A run's stored history: three Parquet tables, the way they are written and the way they are read back.
+
+It exists so that what was observed and what is said about it stay apart: the pair of producer and consumer writes
+rows and judges nothing, the judge reads rows and meets no cluster. Parquet and not a database or JSON lines, because
+Spark's workers can write parts side by side without a lock, and `jbod check` can read a stored run years later.
+
+Parts are the unit of trust. A part appears under its name only when it is whole (written to a name that starts with
+a dot, then renamed), so a reader never meets half a part of a writer that is still at work, and a part without a
+readable footer is a cut-off history and not an empty one. For the same reason a table's folder without any part is
+an error: a table without rows has a part without rows (:meth:`HistoryWriter.write` an empty table).
+
+Histories of other tools are welcome: names must be right, types need only hold the same values (integers of any
+width, whole floating-point numbers, timestamps of any unit); what can't be cast without loss is refused.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.errors import HistoryError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TableName = Literal["produced", "consumed", "drained"]
+
+_TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+PRODUCED = pa.schema(
+    [
+        pa.field("producer", pa.string(), nullable=False),
+        pa.field("seq", pa.int64(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("key", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("error", pa.string()),
+        pa.field("crc32", pa.int64(), nullable=False),
+        pa.field("sent_at", _TIMESTAMP),
+        pa.field("ended_at", _TIMESTAMP),
+        pa.field("transaction", pa.string()),
+        pa.field("transaction_outcome", pa.string()),
+    ]
+)
+"""One row per record that a producer tried to send; (producer, seq) names the record."""
+
+CONSUMED = pa.schema(
+    [
+        pa.field("consumer", pa.string(), nullable=False),
+        pa.field("role", pa.string(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("session", pa.int32(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("offset", pa.int64(), nullable=False),
+        pa.field("producer", pa.string()),
+        pa.field("seq", pa.int64()),
+        pa.field("crc32", pa.int64()),
+        pa.field("isolation", pa.string(), nullable=False),
+        pa.field("read_at", _TIMESTAMP),
+    ]
+)
+"""One row per record that a consumer was handed."""
+
+DRAINED = pa.schema(
+    [
+        pa.field("consumer", pa.string(), nullable=False),
+        pa.field("isolation", pa.string(), nullable=False),
+        pa.field("topic", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("end_offset", pa.int64(), nullable=False),
+        pa.field("position", pa.int64(), nullable=False),
+    ]
+)
+"""One row per partition that a drain went through."""
+
+SCHEMAS: dict[TableName, pa.Schema] = {"produced": PRODUCED, "consumed": CONSUMED, "drained": DRAINED}
+
+
+def table_dir(run_dir: Path, table: TableName) -> Path:
+    """Where a run folder keeps the parts of one table."""
+    return run_dir / "history" / table
+
+
+class HistoryWriter:
+    """Appends parts to one table of a run's history; made for use inside Spark's worker processes.
+
+    `stem` starts the name of every part; two writers of one table at one time need different stems. A writer that
+    starts again under an old stem never overwrites what is there: it goes on behind the highest number.
+    A part is seen whole or not at all, also when the process is killed in the middle.
+    """
+
+    def __init__(self, run_dir: Path, table: TableName, stem: str) -> None:
+        if not stem or stem[0] in "._" or "/" in stem:
+            raise ValueError(f"stem of a history part must not be empty, hold '/' or start with '.' or '_': {stem!r}")
+        self._schema = SCHEMAS[table]
+        self._dir = table_dir(run_dir, table)
+        self._stem = stem
+        self._part = 0
+
+    def write(self, batch: pa.RecordBatch | pa.Table) -> Path:
+        """Write `batch` as one part and return its path; columns in any order, values cast where nothing is lost.
+
+        Raises ValueError where a column is missing, or a value doesn't fit or is null where the contract has none.
+        """
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        missing = [name for name in self._schema.names if name not in table.column_names]
+        if missing:
+            raise ValueError(f"a part of history/{self._dir.name} needs the columns {', '.join(missing)}")
+        table = table.select(self._schema.names).cast(self._schema)
+        self._dir.mkdir(parents=True, exist_ok=True)
+        hidden = self._dir / f".{self._stem}-{uuid.uuid4().hex}.tmp"
+        try:
+            pq.write_table(table, hidden, compression="zstd", row_group_size=1 << 20)
+            while (part := self._dir / f"{self._stem}-{self._part:06d}.parquet").exists():
+                self._part += 1
+            hidden.rename(part)
+            self._part += 1
+            return part
+        finally:
+            hidden.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """The three tables of one run, lazily read, and how many rows the footers say they have.
+
+    The columns are those of :data:`PRODUCED`, :data:`CONSUMED` and :data:`DRAINED`, except that every integer is a
+    bigint and every timestamp Spark's own: int32 is how the contract stores a partition, not a thing to compute in.
+    """
+
+    produced: DataFrame
+    consumed: DataFrame
+    drained: DataFrame | None
+    rows: Mapping[TableName, int]
+
+
+def read_history(spark: SparkSession, run_dir: Path) -> History:
+    """The history below `run_dir`; looks at every part's footer and starts no Spark job.
+
+    Files and folders whose names start with ``.`` or ``_`` are not there. ``drained`` may be absent, as a table.
+
+    :raises HistoryError: naming the file or folder: ``produced`` or ``consumed`` is missing; a table has no part; a
+        part is cut off or no Parquet; a column is missing or has a type that doesn't hold the contract's values. What
+        only shows when pages are decoded comes up in the Spark job, as Spark's error that names the file.
+    """
+    if not run_dir.is_dir():
+        raise HistoryError(f"{run_dir} is no run folder: there is no such folder")
+    frames: dict[TableName, DataFrame] = {}
+    rows: dict[TableName, int] = {}
+    for table in SCHEMAS:
+        if table != "drained" or table_dir(run_dir, table).exists():
+            frames[table], rows[table] = _read_table(spark, run_dir, table)
+    return History(produced=frames["produced"], consumed=frames["consumed"], drained=frames.get("drained"), rows=rows)
+
+
+def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = None) -> pa.Table:
+    """One table as a whole, in this process: words and names stored once each, every number an int64.
+
+    For a task that works on the rows itself: without a JVM between file and task it is ten times as quick as
+    :func:`read_history` is to bring them here.
+
+    :param columns: only these, and in this order; all are checked either way
+    :raises HistoryError: as :func:`read_history`, and where a part is damaged inside
+    """
+    schema = SCHEMAS[table]
+    wanted = [schema.field(name) for name in columns or schema.names]
+    tables = []
+    for part in _parts(run_dir, table):
+        _look_at(part, schema)
+        words = [field.name for field in wanted if pa.types.is_string(field.type)]
+        try:
+            with pq.ParquetFile(part, read_dictionary=words) as file:
+                stored = file.read([field.name for field in wanted])
+            tables.append(pa.table([_conform(stored[field.name], field) for field in wanted], [f.name for f in wanted]))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise HistoryError(f"{part} is damaged: {_first_line(error)}") from error
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def stored_rows(run_dir: Path, table: TableName) -> int:
+    """How many rows a table's footers say it has.
+
+    :raises HistoryError: as :func:`read_history`
+    """
+    return sum(_look_at(part, SCHEMAS[table])[1] for part in _parts(run_dir, table))
+
+
+def _conform(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    """A column as :func:`load_table` gives it, whatever type it is stored in."""
+    if pa.types.is_string(field.type):
+        return column.cast(pa.dictionary(pa.int32(), pa.string()))
+    if pa.types.is_timestamp(field.type):
+        return column.cast(pa.timestamp(column.type.unit, "UTC") if pa.types.is_timestamp(column.type) else field.type)
+    if pa.types.is_floating(column.type):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+    return column.cast(pa.int64())
+
+
+def _read_table(spark: SparkSession, run_dir: Path, table: TableName) -> tuple[DataFrame, int]:
+    """One table and its number of rows; parts that store their columns alike are read together."""
+    alike: dict[tuple[_Stored, ...], list[Path]] = {}
+    rows = 0
+    for part in _parts(run_dir, table):
+        stored, part_rows = _look_at(part, SCHEMAS[table])
+        alike.setdefault(stored, []).append(part)
+        rows += part_rows
+    first, *others = (_frame(spark, stored, parts) for stored, parts in alike.items())
+    return reduce(lambda whole, frame: whole.unionByName(frame), others, first), rows
+
+
+def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
+    """The parts of a table in the order of their names; at least one."""
+    folder = table_dir(run_dir, table)
+    if not folder.is_dir():
+        raise HistoryError(f"{folder} is missing: this run has no history of what was {table}")
+    try:
+        names = sorted(path for path in folder.iterdir() if path.name[0] not in "._")
+    except OSError as error:
+        raise HistoryError(f"{folder} can't be read: {error.strerror}") from error
+    if not names:
+        raise HistoryError(f"{folder} holds no Parquet file; a table without rows would have one without rows")
+    for path in names:
+        if not path.is_file():
+            raise HistoryError(f"{path} is no file; a history's tables hold nothing but Parquet files")
+        yield path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Stored:
+    """How a part stores one column: what Spark must be asked for, and what makes the contract's value of it."""
+
+    name: str
+    spark_type: str
+    wanted: Literal["string", "bigint", "timestamp"]
+    per_second: int | None = None  # of a timestamp that Spark is asked for as a number
+
+
+_UNITS = {"s": 1_000, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # Parquet has no seconds: Arrow stores ms.
+
+
+def _look_at(part: Path, schema: pa.Schema) -> tuple[tuple[_Stored, ...], int]:
+    """How `part` stores the columns of `schema`, and its number of rows."""
+    try:
+        with pq.ParquetFile(part) as file:
+            arrow = file.schema_arrow
+            missing = [name for name in schema.names if len(arrow.get_all_field_indices(name)) != 1]
+            if missing:
+                raise HistoryError(
+                    f"{part} has other columns: {', '.join(missing)} missing; has {', '.join(arrow.names)}"
+                )
+            physical = {
+                file.schema.column(index).path: file.schema.column(index).physical_type
+                for index in range(len(file.schema))
+            }
+            stored = tuple(_stored(part, field, arrow.field(field.name).type, physical) for field in schema)
+            for field, column in zip(schema, stored, strict=True):
+                if column.wanted == "bigint" and not pa.types.is_null(arrow.field(field.name).type):
+                    _check_lossless(part, file, field, arrow.field(field.name).type)
+            return stored, file.metadata.num_rows
+    except (pa.ArrowException, OSError, ValueError) as error:
+        size = part.stat().st_size if part.exists() else 0
+        raise HistoryError(f"{part} ({size} bytes) is cut off or no Parquet file: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _stored(part: Path, field: pa.Field, stored: pa.DataType, physical: dict[str, str]) -> _Stored:
+    if pa.types.is_dictionary(stored):
+        stored = stored.value_type
+    if pa.types.is_string(field.type):
+        if any(is_type(stored) for is_type in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
+            return _Stored(name=field.name, spark_type="string", wanted="string")
+        if pa.types.is_null(stored):
+            return _Stored(name=field.name, spark_type="void", wanted="string")
+    elif pa.types.is_int64(field.type) or pa.types.is_int32(field.type):
+        if pa.types.is_uint64(stored):
+            return _Stored(name=field.name, spark_type="decimal(20,0)", wanted="bigint")
+        if pa.types.is_integer(stored):
+            return _Stored(name=field.name, spark_type="long", wanted="bigint")
+        if pa.types.is_float32(stored) or pa.types.is_float64(stored):
+            spark_type = "double" if pa.types.is_float64(stored) else "float"
+            return _Stored(name=field.name, spark_type=spark_type, wanted="bigint")
+        if pa.types.is_null(stored):
+            return _Stored(name=field.name, spark_type="void", wanted="bigint")
+    elif pa.types.is_timestamp(stored):
+        if physical[field.name] == "INT96":
+            return _Stored(name=field.name, spark_type="timestamp", wanted="timestamp")
+        # Read as a number, so that nanoseconds (which Spark refuses) and times without a zone (which Spark would take
+        # for the session's) need no settings.
+        return _Stored(name=field.name, spark_type="long", wanted="timestamp", per_second=_UNITS[stored.unit])
+    elif pa.types.is_null(stored):
+        return _Stored(name=field.name, spark_type="void", wanted="timestamp")
+    raise HistoryError(f"{part} has other columns: {field.name} is {stored}, expected {field.type}")
+
+
+def _check_lossless(part: Path, file: pq.ParquetFile, field: pa.Field, stored: pa.DataType) -> None:
+    """Read a column of another number type as a whole and cast it, once; of the contract's own type, do nothing."""
+    if stored == field.type or (pa.types.is_integer(stored) and stored.bit_width < field.type.bit_width):
+        return
+    for batch in file.iter_batches(columns=[field.name]):
+        values = batch.column(0)
+        if pa.types.is_floating(values.type):
+            values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        try:
+            values.cast(field.type)
+        except pa.ArrowInvalid as error:
+            raise HistoryError(
+                f"{part} has other columns: {field.name} is {stored}, expected {field.type}, and "
+                f"does not fit: {_first_line(error)}"
+            ) from error
+
+
+def _frame(spark: SparkSession, stored: tuple[_Stored, ...], parts: list[Path]) -> DataFrame:
+    """Parts that store their columns alike as one frame in the contract's order of columns."""
+    from pyspark.sql.types import StructType
+
+    asked = StructType()
+    for column in stored:
+        if column.spark_type != "void":
+            asked.add(column.name, column.spark_type)
+    # A case's folder has brackets in its name, which Hadoop would take for a pattern.
+    reader = spark.read.option("__globPaths__", "false").schema(asked)
+    return reader.parquet(*(str(part.absolute()) for part in parts)).select(*(_column(column) for column in stored))
+
+
+def _column(stored: _Stored) -> Column:
+    from pyspark.sql import functions as F
+
+    if stored.spark_type == "void":
+        value = F.lit(None).cast(stored.wanted)
+    elif stored.spark_type in ("float", "double"):
+        value = F.when(~F.isnan(stored.name), F.col(stored.name)).cast("bigint")
+    elif stored.per_second is not None:
+        number = F.col(stored.name)
+        micros = number * (1_000_000 // stored.per_second) if stored.per_second <= 1_000_000 else number / 1_000
+        value = F.timestamp_micros(micros.cast("bigint"))
+    else:
+        value = F.col(stored.name).cast(stored.wanted)
+    return value.alias(stored.name)

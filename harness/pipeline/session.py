@@ -1,0 +1,255 @@
+"""The one Spark session of a run, and how it starts without anybody waiting for it.
+
+A session costs about five seconds (a JVM), as much as a small Kafka cluster; so it is started in a thread beside the
+cluster (:func:`start_in_background`) and asked for when the first task needs it. What can be known to be wrong before
+a JVM starts (a URL of the wrong form, a master that doesn't answer) is said at once, by the caller's own thread.
+
+Long-running tasks decide the settings: a local master has more slots than the machine has cores, because producers and
+consumers wait more than they work; a task that failed is never run again by Spark, because a second producer would
+send the same records once more (``spark.task.maxFailures=1``; what that setting does not count, a lost executor, is
+caught by :mod:`harness.pipeline.claim`).
+
+The JVM is launched through pyspark's own ``launch_gateway``, not by ``SparkSession.builder``, for one reason: that is
+where its output can be sent to a file.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+import harness
+from harness.errors import HarnessError, UsageError
+
+# Tasks that can run at once on the local master: producers, live consumers and the tasks of a drain together.
+LOCAL_SLOTS = 16
+CONNECT_S = 3.0
+# A master that takes a TCP connection and is none is given up by Spark after three attempts of 20 s.
+START_S = 90.0
+STOP_S = 10.0
+_SCRATCH = "jbod-spark-"
+
+_LOCAL = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
+_STANDALONE = re.compile(r"spark://([\w.-]+|\[[0-9a-fA-F:]+\]):(\d+)(,([\w.-]+|\[[0-9a-fA-F:]+\]):\d+)*")
+
+Then = Callable[[SparkSession], object]
+
+_jvm: Any = None  # Popen of the Spark driver's JVM; pyspark keeps one a process, so this module does too
+
+
+def check_master(master: str | None) -> None:
+    """Say at once what is wrong with ``--spark-master``; starts nothing.
+
+    :param master: None (the local default), ``local[…]`` or ``spark://host:port[,host:port…]``. Other cluster
+        managers are refused: tasks talk to the driver and to Kafka over 127.0.0.1
+    :raises UsageError: the URL has another form
+    :raises HarnessError: none of the masters takes a TCP connection within 3 s
+    """
+    if master is None or _LOCAL.fullmatch(master):
+        return
+    if not _STANDALONE.fullmatch(master):
+        raise UsageError(f"--spark-master {master}: not a Spark master; use local[N] or spark://host:port")
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        if int(port) > 65535:
+            raise UsageError(f"--spark-master {master}: no such port: {port}")
+        with suppress(OSError), socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+            return
+    raise HarnessError(f"Spark master {master} doesn't answer; is it running, and is this its RPC port (7077)?")
+
+
+def spark_session(master: str | None, *, jars: Sequence[Path], log_file: Path | None = None) -> SparkSession:
+    """The Spark session of this process; starts it (about 5 s) if there is none.
+
+    :param master: see :func:`check_master`; None is ``local[16]``
+    :param jars: Spark's Kafka connector and what it needs, of pyspark's own version; fixed by the first call
+    :param log_file: where the JVM's and the Python workers' output goes; without it, a file in a temporary folder
+        that goes with the session
+    :raises UsageError, HarnessError: as :func:`check_master`; and where Spark itself doesn't start, with the end of
+        its log
+    """
+    check_master(master)
+    wanted = master or f"local[{LOCAL_SLOTS}]"
+    active = SparkContext._active_spark_context
+    if active is not None:
+        if active.master != wanted:
+            raise HarnessError(f"a Spark session is running on {active.master}; one run has one, not {wanted} too")
+        return SparkSession(active)
+    missing = [str(jar) for jar in jars if not jar.is_file()]
+    if missing:
+        raise HarnessError(f"Spark can't start, its Kafka connector is missing: {', '.join(missing)}")
+    sweep_scratch()
+    scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    log = log_file or scratch / "spark.log"
+    try:
+        with log.open("ab") as output:
+            session = _start(_settings(wanted, jars, scratch), output)
+    except Exception as error:
+        end_spark()
+        last = _last_words(log)
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise HarnessError(f"Spark did not start on {wanted}: {last or error}") from error
+    return session
+
+
+class SparkHandle:
+    """A Spark session that is starting, or has started, in the background."""
+
+    def __init__(
+        self, master: str | None, *, jars: Sequence[Path], log_file: Path | None = None, then: Then | None = None
+    ) -> None:
+        self.master = master or f"local[{LOCAL_SLOTS}]"
+        self._future: Future[SparkSession] = Future()
+
+        def start() -> None:
+            try:
+                session = spark_session(master, jars=jars, log_file=log_file)
+            except BaseException as error:
+                self._future.set_exception(error)
+                return
+            self._future.set_result(session)
+            if then is not None:
+                with suppress(Exception):
+                    then(session)
+
+        # A daemon thread: a run that ends before Spark is up must not wait for it.
+        threading.Thread(target=start, name="spark-start", daemon=True).start()
+
+    def session(self, timeout_s: float = START_S) -> SparkSession:
+        """The session; blocks until it is up.
+
+        :raises HarnessError: Spark did not start, or not within ``timeout_s`` seconds
+        """
+        try:
+            return self._future.result(timeout=timeout_s)
+        except TimeoutError as error:
+            raise HarnessError(f"Spark on {self.master} is not up after {timeout_s:.0f} s") from error
+
+    def stop(self) -> None:
+        """End the session and its JVM; never fails, may be called twice, waits at most 10 s for each step."""
+        with suppress(BaseException):
+            self._future.result(timeout=STOP_S)
+        end_spark()
+
+
+def start_in_background(
+    master: str | None, *, jars: Sequence[Path], log_file: Path | None = None, then: Then | None = None
+) -> SparkHandle:
+    """Start Spark in a thread and return at once; arguments as :func:`spark_session`.
+
+    :param then: called with the session once it is up, in the background too, its errors ignored: say
+        :func:`harness.pipeline.warm.warm_up`
+    :raises UsageError, HarnessError: as :func:`check_master`, before any thread or JVM starts
+    """
+    check_master(master)
+    return SparkHandle(master, jars=jars, log_file=log_file, then=then)
+
+
+def end_spark() -> None:
+    """End this process's Spark session and JVM, whatever state they are in; nothing happens if there is none.
+
+    ``SparkSession.stop`` alone leaves the JVM, which pyspark keeps for the next session of the process.
+    """
+    global _jvm
+    for running in (SparkSession._instantiatedSession, SparkContext._active_spark_context):
+        if running is not None:
+            with suppress(Exception):
+                running.stop()
+    # A session that failed half-way is forgotten too, or pyspark would take it for running.
+    SparkSession._instantiatedSession = SparkContext._active_spark_context = None
+    with suppress(Exception):
+        if SparkContext._gateway is not None:
+            SparkContext._gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    if _jvm is not None:
+        _jvm.stdin.close()  # the gateway server ends with its stdin
+        try:
+            _jvm.wait(timeout=STOP_S)
+        except Exception:
+            _jvm.kill()
+            _jvm.wait()
+        _jvm = None
+
+
+def sweep_scratch() -> int:
+    """Remove the temporary folders of sessions whose process was killed; returns how many."""
+    removed = 0
+    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
+        pid = folder.name.removeprefix(_SCRATCH).partition("-")[0]
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+            removed += 1
+    return removed
+
+
+def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
+    """Every setting with its reason."""
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("jbod")
+    settings = {
+        # Everything stays on this machine.
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # No second run of a task: it would send its records once more.
+        "spark.task.maxFailures": "1",
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.speculation": "false",
+        # One executor is as near to the data as another: nothing is gained by waiting for a slot.
+        "spark.locality.wait": "0s",
+        # Histories are small: a shuffle into 200 parts costs more than the work.
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch),
+        "spark.driver.memory": "1g",
+        "spark.executor.memory": "1g",
+        # Cheap in start and on few cores.
+        "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        "spark.executor.defaultJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        # Workers of a standalone cluster on this machine find this package even where it isn't installed.
+        "spark.executorEnv.PYTHONPATH": str(Path(harness.__file__).parent.parent),
+    }
+    if jars:
+        settings["spark.jars"] = ",".join(str(jar.absolute()) for jar in jars)
+    for name, value in settings.items():
+        conf.set(name, value)
+    return conf
+
+
+def _start(conf: SparkConf, output: IO[bytes]) -> SparkSession:
+    global _jvm
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # the interpreter with the packages, in the workers too
+    gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
+    _jvm = getattr(gateway, "proc", None)
+    # A context whose master never answered comes back as if all were well, stopped; the session then fails.
+    session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _last_words(log: Path) -> str:
+    """The last line of Spark's log that names an error."""
+    with suppress(OSError):
+        lines = log.read_text(errors="replace").splitlines()
+        telling = [line for line in lines if re.search(r"ERROR|Exception|Error:", line)]
+        return telling[-1].strip()[:300] if telling else ""
+    return ""

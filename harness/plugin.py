@@ -1,0 +1,396 @@
+"""The pytest plugin: options, fixtures, and what makes a test a scenario with a verdict.
+
+A scenario is a test with the marker ``scenario`` (:func:`suites.scenario.scenario` sets it). It is run once for each
+metadata mode that the chosen build has, in a run folder of its own, and comes out as ``valid``, ``invalid``,
+``unknown``, ``error`` or ``skipped``; the exit code of the whole follows from these (:mod:`harness.errors`). Tests
+without the marker are ordinary tests. ``jbod run`` is a thin layer over this: plain pytest does the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import undo
+from harness.builds import BuildOptions, Builds
+from harness.cache import cache_dir
+from harness.case import Case, CaseId, CaseResult, Outcome, check_runs_dir, command_line, rerun_command
+from harness.cluster import Cluster, boot, prepare_fast_starts
+from harness.distribution import spark_kafka_jars
+from harness.errors import (
+    EXIT_HARNESS,
+    EXIT_INCONCLUSIVE,
+    EXIT_INVALID,
+    EXIT_NOTHING_RAN,
+    EXIT_VALID,
+    JbodError,
+    UsageError,
+    worst,
+)
+from harness.measure import measure_faults
+from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background, sweep_scratch
+from harness.pipeline.warm import warm_up
+from harness.select import Selection
+from harness.spec import ClusterSpec
+from harness.versions import Mode
+from harness.workload import CaseWorkload
+
+BACKENDS = ("process",)
+VERDICT_CODES = {
+    "valid": EXIT_VALID,
+    "invalid": EXIT_INVALID,
+    "unknown": EXIT_INCONCLUSIVE,
+    "error": EXIT_HARNESS,
+}
+
+_RUN = pytest.StashKey["Run"]()
+_CASE = pytest.StashKey[Case]()
+_TROUBLES = pytest.StashKey[list[BaseException]]()
+
+
+class Run:
+    """What all cases of one pytest session share."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        get = config.getoption
+        check_master(get("--spark-master"))
+        self.builds = Builds.choose(
+            BuildOptions(
+                kafka=get("--kafka"),
+                kafka_home=get("--kafka-home"),
+                kafka_tarball=get("--kafka-tarball"),
+                mode=get("--mode"),
+            )
+        )
+        self.spark_master: str | None = get("--spark-master")
+        self.runs_dir = Path(get("--runs-dir"))
+        self.keep_cluster: str = get("--keep-cluster")
+        self.json_file = Path(get("--json")) if get("--json") else None
+        if self.json_file and not self.json_file.absolute().parent.is_dir():
+            raise UsageError(f"--json {self.json_file}: there is no folder {self.json_file.absolute().parent}")
+        if get("--backend") not in BACKENDS:
+            raise UsageError(f"--backend {get('--backend')}: not built yet; there is: {', '.join(BACKENDS)}")
+        self.seed: int = random.SystemRandom().randrange(2**31) if get("--seed") is None else get("--seed")
+        self.selection = Selection(get("--select"))
+        self.results: list[CaseResult] = []
+        self.running: Case | None = None
+        self.workload: CaseWorkload | None = None
+        self.other_codes: list[int] = []
+        self.say: Callable[[str], None] = lambda _line: None
+
+
+def run_of(config: pytest.Config) -> Run:
+    """The session's :class:`Run`."""
+    return config.stash[_RUN]
+
+
+# --- options --------------------------------------------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The same names as ``jbod run`` has."""
+    group = parser.getgroup("jbod", "Kafka on JBOD under faults")
+    group.addoption("--kafka", metavar="VERSION", help="a Kafka release from Maven")
+    group.addoption("--kafka-home", metavar="DIR", help="an unpacked Kafka build: bin/ libs/ config/")
+    group.addoption("--kafka-tarball", metavar="FILE", help="a Kafka tarball, such as a release candidate")
+    group.addoption("--mode", metavar="zk|kraft", help="only this metadata mode")
+    group.addoption("--backend", default="process", metavar="process|docker", help="what brokers run in")
+    group.addoption("--seed", type=_seed, metavar="N", help="seed of everything that is left to chance")
+    group.addoption("--spark-master", metavar="URL", help="a Spark master other than a local one")
+    group.addoption("--runs-dir", default="reports/runs", metavar="DIR", help="where run folders go")
+    group.addoption(
+        "--keep-cluster", default="never", choices=["never", "on-failure", "always"], help="leave the cluster standing"
+    )
+    group.addoption("--json", metavar="FILE", help="write the results as JSON")
+    group.addoption("--select", action="append", default=[], metavar="SELECTOR", help="a KIP, scenario or case id")
+
+
+def _seed(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise pytest.UsageError(f"--seed {text}: not a whole number") from None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Check the options against each other before anything is collected."""
+    config.addinivalue_line(
+        "markers", "scenario(id, kip, plan, spec): a scenario with a verdict; see suites/scenario.py"
+    )
+    config.addinivalue_line("markers", "cluster: needs real brokers, though it is no scenario")
+    try:
+        config.stash[_RUN] = Run(config)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+    except JbodError as error:
+        pytest.exit(str(error), returncode=error.exit_code)
+
+
+# --- collection -----------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(tryfirst=True)  # so that the mode comes first in the ids
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A scenario runs once for each mode that it and the build have."""
+    marker = metafunc.definition.get_closest_marker("scenario")
+    if marker is None:
+        return
+    run = run_of(metafunc.config)
+    wanted = marker.kwargs["modes"]
+    modes: list[Any] = [mode for mode in run.builds.modes() if mode in wanted]
+    if not modes:
+        reason = f"it is for mode {' or '.join(wanted)}, and this run covers {' and '.join(run.builds.modes())}"
+        modes = [pytest.param(mode, marks=pytest.mark.skip(reason=reason)) for mode in wanted]
+    metafunc.parametrize("mode", modes, ids=str)
+
+
+def case_id(item: pytest.Item) -> str:
+    """The id of a scenario's case, such as ``kip-112/leader-at-runtime[kraft-chmod_000]``."""
+    marker = item.get_closest_marker("scenario")
+    assert marker is not None
+    name = item.name
+    return str(marker.kwargs["id"]) + (name[name.index("[") :] if "[" in name else "")
+
+
+def mode_of(item: pytest.Item) -> Mode:
+    """The metadata mode of a scenario's case."""
+    assert isinstance(item, pytest.Function)
+    mode = item.callspec.params["mode"]
+    assert isinstance(mode, Mode)
+    return mode
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep what the selectors name; an unknown selector is a usage error."""
+    run = run_of(config)
+    if not run.selection:
+        return
+    scenarios = [item for item in items if item.get_closest_marker("scenario")]
+    try:
+        keep = run.selection.among({case_id(item): item for item in scenarios})
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+    config.hook.pytest_deselected(items=[item for item in items if item not in keep])
+    items[:] = keep
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Before the first scenario: clean up after interrupted runs, fetch builds, see that runs can be stored."""
+    items = [item for item in session.items if item.get_closest_marker("scenario")]
+    if not items or session.config.option.collectonly:
+        return
+    run = run_of(session.config)
+    try:
+        undo.clean(run.say)
+        sweep_scratch()
+        check_runs_dir(run.runs_dir)
+        for mode in sorted({mode_of(item) for item in items} & set(run.builds.modes())):
+            prepare_fast_starts(run.builds.of(mode, run.say), mode, run.say)
+        spark_kafka_jars(cache_dir(), say=run.say)
+    except JbodError as error:
+        pytest.exit(str(error), returncode=error.exit_code)
+
+
+# --- fixtures -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mode() -> Mode:
+    """The metadata mode of this case; set for each scenario by the plugin."""
+    raise UsageError("the fixture 'mode' belongs to scenarios: mark the test with @scenario")
+
+
+@pytest.fixture(scope="session")
+def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
+    """The run's one Spark session, starting in the background."""
+    run = run_of(request.config)
+    yield start_in_background(run.spark_master, jars=spark_kafka_jars(cache_dir(), say=run.say), then=warm_up)
+    end_spark()
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
+    """The running case: its folder and journal. Ended in ``pytest_runtest_makereport``, when all is known."""
+    run = run_of(request.config)
+    marker = request.node.get_closest_marker("scenario")
+    id = CaseId(
+        id=case_id(request.node),
+        kip=marker.kwargs["kip"],
+        plan=marker.kwargs["plan"],
+        mode=str(mode),
+        seed=run.seed,
+        nodeid=request.node.nodeid,
+    )
+    case = Case.begin(id, run.runs_dir, command_line())
+    request.node.stash[_CASE] = run.running = case
+    return case
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: SparkHandle) -> Iterator[Cluster]:
+    """A healthy cluster of the scenario's spec; Spark starts meanwhile."""
+    run = run_of(request.config)
+    marker = request.node.get_closest_marker("scenario")
+    spec = ClusterSpec(mode=mode, **marker.kwargs["spec"])
+    distribution = run.builds.of(mode)
+    case.record_cluster(spec, distribution)
+    cluster = boot(
+        spec,
+        distribution,
+        run_id=case.run_dir.name,
+        record_dir=case.run_dir,
+        journal=case.journal,
+        outlives=run.keep_cluster != "never",
+    )
+    yield cluster
+    case.enter("teardown")
+    failed = bool(request.node.stash.get(_TROUBLES, []))
+    if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
+        cluster.keep()
+        run.say(f"kept: {cluster.bootstrap}, data in {cluster.undo_log.dir}; jbod cluster down {case.run_dir.name}")
+    else:
+        cluster.stop()
+
+
+@pytest.fixture
+def workload(
+    request: pytest.FixtureRequest, case: Case, cluster: Cluster, spark: SparkHandle
+) -> Iterator[CaseWorkload]:
+    """The PySpark pair for this case."""
+    workload = CaseWorkload(case, cluster, spark)
+    run_of(request.config).workload = workload
+    yield workload
+    workload.close()
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
+    """Note what went wrong in each phase; when the case is torn down, end it with its verdict."""
+    report: pytest.TestReport = yield
+    run = run_of(item.config)
+    scenario = item.get_closest_marker("scenario")
+    if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
+        item.stash.setdefault(_TROUBLES, []).append(call.excinfo.value)
+        if isinstance(call.excinfo.value, JbodError):
+            report.longrepr = f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"
+    if scenario is None:
+        if report.failed:
+            run.other_codes.append(EXIT_INVALID)
+        elif report.when == "call" and report.passed:
+            run.other_codes.append(EXIT_VALID)
+        return report
+    case = item.stash.get(_CASE, None)
+    unjudged = report.when == "call" and report.passed and (case is None or not case.judged)
+    if unjudged and scenario.kwargs["judged"]:
+        report.outcome, report.longrepr = "failed", "the scenario ended without a verdict of the judge"
+        item.stash.setdefault(_TROUBLES, []).append(_Unjudged(report.longrepr))
+    if report.skipped:
+        run.results.append(_result(item, run, "skipped", _skip_reason(report)))
+    elif report.when == "teardown" and not (item.stash.get(_CASE, None) is None and not item.stash.get(_TROUBLES, [])):
+        verdict, reason = _outcome(item.stash.get(_TROUBLES, []))
+        run.results.append(_result(item, run, verdict, reason))
+        run.running = run.workload = None
+    return report
+
+
+class _Unjudged(JbodError):
+    exit_code = EXIT_INCONCLUSIVE
+
+
+def _skip_reason(report: pytest.TestReport) -> str:
+    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix("Skipped: ")
+
+
+def _outcome(troubles: list[BaseException]) -> tuple[Outcome, str]:
+    """The worst of what went wrong decides; an assertion of a scenario is a broken promise."""
+    if not troubles:
+        return "valid", ""
+
+    def code(error: BaseException) -> int:
+        if isinstance(error, AssertionError):
+            return EXIT_INVALID
+        return error.exit_code if isinstance(error, JbodError) else EXIT_HARNESS
+
+    exit_code = worst([code(error) for error in troubles])
+    error = next(error for error in troubles if code(error) == exit_code)
+    text = str(error) if isinstance(error, (JbodError, AssertionError)) else f"{type(error).__name__}: {error}"
+    verdicts: dict[int, Outcome] = {EXIT_INVALID: "invalid", EXIT_INCONCLUSIVE: "unknown"}
+    return verdicts.get(exit_code, "error"), text.strip() or type(error).__name__
+
+
+def _result(item: pytest.Item, run: Run, verdict: Outcome, reason: str) -> CaseResult:
+    marker = item.get_closest_marker("scenario")
+    assert marker is not None
+    mode = mode_of(item)
+    case = item.stash.get(_CASE, None)
+    faults: list[dict[str, Any]] = []
+    if case is not None:
+        try:
+            faults = measure_faults(case.journal.events, case.run_dir)
+        except Exception as error:
+            case.journal.write("measure.failed", error=repr(error))
+        case.end(verdict, reason, faults)
+    return CaseResult(
+        case=case.id
+        if case
+        else CaseId(
+            id=case_id(item),
+            kip=marker.kwargs["kip"],
+            plan=marker.kwargs["plan"],
+            mode=str(mode),
+            seed=run.seed,
+            nodeid=item.nodeid,
+        ),
+        kafka=str(run.builds.version(mode) or ""),
+        backend="process",
+        verdict=verdict,
+        reason=reason,
+        duration_s=case.duration_s() if case else 0.0,
+        run_dir=case.run_dir if case else None,
+        phases_s=case.phases_s() if case else {},
+        faults=faults,
+        rerun=rerun_command(case.run_dir if case else None, item.nodeid),
+    )
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write the JSON and turn all outcomes into one exit code."""
+    if _RUN not in session.config.stash or hasattr(session.config, "workerinput"):
+        return
+    run = run_of(session.config)
+    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) and (
+        not session.config.option.collectonly
+    ):
+        codes = [VERDICT_CODES[r.verdict] for r in run.results if r.verdict != "skipped"]
+        session.exitstatus = worst(codes + run.other_codes)
+    if run.json_file:
+        write_json(run, int(session.exitstatus))
+
+
+def write_json(run: Run, exit_code: int) -> None:
+    """The results as the contract has them, whole or not at all."""
+    assert run.json_file is not None
+    totals = {verdict: sum(r.verdict == verdict for r in run.results) for verdict in (*VERDICT_CODES, "skipped")}
+    content = {
+        "schema": 1,
+        "exit_code": exit_code,
+        "seed": run.seed,
+        "scenarios": [result.to_json() for result in run.results],
+        "totals": totals | {"deviations": sum(r.deviation is not None for r in run.results)},
+    }
+    partial = run.json_file.with_name(f".{run.json_file.name}.{os.getpid()}")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(run.json_file)
+
+
+__all__ = ["EXIT_NOTHING_RAN", "Run", "case_id", "run_of"]

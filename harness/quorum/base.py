@@ -1,0 +1,35 @@
+"""What the metadata mode decides: which nodes run beside the brokers, and what a broker must be told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from harness.admin import Admin
+from harness.nodes.base import NodeSpec
+from harness.versions import Mode
+
+
+class Quorum(Protocol):
+    """ZooKeeper or KRaft, seen from a cluster."""
+
+    mode: Mode
+
+    def node_specs(self) -> tuple[NodeSpec, ...]:
+        """The nodes beside the brokers."""
+
+    def dirs(self) -> tuple[Path, ...]:
+        """Folders of those nodes, to be made as their user before :meth:`format`."""
+
+    def broker_settings(self, broker_id: int) -> Mapping[str, str]:
+        """What a broker's configuration needs in this mode."""
+
+    def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
+        """Folders that a broker needs in this mode beside its log dirs."""
+
+    def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
+        """Write what must stand in the folders before the first start."""
+
+    def controller(self, admin: Admin) -> int | None:
+        """The active controller's node id as this broker knows it; None while there is none."""

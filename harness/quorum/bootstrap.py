@@ -1,0 +1,51 @@
+"""The ``bootstrap.checkpoint`` of a KRaft controller, made once a build by ``kafka-storage format`` and cached.
+
+It holds the finalized features of a new cluster (``org.apache.kafka.metadata.bootstrap.BootstrapDirectory``), neither
+cluster nor node, so one serves every cluster of that build.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+
+from harness import timeouts
+from harness.cache import cache_dir, publish
+from harness.distribution import Distribution
+from harness.errors import DistributionError
+from harness.java import java_command
+from harness.quorum.kraft import CONTROLLER_ID, random_uuid
+from harness.versions import Tool
+
+_NAME = "bootstrap.checkpoint"
+
+
+def bootstrap_checkpoint(distribution: Distribution) -> Path:
+    """Where this build's checkpoint is; made if it isn't there yet.
+
+    :raises DistributionError: ``kafka-storage format`` refused, with its last line
+    """
+    target = cache_dir() / f"kraft-bootstrap-{distribution.sha256[:16]}"
+    return (
+        publish(target, lambda folder: _format(distribution, folder), lambda folder: (folder / _NAME).is_file()) / _NAME
+    )
+
+
+def _format(distribution: Distribution, into: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="jbod-format-") as scratch:
+        config, log_dir = Path(scratch) / "server.properties", Path(scratch) / "metadata"
+        config.write_text(
+            f"process.roles=controller\nnode.id={CONTROLLER_ID}\nlog.dirs={log_dir}\n"
+            f"controller.quorum.voters={CONTROLLER_ID}@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
+            "listeners=CONTROLLER://127.0.0.1:1\nlistener.security.protocol.map=CONTROLLER:PLAINTEXT\n"
+        )
+        argv = [*java_command(), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, distribution.class_path))]
+        argv += [distribution.main_class(Tool.STORAGE), "format", "-t", random_uuid(), "-c", str(config)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeouts.BOOT_S, check=False)
+        made = log_dir / _NAME
+        if done.returncode or not made.exists():
+            last = (done.stderr or done.stdout).strip().splitlines() or ["nothing"]
+            raise DistributionError(f"kafka-storage format of {distribution.origin} failed; it said: {last[-1]}")
+        (into / _NAME).write_bytes(made.read_bytes())

@@ -1,0 +1,67 @@
+"""What a cluster is made of: a frozen description, and the settings that every broker here has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.versions import Mode
+
+# Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
+BROKER_SETTINGS: Mapping[str, str] = {
+    # A failed log dir is noticed at the next write of a checkpoint: 5 to 60 s by default.
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    "log.flush.offset.checkpoint.interval.ms": "500",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+    # In KRaft a leader goes on waiting for a follower whose log dir failed until it has lagged for this long, although
+    # the controller has taken it out of the ISR (Partition.maybeIncrementLeaderHW, shouldWaitForReplicaToJoinIsr: its
+    # broker is alive, so it is still "eligible"). Nobody gets an ack or a record meanwhile: 30 s by default.
+    "replica.lag.time.max.ms": "5000",
+    # A scenario says who leads; nothing shall move leaders behind its back, nor make topics.
+    "auto.leader.rebalance.enable": "false",
+    "auto.create.topics.enable": "false",
+    # A lone wounded broker must be able to serve clients by itself.
+    "min.insync.replicas": "1",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    # Many JVMs on few cores: fewer threads, less memory.
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "background.threads": "2",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    # A leader that comes back must be followed again soon: 30 s of backoff would be slept through.
+    "reconnect.backoff.max.ms": "500",
+    "controlled.shutdown.retry.backoff.ms": "500",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterSpec:
+    """A cluster to be: ``brokers`` brokers, numbered from 1, with ``log_dirs`` log dirs each.
+
+    :ivar racks: ``broker.rack`` of each broker in order; empty for none at all, None within for none on that broker
+    :ivar overrides: broker settings over :data:`BROKER_SETTINGS`
+    """
+
+    mode: Mode
+    brokers: int = 3
+    log_dirs: int = 2
+    racks: tuple[str | None, ...] = ()
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.brokers < 1 or self.log_dirs < 1:
+            raise ValueError(
+                f"a cluster needs a broker and a log dir: {self.brokers} brokers, {self.log_dirs} log dirs"
+            )
+        if self.racks and len(self.racks) != self.brokers:
+            raise ValueError(f"{len(self.racks)} racks for {self.brokers} brokers")
+
+    @property
+    def broker_ids(self) -> range:
+        """1, 2, 3 …"""
+        return range(1, self.brokers + 1)

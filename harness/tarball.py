@@ -1,0 +1,124 @@
+"""Unpacking a tarball from a stranger: whole or not at all.
+
+Written out rather than left to ``tarfile.extract`` and its ``data`` filter, which Python has since 3.11.4 and Debian 12
+ships 3.11.2: files are made anew, never over anything, with no owner, time or permission out of the archive, and only
+files, folders and links that stay inside are made at all. Stricter than the filter: an absolute name, or one with
+``..`` in it, is refused and not mended, nothing is written through a link, and the archive must have its end mark. A
+release candidate that needs any of this is not one.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import shutil
+import tarfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from harness.errors import DistributionError
+
+# A Kafka release has 120 MB, unpacked, and some 250 members.
+MOST_BYTES = 4 << 30
+MOST_MEMBERS = 100_000
+
+
+def unpack(file: Path, into: Path) -> None:
+    """Unpack ``file`` into an empty folder.
+
+    :raises DistributionError: no tarball, broken, cut off, too big, or with a member that has no business in it; what
+        was unpacked by then is the caller's to remove
+    :raises OSError: the folder can't be written
+    """
+    try:
+        with tarfile.open(file) as archive:
+            _unpack(archive, file, into)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
+        raise DistributionError(f"{file} is no tarball, broken or cut off: {error}") from error
+    except OSError as error:
+        # gzip and bz2 report broken data so, without the number that an error of the system has.
+        if error.errno is not None:
+            raise
+        raise DistributionError(f"{file} is broken or cut off: {error}") from error
+
+
+def _unpack(archive: tarfile.TarFile, file: Path, into: Path) -> None:
+    links: set[PurePosixPath] = set()
+    size = 0
+    for count, member in enumerate(archive, start=1):
+        size += member.size
+        if size > MOST_BYTES or count > MOST_MEMBERS:
+            raise DistributionError(f"{file} is not unpacked: more than {MOST_BYTES} bytes or {MOST_MEMBERS} members")
+        path = PurePosixPath(member.name)
+        why = _objection(member, path, links)
+        if not why:
+            if member.issym() or member.islnk():
+                links.add(path)
+            try:
+                _make(archive, member, into)
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):
+                why = "lies where another member lies"
+            except FileNotFoundError:
+                why = f"links to {member.linkname!r}, which isn't there"
+        if why:
+            raise DistributionError(f"{file} is not unpacked: its member {member.name!r} {why}")
+    _check_end(archive)
+
+
+def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
+    """Make a member that there is no objection to."""
+    target = into / member.name
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym():
+        target.symlink_to(member.linkname)
+    elif member.islnk():
+        os.link(into / member.linkname, target, follow_symlinks=False)
+    else:
+        content = archive.extractfile(member)
+        assert content is not None
+        with target.open("xb") as stream:
+            shutil.copyfileobj(content, stream, 1 << 20)
+        if target.stat().st_size != member.size:
+            raise tarfile.ReadError(f"{member.name!r} is shorter than it says")
+
+
+def _objection(member: tarfile.TarInfo, path: PurePosixPath, links: set[PurePosixPath]) -> str:
+    """What is wrong with a member; empty if nothing."""
+    if path.is_absolute():
+        return "has an absolute path"
+    if ".." in path.parts:
+        return "climbs out of its folder"
+    if not (member.isreg() or member.isdir() or member.issym() or member.islnk()):
+        return "is neither a file, a folder nor a link"
+    if links & {path, *path.parents}:
+        return "would be written through a link"
+    if member.issym() or member.islnk():
+        target = PurePosixPath(member.linkname)
+        if target.is_absolute():
+            return f"links to the absolute path {member.linkname!r}"
+        # A symbolic link starts from its own folder, a hard link from the archive's root.
+        parts = list(path.parent.parts) if member.issym() else []
+        for part in target.parts:
+            if part != "..":
+                parts.append(part)
+            elif parts:
+                parts.pop()
+            else:
+                return f"links out of the archive, to {member.linkname!r}"
+            if PurePosixPath(*parts) in links:
+                return f"links through another link, to {member.linkname!r}"
+    return ""
+
+
+def _check_end(archive: tarfile.TarFile) -> None:
+    """See that the archive ended with its mark, not with the file; read on, so that the compressor's sum is checked."""
+    stream = archive.fileobj
+    assert stream is not None
+    stream.seek(archive.offset)
+    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+        raise tarfile.ReadError("it ends without an end mark")
+    while stream.read(1 << 20):
+        pass

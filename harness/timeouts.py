@@ -1,0 +1,32 @@
+"""Named time budgets, in seconds, each with what causes it.
+
+A budget is what a wait may take before it counts as broken, several times what was measured on 2 cores; it is never
+slept through.
+"""
+
+from __future__ import annotations
+
+BOOT_S = 90.0
+"""A cluster's JVMs start and register; 4 to 7 s on idle cores."""
+
+STOP_S = 30.0
+"""A broker's controlled shutdown (``controlled.shutdown.*``), then its logs are closed; after that it is killed."""
+
+REQUEST_S = 5.0
+"""One request to one broker; a broker on loopback that takes longer does not answer."""
+
+PROBE_S = 10.0
+"""One small command as the broker's own user, to prove what a fault did."""
+
+LOG_DIR_FAILURE_S = 30.0
+"""A failed log dir is noticed at the next checkpoint (``replica.high.watermark.checkpoint.interval.ms``, 0.5 s here),
+then told to the controller, which elects; KRaft gives a broker ``log.dir.failure.timeout.ms`` = 30 s to do so."""
+
+BROKER_FAILURE_S = 30.0
+"""A killed broker is missed after ``broker.session.timeout.ms`` or ``zookeeper.session.timeout.ms`` (3 s here)."""
+
+RECOVERY_S = 60.0
+"""Restarted brokers load their logs, register, and catch up until every ISR is full."""
+
+PROGRESS_S = 60.0
+"""Clients get through again after a fault: at most a few of their own request time-outs."""

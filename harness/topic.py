@@ -1,0 +1,72 @@
+"""A topic and its partitions, as handles: nothing in them is remembered that a broker can be asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.errors import AwaitTimeout
+
+if TYPE_CHECKING:
+    from harness.broker import Broker
+    from harness.cluster import Cluster
+    from harness.log_dir import LogDir
+    from harness.metadata import PartitionState
+
+
+class Partition:
+    """One partition of a topic."""
+
+    def __init__(self, cluster: Cluster, topic: str, index: int) -> None:
+        self._cluster = cluster
+        self.topic = topic
+        self.index = index
+
+    def describe(self, via: Broker | None = None) -> PartitionState:
+        """Its state as a broker (any that answers, unless named) sees it."""
+        return self._cluster.describe(via)[self.topic, self.index]
+
+    def leader(self) -> Broker:
+        """The broker that leads it.
+
+        :raises AwaitTimeout: nobody does
+        """
+        state = self.describe()
+        if state.leader is None:
+            raise AwaitTimeout(f"no broker leads {self}: {state}")
+        return self._cluster.broker(state.leader)
+
+    def followers(self) -> list[Broker]:
+        """The other replicas' brokers, in the order of the assignment."""
+        state = self.describe()
+        return [self._cluster.broker(id) for id in state.replicas if id != state.leader]
+
+    def log_dir_on(self, broker: Broker) -> LogDir:
+        """The log dir that holds its replica on ``broker``.
+
+        :raises AwaitTimeout: the broker names none
+        """
+        log_dir = broker.log_dir_of(self.topic, self.index)
+        if log_dir is None:
+            raise AwaitTimeout(f"{broker} names no log dir for {self}")
+        return log_dir
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+class Topic:
+    """A topic; ``topic[0]`` is its first partition."""
+
+    def __init__(self, cluster: Cluster, name: str, partitions: int) -> None:
+        self.name = name
+        self.cluster = cluster
+        self.partitions = tuple(Partition(cluster, name, index) for index in range(partitions))
+
+    def __getitem__(self, index: int) -> Partition:
+        return self.partitions[index]
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,267 @@
+"""All that differs between Kafka versions, in one place: modes, features, main classes, logging, Maven coordinates.
+
+Nobody else compares version numbers. Read from the jars of the releases named beside each fact and from Kafka's
+source; ``suites/selftest/test_versions.py`` holds the main classes against the real jars.
+
+Chosen over looking each class up in the jars when it is needed: a table can be read, and says at once that a tool
+doesn't exist yet. Vendors' builds ("3.9.2-vendor1") count as the release whose number they carry.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from harness.errors import EnvironmentLacks, UsageError
+
+Release = tuple[int, int, int]
+
+
+class Mode(StrEnum):
+    """Where a cluster keeps its metadata."""
+
+    ZK = "zk"
+    KRAFT = "kraft"
+
+
+class Tool(StrEnum):
+    """A program in a Kafka build, by the name of its script in ``bin`` without "kafka-"."""
+
+    BROKER = "broker"
+    ZOOKEEPER = "zookeeper"
+    STORAGE = "storage"
+    CONFIGS = "configs"
+    TOPICS = "topics"
+    REASSIGN = "reassign"
+    LOG_DIRS = "log-dirs"
+    DUMP_LOG = "dump-log"
+    VERIFIABLE_PRODUCER = "verifiable-producer"
+    PRODUCER_PERF = "producer-perf"
+
+
+# From this release on, this class; the last line that applies counts, None is "no longer".
+_MAIN_CLASSES: Mapping[Tool, tuple[tuple[Release, str | None], ...]] = {
+    Tool.BROKER: (((1, 0, 0), "kafka.Kafka"),),
+    Tool.ZOOKEEPER: (((1, 0, 0), "org.apache.zookeeper.server.quorum.QuorumPeerMain"), ((4, 0, 0), None)),
+    Tool.STORAGE: (((2, 8, 0), "kafka.tools.StorageTool"),),
+    Tool.CONFIGS: (((1, 0, 0), "kafka.admin.ConfigCommand"),),
+    # KAFKA-14525 moved the tools out of the core jar, one by one.
+    Tool.TOPICS: (((1, 0, 0), "kafka.admin.TopicCommand"), ((3, 7, 0), "org.apache.kafka.tools.TopicCommand")),
+    Tool.REASSIGN: (
+        ((1, 0, 0), "kafka.admin.ReassignPartitionsCommand"),
+        ((3, 7, 0), "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"),
+    ),
+    Tool.LOG_DIRS: (((1, 0, 0), "kafka.admin.LogDirsCommand"), ((3, 6, 0), "org.apache.kafka.tools.LogDirsCommand")),
+    # Still kafka.tools in 4.0, 4.1 and 4.2.
+    Tool.DUMP_LOG: (((1, 0, 0), "kafka.tools.DumpLogSegments"), ((4, 3, 0), "org.apache.kafka.tools.DumpLogSegments")),
+    Tool.VERIFIABLE_PRODUCER: (((1, 0, 0), "org.apache.kafka.tools.VerifiableProducer"),),
+    Tool.PRODUCER_PERF: (((1, 0, 0), "org.apache.kafka.tools.ProducerPerformance"),),
+}
+
+_NUMBERS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.]([0-9A-Za-z]+(?:[-._][0-9A-Za-z]+)*))?")
+_RC = re.compile(r"rc-?(\d+)", re.IGNORECASE)
+
+
+@functools.total_ordering
+@dataclass(frozen=True, kw_only=True)
+class KafkaVersion:
+    """A Kafka version: ``3.9.2``, ``4.3.0-rc1``, ``4.4.0-SNAPSHOT``.
+
+    Ordered as released: a snapshot, then the candidates, then the release, then vendors' builds of it. Features and
+    ranges look only at :attr:`release`: 4.3.0-rc1 has what 4.3.0 has.
+
+    :ivar qualifier: what follows the three numbers, with its separator; empty for a release
+    """
+
+    major: int
+    minor: int
+    patch: int
+    qualifier: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> KafkaVersion:
+        """Read a version as Maven and Kafka write it.
+
+        :raises UsageError: it isn't one
+        """
+        match = _NUMBERS.fullmatch(text.strip())
+        if match is None:
+            raise UsageError(f"{text!r} is no Kafka version; they look like 4.3.1, 3.9.2, 4.3.0-rc1, 4.4.0-SNAPSHOT")
+        major, minor, patch, _ = match.groups()
+        return cls(major=int(major), minor=int(minor), patch=int(patch), qualifier=text.strip()[match.end(3) :])
+
+    def __str__(self) -> str:
+        """As it was written."""
+        return f"{self.major}.{self.minor}.{self.patch}{self.qualifier}"
+
+    def __lt__(self, other: KafkaVersion) -> bool:
+        """See the class."""
+        return self._order() < other._order()
+
+    def _order(self) -> tuple[Release, int, int, str]:
+        bare = self.qualifier[1:]
+        candidate = _RC.fullmatch(bare)
+        if self.is_snapshot:
+            return self.release, -2, 0, bare
+        if candidate:
+            return self.release, -1, int(candidate[1]), bare
+        return self.release, 1 if bare else 0, 0, bare
+
+    @property
+    def release(self) -> Release:
+        """The three numbers."""
+        return self.major, self.minor, self.patch
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the same version may be another build tomorrow."""
+        return self.qualifier.upper().endswith("SNAPSHOT")
+
+    def at_least(self, *numbers: int) -> bool:
+        """Whether its release is not below these numbers: ``at_least(4, 3)`` holds for 4.3.0-rc1."""
+        return self.release >= numbers
+
+    # --- modes ---------------------------------------------------------------------------------------------------
+
+    def has(self, mode: Mode) -> bool:
+        """Whether this build has the mode, and JBOD in it; without JBOD there is nothing to test here.
+
+        ZooKeeper: 1.0 (KIP-112) to 3.9. KRaft: from 3.7 (KIP-858), early access until 3.8.
+        """
+        if mode is Mode.ZK:
+            return self.at_least(1, 0) and not self.at_least(4, 0)
+        return self.at_least(3, 7)
+
+    def modes(self) -> tuple[Mode, ...]:
+        """The modes that it has."""
+        return tuple(mode for mode in Mode if self.has(mode))
+
+    def is_early_access(self, mode: Mode) -> bool:
+        """Whether the mode's JBOD was there and not yet called ready: KRaft in 3.7."""
+        return mode is Mode.KRAFT and self.has(mode) and not self.at_least(3, 8)
+
+    # --- features ------------------------------------------------------------------------------------------------
+
+    @property
+    def moves_between_log_dirs(self) -> bool:
+        """KIP-113: replica movement between log dirs, DescribeLogDirs."""
+        return self.at_least(1, 1)
+
+    @property
+    def has_cordoned_log_dirs(self) -> bool:
+        """KIP-1066: ``cordoned.log.dirs``, with :data:`CORDON_METADATA_VERSION`, such builds' default."""
+        return self.at_least(4, 3)
+
+    # --- running it ----------------------------------------------------------------------------------------------
+
+    def main_class(self, tool: Tool | str) -> str:
+        """The class to give to ``java``.
+
+        :param tool: a :class:`Tool` or its value, such as "dump-log"
+        :raises UsageError: this version doesn't have the tool
+        """
+        found: str | None = None
+        for since, name in _MAIN_CLASSES[Tool(tool)]:
+            if self.release >= since:
+                found = name
+        if found is None:
+            raise UsageError(f"Kafka {self} has no {Tool(tool)} tool")
+        return found
+
+    def check_java(self, major: int) -> None:
+        """See that this build's brokers run on this Java.
+
+        Tried on 17 and 25: 1.1.1, 2.4.1, 3.7.2 and 3.9.2 start; 2.0.0, 2.2.2 and 2.3.1 never reach ZooKeeper.
+
+        :raises EnvironmentLacks: they don't
+        """
+        if self.at_least(4, 0) and major < 17:
+            raise EnvironmentLacks(
+                f"Kafka {self} needs Java 17 or later (KIP-1013), and this is {major}; set JAVA_HOME"
+            )
+        if self.at_least(2, 0) and not self.at_least(2, 4) and major > 13:
+            raise EnvironmentLacks(
+                f"Kafka {self} needs Java 13 or earlier, and this is {major}: its ZooKeeper client finds no server on "
+                "later ones (ZOOKEEPER-3779); 1.1 and 2.4 run on any"
+            )
+
+    @property
+    def uses_log4j2(self) -> bool:
+        """Whether it logs through log4j 2 (``-Dlog4j2.configurationFile``).
+
+        Before 4.0 it is log4j 1, or reload4j, which reads the same (``-Dlog4j.configuration``).
+        """
+        return self.at_least(4, 0)
+
+    @property
+    def coordinates(self) -> tuple[str, ...]:
+        """What Maven must fetch for brokers and tools that log, as ``group:artifact:version``.
+
+        A build's own dependencies bring log4j 1 or reload4j between 2.4 and 3.9. Before, none at all; from 4.0 on,
+        no binding of slf4j to log4j 2, and an older log4j-core or none, so that the three are named together.
+        """
+        # Scala 2.13 builds begin with 2.4 (as published; 2.3.1 and before have 2.12).
+        scala = "2.13" if self.at_least(2, 4) else "2.12"
+        kafka = (f"org.apache.kafka:kafka_{scala}:{self}", f"org.apache.kafka:kafka-tools:{self}")
+        if self.uses_log4j2:
+            log4j = ("log4j-slf4j-impl", "log4j-core", "log4j-api")
+            return (*kafka, *(f"org.apache.logging.log4j:{artifact}:{LOG4J2}" for artifact in log4j))
+        return kafka if self.at_least(2, 4) else (*kafka, "org.slf4j:slf4j-log4j12:1.7.30")
+
+
+LOG4J2 = "2.25.4"
+
+# The least metadata.version with JBOD in KRaft (MetadataVersion.isDirectoryAssignmentSupported); 3.7.x formats with
+# 3.7-IV4, later builds with later ones, so it need only be named where somebody formats with an old one.
+JBOD_METADATA_VERSION = "3.7-IV2"
+CORDON_METADATA_VERSION = "4.3-IV0"
+
+# The newest of each line that jbod is tested with; 3.9 is the last with ZooKeeper.
+DEFAULT_BUILDS: Mapping[Mode, KafkaVersion] = MappingProxyType(
+    {Mode.ZK: KafkaVersion.parse("3.9.2"), Mode.KRAFT: KafkaVersion.parse("4.3.1")}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionRange:
+    """Which builds something holds for: ``>=4.3.0,<4.4.0``; empty for all.
+
+    :ivar bounds: pairs of an operator (``>= > <= < ==``) and a release
+    """
+
+    bounds: tuple[tuple[str, Release], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> VersionRange:
+        """Read bounds separated by commas; missing numbers are 0.
+
+        :raises UsageError: it isn't a range
+        """
+        bounds = []
+        for part in filter(None, (part.strip() for part in text.split(","))):
+            match = re.fullmatch(r"(>=|<=|==|>|<)\s*(\d+)(?:\.(\d+))?(?:\.(\d+))?", part)
+            if match is None:
+                raise UsageError(f"{text!r} is no range of Kafka versions; they look like >=4.3.0,<4.4.0")
+            operator, major, minor, patch = match.groups()
+            bounds.append((operator, (int(major), int(minor or 0), int(patch or 0))))
+        return cls(bounds=tuple(bounds))
+
+    def __contains__(self, version: KafkaVersion) -> bool:
+        """Whether the version's release lies within; 4.4.0-SNAPSHOT counts as 4.4.0."""
+        own = version.release
+        holds = {
+            ">=": lambda bound: own >= bound,
+            ">": lambda bound: own > bound,
+            "<=": lambda bound: own <= bound,
+            "<": lambda bound: own < bound,
+            "==": lambda bound: own == bound,
+        }
+        return all(holds[operator](bound) for operator, bound in self.bounds)
+
+    def __str__(self) -> str:
+        """As :meth:`parse` reads it."""
+        return ",".join(f"{operator}{'.'.join(map(str, bound))}" for operator, bound in self.bounds)

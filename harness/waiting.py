@@ -1,0 +1,73 @@
+"""The only poll loop and the only sleep.
+
+Over tenacity, which is imported nowhere else. A wait returns the value that it saw, does not sleep after success,
+runs on the monotonic clock, and ends at once when a process that it watches has died. Its error says what was
+awaited, for how long and the last value seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import tenacity
+
+from harness.errors import AwaitTimeout, JbodError
+
+T = TypeVar("T")
+
+POLL_S = 0.05
+
+
+def _is_true(value: object) -> bool:
+    return bool(value)
+
+
+def await_until(
+    observe: Callable[[], T],
+    until: Callable[[T], bool] = _is_true,
+    *,
+    timeout_s: float,
+    what: str,
+    poll_s: float = POLL_S,
+    retry_on: tuple[type[BaseException], ...] = (),
+    watch: Callable[[], object] | None = None,
+    failure: type[JbodError] = AwaitTimeout,
+    hint: str | Callable[[], str] = "",
+) -> T:
+    """Call ``observe`` until ``until`` holds of its answer, and return that answer.
+
+    :param observe: reads the value once; must itself be bounded in time
+    :param timeout_s: seconds on the monotonic clock
+    :param what: what is awaited, as the end of the sentence "waited 3.0 s for …"
+    :param poll_s: seconds between two observations
+    :param retry_on: errors of ``observe`` that mean "not yet"; any other error is raised as it is
+    :param watch: called before each observation; raises (say :class:`~harness.errors.NodeDied`) to end the wait
+    :param failure: what a time-out means here: :class:`~harness.errors.AwaitTimeout` for the harness's own
+        affairs, :class:`~harness.errors.PromiseBroken` for something that Kafka promises
+    :param hint: where to look next; appended to the error
+    """
+    last: object = "nothing seen yet"
+
+    def step() -> tuple[bool, T | None]:
+        nonlocal last
+        if watch is not None:
+            watch()
+        try:
+            value = observe()
+        except retry_on as error:
+            last = f"{type(error).__name__}: {error}"
+            return False, None
+        last = value
+        return until(value), value
+
+    try:
+        _, value = tenacity.Retrying(
+            retry=tenacity.retry_if_result(lambda answer: not answer[0]),
+            wait=tenacity.wait_fixed(poll_s),
+            stop=tenacity.stop_after_delay(timeout_s),
+        )(step)
+    except tenacity.RetryError as error:
+        more = hint() if callable(hint) else hint
+        raise failure(f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}") from error
+    return value  # type: ignore[return-value]

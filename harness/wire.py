@@ -1,0 +1,92 @@
+"""One blocking connection to one broker, for questions that only that broker may answer.
+
+Over kafka-python's protocol classes, not over its client: the client asks any broker that it likes, waits out dead
+ones and raises on the first broker that does not answer, where a harness wants to know what *this* broker says, now.
+A connection is opened when first used, negotiates versions once (ApiVersions), and is dropped at any error.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from typing import Any
+
+from kafka.errors import KafkaError
+from kafka.protocol.broker_version_data import BrokerVersionData
+from kafka.protocol.metadata import ApiVersionsRequest
+from kafka.protocol.parser import KafkaProtocol
+
+from harness import timeouts
+from harness.errors import HarnessError
+
+
+class NoAnswer(HarnessError):
+    """A broker could not be reached, hung up or took too long; its state is unknown, not bad."""
+
+
+class Connection:
+    """A broker at ``host:port``; every thread may ask, one at a time.
+
+    :param timeout_s: what an answer may take unless the question says otherwise
+    """
+
+    def __init__(self, host: str, port: int, timeout_s: float = timeouts.REQUEST_S) -> None:
+        self._timeout_s = timeout_s
+        self.address = f"{host}:{port}"
+        self._host, self._port = host, port
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._protocol = KafkaProtocol(client_id="jbod")
+        self._versions: BrokerVersionData | None = None
+
+    def ask(self, request: Any, timeout_s: float | None = None) -> Any:
+        """Send a request in the highest version that both sides know and return its response.
+
+        :raises NoAnswer: no connection, no response within ``timeout_s``, or the broker doesn't know the request
+        """
+        timeout_s = timeout_s or self._timeout_s
+        with self._lock:
+            try:
+                if self._socket is None:
+                    self._open(timeout_s)
+                assert self._versions is not None
+                request.API_VERSION = self._versions.api_version(request)
+                return self._round_trip(request, timeout_s)
+            except (OSError, KafkaError) as error:
+                self._drop()
+                raise NoAnswer(
+                    f"{self.address} gave no answer to {request.name}: {error or type(error).__name__}"
+                ) from error
+
+    def _open(self, timeout_s: float) -> None:
+        self._socket = socket.create_connection((self._host, self._port), timeout=timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._protocol = KafkaProtocol(client_id="jbod")
+        hello = ApiVersionsRequest(client_software_name="jbod", client_software_version="1")
+        hello.API_VERSION = 3  # every broker since 2.4 knows it
+        answer = self._round_trip(hello, timeout_s)
+        self._versions = BrokerVersionData(
+            api_versions={k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+        )
+
+    def _round_trip(self, request: Any, timeout_s: float) -> Any:
+        assert self._socket is not None
+        self._socket.settimeout(timeout_s)
+        self._protocol.send_request(request)
+        self._socket.sendall(self._protocol.send_bytes())
+        while True:
+            data = self._socket.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("connection closed by the broker")
+            for _, response in self._protocol.receive_bytes(data):
+                return response
+
+    def _drop(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._lock:
+            self._drop()

@@ -1,0 +1,84 @@
+"""The pair of a case: the pipeline, bound to the cluster, the journal and the run folder.
+
+The pipeline (:mod:`harness.pipeline`) knows addresses and topic names; scenarios speak of topics and brokers. This
+module is the small piece between, and the one place where a case's history is drained and judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from harness.broker import Broker
+from harness.case import Case
+from harness.checkers.judge import judge, write_verdict
+from harness.checkers.verdict import Verdict
+from harness.cluster import Cluster
+from harness.errors import PromiseBroken
+from harness.pipeline.pair import Pair, Workload
+from harness.pipeline.session import SparkHandle
+from harness.topic import Topic
+
+
+class CaseWorkload:
+    """Runs pairs on the case's cluster and judges what they saw."""
+
+    def __init__(self, case: Case, cluster: Cluster, spark: SparkHandle) -> None:
+        self._case = case
+        self._cluster = cluster
+        self._spark = spark
+        self._pipeline = Workload(
+            spark,
+            case.run_dir,
+            run_token=case.run_dir.name[-6:],
+            on_event=lambda kind, **f: case.journal.write(kind, **f),
+        )
+        self._topics: list[Topic] = []
+        self._pair: Pair | None = None
+
+    @contextmanager
+    def running(self, topic: Topic, *, via: Broker | None = None, **settings: object) -> Iterator[Pair]:
+        """A producer and a live consumer run on the topic inside the block; both get through before it begins.
+
+        :param via: the only broker that the clients are told of (default: all)
+        :param settings: passed on to :meth:`harness.pipeline.pair.Workload.running`
+        """
+        bootstrap = via.bootstrap if via else self._cluster.bootstrap
+        self._topics.append(topic)
+        phase = self._case.phase
+        self._case.enter("load")
+        with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
+            self._case.enter(phase if phase != "boot" else "fault")
+            self._pair = pair
+            try:
+                yield pair
+            finally:
+                self._pair = None
+
+    def drain_and_judge(self) -> Verdict:
+        """Heal-check, drain every topic that a pair ran on, and judge the whole history; writes verdict.json.
+
+        :raises PromiseBroken: the cluster, all faults undone, does not become healthy
+        """
+        self._case.enter("recover")
+        self._cluster.await_healthy(failure=PromiseBroken)
+        self._case.enter("drain")
+        self._pipeline.drain(self._cluster.bootstrap, self._cluster.end_offsets(self._topics))
+        self._case.enter("judge")
+        verdict = judge(self._spark.session(), self._case.run_dir)
+        write_verdict(self._case.run_dir, verdict)
+        self._case.journal.write("judged", verdict=verdict.verdict, reasons=list(verdict.reasons))
+        self._case.judged = True
+        self._case.enter("teardown")
+        return verdict
+
+    def counts(self) -> Mapping[str, int]:
+        """What the pair at work has done so far, for a progress line."""
+        if self._pair is None:
+            return {}
+        progress = self._pair.progress
+        return {"acked": progress.acked, "read": progress.read, "restarts": progress.restarts}
+
+    def close(self) -> None:
+        """Let go of all tasks."""
+        self._pipeline.close()

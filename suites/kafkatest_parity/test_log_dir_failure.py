@@ -1,0 +1,59 @@
+"""Kafka's own disk test, case for case: ``tests/kafkatest/tests/core/log_dir_failure_test.py``.
+
+Leader or follower × with or without a bounce of the broker × both metadata modes; the log dir fails by ``chmod a-w``.
+Its four claims are here as it lists them (not leader, not in the ISR, still online, records get through), and so is its
+second half on the other topic; beyond it, the fault is proven, the whole state is compared with the model, and the
+history is judged for more than missing records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from faults.base import injected
+from faults.broker import BrokerKilled
+from faults.log_dir import ChmodNoWrite
+from faults.targets import follower_of, leader_of
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.journal import now
+from harness.topic import Partition
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_noticed
+from suites.model import World
+from suites.scenario import scenario
+
+
+@scenario("kafkatest-parity/replication-with-disk-failure", kip=112, plan="kafkatest: log_dir_failure_test.py")
+@pytest.mark.parametrize("bounce", [False, True], ids=["stay", "bounce"])
+@pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
+def test_replication_with_disk_failure(
+    cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker], bounce: bool
+) -> None:
+    """A broker with a dead second log dir is neither leader nor in the ISR there, and serves its first alone."""
+    topic_1 = cluster.create_topic("test_topic_1", configs={"min.insync.replicas": "1"})
+    topic_2 = cluster.create_topic("test_topic_2", configs={"min.insync.replicas": "2"})
+    world = World(cluster, topic_1, topic_2)
+    victim = role(topic_2[0])
+    first, second = victim.log_dirs
+    assert (topic_1[0].log_dir_on(victim), topic_2[0].log_dir_on(victim)) == (first, second)
+    with workload.running(topic_2) as pair, injected(ChmodNoWrite(second)) as fault:
+        if bounce:
+            victim.restart()
+            world.broker_gone(victim)
+            world.broker_back(victim)
+        world.log_dir_failed(second)
+        world.check()
+        check_noticed(fault)
+        pair.await_progress(after=now())
+        pair.stop()
+        others = cluster.others(victim)
+        with injected(*map(BrokerKilled, others)):
+            world.broker_gone(*others)
+            world.check()
+            with workload.running(topic_1, via=victim) as lone_pair:
+                lone_pair.await_progress(after=now())
+    victim.restart()
+    check_delivery(workload)

@@ -1,0 +1,92 @@
+"""KIP-112's system-test plan, in its own three items and its own order.
+
+"Validated client/cluster state" is, each time: brokers run and the wounded one logged the expected message
+(:func:`~suites.checks.check_noticed`), topic description and log dirs are as the model of the cluster says
+(:meth:`~suites.model.World.check`), the pair gets through (``await_progress``), and in the end, all healed, nothing was
+lost or doubled (:func:`~suites.checks.check_delivery`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from faults.base import injected
+from faults.broker import BrokerKilled
+from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
+from faults.targets import follower_of, leader_of
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.journal import now
+from harness.topic import Partition
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_noticed
+from suites.model import World
+from suites.scenario import each_fault, scenario
+
+
+@scenario("kip-112/leader-at-bootstrap", kip=112, plan="1) Log directory failure discovered during bootstrap")
+@each_fault("fail_log_dir", LOG_DIR_FAULTS)
+def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
+    """A killed leader comes back to a failed log dir: it starts, leads nothing there, and the others serve on."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with injected(BrokerKilled(victim)):
+            world.broker_gone(victim)
+            world.check()
+            pair.await_progress(after=now())
+            with injected(fail_log_dir(log_dir)) as fault:
+                world.log_dir_failed(log_dir)
+                victim.start()
+                world.broker_back(victim)
+                world.check()
+                check_noticed(fault)
+                pair.await_progress(after=now())
+        victim.restart()
+    check_delivery(workload)
+
+
+@scenario("kip-112/leader-at-runtime", kip=112, plan="2) Log directory failure discovered on leader during runtime")
+@each_fault("fail_log_dir", LOG_DIR_FAULTS)
+def test_leader_at_runtime(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
+    """The leader's log dir fails: another leads, and the wounded broker alone still serves its good log dir."""
+    fails_at_runtime(cluster, workload, fail_log_dir, leader_of)
+
+
+@scenario("kip-112/follower-at-runtime", kip=112, plan="3) Log directory failure discovered on follower during runtime")
+@each_fault("fail_log_dir", LOG_DIR_FAULTS)
+def test_follower_at_runtime(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
+    """A follower's log dir fails: the leader stays, and the wounded broker alone still serves its good log dir."""
+    fails_at_runtime(cluster, workload, fail_log_dir, follower_of)
+
+
+def fails_at_runtime(
+    cluster: Cluster,
+    workload: CaseWorkload,
+    fail_log_dir: type[LogDirFault],
+    role: Callable[[Partition], Broker],
+) -> None:
+    """Items 2 and 3 of the plan, which differ only in whose log dir fails."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = role(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair, injected(fail_log_dir(log_dir)) as fault:
+        world.log_dir_failed(log_dir)
+        world.check()
+        check_noticed(fault)
+        pair.await_progress(after=now())
+        pair.stop()
+        # "Now validate that the previous leader can still serve replicas on the good log directories"
+        refunds = cluster.create_topic("refunds", partitions=1, replicas=3)
+        world.learn(refunds)
+        others = cluster.others(victim)
+        with injected(*map(BrokerKilled, others)):
+            world.broker_gone(*others)
+            world.check()
+            with workload.running(refunds, via=victim) as lone_pair:
+                lone_pair.await_progress(after=now())
+    victim.restart()
+    check_delivery(workload)

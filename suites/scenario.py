@@ -1,0 +1,29 @@
+"""The decorator that makes a test a scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from harness.versions import Mode
+
+
+def scenario(
+    id: str, *, kip: int, plan: str, modes: tuple[Mode, ...] = tuple(Mode), judged: bool = True, **spec: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Mark a test as the scenario ``id``; its docstring's first line is its claim.
+
+    :param id: suite and name, such as ``kip-112/leader-at-runtime``
+    :param kip: the KIP whose promise it checks
+    :param plan: the item of the KIP's test plan, or the behaviour, in the KIP's own words
+    :param modes: the metadata modes in which it makes sense
+    :param judged: it must end with a verdict of the judge; a scenario without a workload says False
+    :param spec: fields of :class:`harness.spec.ClusterSpec` other than the mode
+    """
+    return pytest.mark.scenario(id=id, kip=kip, plan=plan, modes=modes, judged=judged, spec=spec)
+
+
+def each_fault(name: str, faults: tuple[type[Any], ...]) -> pytest.MarkDecorator:
+    """Run once with each way of failing; ``name`` is the argument that receives the fault's class."""
+    return pytest.mark.parametrize(name, faults, ids=[fault.name for fault in faults])

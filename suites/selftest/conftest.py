@@ -1,0 +1,47 @@
+"""What tests of the pieces need: a Spark session without a cluster, and a small cluster without a scenario."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.builds import BuildOptions, Builds
+from harness.cluster import boot
+from harness.journal import Journal
+from harness.pipeline.session import end_spark, spark_session
+from harness.spec import ClusterSpec
+from harness.versions import Mode
+
+
+@pytest.fixture(scope="module")
+def judge_spark() -> Iterator[SparkSession]:
+    """A Spark session for reading histories; it ends with the module, because tests of the pipeline need another."""
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        yield running
+        return
+    yield spark_session("local[2]", jars=())
+    end_spark()
+
+
+@pytest.fixture(scope="module")
+def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real broker."""
+    cluster = boot(
+        ClusterSpec(
+            mode=Mode.KRAFT,
+            brokers=1,
+            overrides=dict.fromkeys(
+                ("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1"
+            ),
+        ),
+        Builds.choose(BuildOptions()).of(Mode.KRAFT),
+        run_id=f"selftest-{secrets.token_hex(3)}",
+        record_dir=tmp_path_factory.mktemp("broker"),
+        journal=Journal(None),
+    )
+    yield cluster.bootstrap
+    cluster.stop()

@@ -1,0 +1,313 @@
+"""The contract's table of kinds once more, in plain Python over lists of dicts: the oracle that the judge is held to.
+
+It shares nothing with the judge but the contract's words: no numpy, no table of kinds, no order of work. It is slow
+(every kind walks over all rows again) and for histories of some dozen rows. Where the contract leaves a corner open,
+it follows the decisions written down in the docstrings of ``harness/checkers``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from typing import Any
+
+Row = dict[str, Any]
+
+
+class Reference:
+    """Judges one history; :meth:`kinds` gives kind -> count, :meth:`verdict` the word."""
+
+    def __init__(self, produced: list[Row], consumed: list[Row], drained: list[Row] | None, run: Row) -> None:
+        self.sent = {(row["producer"], row["seq"]): row for row in produced}
+        assert len(self.sent) == len(produced)
+        self.reads = consumed
+        self.drained = drained or []
+        self.run = run
+        self.unsure: set[str] = set()  # transactions of which all that is missing lies beyond what was drained
+        self.sure: set[str] = set()
+
+    # What a row is.
+
+    def record(self, read: Row) -> Row | None:
+        return self.sent.get((read["producer"], read["seq"]))
+
+    def name(self, row: Row) -> Any:
+        if row["producer"] is None or row["seq"] is None:
+            return (row["producer"], row["seq"], row["crc32"])
+        return (row["producer"], row["seq"])
+
+    def reads_of(self, row: Row) -> list[Row]:
+        return [read for read in self.reads if self.record(read) is row]
+
+    def drains_of(self, row: Row, isolation: str | None = None) -> list[Row]:
+        return [
+            read for read in self.reads_of(row) if read["role"] == "drain" and isolation in (None, read["isolation"])
+        ]
+
+    @staticmethod
+    def place(row: Row) -> tuple[str, int, int]:
+        return (row["topic"], row["partition"], row["offset"])
+
+    @staticmethod
+    def ack(row: Row) -> tuple[str, int, int] | None:
+        known = row["outcome"] == "acked" and row["partition"] is not None and row["offset"] is not None
+        return (row["topic"], row["partition"], row["offset"]) if known else None
+
+    @staticmethod
+    def written(row: Row) -> bool:
+        return row["outcome"] == "acked" and row["transaction_outcome"] in (None, "committed")
+
+    # How far the drains got.
+
+    def past(self, topic: str, partition: int, offset: int, isolation: str | None = None) -> bool:
+        if self.ended(topic, partition, isolation):
+            return True
+        positions = [
+            row["position"]
+            for row in self.drained
+            if (row["topic"], row["partition"]) == (topic, partition) and isolation in (None, row["isolation"])
+        ]
+        positions += [
+            read["offset"] + 1
+            for read in self.reads
+            if read["role"] == "drain"
+            and (read["topic"], read["partition"]) == (topic, partition)
+            and isolation in (None, read["isolation"])
+        ]
+        return any(position > offset for position in positions)
+
+    def ended(self, topic: str, partition: int, isolation: str | None = None) -> bool:
+        return any(
+            row["position"] >= row["end_offset"]
+            for row in self.drained
+            if (row["topic"], row["partition"]) == (topic, partition) and isolation in (None, row["isolation"])
+        )
+
+    def partitions_of(self, topic: str) -> set[int]:
+        rows = [*self.sent.values(), *self.reads, *self.drained]
+        return {row["partition"] for row in rows if row["topic"] == topic and row["partition"] is not None}
+
+    def drained_past(self, row: Row, at: tuple[str, int, int] | None, isolation: str | None = None) -> bool:
+        if at is not None:
+            return self.past(*at, isolation)
+        topic = row["topic"]
+        if topic in self.run.get("compacted", []) and row["key"] is not None:
+            return False
+        partitions = self.partitions_of(topic) if row["partition"] is None else {row["partition"]}
+        deleted = self.run.get("deleted_below", {}).get(topic, {})
+        if any(below > 0 for number, below in deleted.items() if row["partition"] in (None, int(number))):
+            return False
+        return bool(partitions) and all(self.ended(topic, partition, isolation) for partition in partitions)
+
+    # What the scenario did itself.
+
+    def deleted(self, at: tuple[str, int, int] | None) -> bool:
+        if at is None:
+            return False
+        below = self.run.get("deleted_below", {}).get(at[0], {}).get(str(at[1]))
+        return below is not None and at[2] < below
+
+    def replaced(self, row: Row, at: tuple[str, int, int] | None) -> bool:
+        if at is None or row["key"] is None or at[0] not in self.run.get("compacted", []) or row["topic"] != at[0]:
+            return False
+        for other in self.sent.values():
+            if other is row or (other["topic"], other["key"]) != (row["topic"], row["key"]):
+                continue
+            places = [self.place(read) for read in self.drains_of(other)]
+            ack = self.ack(other)
+            if self.written(other) and ack is not None:
+                places.append(ack)
+            if any(place[:2] == at[:2] and place[2] > at[2] for place in places):
+                return True
+        return False
+
+    def excused(self, row: Row, at: tuple[str, int, int] | None) -> bool:
+        return self.deleted(at) or self.replaced(row, at)
+
+    # The kinds.
+
+    def kinds(self) -> dict[str, int]:
+        found = {
+            "lost": len(self.lost()),
+            "undrained": len(self.undrained()),
+            "vanished": self.vanished(),
+            "duplicated": sum(len({self.place(read) for read in self.reads_of(row)}) > 1 for row in self.sent.values()),
+            "corrupted": sum(
+                any(read["crc32"] != row["crc32"] for read in self.reads_of(row)) for row in self.sent.values()
+            ),
+            "misplaced": sum(
+                self.ack(row) is not None
+                and bool(self.reads_of(row))
+                and self.ack(row) not in {self.place(read) for read in self.reads_of(row)}
+                for row in self.sent.values()
+            ),
+            "failed_but_present": sum(
+                row["outcome"] == "failed" and bool(self.reads_of(row)) for row in self.sent.values()
+            ),
+            "reordered": self.reordered(),
+            "phantom": self.phantom(),
+            "conflicting_offset": self.conflicting(),
+            "skipped": self.skipped(),
+            "nonmonotonic_read": self.nonmonotonic(),
+            "redelivered": self.redelivered(),
+            "aborted_read": sum(
+                (row := self.record(read)) is not None
+                and row["transaction_outcome"] == "aborted"
+                and read["isolation"] == "read_committed"
+                for read in self.reads
+            ),
+            "partial_transaction": self.partial(),
+        }
+        return {kind: count for kind, count in found.items() if count}
+
+    def verdict(self) -> str:
+        kinds = set(self.kinds())
+        bad = kinds - {"redelivered", "undrained"}
+        if self.run.get("allow_duplicates"):
+            bad.discard("duplicated")
+        if self.run.get("allow_reordering"):
+            bad.discard("reordered")
+        if "partial_transaction" in bad and not self.sure:
+            bad.discard("partial_transaction")
+        if bad:
+            return "invalid"
+        acked = any(row["outcome"] == "acked" for row in self.sent.values())
+        return "unknown" if self.unsure or "undrained" in kinds or not acked else "valid"
+
+    def missing(self, row: Row) -> bool:
+        return self.written(row) and not self.drains_of(row) and not self.excused(row, self.somewhere(row))
+
+    def somewhere(self, row: Row) -> tuple[str, int, int] | None:
+        """Where the record lies: where it was acked, else where it was read (the first such place)."""
+        return self.ack(row) or min((self.place(read) for read in self.reads_of(row)), default=None)
+
+    def lost(self) -> list[Row]:
+        return [r for r in self.sent.values() if self.missing(r) and self.drained_past(r, self.somewhere(r))]
+
+    def undrained(self) -> list[Row]:
+        return [r for r in self.sent.values() if self.missing(r) and not self.drained_past(r, self.somewhere(r))]
+
+    def vanished(self) -> int:
+        count = 0
+        for row in self.sent.values():
+            live = [read for read in self.reads_of(row) if read["role"] == "live"]
+            if self.drains_of(row) or row["transaction_outcome"] == "aborted":
+                continue
+            if row["transaction_outcome"] == "indeterminate" and not any(
+                read["isolation"] == "read_committed" for read in live
+            ):
+                continue
+            count += any(self.past(*self.place(read)) and not self.excused(row, self.place(read)) for read in live)
+        return count
+
+    def reordered(self) -> int:
+        late = set()
+        places: dict[Any, dict[int, int]] = defaultdict(dict)
+        for row in self.sent.values():
+            at = [self.place(read) for read in self.reads_of(row) if read["topic"] == row["topic"]]
+            ack = self.ack(row)
+            for topic, partition, offset in [*at, *([ack] if ack else [])]:
+                firsts = places[row["producer"], topic, partition]
+                firsts[row["seq"]] = min(offset, firsts.get(row["seq"], offset))
+        for (producer, _, _), firsts in places.items():
+            for seq, offset in firsts.items():
+                if any(earlier < seq and other > offset for earlier, other in firsts.items()):
+                    late.add((producer, seq))
+        return len(late)
+
+    def phantom(self) -> int:
+        return len({self.place(read) for read in self.reads if self.nobody_sent_it_there(read)})
+
+    def nobody_sent_it_there(self, read: Row) -> bool:
+        row = self.record(read)
+        if row is None or row["topic"] != read["topic"]:
+            return True
+        return row["outcome"] != "acked" and row["partition"] not in (None, read["partition"])
+
+    def conflicting(self) -> int:
+        names = defaultdict(set)
+        for row in self.sent.values():
+            ack = self.ack(row)
+            if ack is not None:
+                names[ack].add(self.name(row))
+        for read in self.reads:
+            names[self.place(read)].add(self.name(read))
+        return sum(len(who) > 1 for who in names.values())
+
+    def skipped(self) -> int:
+        groups = self.run.get("groups", {})
+        live = sorted({read["consumer"] for read in self.reads if read["role"] == "live"})
+        count = 0
+        for consumer in live:
+            friends = {c for c in live if c == consumer or (c in groups and groups[c] == groups.get(consumer))}
+            own = [read for read in self.reads if read["consumer"] == consumer and read["role"] == "live"]
+            committed = any(read["isolation"] == "read_committed" for read in own)
+            handed = {self.place(read) for read in self.reads if read["role"] == "live" and read["consumer"] in friends}
+            for topic, partition in {(read["topic"], read["partition"]) for read in own}:
+                offsets = [r["offset"] for r in own if (r["topic"], r["partition"]) == (topic, partition)]
+                wanted = set()
+                for read in self.reads:
+                    if read["role"] != "drain" or (read["topic"], read["partition"]) != (topic, partition):
+                        continue
+                    if not min(offsets) < read["offset"] < max(offsets) or self.deleted(self.place(read)):
+                        continue
+                    if not committed or self.shown_to_all(read):
+                        wanted.add(self.place(read))
+                count += len(wanted - handed)
+        return count
+
+    def shown_to_all(self, read: Row) -> bool:
+        row = self.record(read)
+        if row is None or row["transaction_outcome"] in (None, "committed"):
+            return True
+        return row["transaction_outcome"] == "indeterminate" and bool(self.drains_of(row, "read_committed"))
+
+    def by_session(self) -> dict[Any, list[Row]]:
+        sessions = defaultdict(list)
+        for read in self.reads:
+            sessions[read["consumer"], read["role"], read["topic"], read["partition"], read["session"]].append(read)
+        return sessions
+
+    def nonmonotonic(self) -> int:
+        count = 0
+        for reads in self.by_session().values():
+            ordered = sorted(reads, key=lambda read: (read["position"], read["offset"]))
+            for before, after in pairwise(ordered):
+                count += after["offset"] <= before["offset"]
+        return count
+
+    def redelivered(self) -> int:
+        count = 0
+        for read in self.reads:
+            if read["role"] == "live":
+                count += any(
+                    other["role"] == "live"
+                    and other["consumer"] == read["consumer"]
+                    and self.place(other) == self.place(read)
+                    and other["session"] < read["session"]
+                    for other in self.reads
+                )
+        return count
+
+    def partial(self) -> int:
+        transactions = defaultdict(list)
+        for row in self.sent.values():
+            if row["transaction"] is not None:
+                transactions[row["transaction"]].append(row)
+        for name, rows in transactions.items():
+            outcome = rows[0]["transaction_outcome"]
+            if outcome == "committed":
+                gone = [row for row in rows if self.missing(row)]
+                seen = [self.drained_past(row, self.somewhere(row)) for row in gone]
+            elif outcome == "indeterminate":
+                members = [row for row in rows if row["outcome"] != "failed"]
+                absent = [row for row in members if not self.drains_of(row, "read_committed")]
+                if len(absent) == len(members):
+                    continue
+                gone = [row for row in absent if not self.excused(row, self.somewhere(row))]
+                seen = [self.drained_past(row, self.somewhere(row), "read_committed") for row in gone]
+            else:
+                continue
+            if gone:
+                (self.sure if any(seen) else self.unsure).add(name)
+        return len(self.sure | self.unsure)

@@ -1,0 +1,103 @@
+"""Bad input: one clear line, the contract's exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+JBOD = Path(sys.executable).with_name("jbod")
+
+
+def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The command as a user calls it."""
+    import os
+
+    return subprocess.run(
+        [JBOD, *arguments], capture_output=True, text=True, timeout=120, check=False, env=os.environ | environment
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ("run", 4, "Missing argument 'SELECTOR"),
+        ("frobnicate", 4, "No such command 'frobnicate'"),
+        ("run kip-112 --bogus", 4, "No such option"),
+        ("run kip-11", 4, "unknown selector 'kip-11'; did you mean 'kip-112'?"),
+        ("run kip-112 kip-112/leader-at-noon", 4, "unknown selector 'kip-112/leader-at-noon'"),
+        ("run suites/nowhere.py::test", 4, "no such file: suites/nowhere.py"),
+        ("run kip-112 --seed x", 4, "--seed x: not a whole number"),
+        ("run kip-112 --mode both", 4, "unknown mode 'both': zk or kraft"),
+        ("run kip-112 --mode zk --kafka 4.3.1", 4, "Kafka 4.3.1 has no mode zk; it has kraft"),
+        ("run kip-112 --mode kraft --kafka 2.0.0", 4, "Kafka 2.0.0 has no mode kraft; it has zk"),
+        ("run kip-112 --kafka four", 4, "'four' is no Kafka version"),
+        ("run kip-112 --kafka 0.11.0", 4, "has no mode with JBOD"),
+        ("run kip-112 --kafka 3.9.2 --kafka-home /", 4, "one build at a time"),
+        ("run kip-112 --kafka-home /nowhere", 4, "/nowhere: there is no such folder"),
+        ("run kip-112 --kafka-home /etc", 3, "/etc is no Kafka"),
+        ("run kip-112 --kafka-tarball /nowhere.tgz", 4, "/nowhere.tgz"),
+        ("run kip-112 --kafka-tarball /etc/hostname", 3, "/etc/hostname"),
+        ("run kip-112 --spark-master gopher://h", 4, "gopher://h: not a Spark master"),
+        ("run kip-112 --spark-master spark://127.0.0.1:1", 3, "spark://127.0.0.1:1 doesn't answer"),
+        ("run kip-112 --runs-dir /etc/hostname/runs", 3, "the runs folder /etc/hostname/runs can't be written"),
+        ("run kip-112 --json /nowhere/out.json", 4, "there is no folder /nowhere"),
+        ("run kip-112 --backend podman", 4, "--backend podman"),
+        ("run kip-112 --keep-cluster sometimes", 4, "sometimes"),
+        ("check /nowhere", 4, "no such run folder: /nowhere"),
+        ("check /etc", 3, "run.json"),
+        ("repro /nowhere", 4, "no such run folder: /nowhere"),
+        ("repro /etc", 3, "/etc/run.json can't be read"),
+        ("cluster down nobody", 4, "no cluster 'nobody' stands"),
+        ("cluster up --set nonsense", 4, "--set nonsense: not KEY=VALUE"),
+        ("cluster up --racks a,b", 4, "2 racks for 3 brokers"),
+    ],
+)
+def test_bad_input(arguments: str, code: int, says: str, tmp_path: Path) -> None:
+    done = jbod(*arguments.split(), JBOD_WORK_DIR=str(tmp_path))
+    assert done.returncode == code, done.stdout + done.stderr
+    lines = (done.stdout + done.stderr).splitlines()
+    assert any(says in line for line in lines), lines
+    assert not any("Traceback" in line for line in lines)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_java_is_told_with_the_command_that_fixes_it(tmp_path: Path) -> None:
+    done = jbod("run", "kip-112", "--runs-dir", str(tmp_path / "runs"), PATH="/nowhere", JAVA_HOME="")
+    assert done.returncode == 3
+    assert "java is not on the PATH" in done.stdout
+    assert "apt-get install" in done.stdout
+
+
+def test_list_as_json_names_every_case_of_the_plan() -> None:
+    done = jbod("list", "kip-112", "--json")
+    assert done.returncode == 0
+    scenarios = json.loads(done.stdout)["scenarios"]
+    assert [scenario["id"].partition("/")[2] for scenario in scenarios] == [
+        "leader-at-bootstrap",
+        "leader-at-runtime",
+        "follower-at-runtime",
+    ]
+    assert all(scenario["faults"] == ["chmod_000", "replaced_by_file", "chmod_a-w"] for scenario in scenarios)
+    assert sum(len(scenario["cases"]) for scenario in scenarios) == 18
+
+
+def test_plain_pytest_knows_the_same_options(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "suites/kip_112", "--mode", "zk", "--collect-only", "-q"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "test_leader_at_runtime[zk-chmod_000]" in done.stdout
+    assert "kraft" not in done.stdout
+
+
+def test_all_skipped_is_not_a_pass(tmp_path: Path) -> None:
+    (tmp_path / "test_skip.py").write_text("import pytest\ndef test_x(): pytest.skip('no reason')\n")
+    done = subprocess.run([sys.executable, "-m", "pytest", str(tmp_path)], capture_output=True, check=False)
+    assert done.returncode == 5

@@ -1,0 +1,106 @@
+"""The model of where everything is: what each event should do to a partition, by the KIPs' rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.log_dir import LogDir
+from harness.metadata import PartitionState
+from suites.model import Expected, World
+
+BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
+DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/b{id}/d{n}")) for id in BROKERS for n in (1, 2)}
+
+
+def state(topic: str, *replicas: int) -> PartitionState:
+    return PartitionState(
+        topic=topic,
+        partition=0,
+        leader=replicas[0],
+        leader_epoch=0,
+        replicas=replicas,
+        isr=replicas,
+        offline_replicas=(),
+    )
+
+
+@pytest.fixture
+def world() -> World:
+    """``t`` on every broker's first log dir, led by 2; ``u`` on every second, led by 1; ``lone`` on broker 3 alone."""
+    world = World(cast(Any, None))
+    world.add(state("t", 2, 3, 1), {id: DIRS[id, 1] for id in (2, 3, 1)})
+    world.add(state("u", 1, 2, 3), {id: DIRS[id, 2] for id in (1, 2, 3)})
+    world.add(state("lone", 3), {3: DIRS[3, 1]})
+    return world
+
+
+def expect(leader: int | None, isr: set[int] | None, offline: set[int], *replicas: int) -> Expected:
+    return Expected(
+        replicas=replicas, leader=leader, isr=None if isr is None else frozenset(isr), offline=frozenset(offline)
+    )
+
+
+def test_a_leaders_dir_fails_and_the_next_of_the_assignment_leads(world: World) -> None:
+    world.log_dir_failed(DIRS[2, 1])
+    assert world.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
+
+
+def test_a_followers_dir_fails_and_the_leader_stays(world: World) -> None:
+    world.log_dir_failed(DIRS[1, 1])
+    assert world.expected("t") == expect(2, {2, 3}, {1}, 2, 3, 1)
+
+
+def test_only_the_failed_dirs_partitions_are_touched(world: World) -> None:
+    world.log_dir_failed(DIRS[2, 1])
+    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+    assert world.expected("lone") == expect(3, {3}, set(), 3)
+
+
+def test_a_single_replica_becomes_leaderless(world: World) -> None:
+    world.log_dir_failed(DIRS[3, 1])
+    assert world.expected("lone") == expect(None, None, {3}, 3)
+
+
+def test_offline_is_the_union_of_failed_dirs_and_dead_brokers(world: World) -> None:
+    world.log_dir_failed(DIRS[2, 1])
+    world.broker_gone(BROKERS[3])
+    assert world.expected("t") == expect(1, {1}, {2, 3}, 2, 3, 1)
+    assert world.expected("u") == expect(1, {1, 2}, {3}, 1, 2, 3)
+
+
+def test_when_all_others_die_the_wounded_leads_what_is_on_its_good_dir(world: World) -> None:
+    world.log_dir_failed(DIRS[2, 1])
+    world.broker_gone(BROKERS[1], BROKERS[3])
+    assert world.expected("t") == expect(None, None, {1, 2, 3}, 2, 3, 1)
+    assert world.expected("u") == expect(2, {2}, {1, 3}, 1, 2, 3)
+
+
+def test_a_broker_back_rejoins_where_its_dir_is_good_and_takes_no_leadership(world: World) -> None:
+    world.broker_gone(BROKERS[2])
+    world.log_dir_failed(DIRS[2, 1])
+    world.broker_back(BROKERS[2])
+    assert world.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
+    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"leader": None}, "leader None instead of 2"),
+        ({"isr": (2, 3)}, "isr {2, 3} instead of {1, 2, 3}"),
+        ({"replicas": (3, 2, 1)}, "replicas (3, 2, 1) instead of (2, 3, 1)"),
+        ({"offline_replicas": (1,)}, "offline_replicas {1} instead of set()"),
+    ],
+)
+def test_every_difference_is_named(world: World, change: dict[str, Any], says: str) -> None:
+    seen = PartitionState(**{**state("t", 2, 3, 1).__dict__, **change})
+    assert world.expected("t").disagreement(seen) == says
+
+
+def test_the_order_of_an_isr_says_nothing(world: World) -> None:
+    seen = PartitionState(**{**state("t", 2, 3, 1).__dict__, "isr": (1, 2, 3)})
+    assert world.expected("t").disagreement(seen) is None

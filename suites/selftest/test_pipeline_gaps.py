@@ -1,0 +1,84 @@
+"""A gap is the longest stretch without, by partition, inside the fault's window."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.pipeline.gaps import gaps, max_gap_s, worst_gap
+from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
+
+BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+
+
+def at(seconds: float) -> datetime:
+    return BEGIN + timedelta(seconds=seconds)
+
+
+@given(
+    times=st.lists(st.integers(0, 1000)).map(sorted),
+    start=st.integers(-100, 1100),
+    length=st.integers(0, 500),
+)
+def test_max_gap_is_what_counting_by_hand_gives(times: list[int], start: int, length: int) -> None:
+    longest = since = 0
+    for instant in range(start + 1, start + length + 1):
+        since += 1
+        longest = max(longest, since)
+        if instant in times:
+            since = 0
+    assert max_gap_s(np.array(times, dtype=np.int64), start, start + length) == longest / 1e6
+
+
+def test_a_window_has_to_end_after_it_starts() -> None:
+    with pytest.raises(ValueError, match="window"):
+        max_gap_s(np.array([1]), 5, 4)
+
+
+def produced(outcome: str, partition: int, seconds: list[float]) -> pa.Table:
+    rows = [
+        dict.fromkeys(PRODUCED.names)
+        | {"producer": "p0", "seq": seq, "topic": "t", "partition": partition, "outcome": outcome, "crc32": 1}
+        | {"sent_at": at(0), "ended_at": at(second)}
+        for seq, second in enumerate(seconds)
+    ]
+    return pa.Table.from_pylist(rows, PRODUCED)
+
+
+def consumed(role: str, partition: int, seconds: list[float]) -> pa.Table:
+    rows = [
+        dict.fromkeys(CONSUMED.names)
+        | {"consumer": "c0", "role": role, "position": seq, "session": 0, "topic": "t", "partition": partition}
+        | {"offset": seq, "isolation": "read_committed", "read_at": at(second)}
+        for seq, second in enumerate(seconds)
+    ]
+    return pa.Table.from_pylist(rows, CONSUMED)
+
+
+def test_gaps_are_told_by_partition_and_count_acks_and_live_reads_only(tmp_path: Path) -> None:
+    writer = HistoryWriter(tmp_path, "produced", "p0")
+    writer.write(produced("acked", 0, [0.5, 1.0, 4.0, 9.5]))
+    writer.write(produced("indeterminate", 0, [2.0, 3.0]))
+    writer.write(produced("acked", 1, [float(second) for second in range(11)]))
+    reader = HistoryWriter(tmp_path, "consumed", "c0-0")
+    reader.write(consumed("live", 0, [0.5, 1.0, 1.06, 9.5]))
+    reader.write(consumed("drain", 0, [5.0]))
+    found = {gap.partition: (gap.produce_s, gap.consume_s) for gap in gaps(tmp_path, "t", at(1.0), at(10.0))}
+    assert found == {0: (5.5, 8.44), 1: (1.0, 9.0)}
+    worst = worst_gap(tmp_path, "t", at(1.0), at(10.0))
+    assert worst is not None
+    assert (worst.produce_s, worst.consume_s, worst.partition) == (5.5, 9.0, 1)
+
+
+def test_a_gap_of_50_ms_is_told_apart(tmp_path: Path) -> None:
+    HistoryWriter(tmp_path, "produced", "p0").write(produced("acked", 0, [0.00, 0.01, 0.06, 0.07]))
+    (gap,) = gaps(tmp_path, "t", at(0.0), at(0.07))
+    assert gap.produce_s == pytest.approx(0.05)
+
+
+def test_no_history_is_no_gap_to_tell(tmp_path: Path) -> None:
+    assert worst_gap(tmp_path, "t", at(0), at(1)) is None

@@ -1,0 +1,289 @@
+"""The pair and the drain against a real broker and a real Spark: what they write is what happened.
+
+Needs two fixtures: ``bootstrap``, the address of a running Kafka with at least one broker, and ``spark``, a
+:class:`~harness.pipeline.session.SparkHandle` with the Kafka connector's jars.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from harness.errors import PipelineError
+from harness.journal import Journal
+from harness.pipeline.control import ControlServer
+from harness.pipeline.gaps import gaps
+from harness.pipeline.pair import Workload
+from harness.pipeline.producer import ProducerSpec, produce
+from harness.pipeline.reserved import Reservation, settle
+from harness.pipeline.session import SparkHandle
+from harness.pipeline.tasks import SparkTask
+from harness.waiting import await_until
+
+pytestmark = pytest.mark.cluster
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def topic(bootstrap: str) -> str:
+    name = f"pair-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
+    return name
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(None)
+
+
+@pytest.fixture
+def workload(spark: SparkHandle, tmp_path: Path, journal: Journal) -> Iterator[Workload]:
+    workload = Workload(spark, tmp_path, "selftest", journal.write)
+    yield workload
+    workload.close()
+
+
+def rows(run_dir: Path, table: str, **where: Any) -> list[dict[str, Any]]:
+    parts = sorted((run_dir / "history" / table).glob("*.parquet"))
+    every = [row for part in parts for row in pq.read_table(part).to_pylist()]
+    return [row for row in every if all(row[name] == value for name, value in where.items())]
+
+
+def places(found: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
+    return {(row["producer"], row["seq"], row["partition"], row["offset"], row["crc32"]) for row in found}
+
+
+def process_of(run_dir: Path, task: str) -> int:
+    said = re.search(r"process (\d+)", (run_dir / "history" / ".claims" / task).read_text())
+    assert said is not None
+    return int(said[1])
+
+
+def test_acks_live_reads_and_drain_tell_the_same(
+    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    began_at = datetime.now(UTC)
+    with workload.running(bootstrap, topic, PARTITIONS, keys=5, producers=2, rate_per_s=500) as pair:
+        pair.await_progress(after=datetime.now(UTC), timeout_s=10, partitions=range(PARTITIONS))
+    ended_at = datetime.now(UTC)
+    progress = pair.progress
+    ends = {(topic, each.partition): each.acked_end for each in progress.partitions}
+    drained = workload.drain(bootstrap, ends)
+
+    produced = rows(tmp_path, "produced")
+    assert len(produced) == progress.acked == progress.read > 0
+    assert {row["outcome"] for row in produced} == {"acked"}
+    for producer in pair.producers:
+        seqs = sorted(row["seq"] for row in produced if row["producer"] == producer)
+        assert seqs == list(range(len(seqs)))
+    assert all(began_at < row["sent_at"] <= row["ended_at"] < ended_at for row in produced)
+    assert all(row["key"] == str(row["seq"] % 5) for row in produced)
+    assert places(produced) == places(rows(tmp_path, "consumed", role="live"))
+    assert places(produced) == places(rows(tmp_path, "consumed", role="drain"))
+    for role in ("live", "drain"):
+        for partition in range(PARTITIONS):
+            read = rows(tmp_path, "consumed", role=role, partition=partition)
+            read.sort(key=lambda row: row["position"])
+            assert [row["position"] for row in read] == [row["offset"] for row in read] == list(range(len(read)))
+    assert {(each.topic, each.partition): each.position for each in drained} == ends
+    assert {(row["topic"], row["partition"]): row["end_offset"] for row in rows(tmp_path, "drained")} == ends
+    assert len(gaps(tmp_path, topic, began_at, ended_at)) == PARTITIONS
+
+
+def test_a_killed_consumer_goes_on_where_it_was(
+    workload: Workload, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+) -> None:
+    with workload.running(bootstrap, topic, PARTITIONS) as pair:
+        os.kill(process_of(tmp_path, "c0-0"), signal.SIGKILL)
+        pair.await_progress(after=datetime.now(UTC), timeout_s=30)
+    assert pair.progress.restarts == 1
+    assert [event["session"] for event in journal.of_kind("consumer.restarted")] == [1]
+    read = rows(tmp_path, "consumed")
+    assert max(row["session"] for row in read) == 1
+    assert places(read) == places(rows(tmp_path, "produced"))
+    assert len(read) == len(places(read)) == len({(row["partition"], row["position"]) for row in read})
+
+
+def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
+    workload: Workload, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+) -> None:
+    with workload.running(bootstrap, topic, 1) as pair:
+        consumer = process_of(tmp_path, "c0-0")
+        os.kill(consumer, signal.SIGSTOP)
+        stopped_at = pair.progress.partitions[0].acked_end
+        progress = await_until(
+            lambda: pair.progress,
+            lambda progress: progress.partitions[0].acked_end > stopped_at + 1000,
+            timeout_s=30,
+            what="records that the consumer has not read",
+        )
+        deleted_below = progress.partitions[0].acked_end
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        gone = TopicPartition(topic, 0, deleted_below)
+        admin.delete_records([gone])[gone].result()
+        os.kill(consumer, signal.SIGCONT)
+        pair.await_progress(after=datetime.now(UTC), timeout_s=30)
+    (died,) = journal.of_kind("consumer.died")
+    assert "OFFSET_OUT_OF_RANGE" in died["error"]
+    assert min(row["offset"] for row in rows(tmp_path, "consumed", session=1)) == deleted_below
+    positions = sorted(row["position"] for row in rows(tmp_path, "consumed"))
+    assert positions == list(range(len(positions)))
+
+
+def test_a_killed_producer_fails_its_pair_and_leaves_no_phantoms(
+    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+
+    def run_and_kill() -> None:
+        with workload.running(bootstrap, topic, PARTITIONS) as pair:
+            os.kill(process_of(tmp_path, "p0"), signal.SIGKILL)
+            pair.await_progress(after=datetime.now(UTC), timeout_s=30)
+
+    with pytest.raises(PipelineError, match="producer p0 died"):
+        run_and_kill()
+    produced = {(row["producer"], row["seq"], row["crc32"]) for row in rows(tmp_path, "produced")}
+    assert len(produced) == len(rows(tmp_path, "produced"))
+    assert {(row["producer"], row["seq"], row["crc32"]) for row in rows(tmp_path, "consumed")} <= produced
+
+
+def test_a_second_attempt_of_a_producer_sends_nothing(
+    spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    spec = ProducerSpec(
+        producer="p0", run_dir=tmp_path, run_token="selftest", bootstrap=bootstrap, topic=topic, partitions=PARTITIONS
+    )
+    server = ControlServer()
+    try:
+        first = SparkTask(spark.session(), server, "first", partial(produce, spec))
+        await_until(lambda: (first.channel.progress or {}).get("acked"), timeout_s=30, what="the first attempt to send")
+        second = SparkTask(spark.session(), server, "second", partial(produce, spec))
+        assert second.join(30)
+        assert second.error is not None
+        assert "p0 was started a second time" in second.error
+        first.end()
+        assert first.error is None
+    finally:
+        server.close()
+    assert set(Counter(row["seq"] for row in rows(tmp_path, "produced")).values()) == {1}
+
+
+def test_others_records_are_nobodys(workload: Workload, bootstrap: str, topic: str, tmp_path: Path) -> None:
+    stranger = Producer({"bootstrap.servers": bootstrap})
+    values = [None, b"", b"\xff\x00", b"jbod other p0 0 xxxxxxxx", b"jbod selftest p9 3 x", b"hello"]
+    for value in values:
+        stranger.produce(topic, value, partition=0)
+    stranger.flush()
+    with workload.running(bootstrap, topic, 1, rate_per_s=100) as pair:
+        pass
+    workload.drain(bootstrap, {(topic, 0): pair.progress.partitions[0].acked_end})
+    for role in ("live", "drain"):
+        read = sorted(rows(tmp_path, "consumed", role=role), key=lambda row: row["offset"])
+        told = [(row["producer"], row["seq"]) for row in read[: len(values)]]
+        assert told == [(None, None)] * 4 + [("p9", 3), (None, None)]
+        assert [row["crc32"] for row in read[:2]] == [None, 0]
+
+
+def test_a_log_shorter_than_said_is_not_drained_to_the_end(
+    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    with workload.running(bootstrap, topic, PARTITIONS) as pair:
+        pass
+    acked_end = pair.progress.partitions[0].acked_end
+    (drained,) = workload.drain(bootstrap, {(topic, 0): acked_end + 1000})
+    assert (drained.position, drained.end_offset) == (acked_end, acked_end + 1000)
+
+
+def test_a_drain_of_what_is_not_there_is_the_pipelines_error(workload: Workload, bootstrap: str) -> None:
+    with pytest.raises(PipelineError, match="nowhere-0"):
+        workload.drain(bootstrap, {("nowhere", 0): 5})
+
+
+def test_an_open_transaction_holds_a_read_committed_drain_back(workload: Workload, bootstrap: str, topic: str) -> None:
+    sender = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    sender.init_transactions(30)
+    for commit in (True, False):
+        sender.begin_transaction()
+        for _ in range(10):
+            sender.produce(topic, b"x", partition=0)
+        sender.flush()
+        if commit:
+            sender.commit_transaction(30)
+    # 10 records, their marker, 10 records of the open transaction.
+    (held_back,) = workload.drain(bootstrap, {(topic, 0): 21}, isolation="read_committed")
+    assert held_back.position == 11
+    (to_the_end,) = workload.drain(bootstrap, {(topic, 0): 21}, isolation="read_uncommitted")
+    assert to_the_end.position == 21
+    sender.abort_transaction(30)
+
+
+def test_an_error_in_the_block_ends_the_tasks_at_once(
+    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    raised_at: list[float] = []
+
+    def run_and_fail() -> None:
+        with workload.running(bootstrap, topic, PARTITIONS):
+            raised_at.append(time.monotonic())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run_and_fail()
+    assert time.monotonic() - raised_at[0] < 5
+    assert Reservation(**json.loads((tmp_path / "history/reserved/p0.json").read_text())).settled
+
+
+DRIVER = """
+import sys
+from pathlib import Path
+from harness.pipeline.pair import Workload
+from harness.pipeline.session import start_in_background
+
+bootstrap, topic, run_dir, *jars = sys.argv[1:]
+spark = start_in_background(None, jars=[Path(jar) for jar in jars])
+workload = Workload(spark, Path(run_dir), "selftest", lambda kind, **fields: None)
+with workload.running(bootstrap, topic, 1):
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_nothing_outlives_a_killed_driver_and_no_row_is_lost(
+    spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    jars = [
+        url.removeprefix("file:") for url in spark.session().sparkContext.getConf().get("spark.jars", "").split(",")
+    ]
+    arguments = [sys.executable, "-c", DRIVER, bootstrap, topic, str(tmp_path), *jars]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"ready\n"
+        children = psutil.Process(driver.pid).children(recursive=True)
+        tasks = {process_of(tmp_path, "p0"), process_of(tmp_path, "c0-0")}
+        assert tasks <= {child.pid for child in children}
+        driver.kill()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+    settle(tmp_path)
+    produced = {(row["producer"], row["seq"]) for row in rows(tmp_path, "produced")}
+    read = {(row["producer"], row["seq"]) for row in rows(tmp_path, "consumed")}
+    assert read
+    assert read <= produced

@@ -1,0 +1,63 @@
+"""A record names its sender in a way that Python, Arrow and (see test_pipeline_pair) Java read alike."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.pipeline import record
+
+words = st.from_regex(r"[A-Za-z0-9._-]{1,16}", fullmatch=True)
+seqs = st.integers(min_value=0, max_value=10**18 - 1)
+
+
+@given(token=words, producer=words, seq=seqs, record_bytes=st.integers(record.SMALLEST_RECORD_BYTES, 3000))
+def test_value_names_its_record_and_has_its_size(token: str, producer: str, seq: int, record_bytes: int) -> None:
+    value = record.value_of(record.prefix_of(token, producer), seq, record.padding_to(record_bytes))
+    assert len(value) == record_bytes
+    assert record.parse_value(value, token) == (producer, seq)
+    assert pc.extract_regex(pa.array([value]), record.header_pattern(token)).to_pylist() == [
+        {"producer": producer.encode(), "seq": str(seq).encode()}
+    ]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        b"",
+        b"jbod other p0 7 xxx",
+        b"jbod run p0 7",
+        b"jbod run p0 -7 xxx",
+        b"jbod run p0 1234567890123456789 xxx",
+        b"jbod run p\xff 7 xxx",
+        b"xjbod run p0 7 xxx",
+    ],
+)
+def test_other_values_are_nobodys(value: bytes | None) -> None:
+    assert record.parse_value(value, "run") == (None, None)
+    assert pc.extract_regex(pa.array([value], pa.binary()), record.header_pattern("run")).to_pylist() == [None]
+
+
+@given(token=words, other=words)
+def test_another_runs_records_are_not_ours(token: str, other: str) -> None:
+    value = record.value_of(record.prefix_of(token, "p0"), 7, record.padding_to(100))
+    assert record.parse_value(value, other) == (("p0", 7) if token == other else (None, None))
+
+
+@given(seq=seqs, keys=st.integers(1, 50), partitions=st.integers(1, 12))
+def test_one_key_goes_to_one_partition(seq: int, keys: int, partitions: int) -> None:
+    assert record.key_of(seq, keys) == record.key_of(seq + keys, keys)
+    assert record.partition_of(seq, keys, partitions) == record.partition_of(seq + keys, keys, partitions)
+
+
+def test_without_keys_all_partitions_are_served_in_turn() -> None:
+    assert [record.partition_of(seq, None, 3) for seq in range(7)] == [0, 1, 2, 0, 1, 2, 0]
+    assert record.key_of(5, None) is None
+
+
+@pytest.mark.parametrize("word", ["", "a b", "x" * 17, "ü", "a\n"])
+def test_words_that_would_break_the_head_are_refused(word: str) -> None:
+    with pytest.raises(ValueError, match="1 to 16"):
+        record.check_words(word)

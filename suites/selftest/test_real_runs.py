@@ -1,0 +1,204 @@
+"""Real runs on real brokers: a green one that goes red when its history is tampered with, red controls, clean-up.
+
+The dearest tests of the house, a minute or two in all; ``pytest -m "not cluster"`` leaves them out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from harness.checkers.judge import judge
+from harness.undo import MARK
+from harness.waiting import await_until
+
+pytestmark = pytest.mark.cluster
+
+JBOD = Path(sys.executable).with_name("jbod")
+CASE = "kip-112/follower-at-runtime[zk-chmod_000]"
+
+
+def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
+    """``jbod run`` with its runs below ``folder``; its exit code and JSON."""
+    out = folder / "out.json"
+    done = subprocess.run(
+        [JBOD, "run", *selectors, "--runs-dir", folder / "runs", "--json", out],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    print(done.stdout)
+    return done.returncode, json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def green(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One scenario that came out valid."""
+    code, result = run(tmp_path_factory.mktemp("green"), CASE)
+    assert code == 0, result
+    scenario: dict[str, Any] = result["scenarios"][0]
+    return scenario
+
+
+def test_the_json_tells_what_each_fault_cost(green: dict[str, Any]) -> None:
+    assert (green["id"], green["verdict"]) == (CASE, "valid")
+    assert set(green["phases_s"]) == {"boot", "load", "fault", "recover", "drain", "judge", "teardown"}
+    log_dir, *killed = green["faults"]
+    assert log_dir["name"] == "chmod_000"
+    assert [fault["name"] for fault in killed] == ["broker_killed", "broker_killed"]
+    assert all(fault["proven"] for fault in green["faults"])
+    for measure in ("noticed_s", "produce_gap_s", "consume_gap_s"):
+        assert 0 < log_dir[measure] < green["duration_s"], measure
+
+
+def test_run_json_says_what_was_run(green: dict[str, Any]) -> None:
+    content = json.loads((Path(green["run_dir"]) / "run.json").read_text())
+    assert content["case"] == CASE
+    assert content["kafka"]["version"] == "3.9.2"
+    assert len(content["kafka"]["sha256"]) == 64
+    assert content["outcome"]["verdict"] == "valid"
+
+
+def _change(rows: pa.Table, column: str, row: int, value: object) -> pa.Table:
+    values = rows[column].to_pylist()
+    values[row] = value
+    index = rows.schema.get_field_index(column)
+    return rows.set_column(index, rows.schema.field(index), pa.array(values, rows.schema.field(index).type))
+
+
+def _taken_out(drain: pa.Table) -> pa.Table:
+    return pa.concat_tables([drain.slice(0, 100), drain.slice(101)])
+
+
+def _doubled(drain: pa.Table) -> pa.Table:
+    """The record at the end once more, at the next offset."""
+    last = drain.slice(drain.num_rows - 1)
+    return pa.concat_tables([drain, _change(last, "offset", 0, last["offset"][0].as_py() + 1)])
+
+
+def _swapped(drain: pa.Table) -> pa.Table:
+    for column in ("seq", "crc32"):
+        ours = drain[column].to_pylist()
+        drain = _change(_change(drain, column, 100, ours[101]), column, 101, ours[100])
+    return drain
+
+
+def _changed(drain: pa.Table) -> pa.Table:
+    return _change(drain, "crc32", 100, (drain["crc32"][100].as_py() + 1) % 2**32)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "kind"),
+    [(_taken_out, "lost"), (_doubled, "duplicated"), (_swapped, "reordered"), (_changed, "corrupted")],
+)
+def test_a_tampered_history_is_invalid_and_named(
+    green: dict[str, Any],
+    tmp_path: Path,
+    judge_spark: SparkSession,
+    tamper: Callable[[pa.Table], pa.Table],
+    kind: str,
+) -> None:
+    """One acked record of one topic taken out, doubled, swapped with its neighbour, changed."""
+    run_dir = shutil.copytree(green["run_dir"], tmp_path / "run")
+    parts = sorted((run_dir / "history" / "consumed").glob("*.parquet"))
+    tables = [pq.read_table(part) for part in parts]
+    consumed = pa.concat_tables(tables, promote_options="default")
+    for part in parts:
+        part.unlink()
+    of_interest = pc.and_(pc.equal(consumed["topic"], "orders"), pc.equal(consumed["role"], "drain"))
+    drain = consumed.filter(of_interest).sort_by("offset")
+    rest = consumed.filter(pc.invert(of_interest))
+    if kind != "doubled":
+        # What the live consumer had been handed would show as well; here only the drain tells.
+        rest = rest.filter(pc.not_equal(rest["topic"], "orders"))
+    pq.write_table(pa.concat_tables([rest, tamper(drain)]), parts[0])
+    verdict = judge(judge_spark, run_dir)
+    assert verdict.verdict == "invalid"
+    assert kind in {anomaly.kind for anomaly in verdict.anomalies}, verdict
+    named = next(anomaly for anomaly in verdict.anomalies if anomaly.kind == kind)
+    assert named.examples[0]["topic"] == "orders"
+
+
+def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) -> None:
+    run_dir = shutil.copytree(green["run_dir"], tmp_path / "run")
+    (run_dir / "verdict.json").unlink()
+    done = subprocess.run([JBOD, "check", run_dir], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((run_dir / "verdict.json").read_text())["verdict"] == "valid"
+    shutil.rmtree(run_dir / "history" / "produced")
+    done = subprocess.run([JBOD, "check", run_dir], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "produced" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["zk", "kraft"])
+def test_control_loss_goes_red_with_the_records(tmp_path: Path, mode: str) -> None:
+    code, result = run(tmp_path, f"control/loss-by-unclean-election[{mode}]")
+    scenario = result["scenarios"][0]
+    assert (code, scenario["verdict"]) == (1, "invalid"), scenario
+    verdict = json.loads((Path(scenario["run_dir"]) / "verdict.json").read_text())
+    lost = next(anomaly for anomaly in verdict["anomalies"] if anomaly["kind"] == "lost")
+    assert lost["count"] > 0
+    assert {"producer", "seq", "topic", "partition", "offset"} <= set(lost["examples"][0])
+
+
+def marked(mark: str) -> list[int]:
+    """Processes of a run, by the mark in their environment."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["kill-9", "ctrl-c", "term"])
+def test_nothing_is_left_when_a_run_is_ended_in_the_middle(tmp_path: Path, how: signal.Signals) -> None:
+    """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it."""
+    work = tmp_path / "work"
+    work.mkdir(mode=0o755)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)  # the brokers' user must get through pytest's private folders
+    environment = os.environ | {"JBOD_WORK_DIR": str(work)}
+    harness = subprocess.Popen(
+        [JBOD, "run", CASE, "--runs-dir", tmp_path / "runs"],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def broken() -> Path | None:
+        return next((p for p in tmp_path.glob("runs/*/events.jsonl") if '"fault.injected"' in p.read_text()), None)
+
+    events = await_until(broken, timeout_s=90, what="a fault to be injected")
+    assert events is not None
+    assert len(marked(events.parent.name)) == 4
+    harness.send_signal(how)
+    code = harness.wait(60)
+    if how is signal.SIGKILL:
+        # The kernel ends the brokers; what is on disk waits for the next run or for `jbod clean`.
+        await_until(lambda: marked(events.parent.name), lambda left: not left, timeout_s=10, what="brokers to end")
+        assert list(work.iterdir())
+        clean = subprocess.run([JBOD, "clean"], env=environment, capture_output=True, text=True, check=True)
+        assert events.parent.name in clean.stdout
+    else:
+        assert code != 0
+    assert marked(events.parent.name) == []
+    assert list(work.iterdir()) == []

@@ -1,0 +1,160 @@
+"""Nothing is left behind: what a run did is undone by itself, by the next run, or by ``jbod clean``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from harness import undo
+from harness.errors import HarnessError
+from harness.undo import MARK, UndoLog
+from harness.waiting import await_until
+
+# A harness that breaks everything that it can and then waits to be killed.
+VICTIM = """
+import os, subprocess, sys
+from pathlib import Path
+from harness.undo import MARK, UndoLog
+log = UndoLog("doomed")
+child = subprocess.Popen(["sleep", "1000"], env=dict(os.environ, **{MARK: "doomed"}), start_new_session=True)
+outside = Path(sys.argv[1])
+log.will("chmod", path=str(outside / "a"), mode=0o755); (outside / "a").chmod(0)
+log.will("rename", now=str(outside / "b.aside"), then=str(outside / "b")); (outside / "b").rename(outside / "b.aside")
+(outside / "b").write_text("stands in")
+(log.dir / "data").mkdir(); (log.dir / "data" / "x").write_text("x"); (log.dir / "data").chmod(0)
+if sys.argv[2:] == ["keep"]:
+    log.keep()
+print(child.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    folder = tmp_path / "outside"
+    for name in "ab":
+        (folder / name).mkdir(parents=True)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def doomed_harness(outside: Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
+    """A harness process that has done its damage, and the id of its child."""
+    harness = subprocess.Popen(
+        [sys.executable, "-c", VICTIM, str(outside), *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert harness.stdout is not None
+    return harness, int(harness.stdout.readline())
+
+
+@pytest.fixture
+def killed(workspace: Path, outside: Path) -> Iterator[int]:
+    """A harness was killed -9 in the middle; yields the id of the child that it left."""
+    harness, child = doomed_harness(outside)
+    harness.kill()
+    harness.wait()
+    yield child
+    if psutil.pid_exists(child):
+        os.kill(child, signal.SIGKILL)
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_clean_undoes_what_a_killed_harness_left(killed: int, workspace: Path, outside: Path) -> None:
+    assert not gone(killed)
+    assert undo.clean() == 1
+    assert gone(killed)
+    assert stat.S_IMODE((outside / "a").stat().st_mode) == 0o755
+    assert (outside / "b").is_dir()
+    assert not (outside / "b.aside").exists()
+    assert list(workspace.iterdir()) == []
+
+
+def test_clean_twice_is_as_good_as_once(killed: int, workspace: Path) -> None:
+    assert (undo.clean(), undo.clean()) == (1, 0)
+
+
+def test_a_run_at_work_is_left_alone(workspace: Path, outside: Path) -> None:
+    harness, child = doomed_harness(outside)
+    assert undo.clean() == 0
+    assert not gone(child)
+    harness.kill()
+    harness.wait()
+    assert undo.clean() == 1
+    await_until(lambda: gone(child), timeout_s=5, what="the child to go")
+
+
+def test_a_kept_cluster_goes_only_when_taken_down(workspace: Path, outside: Path) -> None:
+    harness, child = doomed_harness(outside, "keep")
+    harness.kill()
+    harness.wait()
+    said: list[str] = []
+    assert undo.clean(said.append) == 0
+    assert "jbod cluster down doomed" in said[0]
+    assert not gone(child)
+    assert undo.take_down("doomed")
+    assert gone(child)
+
+
+def test_a_line_cut_off_in_the_middle_is_no_obstacle(killed: int, workspace: Path) -> None:
+    log = next(iter(undo.logs()))
+    with log.open("a") as file:
+        file.write('{"token": 99, "way": "chm')
+    assert undo.clean() == 1
+
+
+def test_closing_undoes_the_last_first_and_leaves_no_folder(workspace: Path, outside: Path) -> None:
+    log = UndoLog("r")
+    target = outside / "a"
+    for mode in (0o755, 0o700):
+        log.will("chmod", path=str(target), mode=mode)
+    target.chmod(0)
+    log.close()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o755
+    assert not (workspace / "r").exists()
+
+
+def test_one_step_undone_twice_happens_once(workspace: Path, outside: Path) -> None:
+    log = UndoLog("r")
+    token = log.will("chmod", path=str(outside / "a"), mode=0o711)
+    log.undo(token)
+    (outside / "a").chmod(0o700)
+    log.undo(token)
+    assert stat.S_IMODE((outside / "a").stat().st_mode) == 0o700
+    log.close()
+
+
+def test_only_marked_processes_are_ended(workspace: Path) -> None:
+    stranger = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "somebody-else"})
+    try:
+        UndoLog("r").close()
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_workspace_that_cannot_be_made_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "file" / "below"))
+    with pytest.raises(HarnessError, match=r"workspace .* can't be made.*JBOD_WORK_DIR"):
+        undo.workspace()

@@ -1,0 +1,54 @@
+"""The poll loop: returns what it saw, ends at once where waiting is pointless, says what it waited for."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from harness.errors import AwaitTimeout, NodeDied, PromiseBroken
+from harness.waiting import await_until
+
+
+def test_it_returns_the_value_that_it_saw() -> None:
+    numbers = count()
+    assert await_until(lambda: next(numbers), lambda n: n >= 3, timeout_s=5, what="three", poll_s=0.001) == 3
+
+
+def test_a_time_out_says_what_and_the_last_value() -> None:
+    with pytest.raises(AwaitTimeout, match=r"waited 0\.0 s for a leader; last seen: none yet; see the log"):
+        await_until(lambda: "none yet", lambda _: False, timeout_s=0.02, what="a leader", hint="see the log")
+
+
+def test_the_hint_is_made_after_the_wait() -> None:
+    state = {"hint": "early"}
+
+    def observe() -> bool:
+        state["hint"] = "late"
+        return False
+
+    with pytest.raises(AwaitTimeout, match="late"):
+        await_until(observe, timeout_s=0.01, what="nothing", hint=lambda: state["hint"])
+
+
+def test_what_a_time_out_means_is_the_callers_choice() -> None:
+    with pytest.raises(PromiseBroken):
+        await_until(lambda: False, timeout_s=0.01, what="a promise", failure=PromiseBroken)
+
+
+def test_an_expected_error_is_not_yet_and_any_other_is_raised() -> None:
+    answers = iter([ConnectionError("no"), ValueError("bad")])
+
+    def observe() -> None:
+        raise next(answers)
+
+    with pytest.raises(ValueError, match="bad"):
+        await_until(observe, timeout_s=5, what="an answer", retry_on=(ConnectionError,), poll_s=0.001)
+
+
+def test_a_dead_broker_ends_the_wait_at_once() -> None:
+    def watch() -> None:
+        raise NodeDied("broker-1 ended")
+
+    with pytest.raises(NodeDied):
+        await_until(lambda: False, timeout_s=60, what="anything", watch=watch)
