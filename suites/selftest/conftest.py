@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from harness.builds import BuildOptions, Builds
@@ -19,9 +20,9 @@ from harness.versions import Mode
 @pytest.fixture(scope="module")
 def judge_spark() -> Iterator[SparkSession]:
     """A Spark session for reading histories; it ends with the module, because tests of the pipeline need another."""
-    running = SparkSession.getActiveSession()
+    running = SparkContext._active_spark_context  # the session of the pipeline's tests, which lasts
     if running is not None:
-        yield running
+        yield SparkSession(running)
         return
     yield spark_session("local[2]", jars=())
     end_spark()
