@@ -104,7 +104,7 @@ def _changed(drain: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize(
     ("tamper", "kind"),
-    [(_taken_out, "lost"), (_doubled, "duplicated"), (_swapped, "reordered"), (_changed, "corrupted")],
+    [(_taken_out, "lost"), (_doubled, "duplicated"), (_swapped, "misplaced"), (_changed, "corrupted")],
 )
 def test_a_tampered_history_is_invalid_and_named(
     green: dict[str, Any],
