@@ -295,16 +295,15 @@ def up(brokers: int, log_dirs: int, racks: str | None, overrides: tuple[str, ...
     distribution = builds.of(mode, lambda line: err.print(Text(line, style="dim")))
     name = f"cluster-{secrets.token_hex(3)}"
     with err.status(f"Kafka {distribution.version} in mode {mode}"):
-        folder = undo.workspace() / f"{name}-logs"
+        folder = undo.workspace() / name  # its logs go with it
         running = boot(spec, distribution, run_id=name, record_dir=folder, journal=Journal(None), outlives=True)
-        running.undo_log.will("tree", path=str(folder))
         running.keep()
-    out.print(f"{name}: Kafka {distribution.version}, {mode}, bootstrap {running.bootstrap}", highlight=False)
+    click.echo(f"{name}: Kafka {distribution.version}, {mode}, bootstrap {running.bootstrap}")
     for broker in running.brokers:
         out.print(
             f"  {broker}: {broker.bootstrap}", *(str(log_dir.path) for log_dir in broker.log_dirs), highlight=False
         )
-    out.print(f"take it down with: jbod cluster down {name}", highlight=False)
+    click.echo(f"logs in {folder / 'brokers'}; take it down with: jbod cluster down {name}")
     return EXIT_VALID
 
 
@@ -314,9 +313,9 @@ def status() -> int:
     kept = [log.parent.name for log in undo.logs() if undo.is_kept(log)]
     for name in kept:
         processes = list(undo.marked_processes(name))
-        out.print(f"{name}: {len(processes)} processes, data in {undo.workspace() / name}", highlight=False)
+        click.echo(f"{name}: {len(processes)} processes, data in {undo.workspace() / name}")
     if not kept:
-        out.print("no cluster stands")
+        click.echo("no cluster stands")
     return EXIT_VALID
 
 
@@ -331,7 +330,7 @@ def down(name: tuple[str, ...]) -> int:
         )
     for cluster_name in name or kept:
         undo.take_down(cluster_name)
-        out.print(f"{cluster_name}: down")
+        click.echo(f"{cluster_name}: down")
     return EXIT_VALID
 
 

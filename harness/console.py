@@ -111,34 +111,30 @@ def _line(result: CaseResult) -> RenderableType:
     return text
 
 
+MEASURES = {
+    "noticed_s": "noticed",
+    "other_leader_s": "new leader",
+    "produce_gap_s": "no ack",
+    "consume_gap_s": "no read",
+}
+
+
 def verdict_table(results: Sequence[CaseResult]) -> Table:
-    """One row a case, with what each fault cost; the log dir's fault is told before the others."""
+    """One row a case, and below it one for each fault with what it cost; seconds throughout."""
     table = Table(title="verdicts", title_justify="left", header_style="bold")
-    table.add_column("case", overflow="fold", min_width=44)
+    table.add_column("case, and its faults", overflow="fold", min_width=44)
     table.add_column("Kafka", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    for name in ("took", "noticed", "new leader", "no ack", "no read"):
+    for name in ("took", *MEASURES.values()):
         table.add_column(f"{name} s", justify="right", min_width=6)
     for result in results:
-        worst = max_of(result)
-        table.add_row(
-            result.case.id.replace("[", "\\["),
-            result.kafka,
-            Text(result.verdict, style=STYLES[result.verdict]),
-            f"{result.duration_s:.1f}",
-            *(_seconds(worst[key]) for key in ("noticed_s", "other_leader_s", "produce_gap_s", "consume_gap_s")),
-        )
+        verdict = Text(result.verdict, style=STYLES[result.verdict])
+        table.add_row(Text(result.case.id), result.kafka, verdict, f"{result.duration_s:.1f}")
+        for fault in result.faults:
+            proven = "" if fault["proven"] else "not proven"
+            costs = (_seconds(fault.get(measure)) for measure in MEASURES)
+            table.add_row(Text(f"  {fault['name']} on {fault['target']}"), "", proven, "", *costs, style="dim")
     return table
-
-
-def max_of(result: CaseResult) -> dict[str, float | None]:
-    """The largest of each measure over the faults of a case; ``noticed_s`` of the log dirs alone."""
-    keys = ("noticed_s", "other_leader_s", "produce_gap_s", "consume_gap_s")
-    found: dict[str, float | None] = {}
-    for key in keys:
-        faults = [f for f in result.faults if key != "noticed_s" or "log-dir" in f["target"]] or result.faults
-        found[key] = max((f[key] for f in faults if f.get(key) is not None), default=None)
-    return found
 
 
 def _seconds(value: float | None) -> str:

@@ -85,14 +85,14 @@ def _other_leader_s(
 def _gaps_s(
     events: Sequence[Event], run_dir: Path, start: datetime, end: datetime
 ) -> tuple[float | None, float | None]:
-    """The longest gaps between two instants, over all pairs and for as long as each of them ran in between."""
+    """The longest gaps between two instants, over the pairs that were running at the first, until they stopped."""
     found = []
     for index, event in enumerate(events):
-        if event["kind"] != "pair.ready":
+        if event["kind"] != "pair.ready" or _at(event) > start:
             continue
         stops = (e for e in events[index:] if e["kind"] == "pair.stopping" and e["topic"] == event["topic"])
-        since, until = max(start, _at(event)), min(end, _at(next(stops, events[-1])))
-        gap = worst_gap(run_dir, event["topic"], since, until) if since < until else None
+        until = min(end, _at(next(stops, events[-1])))
+        gap = worst_gap(run_dir, event["topic"], start, until) if start < until else None
         if gap is not None:
             found.append(gap)
     if not found:

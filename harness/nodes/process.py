@@ -178,7 +178,7 @@ class ProcessNode:
         if self._meant_to_run and not self.is_alive():
             raise NodeDied(
                 f"{self.spec.name} ended with exit code {self.exit_code()} and nobody had stopped it; "
-                f"its log, {self.log.path}, ends with:\n{self.log.tail()}"
+                f"its log ends with:\n{self.log.tail()}"
             )
 
     # --- its surroundings -----------------------------------------------------------------------------------------

@@ -207,6 +207,8 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
+        # By default below the user's home, which a user without an entry in the passwd file doesn't have.
+        "spark.jars.ivy": str(scratch / "ivy"),
         "spark.ui.showConsoleProgress": "false",
         # No second run of a task: it would send its records once more.
         "spark.task.maxFailures": "1",

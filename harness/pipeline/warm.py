@@ -27,7 +27,8 @@ def warm_up(session: SparkSession) -> None:
     """
     with suppress(Exception):
         session.sparkContext.parallelize(range(_WORKERS), _WORKERS).mapPartitions(_import_all).count()
-    scratch = Path(tempfile.mkdtemp(prefix="jbod-warm-"))
+    local = session.sparkContext.getConf().get("spark.local.dir")  # goes with the session, in any case
+    scratch = Path(tempfile.mkdtemp(prefix="jbod-warm-", dir=local))
     try:
         with suppress(Exception):
             # Loading the connector asks no broker.

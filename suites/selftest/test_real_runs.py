@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -202,3 +204,76 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(tmp_path: Path, how: 
         assert code != 0
     assert marked(events.parent.name) == []
     assert list(work.iterdir()) == []
+
+
+@pytest.fixture
+def spark_master(tmp_path: Path) -> Iterator[str]:
+    """A real standalone Spark: a master and a worker, as processes, on loopback."""
+    home = Path(pyspark.__file__).parent
+    environment = os.environ | {
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(tmp_path),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    logs = {name: (tmp_path / f"{name}.log") for name in ("master", "worker")}
+
+    def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        role = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
+        argv = [str(home / "bin" / "spark-class"), role, "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+        with logs[name].open("wb") as log:
+            return subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+
+    def logged(name: str, pattern: str) -> str:
+        found = await_until(
+            lambda: re.search(pattern, logs[name].read_text()), timeout_s=60, what=f"{pattern} in {name}.log"
+        )
+        assert found is not None
+        return found[0]
+
+    master = start("master", "--port", "0")
+    url = logged("master", r"spark://127\.0\.0\.1:\d+")
+    worker = start("worker", "--cores", "8", "--memory", "2g", url)
+    logged("worker", "Successfully registered with master")
+    yield url
+    for process in (worker, master):
+        process.terminate()
+        process.wait(30)
+
+
+def test_the_pair_runs_on_a_standalone_spark(tmp_path: Path, spark_master: str) -> None:
+    code, result = run(tmp_path, "kip-112/leader-at-runtime[kraft-chmod_000]", f"--spark-master={spark_master}")
+    assert (code, result["totals"]["valid"]) == (0, 1), result
+
+
+def test_a_broker_that_dies_at_start_is_told_with_its_last_log_lines(tmp_path: Path) -> None:
+    environment = os.environ | {"JBOD_WORK_DIR": str(tmp_path)}
+    argv = [str(JBOD), "cluster", "up", "--mode", "zk", "--set", "log.retention.ms=never"]
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 3
+    assert "ended with exit code 1" in done.stderr
+    assert "Invalid value never for configuration log.retention.ms" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_by_hand_comes_up_as_asked_and_goes_without_a_trace(tmp_path: Path) -> None:
+    environment = os.environ | {"JBOD_WORK_DIR": str(tmp_path)}
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+
+    def jbod(*arguments: str) -> str:
+        argv = [str(JBOD), "cluster", *arguments]
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout
+
+    up = jbod("up", "--mode", "kraft", "--brokers", "2", "--log-dirs", "3", "--racks", "a,b")
+    name = up.partition(":")[0]
+    assert len(marked(name)) == 3
+    assert len(list((tmp_path / name).glob("broker-*-log-dir-*"))) == 6
+    assert "broker.rack=b" in (tmp_path / name / "broker-2" / "server.properties").read_text()
+    assert "3 processes" in jbod("status")
+    assert f"{name}: down" in jbod("down")
+    assert marked(name) == []
+    assert list(tmp_path.iterdir()) == []
