@@ -29,11 +29,13 @@ class Fault(ABC):
     """One way to break one thing of one broker.
 
     :cvar name: what the fault is called in ids, journal and reports
+    :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.host`
     :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
     :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
     """
 
     name: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
     explains: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, broker: Broker) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -109,8 +110,11 @@ def _run(selector: tuple[str, ...], options: dict[str, str | None]) -> int:
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
     arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-    arguments += [f"--alluredir={runs_dir.parent / 'allure-results'}", f"--junitxml={runs_dir.parent / 'junit.xml'}"]
-    return _pytest([*_where(selector), *arguments], ConsoleReporter(out))
+    arguments += [f"--alluredir={runs_dir.parent / 'allure-results'}", "--clean-alluredir"]
+    arguments += [f"--junitxml={runs_dir.parent / 'junit.xml'}"]
+    # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
+        return _pytest([*_where(selector), *arguments], ConsoleReporter(Console(file=terminal, width=_WIDTH)))
 
 
 @cli.command()
@@ -231,17 +235,33 @@ def check(run_dir: Path, spark_master: str | None) -> int:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(as_json: bool) -> int:
     """Tell what this machine can do, and for what it can't, the command that fixes it."""
-    from harness.host import abilities
+    from harness.host import abilities, doctor_json
+    from harness.plugin import case_id, lacking
 
-    found = abilities()
+    collector = _Collector()
+    _pytest([*_where(()), "--collect-only"], collector)
+    cases = {case_id(item): lacking(item) for item in collector.items if item.get_closest_marker("scenario")}
+    unable = {id: missing for id, missing in cases.items() if missing}
     if as_json:
-        click.echo(json.dumps({"schema": 1, "abilities": [ability.to_json() for ability in found]}, indent=2))
+        told = [
+            {
+                "id": id,
+                "can_run": not missing,
+                "reason": "; ".join(m.found for m in missing),
+                "fix": [m.fix for m in missing],
+            }
+            for id, missing in cases.items()
+        ]
+        click.echo(json.dumps(doctor_json() | {"cases": told}, indent=2))
         return EXIT_VALID
     table = Table("", "ability", "found", "needed for", "how to get it", header_style="bold")
-    for ability in found:
+    for ability in abilities():
         mark = Text("yes", style="green") if ability.present else Text("no", style="yellow")
         table.add_row(mark, ability.name, ability.found, ability.needed_for, "" if ability.present else ability.fix)
     out.print(table)
+    out.print(f"{len(cases) - len(unable)} of {len(cases)} cases can run here")
+    for id, missing in unable.items():
+        out.print(Text(f"  not {id}: " + "; ".join(f"{m.name}: {m.found}; {m.fix}" for m in missing), style="yellow"))
     return EXIT_VALID
 
 

@@ -33,6 +33,7 @@ from harness.errors import (
     UsageError,
     worst,
 )
+from harness.host import Ability, abilities
 from harness.measure import measure_faults
 from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background, sweep_scratch
 from harness.pipeline.warm import warm_up
@@ -196,6 +197,20 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         spark_kafka_jars(cache_dir(), say=run.say)
     except JbodError as error:
         pytest.exit(str(error), returncode=error.exit_code)
+
+
+def lacking(item: pytest.Item) -> list[Ability]:
+    """What this machine lacks for a case: what everything needs, and what the faults among its parameters need."""
+    assert isinstance(item, pytest.Function)
+    needs = {name for value in item.callspec.params.values() for name in getattr(value, "needs", ())}
+    return [each for each in abilities() if (each.required or each.name in needs) and not each.present]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A case that this machine can't run is skipped, with the reason and what would fix it, and counted."""
+    if item.get_closest_marker("scenario") and (missing := lacking(item)):
+        pytest.skip("; ".join(f"{each.name}: {each.found} ({each.fix})" for each in missing))
 
 
 # --- fixtures -------------------------------------------------------------------------------------------------------

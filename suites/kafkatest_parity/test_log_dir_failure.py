@@ -13,7 +13,6 @@ from collections.abc import Callable
 import pytest
 
 from faults.base import injected
-from faults.broker import BrokerKilled
 from faults.log_dir import ChmodNoWrite
 from faults.targets import follower_of, leader_of
 from harness.broker import Broker
@@ -24,6 +23,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.model import World
 from suites.scenario import scenario
+from suites.steps import check_serves_alone
 
 
 @scenario("kafkatest-parity/replication-with-disk-failure", kip=112, plan="kafkatest: log_dir_failure_test.py")
@@ -49,11 +49,6 @@ def test_replication_with_disk_failure(
         check_noticed(fault)
         pair.await_progress(after=now())
         pair.stop()
-        others = cluster.others(victim)
-        with injected(*map(BrokerKilled, others)):
-            world.broker_gone(*others)
-            world.check()
-            with workload.running(topic_1, via=victim) as lone_pair:
-                lone_pair.await_progress(after=now())
+        check_serves_alone(cluster, workload, world, victim, topic_1)
     victim.restart()
     check_delivery(workload)

@@ -22,6 +22,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.model import World
 from suites.scenario import each_fault, scenario
+from suites.steps import check_serves_alone
 
 
 @scenario("kip-112/leader-at-bootstrap", kip=112, plan="1) Log directory failure discovered during bootstrap")
@@ -79,14 +80,8 @@ def fails_at_runtime(
         check_noticed(fault)
         pair.await_progress(after=now())
         pair.stop()
-        # "Now validate that the previous leader can still serve replicas on the good log directories"
         refunds = cluster.create_topic("refunds", partitions=1, replicas=3)
         world.learn(refunds)
-        others = cluster.others(victim)
-        with injected(*map(BrokerKilled, others)):
-            world.broker_gone(*others)
-            world.check()
-            with workload.running(refunds, via=victim) as lone_pair:
-                lone_pair.await_progress(after=now())
+        check_serves_alone(cluster, workload, world, victim, refunds)
     victim.restart()
     check_delivery(workload)
