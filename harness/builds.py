@@ -70,9 +70,9 @@ class Builds:
         """The modes that this run covers."""
         return tuple(self._version_of)
 
-    def version(self, mode: Mode) -> KafkaVersion | None:
-        """The version that runs in this mode; None where the run doesn't cover it."""
-        return self._version_of.get(mode)
+    def version(self, mode: Mode) -> KafkaVersion:
+        """The version that runs in this mode."""
+        return self._version_of[mode]
 
     def of(self, mode: Mode, say: Callable[[str], None] = lambda _line: None) -> Distribution:
         """The build for this mode, from the cache or from Maven.

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.case import CaseResult
+from harness.errors import EXIT_NOTHING_RAN
 from harness.plugin import Run, run_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
@@ -78,7 +79,9 @@ class ConsoleReporter:
         """The table of verdicts."""
         if self._live:
             self._live.stop()
-        if self._run and self._run.results:
+        if self._run and not self._run.results and session.exitstatus == EXIT_NOTHING_RAN:
+            self.console.print("nothing ran: no case is selected in the modes of this run; see `jbod list`")
+        elif self._run and self._run.results:
             self.console.print(verdict_table(self._run.results))
             self.console.print(summary(self._run))
 

@@ -1,6 +1,6 @@
-"""How long each fault was felt, from the run folder alone.
+"""How long each fault was felt, and under what load, from the run folder alone.
 
-Four numbers a fault, in seconds from its injection (``fault.injecting`` in the journal), None where they don't apply:
+Of each fault, in seconds from its injection (``fault.injecting`` in the journal), None where it doesn't apply:
 
 * ``noticed_s``: until the broker's log says so (a log dir; counted from the broker's start where it was down), or
   until another broker's metadata no longer has it (a killed broker);
@@ -8,23 +8,44 @@ Four numbers a fault, in seconds from its injection (``fault.injecting`` in the 
 * ``produce_gap_s``, ``consume_gap_s``: the longest that producers went without an ack, consumers without a record,
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
+
+And how many records were acked before it, and acked and read while it was in force, by the pairs that ran when it
+struck: a fault that met no load has shown nothing (:func:`shortfalls`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from harness.broker_log import BrokerLog
-from harness.pipeline.gaps import worst_gap
+from harness.pipeline.gaps import passed, worst_gap
 
 Event = Mapping[str, Any]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Floors:
+    """The least that must have happened for a case to show anything; part of a scenario's spec.
+
+    :ivar faults: proven faults that struck while a pair ran
+    :ivar before: records acked before each of those
+    :ivar during: records acked, and records read, while each of those was in force
+    """
+
+    faults: int = 1
+    before: int = 100
+    during: int = 100
+
+
+DEFAULT_FLOORS = Floors()
+
+
 def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any]]:
-    """One entry a fault, as the contract's ``--json`` has them."""
+    """One entry a fault, as ``--json`` has them; the counts are None where no pair ran when it struck."""
     entries = []
     for index, event in enumerate(events):
         if event["kind"] != "fault.injecting":
@@ -36,15 +57,32 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
         entry = {"name": event["fault"], "target": event["target"], "proven": proven is not None}
         if proven is not None:
             end = _at(undone) if undone else _at(events[-1])
-            produce_gap_s, consume_gap_s = _gaps_s(events, run_dir, at, end)
             entry |= {
                 "noticed_s": _noticed_s(event, later, at, run_dir),
                 "other_leader_s": _other_leader_s(event, events[:index], later, at, end),
-                "produce_gap_s": produce_gap_s,
-                "consume_gap_s": consume_gap_s,
+                **_felt_by_clients(events, run_dir, at, end),
             }
         entries.append(entry)
     return entries
+
+
+def shortfalls(entries: Sequence[Mapping[str, Any]], floors: Floors) -> list[str]:
+    """What stayed below the floors, a sentence each; nothing where the case has shown something."""
+    struck = [entry for entry in entries if entry["proven"] and entry["acked_before"] is not None]
+    found = []
+    if len(struck) < floors.faults:
+        found.append(f"{len(struck)} proven faults struck while a pair ran, at least {floors.faults} wanted")
+    for entry in struck:
+        for count, floor, what in (
+            (entry["acked_before"], floors.before, "acked before"),
+            (entry["acked_during"], floors.during, "acked during"),
+            (entry["read_during"], floors.during, "read during"),
+        ):
+            if count < floor:
+                found.append(
+                    f"{count} records were {what} {entry['name']} on {entry['target']}, at least {floor} wanted"
+                )
+    return found
 
 
 def _at(event: Event) -> datetime:
@@ -82,22 +120,36 @@ def _other_leader_s(
     return _since(at, max(moved.values())) if moved else None
 
 
-def _gaps_s(
-    events: Sequence[Event], run_dir: Path, start: datetime, end: datetime
-) -> tuple[float | None, float | None]:
-    """The longest gaps between two instants, over the pairs that were running at the first, until they stopped."""
-    found = []
+def _felt_by_clients(events: Sequence[Event], run_dir: Path, start: datetime, end: datetime) -> dict[str, Any]:
+    """Gaps and counts between two instants, over the pairs that were running at the first, until they stopped."""
+    felt: list[dict[str, Any]] = []
     for index, event in enumerate(events):
         if event["kind"] != "pair.ready" or _at(event) > start:
             continue
         stops = (e for e in events[index:] if e["kind"] == "pair.stopping" and e["topic"] == event["topic"])
         until = min(end, _at(next(stops, events[-1])))
-        gap = worst_gap(run_dir, event["topic"], start, until) if start < until else None
-        if gap is not None:
-            found.append(gap)
-    if not found:
-        return None, None
-    return round(max(gap.produce_s for gap in found), 3), round(max(gap.consume_s for gap in found), 3)
+        if until <= start:
+            continue
+        gap = worst_gap(run_dir, event["topic"], start, until)
+        acked, read = passed(run_dir, event["topic"], start, until)
+        felt.append(
+            {
+                "produce_gap_s": None if gap is None else round(gap.produce_s, 3),
+                "consume_gap_s": None if gap is None else round(gap.consume_s, 3),
+                "acked_before": passed(run_dir, event["topic"], _at(events[0]), start)[0],
+                "acked_during": acked,
+                "read_during": read,
+            }
+        )
+    longest = {
+        name: max((each[name] for each in felt if each[name] is not None), default=None)
+        for name in ("produce_gap_s", "consume_gap_s")
+    }
+    least = {
+        name: min((each[name] for each in felt), default=None)
+        for name in ("acked_before", "acked_during", "read_during")
+    }
+    return longest | least
 
 
 def _since(start: datetime, then: datetime) -> float:

@@ -138,17 +138,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # so that the mode comes first in the ids
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A scenario runs once for each mode that it and the build have."""
+    """A scenario is there once for each mode that makes sense for it; which of them run is decided below."""
     marker = metafunc.definition.get_closest_marker("scenario")
-    if marker is None:
-        return
-    run = run_of(metafunc.config)
-    wanted = marker.kwargs["modes"]
-    modes: list[Any] = [mode for mode in run.builds.modes() if mode in wanted]
-    if not modes:
-        reason = f"it is for mode {' or '.join(wanted)}, and this run covers {' and '.join(run.builds.modes())}"
-        modes = [pytest.param(mode, marks=pytest.mark.skip(reason=reason)) for mode in wanted]
-    metafunc.parametrize("mode", modes, ids=str)
+    if marker is not None:
+        metafunc.parametrize("mode", marker.kwargs["modes"], ids=str)
 
 
 def case_id(item: pytest.Item) -> str:
@@ -168,15 +161,15 @@ def mode_of(item: pytest.Item) -> Mode:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what the selectors name; an unknown selector is a usage error."""
+    """Keep what the selectors name (an unknown one is a usage error) in the modes that this run covers."""
     run = run_of(config)
-    if not run.selection:
-        return
-    scenarios = [item for item in items if item.get_closest_marker("scenario")]
-    try:
-        keep = run.selection.among({case_id(item): item for item in scenarios})
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from error
+    keep = list(items)
+    if run.selection:
+        try:
+            keep = run.selection.among({case_id(item): item for item in items if item.get_closest_marker("scenario")})
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
+    keep = [item for item in keep if not item.get_closest_marker("scenario") or mode_of(item) in run.builds.modes()]
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 
@@ -192,7 +185,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         undo.clean(run.say)
         sweep_scratch()
         check_runs_dir(run.runs_dir)
-        for mode in sorted({mode_of(item) for item in items} & set(run.builds.modes())):
+        for mode in sorted({mode_of(item) for item in items}):
             prepare_fast_starts(run.builds.of(mode, run.say), mode, run.say)
         spark_kafka_jars(cache_dir(), say=run.say)
     except JbodError as error:
@@ -279,7 +272,8 @@ def workload(
     request: pytest.FixtureRequest, case: Case, cluster: Cluster, spark: SparkHandle
 ) -> Iterator[CaseWorkload]:
     """The PySpark pair for this case."""
-    workload = CaseWorkload(case, cluster, spark)
+    floors = request.node.get_closest_marker("scenario").kwargs["floors"]
+    workload = CaseWorkload(case, cluster, spark, floors)
     run_of(request.config).workload = workload
     yield workload
     workload.close()
@@ -366,7 +360,7 @@ def _result(item: pytest.Item, run: Run, verdict: Outcome, reason: str) -> CaseR
             seed=run.seed,
             nodeid=item.nodeid,
         ),
-        kafka=str(run.builds.version(mode) or ""),
+        kafka=str(run.builds.version(mode)),
         backend="process",
         verdict=verdict,
         reason=reason,

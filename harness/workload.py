@@ -15,6 +15,7 @@ from harness.checkers.judge import judge, write_verdict
 from harness.checkers.verdict import Verdict
 from harness.cluster import Cluster
 from harness.errors import PromiseBroken
+from harness.measure import Floors, measure_faults, shortfalls
 from harness.pipeline.pair import Pair, Workload
 from harness.pipeline.session import SparkHandle
 from harness.topic import Topic
@@ -23,8 +24,9 @@ from harness.topic import Topic
 class CaseWorkload:
     """Runs pairs on the case's cluster and judges what they saw."""
 
-    def __init__(self, case: Case, cluster: Cluster, spark: SparkHandle) -> None:
+    def __init__(self, case: Case, cluster: Cluster, spark: SparkHandle, floors: Floors) -> None:
         self._case = case
+        self._floors = floors
         self._cluster = cluster
         self._spark = spark
         self._pipeline = Workload(
@@ -50,6 +52,7 @@ class CaseWorkload:
         with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
+            pair.await_count(self._floors.before)
             try:
                 yield pair
             finally:
@@ -71,6 +74,15 @@ class CaseWorkload:
         self._case.judged = True
         self._case.enter("teardown")
         return verdict
+
+    def shortfalls(self) -> list[str]:
+        """Why the case has shown nothing, whatever the judge says of its history: a sentence each."""
+        events = self._case.journal.events
+        found = shortfalls(measure_faults(events, self._case.run_dir), self._floors)
+        behind = self._case.journal.of_kind("consumer.behind")
+        return found + [
+            f"consumer {event['consumer']} never came back: it ended before what was acked" for event in behind
+        ]
 
     def counts(self) -> Mapping[str, int]:
         """What the pair at work has done so far, for a progress line."""

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.log_dir import LogDir
 from harness.metadata import PartitionState
 from harness.topic import Topic
@@ -62,6 +62,8 @@ class World:
         self._places: dict[tuple[str, int, int], LogDir] = {}
         self._failed: set[LogDir] = set()
         self._dead: set[int] = set()
+        if topics:
+            cluster.await_healthy(failure=Inconclusive)
         for topic in topics:
             self.learn(topic)
 

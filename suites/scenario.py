@@ -7,11 +7,19 @@ from typing import Any
 
 import pytest
 
+from harness.measure import DEFAULT_FLOORS, Floors
 from harness.versions import Mode
 
 
 def scenario(
-    id: str, *, kip: int, plan: str, modes: tuple[Mode, ...] = tuple(Mode), judged: bool = True, **spec: Any
+    id: str,
+    *,
+    kip: int,
+    plan: str,
+    modes: tuple[Mode, ...] = tuple(Mode),
+    judged: bool = True,
+    floors: Floors = DEFAULT_FLOORS,
+    **spec: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a test as the scenario ``id``; its docstring's first line is its claim.
 
@@ -20,9 +28,10 @@ def scenario(
     :param plan: the item of the KIP's test plan, or the behaviour, in the KIP's own words
     :param modes: the metadata modes in which it makes sense
     :param judged: it must end with a verdict of the judge; a scenario without a workload says False
+    :param floors: the least that must have happened for the case to show anything
     :param spec: fields of :class:`harness.spec.ClusterSpec` other than the mode
     """
-    return pytest.mark.scenario(id=id, kip=kip, plan=plan, modes=modes, judged=judged, spec=spec)
+    return pytest.mark.scenario(id=id, kip=kip, plan=plan, modes=modes, judged=judged, floors=floors, spec=spec)
 
 
 def each_fault(name: str, faults: tuple[type[Any], ...]) -> pytest.MarkDecorator:

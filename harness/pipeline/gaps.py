@@ -1,4 +1,4 @@
-"""How long clients went without: measured at the client, out of the history, because metadata doesn't say it.
+"""How long clients went without, and how much got through: measured at the client, because metadata doesn't say it.
 
 A new leader within a second may still mean half a minute without an acknowledgement. So the gap of a fault is the
 longest stretch of its window in which nothing was acked, or nothing read, by partition: on a topic as a whole, the
@@ -82,6 +82,18 @@ def worst_gap(run_dir: Path, topic: str, start: datetime, end: datetime) -> Gap 
         produce_s=max(gap.produce_s for gap in found),
         consume_s=max(gap.consume_s for gap in found),
     )
+
+
+def passed(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[int, int]:
+    """How many records of a topic were acked, and how many were handed to live consumers, between two instants."""
+    since, until = _microseconds(start), _microseconds(end)
+    acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
+    read = _times(run_dir, "consumed", topic, "read_at", pc.field("role") == "live")
+    counts = [
+        sum(int(np.count_nonzero((times >= since) & (times <= until))) for times in by_partition.values())
+        for by_partition in (acked, read)
+    ]
+    return counts[0], counts[1]
 
 
 def _microseconds(instant: datetime) -> int:

@@ -174,10 +174,31 @@ class Pair:
             hint=self._why_not_ready,
         )
 
+    def await_count(self, records: int, timeout_s: float = PROGRESS_S) -> Progress:
+        """Until this many records in all were acked, and as many read.
+
+        :raises PromiseBroken, PipelineError: as :meth:`await_progress`
+        """
+        return await_until(
+            lambda: self.progress,
+            lambda progress: min(progress.acked, progress.read) >= records,
+            timeout_s=timeout_s,
+            what=f"{records} records of {self.topic} to be acked and read",
+            watch=self.check,
+            failure=PromiseBroken,
+            hint=self._standing_still,
+        )
+
     def await_progress(
-        self, after: datetime, timeout_s: float = PROGRESS_S, *, partitions: Collection[int] | None = None
+        self,
+        after: datetime,
+        timeout_s: float = PROGRESS_S,
+        *,
+        records: int = 100,
+        partitions: Collection[int] | None = None,
     ) -> Progress:
-        """Until a record that was sent after this instant was acked, and one that was sent after it was read.
+        """Until a record that was sent after this instant was acked, and one that was sent after it was read; and then
+        until as many more as make it ``records``: one could have been under way already.
 
         :param after: an instant with a time zone
         :param partitions: in each of these; None: in any one
@@ -193,7 +214,7 @@ class Pair:
             return enough(acked) and enough(read)
 
         where = self.topic if partitions is None else f"{self.topic}, partitions {sorted(partitions)}"
-        return await_until(
+        first = await_until(
             lambda: self.progress,
             got_through,
             timeout_s=timeout_s,
@@ -202,6 +223,7 @@ class Pair:
             failure=PromiseBroken,
             hint=self._standing_still,
         )
+        return self.await_count(max(first.acked, first.read) + records - 1, timeout_s)
 
     def await_acked(self, after: datetime, timeout_s: float = PROGRESS_S) -> Progress:
         """Until a record that was sent after this instant was acked, read or not: where followers are away, an

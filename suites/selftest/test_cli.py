@@ -47,6 +47,7 @@ def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         ("run kip-112 --json /nowhere/out.json", 4, "there is no folder /nowhere"),
         ("run kip-112 --backend podman", 4, "--backend podman"),
         ("run kip-112 --keep-cluster sometimes", 4, "sometimes"),
+        ("run kip-112/leader-at-runtime[zk-chmod_000] --mode kraft", 5, "nothing ran"),
         ("check /nowhere", 4, "no such run folder: /nowhere"),
         ("check /etc", 3, "run.json"),
         ("repro /nowhere", 4, "no such run folder: /nowhere"),

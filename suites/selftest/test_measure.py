@@ -1,0 +1,118 @@
+"""What a fault cost, and whether it met any load, from a journal and a history laid down by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from harness.measure import Floors, measure_faults, shortfalls
+from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+LOG = "[2026-01-01 00:00:02,250] WARN Stopping serving logs in dir /d (kafka.log.LogManager)\n"
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
+    return {"at": at(seconds).isoformat(), "kind": kind, **fields}
+
+
+FAULT = {"fault": "chmod_000", "target": "log-dir-1 of broker 2", "broker": 2, "noticed_by": "Stopping serving logs"}
+EVENTS = [
+    event(0.0, "case.started"),
+    event(0.5, "partition.changed", topic="t", partition=0, leader=2, seen_by=1),
+    event(1.0, "pair.ready", topic="t"),
+    event(2.0, "fault.injecting", **FAULT),
+    event(2.1, "fault.injected", **FAULT),
+    event(2.4, "partition.changed", topic="t", partition=0, leader=None, seen_by=1),
+    event(2.5, "partition.changed", topic="t", partition=0, leader=3, seen_by=1),
+    event(6.0, "pair.stopping", topic="t"),
+    event(9.0, "fault.undone", **FAULT),
+    event(9.5, "case.ended"),
+]
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A record every 0.1 s from 1.0 to 5.9, none acked nor read between 2.2 and 4.2; the broker's log."""
+    instants = [1.0 + n / 10 for n in range(50) if not 2.2 < 1.0 + n / 10 < 4.2]
+    rows = len(instants)
+
+    def table(schema: pa.Schema, **columns: Any) -> pa.Table:
+        return pa.table(
+            {
+                field.name: pa.array(columns.get(field.name, [None] * rows), field.type)
+                if field.nullable or field.name in columns
+                else pa.array(["" if pa.types.is_string(field.type) else 0] * rows, field.type)
+                for field in schema
+            },
+            schema=schema,
+        )
+
+    place = {"topic": ["t"] * rows, "partition": [0] * rows}
+    when = [at(instant) for instant in instants]
+    produced = table(PRODUCED, **place, outcome=["acked"] * rows, ended_at=when, sent_at=when)
+    HistoryWriter(tmp_path, "produced", "p0").write(produced)
+    HistoryWriter(tmp_path, "consumed", "c0").write(table(CONSUMED, **place, role=["live"] * rows, read_at=when))
+    (tmp_path / "brokers" / "2").mkdir(parents=True)
+    (tmp_path / "brokers" / "2" / "broker.log").write_text(LOG)
+    return tmp_path
+
+
+def test_what_a_fault_cost(run_dir: Path) -> None:
+    [measured] = measure_faults(EVENTS, run_dir)
+    assert measured == {
+        "name": "chmod_000",
+        "target": "log-dir-1 of broker 2",
+        "proven": True,
+        "noticed_s": 0.25,
+        "other_leader_s": 0.5,
+        "produce_gap_s": 2.0,
+        "consume_gap_s": 2.0,
+        "acked_before": 11,
+        "acked_during": 21,
+        "read_during": 21,
+    }
+
+
+def test_enough_load_is_enough(run_dir: Path) -> None:
+    assert shortfalls(measure_faults(EVENTS, run_dir), Floors(before=11, during=21)) == []
+
+
+@pytest.mark.parametrize(
+    ("floors", "says"),
+    [
+        (Floors(before=12, during=1), "11 records were acked before chmod_000"),
+        (Floors(before=1, during=22), "21 records were acked during chmod_000"),
+        (Floors(faults=2, before=1, during=1), "1 proven faults struck while a pair ran, at least 2 wanted"),
+    ],
+)
+def test_too_little_load_is_said(run_dir: Path, floors: Floors, says: str) -> None:
+    assert any(says in sentence for sentence in shortfalls(measure_faults(EVENTS, run_dir), floors))
+
+
+def test_a_fault_that_no_pair_met_shows_nothing(run_dir: Path) -> None:
+    idle = [e for e in EVENTS if not e["kind"].startswith("pair.")]
+    assert shortfalls(measure_faults(idle, run_dir), Floors()) == [
+        "0 proven faults struck while a pair ran, at least 1 wanted"
+    ]
+
+
+def test_a_fault_that_was_not_proven_does_not_count(run_dir: Path) -> None:
+    unproven = [e for e in EVENTS if e["kind"] != "fault.injected"]
+    [measured] = measure_faults(unproven, run_dir)
+    assert measured == {"name": "chmod_000", "target": "log-dir-1 of broker 2", "proven": False}
+    assert shortfalls([measured], Floors())
+
+
+def test_a_broker_that_was_down_notices_from_its_start_on(run_dir: Path) -> None:
+    restarted = [*EVENTS[:5], event(2.2, "node.started", node="broker-2"), *EVENTS[5:]]
+    [measured] = measure_faults(restarted, run_dir)
+    assert measured["noticed_s"] == 0.05
