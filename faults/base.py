@@ -14,6 +14,7 @@ To add one: a module here with one class derived from :class:`Fault`; see ``faul
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -42,6 +43,7 @@ class Fault(ABC):
         self.broker = broker
         self.noticed_by: str | None = None
         self.injected_at: datetime = now()
+        self.injected_monotonic_s = 0.0
 
     @property
     @abstractmethod
@@ -69,6 +71,7 @@ class Fault(ABC):
         journal = self.broker.journal
         self.injected_at = journal.write("fault.injecting", **fields)
         self.break_it()
+        self.injected_monotonic_s = time.monotonic()
         evidence = self.proof()
         if evidence is None:
             journal.write("fault.not_proven", **fields)

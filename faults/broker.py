@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 from faults.base import Fault
+from harness.errors import FaultNotProven
 from harness.ports import HOST
 
 
@@ -28,6 +29,15 @@ class _BrokerGone(Fault):
             if probe.connect_ex((HOST, port)) == 0:
                 return None
         return f"exit code {self.broker.node.exit_code()}; {self.broker.bootstrap} refuses connections"
+
+    def inject(self) -> None:
+        """End it and prove it.
+
+        :raises FaultNotProven: it did not run before, or still does
+        """
+        if not self.broker.is_alive:
+            raise FaultNotProven(f"{self.broker} did not run before {self.name} was injected")
+        super().inject()
 
     def mend(self) -> None:
         """Start it again; a broker that the scenario has started already is left alone."""

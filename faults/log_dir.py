@@ -13,6 +13,7 @@ import uuid
 from typing import ClassVar
 
 from faults.base import Fault
+from harness.errors import FaultNotProven
 from harness.log_dir import LogDir
 
 
@@ -38,11 +39,8 @@ class LogDirFault(Fault):
         super().__init__(log_dir.broker)
         self.log_dir = log_dir
         path = re.escape(str(log_dir.path))
-        self.noticed_by = (
-            rf"Stopping serving logs in dir {path}"
-            rf"|Failed to create or validate data directory {path}"
-            rf"|Error while loading log dir {path}"
-        )
+        noticed = "Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir"
+        self.noticed_by = rf"(?:{noticed}) {path}(?![\w.-])"
         self._tokens: list[int] = []
 
     @property
@@ -50,14 +48,28 @@ class LogDirFault(Fault):
         """Such as "log-dir-1 of broker 2"."""
         return str(self.log_dir)
 
+    def inject(self) -> None:
+        """Break it and prove it; a dir that was broken before proves nothing.
+
+        :raises FaultNotProven: it does not show, or showed before
+        """
+        if (error := self._error_of_making_a_file()) is not None:
+            raise FaultNotProven(f"{self.log_dir} could not be written before {self.name} was injected: {error}")
+        super().inject()
+
     def proof(self) -> str | None:
         """The error that the broker's own user gets for making a file in the dir."""
+        error = self._error_of_making_a_file()
+        told = f"touch: cannot touch '{self.log_dir.path}/"
+        return error if error is not None and error.startswith(told) and self.expected_error in error else None
+
+    def _error_of_making_a_file(self) -> str | None:
+        """What the broker's own user is told who makes a file in the dir; None where he can (it is removed)."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
         done = self.broker.node.run_as_user(["touch", str(probe)])
-        if done.returncode and self.expected_error in done.stderr:
-            return f"as the broker's user: {done.stderr.strip()}"
-        if done.returncode == 0:
-            self.broker.node.run_as_user(["rm", "-f", str(probe)])
+        if done.returncode:
+            return done.stderr.strip() or f"exit code {done.returncode}"
+        self.broker.node.run_as_user(["rm", "-f", str(probe)])
         return None
 
     def mend(self) -> None:

@@ -12,6 +12,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.admin import (
     AlterReplicaLogDirsRequest,
     CreateTopicsRequest,
+    DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeLogDirsRequest,
     DescribeQuorumRequest,
@@ -188,6 +189,27 @@ class Admin:
         got = answer.topics[0].partitions[0]
         _raise_first(f"offset of {topic}-{partition}", [(got.error_code, None)])
         return int(got.offset)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> int:
+        """Delete a partition's records below an offset (KIP-107); ask its leader. Returns the new first offset.
+
+        :raises Refused: with Kafka's error
+        """
+        wanted = DeleteRecordsRequest.DeleteRecordsTopic
+        answer = self._connection.ask(
+            DeleteRecordsRequest(
+                topics=[
+                    wanted(
+                        name=topic, partitions=[wanted.DeleteRecordsPartition(partition_index=partition, offset=before)]
+                    )
+                ],
+                timeout_ms=10_000,
+            ),
+            timeout_s=15.0,
+        )
+        got = answer.topics[0].partitions[0]
+        _raise_first(f"delete the records of {topic}-{partition} below {before}", [(got.error_code, None)])
+        return int(got.low_watermark)
 
     def alter_replica_log_dir(self, topic: str, partition: int, log_dir: str) -> None:
         """Move this broker's replica into ``log_dir`` (KIP-113).

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.checkers.verdict import Verdict
 from harness.distribution import Distribution
 from harness.errors import HarnessError, UsageError
 from harness.journal import Journal, now
@@ -80,14 +81,19 @@ class CaseResult:
 
 @dataclass(kw_only=True)
 class Case:
-    """A case that is running: its folder, its journal, and which phase it is in."""
+    """A case that is running: its folder, its journal, and which phase it is in.
+
+    :ivar verdict: the judge's, of the whole history so far; a pair that runs afterwards makes it void
+    :ivar shortfalls: why it has shown nothing, whatever the judge says
+    """
 
     id: CaseId
     run_dir: Path
     journal: Journal
     extra: dict[str, Any] = field(default_factory=dict)
     phase: str = "boot"
-    judged: bool = False
+    verdict: Verdict | None = None
+    shortfalls: list[str] = field(default_factory=list)
     _phases_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.monotonic)
     _began: float = field(default_factory=time.monotonic)

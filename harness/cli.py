@@ -85,14 +85,17 @@ def _pytest(arguments: list[str], *plugins: object) -> int:
 
 
 def _where(selectors: tuple[str, ...]) -> list[str]:
-    """Selectors as pytest arguments: node ids as they are, the rest through ``--select``."""
-    node_ids = [s for s in selectors if "::" in s or s.endswith(".py")]
-    named = [f"--select={s}" for s in selectors if s not in node_ids]
-    for node_id in node_ids:
-        if not Path(node_id.partition("::")[0]).exists():
-            raise UsageError(f"no such file: {node_id.partition('::')[0]}")
-    everything = [str(_suites()), f"--ignore={_suites() / 'selftest'}"]
-    return node_ids + named if node_ids and not named else everything + node_ids + named
+    """All suites but the selftest, and the selectors; the path of a node id is told from the root, as pytest does."""
+    root = _suites().parent
+    chosen = []
+    for selector in selectors:
+        path, colons, rest = selector.partition("::")
+        if colons or path.endswith(".py"):
+            if not Path(path).exists():
+                raise UsageError(f"no such file: {path}")
+            path = os.path.relpath(Path(path).resolve(), root)
+        chosen.append(f"--select={path}{colons}{rest}")
+    return [str(_suites()), f"--ignore={_suites() / 'selftest'}", *chosen]
 
 
 @cli.command()
@@ -370,5 +373,11 @@ def main() -> None:
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         err.print("jbod: interrupted")
+        code = EXIT_HARNESS
+    except Exception as error:
+        # A fault of the harness must never look like one of Kafka's (exit code 1).
+        err.print(Text(f"jbod: {type(error).__name__}: {error}; JBOD_DEBUG=1 shows where"))
+        if os.environ.get("JBOD_DEBUG"):
+            err.print_exception()
         code = EXIT_HARNESS
     sys.exit(int(code or 0))

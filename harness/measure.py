@@ -9,15 +9,15 @@ Of each fault, in seconds from its injection (``fault.injecting`` in the journal
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
 
-And how many records were acked before it, and acked and read while it was in force, by the pairs that ran when it
-struck: a fault that met no load has shown nothing (:func:`shortfalls`).
+And how many records were acked before it, and acked and read while it was in force and had been noticed, in each
+partition of the pairs that ran when it struck: a fault that met no load has shown nothing (:func:`shortfalls`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +57,12 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
         entry = {"name": event["fault"], "target": event["target"], "proven": proven is not None}
         if proven is not None:
             end = _at(undone) if undone else _at(events[-1])
-            entry |= {
-                "noticed_s": _noticed_s(event, later, at, run_dir),
-                "other_leader_s": _other_leader_s(event, events[:index], later, at, end),
-                **_felt_by_clients(events, run_dir, at, end),
-            }
+            noticed_s = _noticed_s(event, later, at, run_dir)
+            other_leader_s = _other_leader_s(event, events[:index], later, at, end)
+            # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
+            bites = at + timedelta(seconds=max(noticed_s or 0.0, other_leader_s or 0.0))
+            entry |= {"noticed_s": noticed_s, "other_leader_s": other_leader_s}
+            entry |= _felt_by_clients(events, run_dir, at, bites, end)
         entries.append(entry)
     return entries
 
@@ -90,8 +91,14 @@ def _at(event: Event) -> datetime:
 
 
 def _next(events: Sequence[Event], kind: str, like: Event) -> Event | None:
-    same = ("fault", "target")
-    return next((e for e in events if e["kind"] == kind and all(e[key] == like[key] for key in same)), None)
+    """The next event of a kind of the fault that ``like``, the first of ``events``, began; not one of its next time."""
+    for event in events[1:]:
+        if all(event.get(key) == like[key] for key in ("fault", "target")):
+            if event["kind"] == kind:
+                return event
+            if event["kind"] == "fault.injecting":
+                return None
+    return None
 
 
 def _noticed_s(event: Event, later: Sequence[Event], at: datetime, run_dir: Path) -> float | None:
@@ -120,8 +127,10 @@ def _other_leader_s(
     return _since(at, max(moved.values())) if moved else None
 
 
-def _felt_by_clients(events: Sequence[Event], run_dir: Path, start: datetime, end: datetime) -> dict[str, Any]:
-    """Gaps and counts between two instants, over the pairs that were running at the first, until they stopped."""
+def _felt_by_clients(
+    events: Sequence[Event], run_dir: Path, start: datetime, bites: datetime, end: datetime
+) -> dict[str, Any]:
+    """Gaps from ``start`` and counts from ``bites`` on, over the pairs that ran at ``start``, until they stopped."""
     felt: list[dict[str, Any]] = []
     for index, event in enumerate(events):
         if event["kind"] != "pair.ready" or _at(event) > start:
@@ -131,7 +140,7 @@ def _felt_by_clients(events: Sequence[Event], run_dir: Path, start: datetime, en
         if until <= start:
             continue
         gap = worst_gap(run_dir, event["topic"], start, until)
-        acked, read = passed(run_dir, event["topic"], start, until)
+        acked, read = passed(run_dir, event["topic"], bites, until) if bites < until else (0, 0)
         felt.append(
             {
                 "produce_gap_s": None if gap is None else round(gap.produce_s, 3),

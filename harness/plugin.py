@@ -20,7 +20,7 @@ import pytest
 from harness import undo
 from harness.builds import BuildOptions, Builds
 from harness.cache import cache_dir
-from harness.case import Case, CaseId, CaseResult, Outcome, check_runs_dir, command_line, rerun_command
+from harness.case import Case, CaseId, CaseResult, check_runs_dir, command_line, rerun_command
 from harness.cluster import Cluster, boot, prepare_fast_starts
 from harness.distribution import spark_kafka_jars
 from harness.errors import (
@@ -29,15 +29,17 @@ from harness.errors import (
     EXIT_INVALID,
     EXIT_NOTHING_RAN,
     EXIT_VALID,
+    HarnessError,
     JbodError,
     UsageError,
     worst,
 )
 from harness.host import Ability, abilities
 from harness.measure import measure_faults
+from harness.outcomes import Happenings, conclude
 from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background, sweep_scratch
 from harness.pipeline.warm import warm_up
-from harness.select import Selection
+from harness.select import Selection, names_of
 from harness.spec import ClusterSpec
 from harness.versions import Mode
 from harness.workload import CaseWorkload
@@ -52,7 +54,7 @@ VERDICT_CODES = {
 
 _RUN = pytest.StashKey["Run"]()
 _CASE = pytest.StashKey[Case]()
-_TROUBLES = pytest.StashKey[list[BaseException]]()
+_SEEN = pytest.StashKey[Happenings]()
 
 
 class Run:
@@ -163,13 +165,17 @@ def mode_of(item: pytest.Item) -> Mode:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what the selectors name (an unknown one is a usage error) in the modes that this run covers."""
     run = run_of(config)
-    keep = list(items)
+
+    def covered(item: pytest.Item) -> bool:
+        return not item.get_closest_marker("scenario") or mode_of(item) in run.builds.modes()
+
+    keep = [item for item in items if covered(item)]
     if run.selection:
+        scenarios = [item for item in items if item.get_closest_marker("scenario")]
         try:
-            keep = run.selection.among({case_id(item): item for item in items if item.get_closest_marker("scenario")})
+            keep = run.selection.among(scenarios, lambda item: names_of(case_id(item), item.nodeid), covered)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
-    keep = [item for item in keep if not item.get_closest_marker("scenario") or mode_of(item) in run.builds.modes()]
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 
@@ -259,7 +265,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     )
     yield cluster
     case.enter("teardown")
-    failed = bool(request.node.stash.get(_TROUBLES, []))
+    failed = bool(request.node.stash[_SEEN].troubles)
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
         cluster.keep()
         run.say(f"kept: {cluster.bootstrap}, data in {cluster.undo_log.dir}; jbod cluster down {case.run_dir.name}")
@@ -284,60 +290,36 @@ def workload(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Note what went wrong in each phase; when the case is torn down, end it with its verdict."""
+    """Note what each phase saw; when the case is torn down, end it with its one verdict."""
     report: pytest.TestReport = yield
     run = run_of(item.config)
-    scenario = item.get_closest_marker("scenario")
-    if call.excinfo is not None and not call.excinfo.errisinstance(pytest.skip.Exception):
-        item.stash.setdefault(_TROUBLES, []).append(call.excinfo.value)
-        if isinstance(call.excinfo.value, JbodError):
-            report.longrepr = f"{type(call.excinfo.value).__name__}: {call.excinfo.value}"
-    if scenario is None:
+    seen = item.stash.setdefault(_SEEN, Happenings())
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, JbodError):
+        report.longrepr = f"{type(error).__name__}: {error}"
+    if item.get_closest_marker("scenario") is None:
         if report.failed:
             run.other_codes.append(EXIT_INVALID)
         elif report.when == "call" and report.passed:
             run.other_codes.append(EXIT_VALID)
         return report
-    case = item.stash.get(_CASE, None)
-    unjudged = report.when == "call" and report.passed and (case is None or not case.judged)
-    if unjudged and scenario.kwargs["judged"]:
-        report.outcome, report.longrepr = "failed", "the scenario ended without a verdict of the judge"
-        item.stash.setdefault(_TROUBLES, []).append(_Unjudged(report.longrepr))
-    if report.skipped:
-        run.results.append(_result(item, run, "skipped", _skip_reason(report)))
-    elif report.when == "teardown" and not (item.stash.get(_CASE, None) is None and not item.stash.get(_TROUBLES, [])):
-        verdict, reason = _outcome(item.stash.get(_TROUBLES, []))
-        run.results.append(_result(item, run, verdict, reason))
+    if isinstance(error, pytest.skip.Exception):
+        seen.skipped = str(error)
+    elif error is not None:
+        seen.troubles.append(error)
+    elif report.failed:
+        seen.troubles.append(HarnessError(str(report.longrepr)))  # say, an xfail(strict) that passed
+    seen.called = seen.called or (report.when == "call" and error is None)
+    if report.when == "teardown":
+        result = _result(item, run, seen)
+        run.results.append(result)
         run.running = run.workload = None
+        if result.verdict not in ("valid", "skipped") and not seen.troubles:
+            report.outcome, report.longrepr = "failed", result.reason
     return report
 
 
-class _Unjudged(JbodError):
-    exit_code = EXIT_INCONCLUSIVE
-
-
-def _skip_reason(report: pytest.TestReport) -> str:
-    return str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr).removeprefix("Skipped: ")
-
-
-def _outcome(troubles: list[BaseException]) -> tuple[Outcome, str]:
-    """The worst of what went wrong decides; an assertion of a scenario is a broken promise."""
-    if not troubles:
-        return "valid", ""
-
-    def code(error: BaseException) -> int:
-        if isinstance(error, AssertionError):
-            return EXIT_INVALID
-        return error.exit_code if isinstance(error, JbodError) else EXIT_HARNESS
-
-    exit_code = worst([code(error) for error in troubles])
-    error = next(error for error in troubles if code(error) == exit_code)
-    text = str(error) if isinstance(error, (JbodError, AssertionError)) else f"{type(error).__name__}: {error}"
-    verdicts: dict[int, Outcome] = {EXIT_INVALID: "invalid", EXIT_INCONCLUSIVE: "unknown"}
-    return verdicts.get(exit_code, "error"), text.strip() or type(error).__name__
-
-
-def _result(item: pytest.Item, run: Run, verdict: Outcome, reason: str) -> CaseResult:
+def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
     marker = item.get_closest_marker("scenario")
     assert marker is not None
     mode = mode_of(item)
@@ -348,6 +330,9 @@ def _result(item: pytest.Item, run: Run, verdict: Outcome, reason: str) -> CaseR
             faults = measure_faults(case.journal.events, case.run_dir)
         except Exception as error:
             case.journal.write("measure.failed", error=repr(error))
+            seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
+    verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
+    if case is not None:
         case.end(verdict, reason, faults)
     return CaseResult(
         case=case.id
@@ -374,16 +359,30 @@ def _result(item: pytest.Item, run: Run, verdict: Outcome, reason: str) -> CaseR
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write the JSON and turn all outcomes into one exit code."""
-    if _RUN not in session.config.stash or hasattr(session.config, "workerinput"):
+    if _RUN not in session.config.stash:
         return
     run = run_of(session.config)
-    if exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED) and (
-        not session.config.option.collectonly
-    ):
-        codes = [VERDICT_CODES[r.verdict] for r in run.results if r.verdict != "skipped"]
-        session.exitstatus = worst(codes + run.other_codes)
+    if not session.config.option.collectonly:
+        session.exitstatus = _exit_code(session, run, int(exitstatus))
     if run.json_file:
         write_json(run, int(session.exitstatus))
+
+
+def _exit_code(session: pytest.Session, run: Run, pytests: int) -> int:
+    """One code for all: no case may go missing, and nothing that pytest calls failed may come out as a pass."""
+    codes = [VERDICT_CODES[result.verdict] for result in run.results if result.verdict != "skipped"] + run.other_codes
+    if pytests in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+        return pytests
+    if pytests == pytest.ExitCode.INTERRUPTED:
+        # Ctrl-C, or a suite that can't be read: what was broken before stays broken.
+        unreadable = session.testsfailed and not any(codes)
+        return worst([*codes, EXIT_HARNESS if unreadable else EXIT_INCONCLUSIVE])
+    wanted = sum(item.get_closest_marker("scenario") is not None for item in session.items)
+    if session.testsfailed and not any(codes):
+        codes.append(EXIT_HARNESS)
+    if len(run.results) < wanted and not any(codes):
+        codes.append(EXIT_HARNESS)
+    return worst(codes)
 
 
 def write_json(run: Run, exit_code: int) -> None:

@@ -1,12 +1,13 @@
-"""Selectors: a KIP, a suite, a scenario id, a case id.
+"""Selectors: a KIP, a suite, a scenario id, a case id, a pytest node id.
 
 ``kip-112``, ``kafkatest-parity`` (the part before the slash), ``kip-112/leader-at-runtime``,
-``kip-112/leader-at-runtime[kraft-chmod_000]``.
+``kip-112/leader-at-runtime[kraft-chmod_000]``,
+``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
 from typing import TypeVar
 
@@ -24,25 +25,31 @@ class Selection:
     def __bool__(self) -> bool:
         return bool(self._selectors)
 
-    def among(self, cases: Mapping[str, T]) -> list[T]:
-        """The values of the cases that any selector names, in their own order.
+    def among(
+        self, cases: Sequence[T], names_of: Callable[[T], Collection[str]], covered: Callable[[T], bool]
+    ) -> list[T]:
+        """The cases that any selector names and that this run covers, in their own order.
 
-        :raises UsageError: a selector names none of them
+        :param names_of: all selectors that name a case
+        :param covered: whether a case is in this run at all (its metadata mode)
+        :raises UsageError: a selector names none; or only such as this run doesn't cover, while others name more
         """
-        chosen: set[str] = set()
-        for selector in self._selectors:
-            hits = {id for id in cases if selector in names_of(id)}
+        named = {selector: [case for case in cases if selector in names_of(case)] for selector in self._selectors}
+        for selector, hits in named.items():
             if not hits:
-                known = sorted({name for id in cases for name in names_of(id)})
+                known = sorted({name for case in cases for name in names_of(case)})
                 near = get_close_matches(selector, known, n=1)
                 raise UsageError(
                     f"unknown selector {selector!r}" + (f"; did you mean {near[0]!r}?" if near else "; see `jbod list`")
                 )
-            chosen |= hits
-        return [value for id, value in cases.items() if id in chosen]
+        chosen = [case for case in cases if covered(case) and any(case in hits for hits in named.values())]
+        for selector, hits in named.items():
+            if chosen and not any(map(covered, hits)):
+                raise UsageError(f"{selector!r} is not in the modes of this run (--mode, --kafka)")
+        return chosen
 
 
-def names_of(case_id: str) -> tuple[str, str, str]:
-    """The three selectors that name a case: its suite, its scenario, itself."""
-    scenario = case_id.partition("[")[0]
-    return scenario.partition("/")[0], scenario, case_id
+def names_of(case_id: str, node_id: str) -> set[str]:
+    """The selectors that name a case: its suite, its scenario, itself, and the same as pytest has them."""
+    scenario, function = case_id.partition("[")[0], node_id.partition("[")[0]
+    return {scenario.partition("/")[0], scenario, case_id, function.partition("::")[0], function, node_id}

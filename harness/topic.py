@@ -40,6 +40,10 @@ class Partition:
         state = self.describe()
         return [self._cluster.broker(id) for id in state.replicas if id != state.leader]
 
+    def delete_records(self, before: int) -> int:
+        """Delete the records below an offset; returns the first offset that is left."""
+        return self.leader().admin.delete_records(self.topic, self.index, before)
+
     def log_dir_on(self, broker: Broker) -> LogDir:
         """The log dir that holds its replica on ``broker``.
 

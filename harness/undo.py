@@ -96,6 +96,14 @@ def _undo_rename(now: str, then: str) -> None:
     Path(now).rename(then)
 
 
+def _undo_bytes(path: str, at: int, hexadecimal: str) -> None:
+    """Write bytes back where they were; a file that is gone or shorter by now needs nothing."""
+    with contextlib.suppress(FileNotFoundError), Path(path).open("r+b") as file:
+        if file.seek(0, os.SEEK_END) > at:
+            file.seek(at)
+            file.write(bytes.fromhex(hexadecimal))
+
+
 def _undo_tree(path: str) -> None:
     """Remove a folder whole, also where a fault has left parts of it without permissions."""
 
@@ -117,6 +125,7 @@ _WAYS: dict[str, Callable[..., None]] = {
     "processes": _undo_processes,
     "chmod": _undo_chmod,
     "rename": _undo_rename,
+    "bytes": _undo_bytes,
     "tree": _undo_tree,
 }
 

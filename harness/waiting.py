@@ -7,6 +7,7 @@ awaited, for how long and the last value seen.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -21,6 +22,15 @@ POLL_S = 0.05
 
 def _is_true(value: object) -> bool:
     return bool(value)
+
+
+def let_pass(seconds: float, *, since: float | None = None) -> None:
+    """Wait until this much time has passed; only where time itself is the fault (a pause of a given length).
+
+    :param since: an instant on the monotonic clock; None is now
+    """
+    start = time.monotonic() if since is None else since
+    tenacity.nap.sleep(max(0.0, start + seconds - time.monotonic()))
 
 
 def await_until(

@@ -14,7 +14,7 @@ from harness.case import Case
 from harness.checkers.judge import judge, write_verdict
 from harness.checkers.verdict import Verdict
 from harness.cluster import Cluster
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.measure import Floors, measure_faults, shortfalls
 from harness.pipeline.pair import Pair, Workload
 from harness.pipeline.session import SparkHandle
@@ -29,10 +29,11 @@ class CaseWorkload:
         self._floors = floors
         self._cluster = cluster
         self._spark = spark
+        self.run_token = case.run_dir.name[-6:]
         self._pipeline = Workload(
             spark,
             case.run_dir,
-            run_token=case.run_dir.name[-6:],
+            run_token=self.run_token,
             on_event=lambda kind, **f: case.journal.write(kind, **f),
         )
         self._topics: list[Topic] = []
@@ -47,12 +48,13 @@ class CaseWorkload:
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
         self._topics.append(topic)
+        self._case.verdict = None
         phase = self._case.phase
         self._case.enter("load")
         with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
-            pair.await_count(self._floors.before)
+            pair.await_count(self._floors.before, failure=Inconclusive)
             try:
                 yield pair
             finally:
@@ -62,20 +64,24 @@ class CaseWorkload:
         """Heal-check, drain every topic that a pair ran on, and judge the whole history; writes verdict.json.
 
         :raises PromiseBroken: the cluster, all faults undone, does not become healthy
+        :raises Inconclusive: the drain failed
         """
         self._case.enter("recover")
         self._cluster.await_healthy(failure=PromiseBroken)
         self._case.enter("drain")
-        self._pipeline.drain(self._cluster.bootstrap, self._cluster.end_offsets(self._topics))
+        try:
+            self._pipeline.drain(self._cluster.bootstrap, self._cluster.end_offsets(self._topics))
+        except PipelineError as error:
+            raise Inconclusive(f"nobody could read the logs to their end: {error}") from error
         self._case.enter("judge")
         verdict = judge(self._spark.session(), self._case.run_dir)
         write_verdict(self._case.run_dir, verdict)
         self._case.journal.write("judged", verdict=verdict.verdict, reasons=list(verdict.reasons))
-        self._case.judged = True
+        self._case.verdict, self._case.shortfalls = verdict, self._shortfalls()
         self._case.enter("teardown")
         return verdict
 
-    def shortfalls(self) -> list[str]:
+    def _shortfalls(self) -> list[str]:
         """Why the case has shown nothing, whatever the judge says of its history: a sentence each."""
         events = self._case.journal.events
         found = shortfalls(measure_faults(events, self._case.run_dir), self._floors)

@@ -18,13 +18,14 @@ state"):
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import Inconclusive, NodeDied, PromiseBroken
 from harness.log_dir import LogDir
 from harness.metadata import PartitionState
 from harness.topic import Topic
@@ -91,7 +92,12 @@ class World:
         self._places |= {(*key, id): log_dir for id, log_dir in places.items()}
 
     def log_dir_failed(self, log_dir: LogDir) -> None:
-        """A log dir failed: its replicas go offline, nothing else changes."""
+        """A log dir failed: its replicas go offline, nothing else changes.
+
+        :raises Inconclusive: the model knows no replica in it, so its failure would show nothing
+        """
+        if log_dir not in self._places.values():
+            raise Inconclusive(f"{log_dir} holds no replica of a known topic; its failure shows nothing")
         self._failed.add(log_dir)
         self._carry_forward()
 
@@ -132,21 +138,34 @@ class World:
     def check(self, timeout_s: float = timeouts.LOG_DIR_FAILURE_S) -> None:
         """Wait until all sources agree with the model.
 
-        :raises PromiseBroken: they don't, with every disagreement last seen
-        :raises NodeDied: a broker ended that should run
+        :raises PromiseBroken: they don't, with every disagreement last seen; or a broker ended by itself, other than
+            by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
+        :raises Inconclusive: no broker is left to ask
         """
+        if len(self._dead) == len(self._cluster.brokers):
+            raise Inconclusive("no broker is left that could be asked for the state of the cluster")
         await_until(
             self.disagreements,
             lambda found: not found,
             timeout_s=timeout_s,
             what="the cluster to be as the KIP promises",
             retry_on=(NoAnswer,),
-            watch=self._cluster.check_nodes,
+            watch=self._check_brokers,
             failure=PromiseBroken,
         )
         self._cluster.journal.write(
             "state.validated", expected={f"{t}-{p}": str(e) for (t, p), e in self._partitions.items()}
         )
+
+    def _check_brokers(self) -> None:
+        for broker in self._cluster.brokers:
+            try:
+                broker.node.check_alive()
+            except NodeDied as error:
+                if broker.node.exit_code() == -signal.SIGKILL:
+                    raise
+                raise PromiseBroken(f"{broker} should go on, wounded or not: {error}") from error
+        self._cluster.check_nodes()
 
     def disagreements(self) -> list[str]:
         """Every difference between the model and a source, now."""

@@ -150,6 +150,8 @@ def _read(
             session.read.format("kafka")
             .option("kafka.bootstrap.servers", bootstrap)
             .option("kafka.isolation.level", isolation)
+            # A damaged record is to be read and judged (each has a CRC-32 of its own), not to end the drain.
+            .option("kafka.check.crcs", "false")
             .option("assign", json.dumps(partitions))
             .option("startingOffsets", "earliest")
             .option("endingOffsets", json.dumps(ends))

@@ -85,15 +85,19 @@ def worst_gap(run_dir: Path, topic: str, start: datetime, end: datetime) -> Gap 
 
 
 def passed(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[int, int]:
-    """How many records of a topic were acked, and how many were handed to live consumers, between two instants."""
+    """How many records were acked, and how many were handed to live consumers, between two instants: in that partition
+    of the topic in which it was fewest, so that a partition at rest isn't made up for by another.
+    """
     since, until = _microseconds(start), _microseconds(end)
     acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
     read = _times(run_dir, "consumed", topic, "read_at", pc.field("role") == "live")
-    counts = [
-        sum(int(np.count_nonzero((times >= since) & (times <= until))) for times in by_partition.values())
-        for by_partition in (acked, read)
-    ]
-    return counts[0], counts[1]
+    nothing = np.empty(0, dtype=np.int64)
+
+    def fewest(by_partition: dict[int, np.ndarray]) -> int:
+        instants = [by_partition.get(partition, nothing) for partition in {*acked, *read}]
+        return min((int(np.count_nonzero((each >= since) & (each <= until))) for each in instants), default=0)
+
+    return fewest(acked), fewest(read)
 
 
 def _microseconds(instant: datetime) -> int:

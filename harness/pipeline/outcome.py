@@ -30,15 +30,8 @@ from confluent_kafka import KafkaError
 
 Outcome = Literal["acked", "failed", "indeterminate"]
 
-_REFUSED_FOR_WHAT_IT_IS = frozenset(
+_NEVER_SENT = frozenset(
     {
-        # The broker looks at the form before it appends (LogValidator). All records of a producer have one form, so
-        # whatever batches they travelled in, every attempt was refused alike.
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.INVALID_RECORD,
-        KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-        KafkaError.INVALID_REQUIRED_ACKS,
-        # Local, before anything is sent.
         KafkaError._KEY_SERIALIZATION,
         KafkaError._VALUE_SERIALIZATION,
     }
@@ -54,6 +47,6 @@ def outcome_of(error: KafkaError | None, *, handed_over: bool = True) -> Outcome
     """
     if error is None:
         return "acked"
-    if not handed_over or error.code() in _REFUSED_FOR_WHAT_IT_IS:
+    if not handed_over or error.code() in _NEVER_SENT:
         return "failed"
     return "indeterminate"

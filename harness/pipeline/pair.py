@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from harness.errors import PipelineError, PromiseBroken
+from harness.errors import JbodError, PipelineError, PromiseBroken
 from harness.pipeline import reserved
 from harness.pipeline.consumer import OUT_OF_RANGE, ConsumerSpec, Isolation, StartAt, consume, resume_at
 from harness.pipeline.control import ABORT, STOP, ControlServer
@@ -174,10 +174,13 @@ class Pair:
             hint=self._why_not_ready,
         )
 
-    def await_count(self, records: int, timeout_s: float = PROGRESS_S) -> Progress:
+    def await_count(
+        self, records: int, timeout_s: float = PROGRESS_S, failure: type[JbodError] = PromiseBroken
+    ) -> Progress:
         """Until this many records in all were acked, and as many read.
 
-        :raises PromiseBroken, PipelineError: as :meth:`await_progress`
+        :param failure: what a time-out means; before any fault it is too little load, not a broken promise
+        :raises PipelineError: a producer died, or the consumer for good
         """
         return await_until(
             lambda: self.progress,
@@ -185,7 +188,7 @@ class Pair:
             timeout_s=timeout_s,
             what=f"{records} records of {self.topic} to be acked and read",
             watch=self.check,
-            failure=PromiseBroken,
+            failure=failure,
             hint=self._standing_still,
         )
 
@@ -201,7 +204,7 @@ class Pair:
         until as many more as make it ``records``: one could have been under way already.
 
         :param after: an instant with a time zone
-        :param partitions: in each of these; None: in any one
+        :param partitions: in each of these; None: in each of the topic's
         :raises PromiseBroken: not within ``timeout_s`` seconds; says how long producer and consumer have stood still
         :raises PipelineError: a producer died, or the consumer for good
         """
@@ -210,8 +213,7 @@ class Pair:
             of_interest = [each for each in progress.partitions if partitions is None or each.partition in partitions]
             acked = [each.acked_sent_at is not None and each.acked_sent_at > after for each in of_interest]
             read = [each.read_sent_at is not None and each.read_sent_at > after for each in of_interest]
-            enough = any if partitions is None else all
-            return enough(acked) and enough(read)
+            return all(acked) and all(read) and bool(of_interest)
 
         where = self.topic if partitions is None else f"{self.topic}, partitions {sorted(partitions)}"
         first = await_until(

@@ -148,15 +148,37 @@ def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) 
     assert "produced" in done.stderr
 
 
+@pytest.fixture(scope="module")
+def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, dict[str, Any]]]:
+    """All live controls in both modes: the exit code, and each case by its id."""
+    code, result = run(tmp_path_factory.mktemp("controls"), "control")
+    return code, {scenario["id"]: scenario for scenario in result["scenarios"]}
+
+
+def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, Any]]]) -> None:
+    assert controls[0] == 1
+
+
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_control_loss_goes_red_with_the_records(tmp_path: Path, mode: str) -> None:
-    code, result = run(tmp_path, f"control/loss-by-unclean-election[{mode}]")
-    scenario = result["scenarios"][0]
-    assert (code, scenario["verdict"]) == (1, "invalid"), scenario
-    verdict = json.loads((Path(scenario["run_dir"]) / "verdict.json").read_text())
-    lost = next(anomaly for anomaly in verdict["anomalies"] if anomaly["kind"] == "lost")
-    assert lost["count"] > 0
-    assert {"producer", "seq", "topic", "partition", "offset"} <= set(lost["examples"][0])
+@pytest.mark.parametrize(
+    ("control", "kind"),
+    [
+        ("unclean-election", "lost"),
+        ("paused-leader", "duplicated"),
+        ("deleted-records", "lost"),
+        ("flipped-byte", "corrupted"),
+    ],
+)
+def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
+    controls: tuple[int, dict[str, dict[str, Any]]], control: str, kind: str, mode: str
+) -> None:
+    red, green = (controls[1][f"control/{control}[{mode}-{word}]"] for word in (kind, "green"))
+    assert green["verdict"] == "valid", green["reason"]
+    assert red["verdict"] == "invalid", red["reason"]
+    verdict = json.loads((Path(red["run_dir"]) / "verdict.json").read_text())
+    found = next(anomaly for anomaly in verdict["anomalies"] if anomaly["kind"] == kind)
+    assert found["count"] > 0
+    assert {"producer", "seq", "topic", "partition", "offset"} <= set(found["examples"][0])
 
 
 def marked(mark: str) -> list[int]:

@@ -1,0 +1,89 @@
+"""What a case comes out as: one verdict from all that happened in it.
+
+Several voices speak of a case: what its phases raised, the judge, the floors of its load, the proofs of its faults. The
+worst wins (:data:`harness.errors.EXIT_PRECEDENCE`), and none can be talked over: a scenario that ignores the judge's
+verdict, or swallows the error of an unproven fault, has it counted here all the same. *Valid* is what is left when the
+scenario ran to its end, was judged, and nobody objects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.case import Case, Outcome
+from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, JbodError
+
+_OUTCOMES: dict[int, Outcome] = {EXIT_INVALID: "invalid", EXIT_INCONCLUSIVE: "unknown"}
+
+
+@dataclass(kw_only=True)
+class Happenings:
+    """What pytest saw of one case.
+
+    :ivar called: the scenario itself ran, and passed
+    :ivar skipped: why it was skipped, if it was
+    :ivar troubles: what set-up, call and teardown raised, in that order
+    """
+
+    called: bool = False
+    skipped: str | None = None
+    troubles: list[BaseException] = field(default_factory=list)
+
+
+def conclude(seen: Happenings, case: Case | None, *, must_be_judged: bool, test_file: Path) -> tuple[Outcome, str]:
+    """The verdict and the reason for it.
+
+    :param case: None where it never began
+    :param must_be_judged: the scenario is nothing without a verdict of the judge
+    :param test_file: an ``assert`` in this file is a promise of the scenario; one elsewhere is the harness's own
+    """
+    voices = [*_raised(seen.troubles, test_file), *(_judged(case) if case else ())]
+    if not voices and seen.skipped is not None:
+        return "skipped", seen.skipped
+    if not voices and not seen.called:
+        voices.append((EXIT_HARNESS, "the scenario itself never ran"))
+    if not voices and must_be_judged and (case is None or case.verdict is None):
+        voices.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
+    if not voices:
+        return "valid", ""
+    code, reason = min(voices, key=lambda voice: EXIT_PRECEDENCE.index(voice[0]))
+    return _OUTCOMES.get(code, "error"), reason
+
+
+def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[int, str]]:
+    """Each error, and what it was raised on top of: an undo that fails must not hide a broken promise."""
+    for trouble in troubles:
+        error: BaseException | None = trouble
+        while error is not None:
+            if error is trouble or isinstance(error, JbodError):
+                yield _code(error, test_file), _text(error)
+            error = error.__context__
+
+
+def _code(error: BaseException, test_file: Path) -> int:
+    if isinstance(error, JbodError):
+        return error.exit_code
+    if isinstance(error, AssertionError):
+        frame = error.__traceback__
+        while frame is not None and frame.tb_next is not None:
+            frame = frame.tb_next
+        if frame is not None and Path(frame.tb_frame.f_code.co_filename) == test_file:
+            return EXIT_INVALID
+    return EXIT_HARNESS
+
+
+def _text(error: BaseException) -> str:
+    known = isinstance(error, JbodError | AssertionError) and str(error).strip()
+    return str(error).strip() if known else f"{type(error).__name__}: {error}"
+
+
+def _judged(case: Case) -> Iterator[tuple[int, str]]:
+    if case.verdict is not None and case.verdict.verdict != "valid":
+        code = EXIT_INVALID if case.verdict.verdict == "invalid" else EXIT_INCONCLUSIVE
+        yield code, "; ".join(case.verdict.reasons)
+    if case.shortfalls:
+        yield EXIT_INCONCLUSIVE, "; ".join(case.shortfalls)
+    for event in case.journal.of_kind("fault.not_proven"):
+        yield EXIT_INCONCLUSIVE, f"{event['fault']} on {event['target']} was not proven to have taken effect"

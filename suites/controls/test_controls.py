@@ -1,0 +1,93 @@
+"""Live controls: clusters on which something really goes wrong, so that the verdict must be red, and its kind named.
+
+They are how the judge is kept honest on real brokers; ``suites/selftest/test_real_runs.py`` runs them and fails where
+one comes out otherwise. The green twin of each is the same with the one thing put right.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from faults.base import injected
+from faults.broker import BrokerKilled, BrokerPaused
+from faults.segment import ByteFlipped
+from faults.targets import leader_of
+from harness.case import Case
+from harness.cluster import Cluster
+from harness.journal import now
+from harness.measure import Floors
+from harness.waiting import let_pass
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery
+from suites.scenario import scenario
+
+UNSAFE = {"acks": "1", "enable.idempotence": False}
+SAFE = {"acks": "all", "enable.idempotence": True}
+NO_FAULT = Floors(faults=0)
+
+
+@scenario(
+    "control/unclean-election",
+    kip=112,
+    plan="control: lost",
+    floors=Floors(during=0),
+    overrides={"unclean.leader.election.enable": "true"},
+)
+@pytest.mark.parametrize("config", [UNSAFE, SAFE], ids=["lost", "green"])
+def test_unclean_election(cluster: Cluster, workload: CaseWorkload, config: dict[str, object]) -> None:
+    """Followers paused, leader killed: with acks=1 what the leader alone had acked is lost, with acks=all nothing."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    leader = leader_of(orders[0])
+    with workload.running(orders, producer_config=config) as pair, ExitStack() as killed:
+        with injected(*map(BrokerPaused, orders[0].followers())) as pause:
+            if config is UNSAFE:
+                pair.await_acked(after=now())
+            else:
+                let_pass(0.5, since=pause.injected_monotonic_s)
+            killed.enter_context(injected(BrokerKilled(leader)))
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("control/paused-leader", kip=112, plan="control: duplicated", floors=Floors(during=0))
+@pytest.mark.parametrize("idempotent", [False, True], ids=["duplicated", "green"])
+def test_paused_leader(cluster: Cluster, workload: CaseWorkload, idempotent: bool) -> None:
+    """The leader is paused for longer than the client waits for an answer: who is not idempotent writes twice."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    config = {"enable.idempotence": idempotent, "socket.timeout.ms": 400, "request.timeout.ms": 400}
+    with workload.running(orders, producer_config=config) as pair:
+        with injected(BrokerPaused(leader_of(orders[0]))) as pause:
+            let_pass(1.2, since=pause.injected_monotonic_s)  # less than a session: it stays the leader
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("control/deleted-records", kip=112, plan="control: lost, vanished", floors=NO_FAULT)
+@pytest.mark.parametrize("told", [False, True], ids=["lost", "green"])
+def test_deleted_records(cluster: Cluster, workload: CaseWorkload, case: Case, told: bool) -> None:
+    """Records are deleted behind the readers' backs: lost, unless the run says that it deleted them itself."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    with workload.running(orders):
+        pass
+    first = orders[0].delete_records(before=50)
+    if told:
+        case.record(deleted_below={"orders": {"0": first}})
+    check_delivery(workload)
+
+
+@scenario("control/flipped-byte", kip=112, plan="control: corrupted", floors=NO_FAULT)
+@pytest.mark.parametrize("mended", [False, True], ids=["corrupted", "green"])
+def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, mended: bool) -> None:
+    """A bit of a record's value flips on the leader's disk: whoever reads it from there gets another record."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    with workload.running(orders):
+        pass
+    leader = leader_of(orders[0])
+    text = f"jbod {workload.run_token} p0 60 ".encode()
+    with injected(ByteFlipped(orders[0].log_dir_on(leader), "orders", 0, text=text)):
+        if not mended:
+            check_delivery(workload)
+    if mended:
+        check_delivery(workload)

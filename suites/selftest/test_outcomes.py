@@ -1,0 +1,104 @@
+"""One verdict from all that happened in a case: the worst voice wins, and none can be talked over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.case import Case, CaseId
+from harness.checkers.verdict import Counts, Verdict, VerdictWord
+from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
+from harness.outcomes import Happenings, conclude
+
+HERE = Path(__file__)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    id = CaseId(id="kip-0/x[zk]", kip=0, plan="", mode="zk", seed=1, nodeid="x")
+    return Case.begin(id, tmp_path, [])
+
+
+def verdict(word: VerdictWord) -> Verdict:
+    return Verdict(run_id="r", verdict=word, counts=Counts(), reasons=() if word == "valid" else (f"so it is {word}",))
+
+
+def concluded(seen: Happenings, case: Case | None, judged: bool = True) -> str:
+    return conclude(seen, case, must_be_judged=judged, test_file=HERE)[0]
+
+
+def test_valid_is_run_to_the_end_judged_and_nobody_objects(case: Case) -> None:
+    case.verdict = verdict("valid")
+    assert conclude(Happenings(called=True), case, must_be_judged=True, test_file=HERE) == ("valid", "")
+
+
+def test_not_judged_is_not_valid(case: Case) -> None:
+    assert concluded(Happenings(called=True), case) == "unknown"
+    assert concluded(Happenings(called=True), case, judged=False) == "valid"
+
+
+@pytest.mark.parametrize("word", ["invalid", "unknown"])
+def test_a_scenario_that_ignores_the_judge_is_not_heard(case: Case, word: VerdictWord) -> None:
+    case.verdict = verdict(word)
+    assert conclude(Happenings(called=True), case, must_be_judged=True, test_file=HERE) == (word, f"so it is {word}")
+
+
+def test_too_little_load_is_unknown_whatever_the_judge_says(case: Case) -> None:
+    case.verdict, case.shortfalls = verdict("valid"), ["3 records were acked"]
+    assert concluded(Happenings(called=True), case) == "unknown"
+    case.verdict = verdict("invalid")
+    assert concluded(Happenings(called=True), case) == "invalid"
+
+
+def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
+    case.verdict = verdict("valid")
+    case.journal.write("fault.not_proven", fault="chmod_000", target="log-dir-1 of broker 1")
+    assert concluded(Happenings(called=True), case) == "unknown"
+
+
+def test_a_case_that_never_ran_is_an_error() -> None:
+    assert concluded(Happenings(), None) == "error"
+
+
+def test_a_skip_is_a_skip_only_where_nothing_went_wrong(case: Case) -> None:
+    assert concluded(Happenings(skipped="no xfs"), None) == "skipped"
+    assert concluded(Happenings(skipped="oh", troubles=[PromiseBroken("lost")]), case) == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("troubles", "word"),
+    [
+        ([PromiseBroken("b")], "invalid"),
+        ([Inconclusive("i")], "unknown"),
+        ([FaultNotProven("f")], "unknown"),
+        ([HarnessError("h")], "error"),
+        ([ValueError("v")], "error"),
+        ([Inconclusive("i"), HarnessError("h")], "error"),
+        ([HarnessError("h"), Inconclusive("i"), PromiseBroken("b")], "invalid"),
+    ],
+)
+def test_the_worst_trouble_decides(case: Case, troubles: list[BaseException], word: str) -> None:
+    assert concluded(Happenings(troubles=troubles), case) == word
+
+
+def test_an_undo_that_fails_does_not_hide_the_broken_promise(case: Case) -> None:
+    def scenario() -> None:
+        try:
+            raise PromiseBroken("the leader stayed")
+        finally:
+            raise OSError("undo failed")
+
+    with pytest.raises(OSError, match="undo failed") as raised:
+        scenario()
+    assert concluded(Happenings(troubles=[raised.value]), case) == "invalid"
+
+
+def test_an_assert_of_the_scenario_is_a_promise_and_one_of_the_harness_is_not(case: Case) -> None:
+    try:
+        assert case is None, "promised"
+    except AssertionError as error:
+        troubles: list[BaseException] = [error]
+    assert concluded(Happenings(troubles=troubles), case) == "invalid"
+    other_file = Path("elsewhere.py")
+    assert conclude(Happenings(troubles=troubles), case, must_be_judged=True, test_file=other_file)[0] == "error"
