@@ -121,6 +121,7 @@ class Case:
             "mode": id.mode,
             "seed": id.seed,
             "nodeid": id.nodeid,
+            "run_token": case.run_token,
             "argv": list(argv),
             "host": {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},
             "started_at": now().isoformat(),
@@ -130,6 +131,11 @@ class Case:
         case.record()
         journal.write("case.started", case=id.id, seed=id.seed)
         return case
+
+    @property
+    def run_token(self) -> str:
+        """What the records of this case say they are of (:mod:`harness.pipeline.record`)."""
+        return self.run_dir.name[-6:]
 
     def record(self, **more: Any) -> None:
         """Add to run.json and write it, whole or not at all."""

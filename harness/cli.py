@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +129,18 @@ def repro(run_dir: Path, **options: str | None) -> int:
 
     run = read_run_json(run_dir)
     try:
-        build, again = run["kafka"], {"mode": run["mode"], "backend": run["backend"], "seed": str(run["seed"])}
-        option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[build["source"]]
-        again[option] = build["version"] if option == "kafka" else build["origin"]
+        again = {"backend": run["backend"], "seed": str(run["seed"]), **_recorded_build(run)}
         selector = run["case"]
     except (KeyError, TypeError) as error:
         raise HarnessError(f"{run_dir}/run.json doesn't say what ran: {error} is missing") from error
     return _run((selector,), options | again)
+
+
+def _recorded_build(run: Mapping[str, Any]) -> dict[str, str]:
+    """The options by which a run.json's Kafka build and mode are chosen again."""
+    build = run["kafka"]
+    option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[build["source"]]
+    return {"mode": run["mode"], option: build["version"] if option == "kafka" else build["origin"]}
 
 
 class _Collector:
@@ -232,6 +237,46 @@ def check(run_dir: Path, spark_master: str | None) -> int:
         Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
     )
     return {"valid": 0, "invalid": 1, "unknown": 2}[verdict.verdict]
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("producer", required=False)
+@click.argument("seq", type=int, required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
+    """Tell what happened to the records of a verdict, or to the one named: when, by whom, and where it is now."""
+    from harness.builds import BuildOptions, Builds
+    from harness.case import read_run_json
+    from harness.distribution import Distribution
+    from harness.explain.run import explain_record, explain_verdict
+    from harness.explain.show import show
+    from harness.versions import Mode
+
+    if (producer is None) != (seq is None):
+        raise UsageError("a record is named by its producer and its seq: jbod explain RUN_DIR p0 17")
+    run = read_run_json(run_dir)
+
+    def distribution() -> Distribution:
+        try:
+            options = _recorded_build(run)
+        except (KeyError, TypeError) as error:
+            raise HarnessError(f"{run_dir}/run.json doesn't say what ran: {error} is missing") from error
+        return Builds.choose(BuildOptions(**options)).of(Mode(options["mode"]))
+
+    with err.status("looking through history, journal, logs and segments"):
+        if producer is not None and seq is not None:
+            stories = [explain_record(run_dir, (producer, seq), distribution)]
+        else:
+            stories = explain_verdict(run_dir, distribution)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "stories": [story.to_json() for story in stories]}, indent=2))
+        return EXIT_VALID
+    for story in stories:
+        show(story, out)
+    if not stories:
+        out.print("the verdict names no record; jbod explain RUN_DIR PRODUCER SEQ tells of any")
+    return EXIT_VALID
 
 
 @cli.command()

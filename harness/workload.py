@@ -15,6 +15,7 @@ from harness.checkers.judge import judge, write_verdict
 from harness.checkers.verdict import Verdict
 from harness.cluster import Cluster
 from harness.errors import Inconclusive, PipelineError, PromiseBroken
+from harness.explain.run import explain_verdict
 from harness.measure import Floors, measure_faults, shortfalls
 from harness.pipeline.pair import Pair, Workload
 from harness.pipeline.session import SparkHandle
@@ -29,11 +30,10 @@ class CaseWorkload:
         self._floors = floors
         self._cluster = cluster
         self._spark = spark
-        self.run_token = case.run_dir.name[-6:]
         self._pipeline = Workload(
             spark,
             case.run_dir,
-            run_token=self.run_token,
+            run_token=case.run_token,
             on_event=lambda kind, **f: case.journal.write(kind, **f),
         )
         self._topics: list[Topic] = []
@@ -76,10 +76,19 @@ class CaseWorkload:
         self._case.enter("judge")
         verdict = judge(self._spark.session(), self._case.run_dir)
         write_verdict(self._case.run_dir, verdict)
+        if verdict.verdict != "valid":
+            self._explain()
         self._case.journal.write("judged", verdict=verdict.verdict, reasons=list(verdict.reasons))
         self._case.verdict, self._case.shortfalls = verdict, self._shortfalls()
         self._case.enter("teardown")
         return verdict
+
+    def _explain(self) -> None:
+        """While the segments are there: what happened to the worst records, and where they are now."""
+        try:
+            explain_verdict(self._case.run_dir, lambda: self._cluster.distribution)
+        except Exception as error:  # the verdict stands, told or not
+            self._case.journal.write("explain.failed", error=f"{type(error).__name__}: {error}")
 
     def _shortfalls(self) -> list[str]:
         """Why the case has shown nothing, whatever the judge says of its history: a sentence each."""

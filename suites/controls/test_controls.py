@@ -79,13 +79,13 @@ def test_deleted_records(cluster: Cluster, workload: CaseWorkload, case: Case, t
 
 @scenario("control/flipped-byte", kip=112, plan="control: corrupted", floors=NO_FAULT)
 @pytest.mark.parametrize("mended", [False, True], ids=["corrupted", "green"])
-def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, mended: bool) -> None:
+def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, case: Case, mended: bool) -> None:
     """A bit of a record's value flips on the leader's disk: whoever reads it from there gets another record."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders):
         pass
     leader = leader_of(orders[0])
-    text = f"jbod {workload.run_token} p0 60 ".encode()
+    text = f"jbod {case.run_token} p0 60 ".encode()
     with injected(ByteFlipped(orders[0].log_dir_on(leader), "orders", 0, text=text)):
         if not mended:
             check_delivery(workload)

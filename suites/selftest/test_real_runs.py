@@ -41,7 +41,7 @@ def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=300,
+        timeout=1200,  # a hang, not a measure
         check=False,
     )
     print(done.stdout)
@@ -179,6 +179,40 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
     found = next(anomaly for anomaly in verdict["anomalies"] if anomaly["kind"] == kind)
     assert found["count"] > 0
     assert {"producer", "seq", "topic", "partition", "offset"} <= set(found["examples"][0])
+
+
+def told(controls: tuple[int, dict[str, dict[str, Any]]], case: str, kind: str) -> dict[str, Any]:
+    """The story of the first record of a kind in a control's run folder."""
+    stories = json.loads((Path(controls[1][f"control/{case}"]["run_dir"]) / "explained.json").read_text())["stories"]
+    found: dict[str, Any] = next(story for story in stories if kind in story["kinds"])
+    return found
+
+
+@pytest.mark.parametrize("mode", ["zk", "kraft"])
+def test_a_lost_record_is_explained(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+    story = told(controls, f"unclean-election[{mode}-lost]", "lost")
+    assert "now on no replica, and at" in story["summary"], story["summary"]
+    assert [replica["copies"] for replica in story["replicas"]] == [[], [], []]
+    timeline = [event["says"] for event in story["timeline"]]
+    acked, truncated = (
+        next(i for i, says in enumerate(timeline) if re.search(pattern, says))
+        for pattern in (r"^acked at orders-0@\d+, when broker \d led in epoch 0", r"Truncating partition orders-0 ")
+    )
+    killed = next(i for i, says in enumerate(timeline) if says.startswith("broker_killed"))
+    assert acked < killed < truncated
+
+
+@pytest.mark.parametrize("mode", ["zk", "kraft"])
+def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(
+    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
+) -> None:
+    deleted = told(controls, f"deleted-records[{mode}-lost]", "lost")
+    assert all(replica["copies"] and replica["log_start"] == 50 for replica in deleted["replicas"])
+    assert "is no copy: deleted, the log starts at 50" in deleted["summary"], deleted["summary"]
+    spoilt = told(controls, f"flipped-byte[{mode}-corrupted]", "corrupted")
+    fits = sorted(copy["crc_fits"] for replica in spoilt["replicas"] for copy in replica["copies"])
+    assert fits == [False, True, True]
+    assert re.search(r"where its checksum doesn't fit on broker \d$", spoilt["summary"]), spoilt["summary"]
 
 
 def marked(mark: str) -> list[int]:

@@ -1,0 +1,99 @@
+"""What a replica's segments hold, by Kafka's own ``DumpLogSegments``: no reader of ours stands between file and word.
+
+One JVM for all segments asked about (0.6 s of CPU and then some 100 MB a second). Its text is stable from 2.0 to 4.3::
+
+    Dumping /…/orders-0/00000000000000000000.log
+    baseOffset: 0 lastOffset: 34 count: 35 … partitionLeaderEpoch: 0 … isvalid: true
+    | offset: 0 CreateTime: 1795255472863 keySize: -1 valueSize: 100 sequence: -1 headerKeys: [] payload: jbod 44a2d2 …
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.distribution import Distribution
+from harness.pipeline.record import header_pattern
+from harness.tools import tool_output
+from harness.versions import Tool
+
+LOOK_S = 120.0
+"""A log of some gigabytes."""
+
+_BATCH = re.compile(r"baseOffset: \d+ .*partitionLeaderEpoch: (?P<epoch>-?\d+) .*isvalid: (?P<valid>\w+)")
+_RECORD = re.compile(r"\|? ?offset: (?P<offset>\d+) .*?(?:payload: (?P<payload>.*))?$")
+
+Name = tuple[str, int]
+"""Producer and seq."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A record in a segment; ``crc_fits`` is what Kafka says of its batch's checksum."""
+
+    offset: int
+    leader_epoch: int
+    segment: str
+    crc_fits: bool
+
+
+@dataclass(kw_only=True)
+class Contents:
+    """What was asked of one replica's folder.
+
+    :ivar copies: of each wanted record
+    :ivar at: whose record lies at each wanted offset that there is; None for one of no producer of ours
+    :ivar first: the first and :ivar last: the last offset of all; None in an empty log
+    """
+
+    copies: dict[Name, list[Copy]] = field(default_factory=dict)
+    at: dict[int, Name | None] = field(default_factory=dict)
+    first: int | None = None
+    last: int | None = None
+
+
+def read_contents(
+    distribution: Distribution,
+    folders: Collection[Path],
+    run_token: str,
+    names: Collection[Name],
+    offsets: Collection[int],
+) -> dict[Path, Contents]:
+    """Look through replicas' folders, all segments of each, for records by name and by offset.
+
+    :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`
+    """
+    found = {folder: Contents() for folder in folders}
+    segments = [str(segment) for folder in folders for segment in sorted(folder.glob("*.log"))]
+    if not segments:
+        return found
+    with tool_output(
+        distribution, Tool.DUMP_LOG, "--print-data-log", "--files", ",".join(segments), timeout_s=LOOK_S
+    ) as lines:
+        for segment, epoch, valid, offset, name in _records(lines, run_token):
+            contents = found[segment.parent]
+            contents.first = offset if contents.first is None else min(contents.first, offset)
+            contents.last = offset if contents.last is None else max(contents.last, offset)
+            if offset in offsets:
+                contents.at[offset] = name
+            if name is not None and name in names:
+                copy = Copy(offset=offset, leader_epoch=epoch, segment=segment.name, crc_fits=valid)
+                contents.copies.setdefault(name, []).append(copy)
+    return found
+
+
+def _records(lines: Iterable[str], run_token: str) -> Iterator[tuple[Path, int, bool, int, Name | None]]:
+    """Every record of a dump: its segment, its batch's leader epoch and validity, its offset and whose it is."""
+    ours = re.compile(header_pattern(run_token))
+    segment, epoch, valid = Path(), -1, True
+    for line in lines:
+        if line.startswith("Dumping "):
+            segment = Path(line.removeprefix("Dumping ").rstrip("\n"))
+        elif batch := _BATCH.match(line):
+            epoch, valid = int(batch["epoch"]), batch["valid"] == "true"
+        elif record := _RECORD.match(line):
+            head = ours.match(record["payload"] or "")
+            name = (head["producer"], int(head["seq"])) if head else None
+            yield segment, epoch, valid, int(record["offset"]), name

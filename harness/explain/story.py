@@ -1,0 +1,307 @@
+"""What happened to a record: one causal story from all sources, in order of time, and where the record is now.
+
+The sources are the run folder's own: the history (sent, acked, read), the journal (leaders and ISRs as the watcher saw
+them, faults, restarts) and the brokers' logs (the few lines by which Kafka says what it did to a partition). Clocks are
+those of one machine, so that times can be put beside each other to the millisecond.
+
+Kept as ``explained.json`` for the worst records of a verdict (:func:`explain_run`), because the segments go with the
+cluster; told again for any record from what is stored (:func:`tell`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from harness.broker_log import BrokerLog
+from harness.explain.records import Facts, Row
+from harness.explain.segments import Copy
+from harness.explain.whereabouts import Replica
+
+EXPLAINED_FILE = "explained.json"
+_LONGEST = 220
+_BEFORE = timedelta(seconds=1)
+_EVER = datetime.min.replace(tzinfo=UTC)
+
+_JOURNAL_SAYS: Mapping[str, str] = {
+    "fault.injecting": "{fault} on {target} begins",
+    "fault.injected": "{fault} on {target} is in force: {evidence}",
+    "fault.undone": "{fault} on {target} is undone",
+    "fault.noticed": "broker {broker} has noticed",
+    "node.started": "{node} is started",
+    "node.stopping": "{node} is told to stop",
+    "node.stopped": "{node} has ended, exit code {exit_code}",
+    "node.killed": "{node} is killed",
+    "node.paused": "{node} is paused",
+    "node.resumed": "{node} is resumed",
+    "producer.died": "producer {producer} died: {error}",
+    "consumer.died": "consumer {consumer} died: {error}",
+    "consumer.restarted": "consumer {consumer} is started again",
+    "cluster.healthy": "every broker, leader and ISR is there",
+    "drain.ended": "drain {consumer} has read all there is, {isolation}",
+    "partition.changed": "{topic}-{partition}: leader {leader}, epoch {leader_epoch}, ISR {isr}, "
+    "offline {offline_replicas}",
+}
+"""The journal's events that may bear on a record, and how they are told. The partition's are those of its own."""
+
+_LOG_SAYS = (
+    r"(Leader|Follower) {tp} .*starts at",
+    r"Truncating (partition {tp}|to offset)",
+    r"Truncating to \d+ has no effect",
+    r"Incremented log start offset",
+    r"Recovering unflushed segment",
+    r"[Cc]orrupt",
+    r"Deleting segment",
+    r"Stopping serving (logs|replicas) in dir",
+    r"Directories \[.*marked offline",
+)
+"""What a broker logs of what it does to a log; ``{tp}`` is the partition. Lines of other partitions are left out."""
+_OF_A_DIR = re.compile(r"Stopping serving|marked offline")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """One thing that happened; ``at`` None where nobody noted when."""
+
+    at: datetime | None
+    source: str
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """One record's story.
+
+    :ivar replicas: None where the segments could not be looked at
+    """
+
+    producer: str
+    seq: int
+    kinds: tuple[str, ...]
+    summary: str
+    timeline: tuple[Event, ...]
+    replicas: tuple[Replica, ...] | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As explained.json has it."""
+        return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return]
+
+
+def tell(run_dir: Path, facts: Facts, kinds: Sequence[str], replicas: Sequence[Replica] | None) -> Story:
+    """One record's story."""
+    journal = list(_journal(run_dir))
+    leader_at = _leader_at(journal, facts)
+    timeline = [*_history(facts, leader_at), *_journal_events(journal, facts), *_log_events(run_dir, facts)]
+    timeline.sort(key=lambda event: event.at or datetime.max.replace(tzinfo=UTC))
+    return Story(
+        producer=facts.name[0],
+        seq=facts.name[1],
+        kinds=tuple(kinds),
+        summary=_summary(facts, leader_at, replicas),
+        timeline=tuple(_from_when_it_mattered(timeline, facts)),
+        replicas=None if replicas is None else tuple(replicas),
+    )
+
+
+# --- the sources ----------------------------------------------------------------------------------------------------
+
+
+def _journal(run_dir: Path) -> Iterator[Row]:
+    """The journal up to the verdict; what comes after (the cluster's end) is no part of any story."""
+    try:
+        lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return  # a run that was cut off
+        if event["kind"] == "judged":
+            return
+        yield event | {"at": datetime.fromisoformat(event["at"])}
+
+
+def _history(facts: Facts, leader_at: Callable[[Row, str], str]) -> Iterator[Event]:
+    if (sent := facts.sent) is not None:
+        group = f" in transaction {sent['transaction']}" if sent["transaction"] else ""
+        yield Event(at=sent["sent_at"], source=sent["producer"], says=f"sent to {_place(sent, False)}{group}")
+        if sent["outcome"] == "acked":
+            says = f"acked at {_place(sent)}{leader_at(sent, 'ended_at')}"
+        else:
+            says = f"{sent['outcome']}: {sent['error']}"
+        if sent["transaction"]:
+            says += f"; the transaction: {sent['transaction_outcome']}"
+        yield Event(at=sent["ended_at"], source=sent["producer"], says=says)
+    for row in facts.reads:
+        other = " WITH ANOTHER CRC-32" if sent is not None and row["crc32"] != sent["crc32"] else ""
+        says = f"read at {_place(row)} by {row['role']} consumer {row['consumer']}, session {row['session']}{other}"
+        yield Event(at=row["read_at"], source=row["consumer"], says=says)
+    for row in facts.others:
+        who = f"{row['producer']} #{row['seq']}" if row["producer"] else "a record of nobody's"
+        if "outcome" in row:
+            says = f"{who} is acked at {_place(row)}{leader_at(row, 'ended_at')}"
+            yield Event(at=row["ended_at"], source=row["producer"], says=says)
+        else:
+            yield Event(at=row["read_at"], source=row["consumer"], says=f"{who} is read at {_place(row)}")
+
+
+def _journal_events(journal: Iterable[Row], facts: Facts) -> Iterator[Event]:
+    partitions = {place[:2] for place in facts.places}
+    for event in journal:
+        pattern = _JOURNAL_SAYS.get(event["kind"])
+        if pattern is None:
+            continue
+        if event["kind"] == "partition.changed" and (event["topic"], event["partition"]) not in partitions:
+            continue
+        yield Event(at=event["at"], source="jbod", says=_short(pattern.format_map(_Lenient(event))))
+
+
+def _log_events(run_dir: Path, facts: Facts) -> Iterator[Event]:
+    names = {f"{place[0]}-{place[1]}" for place in facts.places}
+    if not names:
+        return
+    pattern = re.compile("|".join(_LOG_SAYS).replace("{tp}", f"({'|'.join(map(re.escape, names))})"))
+    own = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-])")
+    for log in sorted(run_dir.glob("brokers/*/broker.log")):
+        who = f"broker {log.parent.name}" if log.parent.name.isdigit() else log.parent.name
+        for line in BrokerLog(log).lines():
+            first = line.text.splitlines()[0]
+            if pattern.search(first) and (own.search(first) or _OF_A_DIR.search(first)):
+                yield Event(at=line.at, source=who, says=_plain(first))
+
+
+def _from_when_it_mattered(timeline: Sequence[Event], facts: Facts) -> Iterator[Event]:
+    """From shortly before the sending on; of what was before, the last that is known of the partition's leader."""
+    sent_at = facts.sent["sent_at"] if facts.sent else min((row["read_at"] for row in facts.reads), default=None)
+    begin = _EVER if sent_at is None else sent_at - _BEFORE
+    before = [event for event in timeline if event.at is not None and event.at < begin]
+    yield from [event for event in before if ": leader " in event.says][-1:]
+    yield from [event for event in timeline if event.at is None or event.at >= begin]
+
+
+# --- what it comes to -----------------------------------------------------------------------------------------------
+
+
+def _leader_at(journal: Iterable[Row], facts: Facts) -> Callable[[Row, str], str]:
+    """Who led a partition at an instant of a row, by the watcher: ", by broker 3 in epoch 0"."""
+    changes = [event for event in journal if event["kind"] == "partition.changed"]
+
+    def words(row: Row, column: str) -> str:
+        if row[column] is None:
+            return ""
+        known = [e for e in changes if (e["topic"], e["partition"]) == (row["topic"], row["partition"])]
+        before = [event for event in known if event["at"] <= row[column]] or known[:1]
+        return f", when broker {before[-1]['leader']} led in epoch {before[-1]['leader_epoch']}" if before else ""
+
+    return words
+
+
+def _summary(facts: Facts, leader_at: Callable[[Row, str], str], replicas: Sequence[Replica] | None) -> str:
+    sent = facts.sent
+    if sent is None:
+        clauses = ["nobody sent it"]
+    elif sent["outcome"] == "acked":
+        clauses = [f"acked at {_place(sent)}{leader_at(sent, 'ended_at')}"]
+    else:
+        clauses = [f"{sent['outcome']} ({sent['error']})"]
+    for role in ("live", "drain"):
+        places = sorted({row["offset"] for row in facts.reads if row["role"] == role})
+        clauses.append(f"read by {role} consumers at {_listed(places)}" if places else f"read by no {role} consumer")
+    if replicas is None:
+        clauses.append("its segments were not looked at: the cluster is gone (--keep-cluster keeps one)")
+    else:
+        clauses.append(_now(replicas))
+    return "; ".join(clauses)
+
+
+def _now(replicas: Sequence[Replica]) -> str:
+    """Where it is now, in words."""
+    holding = [replica for replica in replicas if replica.held]
+    if holding:
+        offsets = sorted({copy.offset for replica in holding for copy in replica.held})
+        text = f"now on {_brokers(holding)} at {_listed(offsets)}"
+        spoilt = [replica for replica in holding if not all(copy.crc_fits for copy in replica.held)]
+        return text + (f", where its checksum doesn't fit on {_brokers(spoilt)}" if spoilt else "")
+    text = "now on no replica"
+    for replica in replicas:
+        if replica.copies:
+            text += f" (what {replica.folder} on broker {replica.broker} has is no copy: {replica.why_no_copy})"
+    instead: dict[tuple[int, str], list[Replica]] = {}
+    for replica in replicas:
+        for what in replica.instead if replica.serves else ():
+            instead.setdefault(what, []).append(replica)
+    for (offset, who), having in instead.items():
+        text += f", and at {offset} lies {who} on {_brokers(having)}"
+    return text
+
+
+def _brokers(replicas: Sequence[Replica]) -> str:
+    ids = sorted({replica.broker for replica in replicas})
+    return f"broker{'s' if len(ids) > 1 else ''} {_listed(ids)}"
+
+
+def _place(row: Row, with_offset: bool = True) -> str:
+    partition = f"{row['topic']}-{row['partition']}" if row["partition"] is not None else row["topic"]
+    return f"{partition}@{row['offset']}" if with_offset and row["offset"] is not None else str(partition)
+
+
+def _listed(items: Iterable[object]) -> str:
+    words = [str(item) for item in dict.fromkeys(items)]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _plain(line: str) -> str:
+    """A log line without its logger and without the folders above a log dir."""
+    return _short(re.sub(r"(?<=dir=)/[^\s,\]]*/", "", re.sub(r" ?\([\w.$]+\)$", "", line)))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+class _Lenient(dict[str, Any]):
+    """For a journal of another version: what it doesn't tell is "?"."""
+
+    def __missing__(self, key: str) -> str:
+        return "?"
+
+
+# --- stored ---------------------------------------------------------------------------------------------------------
+
+
+def write_stories(run_dir: Path, stories: Iterable[Story]) -> Path:
+    """Write explained.json, whole or not at all."""
+    path = run_dir / EXPLAINED_FILE
+    partial = path.with_name(f".{EXPLAINED_FILE}")
+    content = {"schema": 1, "run_id": run_dir.name, "stories": [story.to_json() for story in stories]}
+    partial.write_text(json.dumps(content, indent=1) + "\n")
+    partial.replace(path)
+    return path
+
+
+def stored_replicas(run_dir: Path) -> dict[tuple[str, int], list[Replica]]:
+    """Where the records of explained.json were when their segments were looked at; empty where nobody looked."""
+    try:
+        stories = json.loads((run_dir / EXPLAINED_FILE).read_text())["stories"]
+        return {
+            (story["producer"], story["seq"]): [_replica(each) for each in story["replicas"]]
+            for story in stories
+            if story["replicas"] is not None
+        }
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _replica(stored: Mapping[str, Any]) -> Replica:
+    return Replica(
+        **{key: value for key, value in stored.items() if key not in ("copies", "instead", "offsets")},
+        copies=tuple(Copy(**copy) for copy in stored["copies"]),
+        instead=tuple((offset, who) for offset, who in stored["instead"]),
+        offsets=None if stored["offsets"] is None else (stored["offsets"][0], stored["offsets"][1]),
+    )

@@ -1,0 +1,178 @@
+"""Where records lie now: every replica's folder on every log dir, and whether its broker serves it.
+
+Found from the run folder (each broker's ``server.properties``) and not from the running harness, so that a cluster that
+was kept can be looked at in the same way later. "Now" is when it was looked: right after the verdict, or when ``jbod
+explain`` is called and the cluster still stands. A copy counts only on a log dir that its broker says is online.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.admin import Admin, Refused
+from harness.distribution import Distribution
+from harness.explain.records import Facts
+from harness.explain.segments import Contents, Copy, Name, read_contents
+from harness.wire import Connection, NoAnswer
+
+ONLINE = "online"
+_NOT_PROPER = ("-future", "-delete", "-stray")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replica:
+    """What one folder of one broker has of a record.
+
+    :ivar folder: ``orders-0``; with ``-future``, ``-delete`` or ``-stray`` at its end it is no replica proper
+    :ivar state: of the log dir: "online", its error, or that its broker does not answer
+    :ivar copies: of the record; empty is "not there"
+    :ivar log_start: below it the partition's leader has no records any more (deleted, expired), though a segment may
+        still hold them; None where nobody leads
+    :ivar instead: whose record lies at the offsets where this one was acked or read, where it is another's
+    :ivar offsets: the first and last offset of the log; None of an empty one
+    """
+
+    broker: int
+    log_dir: str
+    folder: str
+    state: str
+    copies: tuple[Copy, ...] = ()
+    instead: tuple[tuple[int, str], ...] = ()
+    offsets: tuple[int, int] | None = None
+    log_start: int | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether it is a replica's own folder on a log dir that is served."""
+        return self.state == ONLINE and not self.folder.endswith(_NOT_PROPER)
+
+    @property
+    def held(self) -> tuple[Copy, ...]:
+        """The copies that are copies: served, and not below the log's start."""
+        return tuple(copy for copy in self.copies if self.serves and copy.offset >= (self.log_start or 0))
+
+    @property
+    def why_no_copy(self) -> str:
+        """Why what is there is not :attr:`held`."""
+        if self.state != ONLINE:
+            return self.state
+        return f"deleted, the log starts at {self.log_start}" if self.serves else "it is no replica of its own"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Broker:
+    """A broker as its server.properties has it."""
+
+    id: int
+    host: str
+    port: int
+    log_dirs: tuple[Path, ...]
+
+
+def brokers_of(run_dir: Path) -> list[_Broker]:
+    """The brokers that a run folder tells of and that have a log dir which is still there."""
+    found = []
+    for path in run_dir.glob("brokers/*/server.properties"):
+        settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
+        if path.parent.name.isdigit() and "log.dirs" in settings:
+            host, _, port = settings["listeners"].split("://")[1].rpartition(":")
+            dirs = tuple(map(Path, settings["log.dirs"].split(",")))
+            found.append(_Broker(id=int(path.parent.name), host=host, port=int(port), log_dirs=dirs))
+    return sorted((b for b in found if any(d.exists() for d in b.log_dirs)), key=lambda broker: broker.id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Folder:
+    """One folder of a partition on one log dir."""
+
+    path: Path
+    partition: tuple[str, int]
+    broker: int
+    state: str
+    log_start: int | None
+
+
+def look(
+    run_dir: Path, distribution: Distribution, run_token: str, records: Sequence[Facts]
+) -> dict[Name, list[Replica]]:
+    """For every record, what every replica of its partitions has of it.
+
+    :raises HarnessError: as :func:`harness.explain.segments.read_contents`
+    """
+    partitions = {place[:2] for facts in records for place in facts.places}
+    brokers = brokers_of(run_dir)
+    starts = _log_starts(brokers, partitions)
+    folders = []
+    for broker in brokers:
+        states = _log_dir_states(broker)
+        for log_dir in broker.log_dirs:
+            state = states.get(log_dir, "its broker does not describe it")
+            for partition in sorted(partitions):
+                folders += [
+                    _Folder(path=p, partition=partition, broker=broker.id, state=state, log_start=starts.get(partition))
+                    for p in _folders(log_dir, *partition)
+                ]
+    offsets = {place[2] for facts in records for place in facts.places if place[2] is not None}
+    names = {facts.name for facts in records}
+    contents = read_contents(distribution, [folder.path for folder in folders], run_token, names, offsets)
+    return {
+        facts.name: [
+            _replica(facts, folder, contents[folder.path])
+            for folder in folders
+            if any(place[:2] == folder.partition for place in facts.places)
+        ]
+        for facts in records
+    }
+
+
+def _log_starts(brokers: Sequence[_Broker], partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Where each partition's log starts, as its leader says; without those that nobody leads."""
+    found = {}
+    for broker in brokers:
+        connection = Connection(broker.host, broker.port)
+        for partition in partitions:
+            with suppress(NoAnswer, Refused):  # it does not lead it
+                found[partition] = Admin(connection).start_offset(*partition)
+        connection.close()
+    return found
+
+
+def _folders(log_dir: Path, topic: str, partition: int) -> list[Path]:
+    """The folders of one partition in a log dir: the replica's own, a future one, one marked for deletion or stray."""
+    try:
+        names = [path for path in log_dir.iterdir() if path.is_dir()]
+    except OSError:
+        return []
+    return sorted(p for p in names if p.name == f"{topic}-{partition}" or p.name.startswith(f"{topic}-{partition}."))
+
+
+def _log_dir_states(broker: _Broker) -> dict[Path, str]:
+    connection = Connection(broker.host, broker.port)
+    try:
+        return {Path(state.path): state.error or ONLINE for state in Admin(connection).describe_log_dirs()}
+    except NoAnswer:
+        return dict.fromkeys(broker.log_dirs, "its broker does not answer")
+    finally:
+        connection.close()
+
+
+def _replica(facts: Facts, folder: _Folder, contents: Contents) -> Replica:
+    offsets = sorted({place[2] for place in facts.places if place[:2] == folder.partition and place[2] is not None})
+    lying = [(offset, contents.at[offset]) for offset in offsets if offset in contents.at]
+    return Replica(
+        broker=folder.broker,
+        log_dir=folder.path.parent.name,
+        folder=folder.path.name,
+        state=folder.state,
+        copies=tuple(contents.copies.get(facts.name, ())),
+        instead=tuple(
+            (offset, "a record that is none of ours" if name is None else f"{name[0]} #{name[1]}")
+            for offset, name in lying
+            if name != facts.name
+        ),
+        offsets=None if contents.first is None or contents.last is None else (contents.first, contents.last),
+        log_start=folder.log_start,
+    )
