@@ -98,7 +98,7 @@ def test_a_story_is_told_in_order_of_time_by_all_sources(run_dir: Path) -> None:
     ]
     assert story.summary == (
         "acked at t-0@2, when broker 1 led in epoch 7; read by no live consumer; read by no drain consumer; its "
-        " segments were not looked at: the cluster is gone (--keep-cluster keeps one)"
+        "segments were not looked at: the cluster is gone (--keep-cluster keeps one)"
     )
 
 
