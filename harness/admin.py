@@ -16,6 +16,7 @@ from kafka.protocol.admin import (
     DeleteTopicsRequest,
     DescribeLogDirsRequest,
     DescribeQuorumRequest,
+    IncrementalAlterConfigsRequest,
 )
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
@@ -25,6 +26,7 @@ from harness.metadata import ClusterState, LogDirState, PartitionState, ReplicaI
 from harness.wire import Connection
 
 _EARLIEST, _LATEST = -2, -1
+_TOPIC, _SET = 2, 0  # a config resource's type; a config operation
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -210,6 +212,31 @@ class Admin:
         got = answer.topics[0].partitions[0]
         _raise_first(f"delete the records of {topic}-{partition} below {before}", [(got.error_code, None)])
         return int(got.low_watermark)
+
+    def set_topic_configs(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Set some of a topic's configs (KIP-339); ZooKeeper mode wants this asked of any broker, KRaft too.
+
+        :raises Refused: with Kafka's error
+        """
+        resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+        answer = self._connection.ask(
+            IncrementalAlterConfigsRequest(
+                resources=[
+                    resource(
+                        resource_type=_TOPIC,
+                        resource_name=topic,
+                        configs=[
+                            resource.AlterableConfig(name=name, config_operation=_SET, value=value)
+                            for name, value in configs.items()
+                        ],
+                    )
+                ],
+                validate_only=False,
+            )
+        )
+        _raise_first(
+            f"set {', '.join(configs)} of {topic}", ((r.error_code, r.error_message) for r in answer.responses)
+        )
 
     def alter_replica_log_dir(self, topic: str, partition: int, log_dir: str) -> None:
         """Move this broker's replica into ``log_dir`` (KIP-113).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from harness.errors import AwaitTimeout
@@ -65,6 +66,10 @@ class Topic:
         self.name = name
         self.cluster = cluster
         self.partitions = tuple(Partition(cluster, name, index) for index in range(partitions))
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Set some of its configs, while it is in use."""
+        self.cluster.live_brokers()[0].admin.set_topic_configs(self.name, configs)
 
     def __getitem__(self, index: int) -> Partition:
         return self.partitions[index]

@@ -21,10 +21,13 @@ from harness.measure import Floors
 from harness.waiting import let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
+from suites.model import World
 from suites.scenario import scenario
 
 UNSAFE = {"acks": "1", "enable.idempotence": False}
 SAFE = {"acks": "all", "enable.idempotence": True}
+# A request a record, and each again as soon as it is refused.
+ONE_BY_ONE = {"batch.num.messages": 1, "linger.ms": 0, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}
 NO_FAULT = Floors(faults=0)
 
 
@@ -60,6 +63,26 @@ def test_paused_leader(cluster: Cluster, workload: CaseWorkload, idempotent: boo
     with workload.running(orders, producer_config=config) as pair:
         with injected(BrokerPaused(leader_of(orders[0]))) as pause:
             let_pass(1.2, since=pause.injected_monotonic_s)  # less than a session: it stays the leader
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("control/not-enough-replicas", kip=112, plan="control: reordered", floors=Floors(during=0))
+@pytest.mark.parametrize("idempotent", [False, True], ids=["reordered", "green"])
+def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempotent: bool) -> None:
+    """One of several requests in flight is refused, the next is not: who is not idempotent sends the first again."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    several = {} if idempotent else {"enable.idempotence": False, "max.in.flight.requests.per.connection": 100}
+    with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=300) as pair:
+        with injected(BrokerKilled(orders[0].followers()[0])) as killed:
+            world.broker_gone(killed.broker)
+            world.check()
+            for _ in range(12):
+                orders.configure({"min.insync.replicas": "3"})  # of which two are left
+                let_pass(0.2)
+                orders.configure({"min.insync.replicas": "1"})
+                pair.await_acked(after=now())
         pair.await_progress(after=now())
     check_delivery(workload)
 

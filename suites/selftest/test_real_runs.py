@@ -165,6 +165,7 @@ def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, 
     [
         ("unclean-election", "lost"),
         ("paused-leader", "duplicated"),
+        ("not-enough-replicas", "reordered"),
         ("deleted-records", "lost"),
         ("flipped-byte", "corrupted"),
     ],
