@@ -7,8 +7,8 @@ Corners that the contract leaves open, and how they are judged here:
 * What is not one of ours has no name; two such reads are of the same record if all that was read of them (producer,
   seq, CRC-32) is the same.
 * A record of ours that is read in a topic that it was not sent to is a phantom there: nobody sent it to that topic.
-  So is one that was not acked and is read in another partition than the one that it was sent to, where that is known
-  (for an acked one there is `misplaced`).
+  So is one that was acked at no known offset and is read in another partition than the one that it was sent to, where
+  that is known (for one that was, there is `misplaced`).
 * A consumer that read with both isolations is asked only for what read_committed shows. A phantom belongs to no
   transaction, so everybody should see it. A record of an indeterminate transaction that only read_uncommitted drains
   have need not have been shown to a read_committed consumer; a read_uncommitted one is shown all that is in the log.
@@ -25,7 +25,7 @@ import numpy as np
 
 from harness.checkers.delivery import Delivery
 from harness.checkers.findings import Findings, offset_findings
-from harness.checkers.rows import ABORTED, ACKED, IN_DOUBT, NONE, Flags, Ints, Rows, joint_key
+from harness.checkers.rows import ABORTED, IN_DOUBT, NONE, Flags, Ints, Rows, joint_key
 
 
 def check_places(delivery: Delivery) -> Iterator[Findings]:
@@ -77,7 +77,7 @@ def _phantoms(rows: Rows) -> Flags:
     ours = np.flatnonzero(~result)
     of = rows.record[ours]
     other_topic = log.tid[sent.tp[of]] != log.tid[reads.tp[ours]]
-    other_partition = (sent.outcome[of] != ACKED) & log.known[sent.tp[of]] & (sent.tp[of] != reads.tp[ours])
+    other_partition = (sent.off[of] == NONE) & log.known[sent.tp[of]] & (sent.tp[of] != reads.tp[ours])
     result[ours] = other_topic | other_partition
     return result
 

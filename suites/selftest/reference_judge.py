@@ -222,7 +222,7 @@ class Reference:
         row = self.record(read)
         if row is None or row["topic"] != read["topic"]:
             return True
-        return row["outcome"] != "acked" and row["partition"] not in (None, read["partition"])
+        return self.ack(row) is None and row["partition"] not in (None, read["partition"])
 
     def conflicting(self) -> int:
         names = defaultdict(set)

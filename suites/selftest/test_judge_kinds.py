@@ -400,6 +400,14 @@ def nobody_sent_it_to_that_partition(s: Story) -> None:
     s.read(0, 1, by="drain", partition=1)
 
 
+@shows("invalid", phantom=1)
+def it_was_acked_without_an_offset_and_lies_in_another_partition(s: Story) -> None:
+    s.send(0, 0)
+    s.send(1, partition=0, outcome="acked")
+    s.drain(0)
+    s.read(0, 1, by="drain", partition=1)
+
+
 @shows("invalid", conflicting_offset=1)
 def two_acks_at_one_offset(s: Story) -> None:
     acked(s, 2)
