@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from harness.broker import Broker
 from harness.case import Case
@@ -17,7 +18,9 @@ from harness.cluster import Cluster
 from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.explain.run import explain_verdict
 from harness.measure import Floors, measure_faults, shortfalls
-from harness.pipeline.pair import Pair, Workload
+from harness.pipeline.drain import await_stable
+from harness.pipeline.pair import OPEN_TRANSACTION_S, Pair, Workload
+from harness.pipeline.producer import Transactions
 from harness.pipeline.session import SparkHandle
 from harness.topic import Topic
 
@@ -38,17 +41,24 @@ class CaseWorkload:
         )
         self._topics: list[Topic] = []
         self._pair: Pair | None = None
+        self._in_transactions = False
 
     @contextmanager
-    def running(self, topic: Topic, *, via: Broker | None = None, **settings: object) -> Iterator[Pair]:
+    def running(
+        self, topic: Topic, *, via: Broker | None = None, transactional: Transactions | None = None, **settings: object
+    ) -> Iterator[Pair]:
         """A producer and a live consumer run on the topic inside the block; both get through before it begins.
 
         :param via: the only broker that the clients are told of (default: all)
+        :param transactional: as :meth:`harness.pipeline.pair.Workload.running` has it; aborts follow the case's seed
         :param settings: passed on to :meth:`harness.pipeline.pair.Workload.running`
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
         self._topics.append(topic)
         self._case.verdict = None
+        if transactional is not None:
+            self._in_transactions = True
+            settings["transactional"] = replace(transactional, seed=self._case.id.seed)
         phase = self._case.phase
         self._case.enter("load")
         with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
@@ -63,14 +73,21 @@ class CaseWorkload:
     def drain_and_judge(self) -> Verdict:
         """Heal-check, drain every topic that a pair ran on, and judge the whole history; writes verdict.json.
 
-        :raises PromiseBroken: the cluster, all faults undone, does not become healthy
+        Drained in both isolations if a pair had transactions. By then they must all have ended: one that stays open
+        holds read_committed readers back for ever, and loses no record that the judge could miss.
+
+        :raises PromiseBroken: the cluster, all faults undone, does not become healthy, or a transaction stays open
         :raises Inconclusive: the drain failed
         """
         self._case.enter("recover")
         self._cluster.await_healthy(failure=PromiseBroken)
         self._case.enter("drain")
         try:
-            self._pipeline.drain(self._cluster.bootstrap, self._cluster.end_offsets(self._topics))
+            ends = stable = self._cluster.end_offsets(self._topics)
+            if self._in_transactions:
+                stable = await_stable(self._cluster.bootstrap, ends, OPEN_TRANSACTION_S)
+                self._pipeline.drain(self._cluster.bootstrap, ends, isolation="read_committed")
+            self._pipeline.drain(self._cluster.bootstrap, ends)
         except PipelineError as error:
             raise Inconclusive(f"nobody could read the logs to their end: {error}") from error
         self._case.enter("judge")
@@ -81,6 +98,12 @@ class CaseWorkload:
         self._case.journal.write("judged", verdict=verdict.verdict, reasons=list(verdict.reasons))
         self._case.verdict, self._case.shortfalls = verdict, self._shortfalls()
         self._case.enter("teardown")
+        held_back = [f"{t}-{p} at {stable[t, p]} of {end}" for (t, p), end in ends.items() if stable[t, p] < end]
+        if held_back:
+            raise PromiseBroken(
+                f"a transaction is still open {OPEN_TRANSACTION_S:.0f} s after healing, and holds read_committed "
+                f"readers back: {', '.join(held_back)}"
+            )
         return verdict
 
     def _explain(self) -> None:

@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,12 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from harness.errors import PipelineError
+from harness.errors import AwaitTimeout, PipelineError
 from harness.pipeline.consumer import CONSUMER_CONFIG, Isolation
 from harness.pipeline.history import CONSUMED, DRAINED, HistoryWriter, table_dir
 from harness.pipeline.record import header_pattern
 from harness.pipeline.tasks import last_line
+from harness.waiting import await_until
 
 ATTEMPTS = 3
 _QUERY_S = 10.0
@@ -110,6 +112,31 @@ def drain(
         f"the drain failed {ATTEMPTS} times, the last time: {last_line(error)}; is every partition led, and reachable "
         f"at {bootstrap}?"
     ) from error
+
+
+def await_stable(bootstrap: str, ends: Ends, timeout_s: float) -> dict[tuple[str, int], int]:
+    """Wait until a read_committed reader can get to these ends, and return how far it can: to the ends, or less where a
+    transaction is still open (or nobody leads) when the time is over.
+
+    A commit that has returned is not enough: the coordinator has it in its own log then, and the partition's leader
+    hears of it afterwards (WriteTxnMarkers).
+    """
+    seen: dict[tuple[str, int], int] = {}
+
+    def short() -> list[tuple[str, int]]:
+        seen.update({where: min(end, stable) for where, end, stable in _reachable(bootstrap, ends, "read_committed")})
+        return [where for where, end in ends.items() if seen[where] < end]
+
+    with suppress(AwaitTimeout):
+        await_until(
+            short,
+            lambda found: not found,
+            timeout_s=timeout_s,
+            what="all transactions to end",
+            poll_s=0.2,
+            retry_on=(PipelineError,),
+        )
+    return {where: seen.get(where, end) for where, end in ends.items()}
 
 
 def _reachable(bootstrap: str, ends: Ends, isolation: Isolation) -> list[tuple[tuple[str, int], int, int]]:

@@ -2,8 +2,10 @@
 
 A new leader within a second may still mean half a minute without an acknowledgement. So the gap of a fault is the
 longest stretch of its window in which nothing was acked, or nothing read, by partition: on a topic as a whole, the
-partitions that nothing happened to would fill the gap. Resolution is that of the recorded times: microseconds for
-acknowledgements (a client's ``linger.ms`` and the pause between two records are in it), some 10 ms for reads.
+partitions that nothing happened to would fill the gap. For the same reason live consumers of both isolations, where
+there are both, are looked at one by one: what holds a read_committed reader back is not seen by the other. Resolution
+is that of the recorded times: microseconds for acknowledgements (a client's ``linger.ms`` and the pause between two
+records are in it), some 10 ms for reads.
 
 Reads Parquet with pyarrow alone: it is asked for while a run is on, where a Spark job would cost more than the answer.
 """
@@ -56,16 +58,16 @@ def gaps(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[Gap
     """
     since, until = _microseconds(start), _microseconds(end)
     acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
-    read = _times(run_dir, "consumed", topic, "read_at", pc.field("role") == "live")
+    read = _read(run_dir, topic)
     nothing = np.empty(0, dtype=np.int64)
     return tuple(
         Gap(
             topic=topic,
             partition=partition,
             produce_s=max_gap_s(acked.get(partition, nothing), since, until),
-            consume_s=max_gap_s(read.get(partition, nothing), since, until),
+            consume_s=max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read),
         )
-        for partition in sorted({*acked, *read})
+        for partition in sorted({*acked, *(partition for by_partition in read for partition in by_partition)})
     )
 
 
@@ -86,22 +88,31 @@ def worst_gap(run_dir: Path, topic: str, start: datetime, end: datetime) -> Gap 
 
 def passed(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[int, int]:
     """How many records were acked, and how many were handed to live consumers, between two instants: in that partition
-    of the topic in which it was fewest, so that a partition at rest isn't made up for by another.
+    of the topic in which it was fewest, so that a partition at rest isn't made up for by another; and of consumers of
+    both isolations, by the one that was handed fewer.
     """
     since, until = _microseconds(start), _microseconds(end)
     acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
-    read = _times(run_dir, "consumed", topic, "read_at", pc.field("role") == "live")
+    read = _read(run_dir, topic)
+    partitions = {partition for by_partition in (acked, *read) for partition in by_partition}
     nothing = np.empty(0, dtype=np.int64)
 
     def fewest(by_partition: dict[int, np.ndarray]) -> int:
-        instants = [by_partition.get(partition, nothing) for partition in {*acked, *read}]
+        instants = [by_partition.get(partition, nothing) for partition in partitions]
         return min((int(np.count_nonzero((each >= since) & (each <= until))) for each in instants), default=0)
 
-    return fewest(acked), fewest(read)
+    return fewest(acked), min(fewest(by_partition) for by_partition in read)
 
 
 def _microseconds(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(microseconds=1)
+
+
+def _read(run_dir: Path, topic: str) -> list[dict[int, np.ndarray]]:
+    """When live consumers were handed records, by partition, for each isolation that those of the topic have."""
+    live, committed = pc.field("role") == "live", pc.field("isolation") == "read_committed"
+    each = [_times(run_dir, "consumed", topic, "read_at", live & which) for which in (committed, ~committed)]
+    return [by_partition for by_partition in each if by_partition] or [{}]
 
 
 def _times(run_dir: Path, table: TableName, topic: str, column: str, which: pc.Expression) -> dict[int, np.ndarray]:

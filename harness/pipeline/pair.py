@@ -8,34 +8,36 @@
     workload.drain(bootstrap, {("orders", 0): 5120, …})
 
 :class:`Workload` is one a run: one Spark session, one control server, one history. :class:`Pair` supervises its
-tasks: a consumer that dies is started again where the history says that it was; a producer that dies is not (its
-records would be sent anew under other numbers), and its pair fails.
+tasks: a consumer that dies is started again (:mod:`harness.pipeline.live`); a producer that dies is not (its records
+would be sent anew under other numbers), and its pair fails. Of several live consumers a pair says what holds for all:
+where the slowest stands.
 """
 
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from harness.errors import JbodError, PipelineError, PromiseBroken
 from harness.pipeline import reserved
-from harness.pipeline.consumer import OUT_OF_RANGE, ConsumerSpec, Isolation, StartAt, consume, resume_at
+from harness.pipeline.consumer import ConsumerSpec, Isolation, StartAt
 from harness.pipeline.control import ABORT, STOP, ControlServer
-from harness.pipeline.drain import Drained, drain
-from harness.pipeline.producer import ProducerSpec, produce
+from harness.pipeline.drain import Drained, await_stable, drain
+from harness.pipeline.live import LiveConsumer, OnEvent
+from harness.pipeline.producer import ProducerSpec, Transactions, produce
 from harness.pipeline.record import SMALLEST_RECORD_BYTES, check_words
 from harness.pipeline.session import SparkHandle
 from harness.pipeline.tasks import SparkTask
+from harness.pipeline.transactional import produce_in_transactions
 from harness.waiting import await_until
 
 START_S = 60.0
@@ -44,17 +46,14 @@ PROGRESS_S = 60.0
 """A few of the client's own request time-outs."""
 CATCH_UP_S = 60.0
 """The consumer reads what was acked before the producer stopped."""
+OPEN_TRANSACTION_S = 30.0
+"""A coordinator aborts what its producer left: ``transaction.timeout.ms`` (10 s here), found out each
+``transaction.abort.timed.out.transaction.cleanup.interval.ms`` (10 s)."""
 _BEYOND_FLUSH_S = 15.0
-MAX_RESTARTS = 20
+ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
+"""As live consumers have them: the first one always, the second one with transactions."""
 
 ClientConfig = Mapping[str, str | int | float | bool]
-
-
-class OnEvent(Protocol):
-    """Where events go: the journal's ``write``."""
-
-    def __call__(self, kind: str, **fields: Any) -> object:
-        """Note one event."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class PartitionProgress:
     acked_sent_at: datetime | None
     """When the newest record that was acked had been handed to the client."""
     read_end: int
-    """The next offset that the live consumer reads."""
+    """The next offset that a live consumer reads."""
     read_sent_at: datetime | None
     """When the newest record that was read had been handed to the client, rounded down to the millisecond."""
 
@@ -82,22 +81,29 @@ class Progress:
     in_flight: int
     read: int
     restarts: int
-    """How often the live consumer was started again."""
+    """How often a live consumer was started again."""
     acked_at: datetime | None
     """The newest acknowledgement."""
     read_at: datetime | None
     """The newest read."""
     partitions: tuple[PartitionProgress, ...]
+    committed: int = 0
+    """Transactions, as are the next two."""
+    aborted: int = 0
+    unresolved: int = 0
+    """Indeterminate transactions."""
 
     def __str__(self) -> str:
+        transactions = f"{self.committed} committed, {self.aborted} aborted, {self.unresolved} indeterminate"
         return (
             f"{self.acked} acked, {self.failed} failed, {self.indeterminate} indeterminate, {self.in_flight} in "
             f"flight, {self.read} read, consumer restarted {self.restarts} times"
+            + (f", transactions: {transactions}" if self.committed + self.aborted + self.unresolved else "")
         )
 
 
 class Pair:
-    """One or more producers and one live consumer at work on one topic. Made by :meth:`Workload.running`."""
+    """Producers and live consumers, one or more of each, at work on one topic. Made by :meth:`Workload.running`."""
 
     def __init__(
         self,
@@ -105,27 +111,27 @@ class Pair:
         server: ControlServer,
         on_event: OnEvent,
         producers: list[ProducerSpec],
-        consumer: ConsumerSpec,
+        consumers: list[ConsumerSpec],
     ) -> None:
         self._session = session
         self._server = server
         self._on_event = on_event
         self._specs = producers
-        self._began = consumer
-        self._consumer = consumer
-        self._restarts = 0
-        self._read_before = 0
+        self._began = consumers[0]
         self._broken: str | None = None
         self._ending = False  # producers may end
-        self._aborting = False  # the consumer may die
-        self._stop_at: dict[int, int] | None = None
-        self._consumer_done = threading.Event()
-        self._lock = threading.Lock()
+        self._aborting = False  # producers may die
         self._producers = [
-            SparkTask(self._session, server, spec.producer, partial(produce, spec), on_end=self._producer_ended)
+            SparkTask(
+                self._session,
+                server,
+                spec.producer,
+                partial(produce_in_transactions if spec.transactions else produce, spec),
+                on_end=self._producer_ended,
+            )
             for spec in producers
         ]
-        self._consumer_task = self._start_consumer()
+        self._consumers = [LiveConsumer(session, server, on_event, spec) for spec in consumers]
 
     @property
     def topic(self) -> str:
@@ -138,29 +144,32 @@ class Pair:
         return tuple(spec.producer for spec in self._specs)
 
     @property
-    def consumer(self) -> str:
-        """The live consumer's name in the history."""
-        return self._began.consumer
+    def consumers(self) -> tuple[str, ...]:
+        """The live consumers' names in the history."""
+        return tuple(consumer.name for consumer in self._consumers)
 
     @property
     def progress(self) -> Progress:
         """Where the pair stands, as the tasks last reported."""
         sent = [task.channel.progress or {} for task in self._producers]
-        read = self._consumer_task.channel.progress or {}
+        ended = [report.get("transactions", {}) for report in sent]
         return Progress(
             acked=sum(report.get("acked", 0) for report in sent),
             failed=sum(report.get("failed", 0) for report in sent),
             indeterminate=sum(report.get("indeterminate", 0) for report in sent),
             in_flight=sum(report.get("in_flight", 0) for report in sent),
-            read=self._read_before + read.get("read", 0),
-            restarts=self._restarts,
+            read=min(consumer.read for consumer in self._consumers),
+            restarts=sum(consumer.restarts for consumer in self._consumers),
             acked_at=_instant(max((report.get("newest_ack_at", 0) for report in sent), default=0)),
-            read_at=_instant(read.get("newest_read_at", 0)),
-            partitions=tuple(self._partition(partition, sent, read) for partition in self._began.starts),
+            read_at=_instant(min(consumer.report.get("newest_read_at", 0) for consumer in self._consumers)),
+            partitions=tuple(self._partition(partition, sent) for partition in self._began.starts),
+            committed=sum(counts.get("committed", 0) for counts in ended),
+            aborted=sum(counts.get("aborted", 0) for counts in ended),
+            unresolved=sum(counts.get("indeterminate", 0) for counts in ended),
         )
 
     def await_ready(self, timeout_s: float = START_S) -> Progress:
-        """Until both tasks run and a first record was acked and read.
+        """Until all tasks run and a first record was acked and read.
 
         :raises PipelineError: a producer died, or the time is over; says which tasks never ran
         """
@@ -200,8 +209,8 @@ class Pair:
         records: int = 100,
         partitions: Collection[int] | None = None,
     ) -> Progress:
-        """Until a record that was sent after this instant was acked, and one that was sent after it was read; and then
-        until as many more as make it ``records``: one could have been under way already.
+        """Until a record that was sent after this instant was acked, and one that was sent after it was read by every
+        live consumer; and then until as many more as make it ``records``: one could have been under way already.
 
         :param after: an instant with a time zone
         :param partitions: in each of these; None: in each of the topic's
@@ -225,7 +234,16 @@ class Pair:
             failure=PromiseBroken,
             hint=self._standing_still,
         )
-        return self.await_count(max(first.acked, first.read) + records - 1, timeout_s)
+        return await_until(
+            lambda: self.progress,
+            # Each by itself: a read_committed consumer never reads as many as were acked.
+            lambda progress: min(progress.acked - first.acked, progress.read - first.read) >= records - 1,
+            timeout_s=timeout_s,
+            what=f"{records - 1} more records of {self.topic} to be acked and read",
+            watch=self.check,
+            failure=PromiseBroken,
+            hint=self._standing_still,
+        )
 
     def await_acked(self, after: datetime, timeout_s: float = PROGRESS_S) -> Progress:
         """Until a record that was sent after this instant was acked, read or not: where followers are away, an
@@ -245,20 +263,23 @@ class Pair:
 
     def check(self) -> None:
         """Raise PipelineError if a producer died, or the consumer for good."""
-        if self._broken is not None:
-            raise PipelineError(self._broken)
+        for broken in (self._broken, *(consumer.broken for consumer in self._consumers)):
+            if broken is not None:
+                raise PipelineError(broken)
 
     def stop(self) -> Progress:
-        """End in good order: every record sent is settled, then the consumer reads up to all that was acked.
+        """End in good order: every record sent is settled, then the consumers read up to all that was acked.
 
         Bounded: what is under way after the client's ``message.timeout.ms`` is purged and indeterminate, and a
-        consumer that is not there in :data:`CATCH_UP_S` is ended and the journal says so (``consumer.behind``). May be
-        called twice.
+        consumer that is not there in :data:`CATCH_UP_S` is ended and the journal says so (``consumer.behind``). A
+        read_committed consumer can't read past a transaction that is open: one that is still open after
+        :data:`OPEN_TRANSACTION_S` is journaled (``transaction.open``), and the consumer ends before it. May be called
+        twice.
 
         :raises PipelineError: a producer died before, or the consumer for good
         """
         self.check()
-        if self._consumer_done.is_set():
+        if all(consumer.done.is_set() for consumer in self._consumers):
             return self.progress
         self._ending = True
         self._on_event("pair.stopping", topic=self.topic)
@@ -270,12 +291,14 @@ class Pair:
                 task.end()
         self._settle()
         acked = {each.partition: each.acked_end for each in self.progress.partitions}
-        with self._lock:
-            self._stop_at = acked
-            self._consumer_task.channel.send(STOP, at=acked)
-        if not self._consumer_done.wait(CATCH_UP_S):
-            reached = {each.partition: each.read_end for each in self.progress.partitions}
-            self._on_event("consumer.behind", consumer=self.consumer, topic=self.topic, read=reached, acked=acked)
+        for consumer in self._consumers:
+            consumer.stop(self._stable(acked) if consumer.spec.isolation == "read_committed" else acked)
+        ends_at = time.monotonic() + CATCH_UP_S
+        for consumer in self._consumers:
+            if not consumer.done.wait(max(0.0, ends_at - time.monotonic())):
+                reached = {partition: consumer.read_end(partition) for partition in acked}
+                self._on_event("consumer.behind", consumer=consumer.name, topic=self.topic, read=reached, acked=acked)
+        if not all(consumer.done.is_set() for consumer in self._consumers):
             self.abort()
         self._on_event("pair.stopped", topic=self.topic, progress=str(self.progress))
         self.check()
@@ -283,9 +306,8 @@ class Pair:
 
     def abort(self) -> None:
         """End all tasks now; what is not settled is written down as indeterminate. May be called twice."""
-        with self._lock:  # or a consumer might be started again just now
-            self._ending = self._aborting = True
-            tasks = [*self._producers, self._consumer_task]
+        self._ending = self._aborting = True
+        tasks = [*self._producers, *(consumer.let_die() for consumer in self._consumers)]
         for task in tasks:
             task.channel.send(ABORT)
         for task in tasks:
@@ -296,14 +318,16 @@ class Pair:
         for producer, rows in reserved.settle(self._began.run_dir, self.producers).items():
             self._on_event("producer.settled", producer=producer, indeterminate=rows)
 
-    def _start_consumer(self) -> SparkTask:
-        return SparkTask(
-            self._session,
-            self._server,
-            self._consumer.task,
-            partial(consume, self._consumer),
-            on_end=self._consumer_ended,
-        )
+    def _stable(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """These ends, or what an open transaction leaves of them."""
+        if not any(spec.transactions for spec in self._specs):
+            return dict(ends)
+        wanted = {(self.topic, partition): end for partition, end in ends.items()}
+        reachable = await_stable(self._began.bootstrap, wanted, OPEN_TRANSACTION_S)
+        stable = {partition: offset for (_, partition), offset in reachable.items()}
+        if stable != ends:
+            self._on_event("transaction.open", topic=self.topic, stable=stable, acked=ends)
+        return stable
 
     def _producer_ended(self, task: SparkTask) -> None:
         if task.error is None and self._ending:
@@ -313,47 +337,19 @@ class Pair:
         if not self._aborting:
             self._broken = f"producer {task.name} died: {error}"
 
-    def _consumer_ended(self, task: SparkTask) -> None:
-        with self._lock:
-            if self._aborting or (task.error is None and self._stop_at is not None):
-                self._consumer_done.set()
-                return
-            error = task.error or "ended though nobody had told it to"
-            self._on_event("consumer.died", consumer=self.consumer, session=self._consumer.session, error=error)
-            if self._restarts >= MAX_RESTARTS:
-                self._broken = f"consumer {self.consumer} died {MAX_RESTARTS + 1} times, the last time: {error}"
-                self._consumer_done.set()
-                return
-            try:
-                starts = resume_at(self._began.run_dir, self.consumer, self._began.starts)
-                self._restarts += 1
-                self._read_before = sum(start.position for start in starts.values())
-                self._consumer = replace(
-                    self._began, session=self._restarts, starts=starts, within_log=OUT_OF_RANGE in error
-                )
-                self._consumer_task = self._start_consumer()
-            except Exception as failure:
-                self._broken = f"consumer {self.consumer} died ({error}) and can't be started again: {failure}"
-                self._consumer_done.set()
-                return
-            offsets = {partition: start.offset for partition, start in starts.items()}
-            self._on_event("consumer.restarted", consumer=self.consumer, session=self._restarts, offsets=offsets)
-            if self._stop_at is not None:
-                self._consumer_task.channel.send(STOP, at=self._stop_at)
-
-    def _partition(self, partition: int, sent: list[dict[str, Any]], read: dict[str, Any]) -> PartitionProgress:
+    def _partition(self, partition: int, sent: list[dict[str, Any]]) -> PartitionProgress:
         acked = [report.get("partitions", {}).get(str(partition), (0, 0)) for report in sent]
-        read_end, read_sent_at = read.get("partitions", {}).get(str(partition), (0, 0))
         return PartitionProgress(
             partition=partition,
             acked_end=max((end for end, _ in acked), default=0),
             acked_sent_at=_instant(max((sent_at for _, sent_at in acked), default=0)),
-            read_end=read_end,
-            read_sent_at=_instant(read_sent_at),
+            read_end=min(consumer.read_end(partition) for consumer in self._consumers),
+            read_sent_at=_instant(min(consumer.read_sent_at(partition) for consumer in self._consumers)),
         )
 
     def _why_not_ready(self) -> str:
-        waiting = [task.name for task in [*self._producers, self._consumer_task] if not task.channel.connected]
+        tasks = [*self._producers, *(consumer.task for consumer in self._consumers)]
+        waiting = [task.name for task in tasks if not task.channel.connected]
         if not waiting:
             return self._standing_still()
         context = self._session.sparkContext
@@ -370,7 +366,7 @@ class Pair:
         says = []
         for who, did, at, tasks in (
             ("producer", "acked", progress.acked_at, self._producers),
-            ("consumer", "read", progress.read_at, [self._consumer_task]),
+            ("consumer", "read", progress.read_at, [consumer.task for consumer in self._consumers]),
         ):
             stood = "has not begun" if at is None else f"has stood still for {(now - at).total_seconds():.1f} s"
             errors = sorted({(task.channel.progress or {}).get("last_error") or "" for task in tasks} - {""})
@@ -407,13 +403,14 @@ class Workload:
         rate_per_s: float | None = 1000.0,
         record_bytes: int = 100,
         keys: int | None = None,
-        isolation: Isolation = "read_uncommitted",
+        transactional: Transactions | None = None,
         producer_config: ClientConfig | None = None,
         consumer_config: ClientConfig | None = None,
         start_timeout_s: float = START_S,
     ) -> Iterator[Pair]:
         """A pair at work on this topic; given when its first record was acked and read.
 
+        The live consumer reads everything (read_uncommitted); with transactions there are two, one of each isolation.
         Leaving the block ends it in good order (:meth:`Pair.stop`), leaving it by an exception at once.
 
         :param bootstrap: Kafka addresses, ``host:port[,host:port…]``; some may be dead
@@ -421,8 +418,9 @@ class Workload:
         :param rate_per_s: records a second of each producer; None is as fast as they go
         :param record_bytes: the size of a record's value, at least 64
         :param keys: how many different keys the records have in turn; None: no keys
-        :param isolation: of the live consumer
-        :param producer_config: over :data:`harness.pipeline.producer.PRODUCER_CONFIG`
+        :param transactional: the producers send in transactions, as this says
+        :param producer_config: over :data:`harness.pipeline.producer.PRODUCER_CONFIG` (and, with transactions,
+            :data:`harness.pipeline.transactional.TRANSACTION_CONFIG`)
         :param consumer_config: over :data:`harness.pipeline.consumer.CONSUMER_CONFIG`
         :raises PipelineError: Spark ran the tasks not, or a producer died
         """
@@ -446,20 +444,24 @@ class Workload:
                     record_bytes=record_bytes,
                     keys=keys,
                     config=dict(producer_config or {}),
+                    transactions=transactional,
                 )
                 for _ in range(producers)
             ],
-            ConsumerSpec(
-                consumer=f"c{next(self._consumer_numbers)}",
-                session=0,
-                run_dir=self._run_dir,
-                run_token=self._run_token,
-                bootstrap=bootstrap,
-                topic=topic,
-                starts={partition: StartAt() for partition in range(partitions)},
-                isolation=isolation,
-                config=dict(consumer_config or {}),
-            ),
+            [
+                ConsumerSpec(
+                    consumer=f"c{next(self._consumer_numbers)}",
+                    session=0,
+                    run_dir=self._run_dir,
+                    run_token=self._run_token,
+                    bootstrap=bootstrap,
+                    topic=topic,
+                    starts={partition: StartAt() for partition in range(partitions)},
+                    isolation=isolation,
+                    config=dict(consumer_config or {}),
+                )
+                for isolation in (ISOLATIONS if transactional else ISOLATIONS[:1])
+            ],
         )
         try:
             pair.await_ready(start_timeout_s)
@@ -467,7 +469,7 @@ class Workload:
                 "pair.ready",
                 topic=topic,
                 producers=pair.producers,
-                consumer=pair.consumer,
+                consumers=pair.consumers,
                 after_s=round(time.monotonic() - began_at, 3),
             )
             yield pair

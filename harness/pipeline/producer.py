@@ -10,13 +10,14 @@ numbers to lists, no more; a fresh set of lists goes to the recorder's thread te
 
 from __future__ import annotations
 
+import random
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -64,9 +65,34 @@ _FLAT_OUT_BLOCK = 50_000
 _FLAT_OUT_BURST = 500
 # At the end in good order: the longest a record can be under way, and then some.
 FLUSH_S = 65.0
-_ABORT_FLUSH_S = 1.0
-_PURGE_S = 5.0
+ABORT_FLUSH_S = 1.0
+PURGE_S = 5.0
 _NO_OFFSET = -1
+
+
+TransactionOutcome = Literal["committed", "aborted", "indeterminate"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transactions:
+    """How a transactional producer (:mod:`harness.pipeline.transactional`) groups its records."""
+
+    records: int = 50
+    """Records of one transaction; one that meets an error, and the last one, may be shorter."""
+    abort_every: int | None = 5
+    """One of so many is aborted on purpose, which one the seed decides; None: none is."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.records < 1 or (self.abort_every is not None and self.abort_every < 2):
+            raise ValueError(f"a transaction has a record at least, and one of two at most is aborted: {self}")
+
+    def aborts(self, producer: str, number: int) -> bool:
+        """Whether this producer aborts its transaction of this number on purpose."""
+        if self.abort_every is None:
+            return False
+        group, place = divmod(number, self.abort_every)
+        return random.Random(f"{self.seed}/{producer}/{group}").randrange(self.abort_every) == place
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +113,16 @@ class ProducerSpec:
     config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Client settings over :data:`PRODUCER_CONFIG`."""
     flush_s: float = FLUSH_S
+    transactions: Transactions | None = None
+    """None: no transactions."""
 
 
 @dataclass(slots=True)
-class _Settled:
+class Settled:
     """Records whose fate is known, as columns of one length; ``errors`` by index, for the few that have one."""
 
+    transaction: tuple[str, TransactionOutcome] | None = None
+    """The one that all of them were sent in, and how it ended."""
     next_seq: int = 0
     in_flight: int = 0
     seqs: list[int] = field(default_factory=list)
@@ -108,13 +138,13 @@ def produce(spec: ProducerSpec, invitation: Invitation, _: Iterable[Any]) -> Ite
     claim(spec.run_dir, spec.producer)
     link = DriverLink(invitation)
     try:
-        _Producing(spec, link).run()
+        Producing(spec, link).run()
     finally:
         link.close()
     yield spec.producer
 
 
-class _Pace:
+class Pace:
     """How many records are due on a schedule of so many a second."""
 
     def __init__(self, rate_per_s: float | None) -> None:
@@ -144,7 +174,9 @@ class _Pace:
         return min(0.01, max(0.0, self._began_at + self._counted / self._rate - time.monotonic()))
 
 
-class _Producing:
+class Producing:
+    """The task's work, without transactions."""
+
     def __init__(self, spec: ProducerSpec, link: DriverLink) -> None:
         self._spec = spec
         self._link = link
@@ -160,30 +192,31 @@ class _Producing:
         self._padding = record.padding_to(spec.record_bytes)
         self._block = _FLAT_OUT_BLOCK if spec.rate_per_s is None else max(100, int(spec.rate_per_s * _RESERVE_S))
         self._seq = 0
-        self._settled = _Settled()
+        self._settled = Settled()
         self._fatal: KafkaError | None = None
         self._clients = 0
         self._counts: dict[Outcome, int] = {"acked": 0, "failed": 0, "indeterminate": 0}
         self._partitions: dict[int, tuple[int, int]] = {}
         self._newest_ack_at = 0
         self._last_error = ""
+        self._transactions: dict[TransactionOutcome, int] = {"committed": 0, "aborted": 0, "indeterminate": 0}
         self._client = self._new_client()
         self._recorder = Recorder(spec.run_dir, "produced", spec.producer, self._rows)
 
     def run(self) -> None:
         """Send until told to stop; on return every record sent has its row on disk."""
-        pace = _Pace(self._spec.rate_per_s)
+        pace = Pace(self._spec.rate_per_s)
         handed_over_at = time.monotonic()
         while self._link.command is None and not self._link.driver_gone.is_set():
             pace.sent(self._send(pace.due()))
-            self._client.poll(pace.rest_s())  # sleeps until a report comes, and not past the next record's time
+            self._poll(pace.rest_s())  # sleeps until a report comes, and not past the next record's time
             if time.monotonic() - handed_over_at >= HAND_OVER_S:
                 self._hand_over()
                 handed_over_at = time.monotonic()
             if self._fatal is not None:
                 self._settle_all(0.0)
                 self._client, self._fatal = self._new_client(), None
-        self._settle_all(_ABORT_FLUSH_S if self._aborted() else self._spec.flush_s)
+        self._settle_all(ABORT_FLUSH_S if self._aborted() else self._spec.flush_s)
         unsettled = len(self._client)
         self._hand_over()
         self._recorder.close()
@@ -207,7 +240,7 @@ class _Producing:
             try:
                 send(topic, value, record.key_of(seq, keys), record.partition_of(seq, keys, partitions), report)
             except BufferError:  # not handed over: the same record is next again
-                self._client.poll(0.01)
+                self._poll(0.01)
                 return seq - first
             except KafkaException as error:
                 self._refuse(seq, sent_at, crc32, error.args[0])
@@ -217,23 +250,22 @@ class _Producing:
     def _new_client(self) -> Producer:
         """A client; another one only after a fatal error, which no client survives."""
         self._clients += 1
-        return Producer(
-            {**PRODUCER_CONFIG, **self._spec.config, "bootstrap.servers": self._spec.bootstrap, "error_cb": self._hear}
-        )
+        return Producer({**self._config(), "bootstrap.servers": self._spec.bootstrap, "error_cb": self._hear})
+
+    def _config(self) -> Mapping[str, Any]:
+        return {**PRODUCER_CONFIG, **self._spec.config}
 
     def _settle(self, seq: int, sent_at: int, crc32: int, error: KafkaError | None, message: Message) -> None:
         """The delivery report."""
-        rows = self._settled
         if error is not None:
-            rows.errors[len(rows.seqs)] = (outcome_of(error), error.name())
+            self._settle_as(seq, sent_at, crc32, outcome_of(error), error.name())
             if error.fatal() or error.code() == KafkaError._FATAL:
                 self._fatal = error
-            rows.offsets.append(_NO_OFFSET)
-        else:
-            offset = message.offset()
-            # None: acknowledged, and the broker did not say where; it knew the record from an earlier attempt
-            # (librdkafka's implicit acks, DUPLICATE_SEQUENCE_NUMBER).
-            rows.offsets.append(_NO_OFFSET if offset is None else offset)
+            return
+        rows, offset = self._settled, message.offset()
+        # None: acknowledged, and the broker did not say where; it knew the record from an earlier attempt (librdkafka's
+        # implicit acks, DUPLICATE_SEQUENCE_NUMBER).
+        rows.offsets.append(_NO_OFFSET if offset is None else offset)
         rows.seqs.append(seq)
         rows.sent_at.append(sent_at)
         rows.crc32.append(crc32)
@@ -241,27 +273,46 @@ class _Producing:
 
     def _refuse(self, seq: int, sent_at: int, crc32: int, error: KafkaError) -> None:
         """The client did not take the record."""
+        self._settle_as(seq, sent_at, crc32, outcome_of(error, handed_over=False), error.name())
+        if error.fatal():
+            self._fatal = error
+
+    def _settle_as(self, seq: int, sent_at: int, crc32: int, outcome: Outcome, error: str) -> None:
+        """A record that was not acked; ``sent_at`` 0 is unknown."""
         rows = self._settled
-        rows.errors[len(rows.seqs)] = (outcome_of(error, handed_over=False), error.name())
+        rows.errors[len(rows.seqs)] = (outcome, error)
         rows.offsets.append(_NO_OFFSET)
         rows.seqs.append(seq)
         rows.sent_at.append(sent_at)
         rows.crc32.append(crc32)
         rows.ended_at.append(time.time_ns() // 1000)
-        if error.fatal():
-            self._fatal = error
+
+    def _poll(self, timeout_s: float) -> None:
+        """Serve reports. A fatal error is raised here, by the client's error callback, in place of being told there."""
+        try:
+            self._client.poll(timeout_s)
+        except KafkaException as error:
+            self._hear(error.args[0])
+
+    def _flush(self, timeout_s: float) -> None:
+        """Serve reports until there are no more to come. Not by the client's own ``flush``: it goes on calling back
+        after a fatal error was raised, and what is called then dies of it (SystemError).
+        """
+        ends_at = time.monotonic() + timeout_s
+        while len(self._client) and (rest_s := ends_at - time.monotonic()) > 0:
+            self._poll(rest_s)
 
     def _settle_all(self, flush_s: float) -> None:
         """Until each record has its delivery report: flush for so long, then purge what is left."""
         ends_at = time.monotonic() + flush_s
         while len(self._client) and time.monotonic() < ends_at:
-            self._client.flush(HAND_OVER_S)
+            self._flush(HAND_OVER_S)
             self._hand_over()
             if self._aborted():
-                ends_at = min(ends_at, time.monotonic() + _ABORT_FLUSH_S)
+                ends_at = min(ends_at, time.monotonic() + ABORT_FLUSH_S)
         if len(self._client):
             self._client.purge()
-            self._client.flush(_PURGE_S)
+            self._flush(PURGE_S)
 
     def _hear(self, error: KafkaError) -> None:
         """Errors of no single record: connections lost and the like. Noted, not acted on, unless fatal."""
@@ -271,14 +322,17 @@ class _Producing:
 
     def _hand_over(self) -> None:
         """Give the recorder what was settled since the last time."""
-        settled, self._settled = self._settled, _Settled()
+        settled, self._settled = self._settled, Settled()
         settled.next_seq, settled.in_flight = self._seq, len(self._client)
         self._recorder.add(settled)
 
-    def _rows(self, settled: _Settled) -> pa.Table:
+    def _rows(self, settled: Settled) -> pa.Table:
         """In the recorder's thread: rows of ``history/produced``; counts and publishes progress."""
         spec = self._spec
         count = len(settled.seqs)
+        transaction, transaction_outcome = settled.transaction or (None, None)
+        if transaction_outcome is not None and count:
+            self._transactions[transaction_outcome] += 1
         seqs = np.array(settled.seqs, dtype=np.int64)
         offsets = np.array(settled.offsets, dtype=np.int64)
         sent_at = np.array(settled.sent_at, dtype=np.int64)
@@ -309,6 +363,7 @@ class _Producing:
                 "in_flight": settled.in_flight,
                 "newest_ack_at": self._newest_ack_at,
                 "partitions": {str(partition): ends for partition, ends in self._partitions.items()},
+                "transactions": self._transactions,
                 "clients": self._clients,
                 "last_error": self._last_error,
             }
@@ -327,10 +382,10 @@ class _Producing:
                 "outcome": outcomes,
                 "error": errors,
                 "crc32": pa.array(settled.crc32, pa.int64()),
-                "sent_at": pa.array(sent_at).cast(timestamp),
+                "sent_at": pa.array(sent_at, mask=sent_at == 0).cast(timestamp),
                 "ended_at": pa.array(settled.ended_at, pa.int64()).cast(timestamp),
-                "transaction": pa.nulls(count, pa.string()),
-                "transaction_outcome": pa.nulls(count, pa.string()),
+                "transaction": pa.repeat(pa.scalar(transaction, pa.string()), count),
+                "transaction_outcome": pa.repeat(pa.scalar(transaction_outcome, pa.string()), count),
             },
             schema=PRODUCED,
         )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipeline.gaps import gaps, max_gap_s, worst_gap
+from harness.pipeline.gaps import gaps, max_gap_s, passed, worst_gap
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -49,11 +49,11 @@ def produced(outcome: str, partition: int, seconds: list[float]) -> pa.Table:
     return pa.Table.from_pylist(rows, PRODUCED)
 
 
-def consumed(role: str, partition: int, seconds: list[float]) -> pa.Table:
+def consumed(role: str, partition: int, seconds: list[float], isolation: str = "read_committed") -> pa.Table:
     rows = [
         dict.fromkeys(CONSUMED.names)
         | {"consumer": "c0", "role": role, "position": seq, "session": 0, "topic": "t", "partition": partition}
-        | {"offset": seq, "isolation": "read_committed", "read_at": at(second)}
+        | {"offset": seq, "isolation": isolation, "read_at": at(second)}
         for seq, second in enumerate(seconds)
     ]
     return pa.Table.from_pylist(rows, CONSUMED)
@@ -72,6 +72,15 @@ def test_gaps_are_told_by_partition_and_count_acks_and_live_reads_only(tmp_path:
     worst = worst_gap(tmp_path, "t", at(1.0), at(10.0))
     assert worst is not None
     assert (worst.produce_s, worst.consume_s, worst.partition) == (5.5, 9.0, 1)
+
+
+def test_what_holds_one_isolation_back_is_not_hidden_by_the_other(tmp_path: Path) -> None:
+    reader = HistoryWriter(tmp_path, "consumed", "c0-0")
+    reader.write(consumed("live", 0, [1.0, 2.0, 3.0, 4.0], "read_uncommitted"))
+    reader.write(consumed("live", 0, [1.0, 3.9, 4.0]))
+    (gap,) = gaps(tmp_path, "t", at(1.0), at(4.0))
+    assert gap.consume_s == 2.9
+    assert passed(tmp_path, "t", at(1.0), at(4.0)) == (0, 3)
 
 
 def test_a_gap_of_50_ms_is_told_apart(tmp_path: Path) -> None:

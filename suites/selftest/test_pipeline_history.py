@@ -86,6 +86,16 @@ def test_reserved_records_without_a_row_become_indeterminate(tmp_path: Path) -> 
     }
 
 
+def test_reserved_records_keep_their_transactions(tmp_path: Path) -> None:
+    replace(RESERVATION, transactions=[(2, "p0-t1"), (5, "p0-t2"), (8, "p0-t3")]).write(tmp_path)
+    HistoryWriter(tmp_path, "produced", "p0").write(acked(0, 2, 3, 4))
+    assert settle(tmp_path) == {"p0": 6}
+    added = {row["seq"]: row for row in stored(tmp_path, "produced") if row["error"] == ERROR}
+    told = {seq: row["transaction"] for seq, row in added.items()}
+    assert told == {1: "p0-seq1"} | dict.fromkeys((5, 6, 7), "p0-t2") | dict.fromkeys((8, 9), "p0-t3")
+    assert {row["transaction_outcome"] for row in added.values()} == {"indeterminate"}
+
+
 def test_settling_twice_adds_nothing(tmp_path: Path) -> None:
     RESERVATION.write(tmp_path)
     assert settle(tmp_path) == {"p0": 10}
