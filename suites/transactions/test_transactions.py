@@ -1,0 +1,96 @@
+"""Transactions through a log-dir failure: whole or not at all, whatever fails in the middle of one.
+
+A transaction is spread over two logs, the partition's and the coordinator's (``__transaction_state``), so there are two
+leaders to lose. The producer commits and aborts all the time; one live consumer reads what is committed, another one
+everything, and so do two drains afterwards. What is promised (KIP-98, "Transactional guarantees"): a read_committed
+consumer is handed all records of a committed transaction and none of an aborted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from faults.base import injected
+from faults.log_dir import Chmod000
+from faults.targets import follower_of, leader_of
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.errors import Inconclusive
+from harness.journal import now
+from harness.measure import Floors
+from harness.pipeline.producer import Transactions
+from harness.topic import Partition, Topic
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_noticed
+from suites.model import World
+from suites.scenario import scenario
+
+# Ten transactions under the fault, two of them aborted on purpose.
+RECORDS = 500
+FLOORS = Floors(during=300)
+# A record that waits for followers when a log dir fails is not answered before its time-out, whoever leads by then
+# (README, "Findings"). For a transaction's marker that is request.timeout.ms of the broker. For a record of the
+# coordinator's log it is transaction.timeout.ms (10 s here), and then the coordinator goes on at the next turn of its
+# TransactionMarkerChannelManager's thread: with nothing else to do, one each request.timeout.ms. By default, 30 s.
+OVERRIDES = {"request.timeout.ms": "3000"}
+
+
+@scenario(
+    "transactions/leader-log-dir",
+    kip=112,
+    plan="2) Log directory failure discovered on leader during runtime, under transactions",
+    floors=FLOORS,
+    overrides=OVERRIDES,
+)
+def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The log dir of the partition's leader fails while transactions run: each stays whole."""
+    state, orders = create_topics(cluster)
+    check_stay_whole(cluster, workload, state, orders, orders[0], leader_of)
+
+
+@scenario(
+    "transactions/coordinator-log-dir",
+    kip=112,
+    plan="2), 3) Log directory failure during runtime, of the transaction coordinator's log",
+    floors=FLOORS,
+    overrides=OVERRIDES,
+)
+@pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
+def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
+    """A log dir with the transaction coordinator's log fails while transactions run: each ends, and stays whole."""
+    state, orders = create_topics(cluster)
+    check_stay_whole(cluster, workload, state, orders, state[0], role)
+
+
+def create_topics(cluster: Cluster) -> tuple[Topic, Topic]:
+    """The coordinator's topic and the producer's, each on log dirs of its own."""
+    state = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
+    orders = cluster.create_topic("orders")
+    for broker in cluster.brokers:
+        if state[0].log_dir_on(broker) == orders[0].log_dir_on(broker):
+            raise Inconclusive(f"{broker} has {state[0]} and {orders[0]} on one log dir")
+    return state, orders
+
+
+def check_stay_whole(
+    cluster: Cluster,
+    workload: CaseWorkload,
+    state: Topic,
+    orders: Topic,
+    struck: Partition,
+    role: Callable[[Partition], Broker],
+) -> None:
+    """With transactions on ``orders``, one replica's log dir fails; they go on, and all that they left is judged."""
+    world = World(cluster, state, orders)
+    victim = role(struck)
+    log_dir = struck.log_dir_on(victim)
+    with workload.running(orders, transactional=Transactions()) as pair:
+        with injected(Chmod000(log_dir)) as fault:
+            world.log_dir_failed(log_dir)
+            world.check()
+            check_noticed(fault)
+            pair.await_progress(after=now(), records=RECORDS)
+        victim.restart()
+    check_delivery(workload)
