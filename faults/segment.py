@@ -1,20 +1,80 @@
 """Bytes of a log segment are changed on disk, as bit rot, a firmware bug or a stray write would.
 
-One byte of one record's value, far from its header, so that the record can still be told apart and its own checksum no
-longer fits. Kafka's brokers don't look at a batch's CRC when they serve it; consumers may. The bytes change in the page
-cache, from which a broker serves what was written lately.
+Few bytes, far from what is checked, so that brokers go on serving the segment and readers get something else than was
+written. They change in the page cache, from which a broker serves what was written lately.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from abc import abstractmethod
+from collections.abc import Sequence
 
 from faults.base import Fault
 from harness.log_dir import LogDir
 
+# org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8 each).
+_ABORTED_BYTES = 34
+_ABORTED_PRODUCER_END = 10
 
-class ByteFlipped(Fault):
+
+class _BitsFlipped(Fault):
+    """The lowest bit of some bytes of a file of a replica's first segment."""
+
+    def __init__(self, log_dir: LogDir, topic: str, partition: int, suffix: str) -> None:
+        super().__init__(log_dir.broker)
+        self._file = log_dir.replica_dir(topic, partition) / f"{0:020d}.{suffix}"
+        self._was = b""
+        self._at: Sequence[int] = ()
+        self._token: int | None = None
+
+    @abstractmethod
+    def find(self, content: bytes) -> Sequence[int]:
+        """Which bytes, rising; none where the file isn't as it should be."""
+
+    @property
+    def target(self) -> str:
+        """The file and the broker."""
+        return f"{self._file.parent.name}/{self._file.name} of {self.broker}"
+
+    def break_it(self) -> None:
+        """Flip the bits."""
+        content = self._file.read_bytes() if self._file.exists() else b""
+        self._at = self.find(content)
+        if not self._at:
+            return
+        first = self._at[0]
+        self._was = content[first : self._at[-1] + 1]
+        flipped = bytearray(self._was)
+        for at in self._at:
+            flipped[at - first] ^= 1
+        self._token = self.broker.undo_log.will("bytes", path=str(self._file), at=first, hexadecimal=self._was.hex())
+        with self._file.open("r+b") as file:
+            file.seek(first)
+            file.write(flipped)
+
+    def proof(self) -> str | None:
+        """The file reads otherwise in each of these places, to the broker's own user."""
+        if not self._at:
+            return None
+        first = self._at[0]
+        argv = ["od", "-An", "-v", "-tx1", f"-j{first}", f"-N{len(self._was)}", str(self._file)]
+        seen = bytes.fromhex(self.broker.node.run_as_user(argv).stdout)
+        if len(seen) != len(self._was) or any(seen[at - first] == self._was[at - first] for at in self._at):
+            return None
+        more = f", and {len(self._at) - 1} more" if len(self._at) > 1 else ""
+        return f"byte {first} is 0x{seen[0]:02x}, was 0x{self._was[0]:02x}{more}"
+
+    def mend(self) -> None:
+        """Write the bytes back."""
+        if self._token is not None:
+            self.broker.undo_log.undo(self._token)
+
+
+class ByteFlipped(_BitsFlipped):
     """One bit in the value of one record of a replica's first segment.
+
+    Far from the record's header, so that the record can still be told apart and its own checksum no longer fits.
+    Kafka's brokers don't look at a batch's CRC when they serve it; consumers may.
 
     :param text: what the record's value begins with; must be in the segment once
     :param into: how many bytes behind that the flipped byte lies
@@ -23,45 +83,27 @@ class ByteFlipped(Fault):
     name = "byte_flipped"
 
     def __init__(self, log_dir: LogDir, topic: str, partition: int, *, text: bytes, into: int = 8) -> None:
-        super().__init__(log_dir.broker)
-        self._segment = log_dir.replica_dir(topic, partition) / f"{0:020d}.log"
+        super().__init__(log_dir, topic, partition, "log")
         self._text = text
         self._into = into
-        self._at: int | None = None
-        self._token: int | None = None
-        self._was = b""
 
-    @property
-    def target(self) -> str:
-        """The segment and the broker."""
-        return f"{self._segment.parent.name}/{self._segment.name} of {self.broker}"
-
-    def break_it(self) -> None:
-        """Flip the lowest bit."""
-        content = self._segment.read_bytes()
-        if content.count(self._text) == 1:
-            self._at = content.index(self._text) + len(self._text) + self._into
-            self._was = content[self._at : self._at + 1]
-            self._token = self.broker.undo_log.will(
-                "bytes", path=str(self._segment), at=self._at, hexadecimal=self._was.hex()
-            )
-            _write(self._segment, self._at, bytes([self._was[0] ^ 1]))
-
-    def proof(self) -> str | None:
-        """The file reads otherwise, to the broker's own user."""
-        if self._at is None:
-            return None
-        argv = ["od", "-An", "-tx1", f"-j{self._at}", "-N1", str(self._segment)]
-        seen = self.broker.node.run_as_user(argv).stdout.strip()
-        return f"byte {self._at} is 0x{seen}, was 0x{self._was.hex()}" if seen and seen != self._was.hex() else None
-
-    def mend(self) -> None:
-        """Write the byte back."""
-        if self._token is not None:
-            self.broker.undo_log.undo(self._token)
+    def find(self, content: bytes) -> Sequence[int]:
+        """One byte behind the text."""
+        return [content.index(self._text) + len(self._text) + self._into] if content.count(self._text) == 1 else []
 
 
-def _write(path: Path, at: int, content: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(content)
+class AbortsMisattributed(_BitsFlipped):
+    """The index of aborted transactions of a replica's first segment names other producers than those that aborted.
+
+    A read_committed consumer drops what is aborted by this index alone, which the leader sends along with the records;
+    it has no checksum.
+    """
+
+    name = "aborts_misattributed"
+
+    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
+        super().__init__(log_dir, topic, partition, "txnindex")
+
+    def find(self, content: bytes) -> Sequence[int]:
+        """The last byte of each entry's producer id."""
+        return range(_ABORTED_PRODUCER_END - 1, len(content), _ABORTED_BYTES)

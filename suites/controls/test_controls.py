@@ -12,12 +12,13 @@ import pytest
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
-from faults.segment import ByteFlipped
+from faults.segment import AbortsMisattributed, ByteFlipped
 from faults.targets import leader_of
 from harness.case import Case
 from harness.cluster import Cluster
 from harness.journal import now
 from harness.measure import Floors
+from harness.pipeline.producer import Transactions
 from harness.waiting import let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
@@ -110,6 +111,21 @@ def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, case: Case, mend
     leader = leader_of(orders[0])
     text = f"jbod {case.run_token} p0 60 ".encode()
     with injected(ByteFlipped(orders[0].log_dir_on(leader), "orders", 0, text=text)):
+        if not mended:
+            check_delivery(workload)
+    if mended:
+        check_delivery(workload)
+
+
+@scenario("control/misattributed-aborts", kip=112, plan="control: aborted_read", floors=NO_FAULT)
+@pytest.mark.parametrize("mended", [False, True], ids=["aborted_read", "green"])
+def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool) -> None:
+    """The leader's index of aborted transactions names another producer: who asks for committed records gets all."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    with workload.running(orders, transactional=Transactions()) as pair:
+        pair.await_progress(after=now(), records=300)  # one of five transactions, of 50 records each, is aborted
+    leader = leader_of(orders[0])
+    with injected(AbortsMisattributed(orders[0].log_dir_on(leader), "orders", 0)):
         if not mended:
             check_delivery(workload)
     if mended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
+from faults.segment import AbortsMisattributed
 from harness.broker_user import broker_user
 from harness.errors import FaultNotProven
 from harness.journal import Journal
@@ -95,3 +97,24 @@ def test_undo_twice_is_undo_once(log_dir: LogDir, fault_type: type[LogDirFault])
     log_dir.path.chmod(0o700)
     fault.undo()
     assert log_dir.path.stat().st_mode & 0o777 == 0o700
+
+
+ABORTED = struct.Struct(">hqqqq")  # version, producer id, first, last and last stable offset
+
+
+@pytest.mark.parametrize("entries", [1, 3])
+def test_aborts_are_laid_to_another_producer_and_given_back(log_dir: LogDir, entries: int) -> None:
+    folder = log_dir.replica_dir("t", 0)
+    folder.mkdir()
+    index = folder / f"{0:020d}.txnindex"
+    before = b"".join(ABORTED.pack(0, 7, n * 10, n * 10 + 5, n * 10) for n in range(entries))
+    index.write_bytes(before)
+    with injected(AbortsMisattributed(log_dir, "t", 0)):
+        told = list(ABORTED.iter_unpack(index.read_bytes()))
+        assert told == [(0, 6, n * 10, n * 10 + 5, n * 10) for n in range(entries)]
+    assert index.read_bytes() == before
+
+
+def test_without_an_abort_there_is_none_to_lay_to_another(log_dir: LogDir) -> None:
+    with pytest.raises(FaultNotProven), injected(AbortsMisattributed(log_dir, "t", 0)):
+        pass

@@ -168,6 +168,7 @@ def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, 
         ("not-enough-replicas", "reordered"),
         ("deleted-records", "lost"),
         ("flipped-byte", "corrupted"),
+        ("misattributed-aborts", "aborted_read"),
     ],
 )
 def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
