@@ -56,6 +56,11 @@ class Broker:
         self.stop()
         self.start()
 
+    def use_log_dirs(self, *log_dirs: LogDir) -> None:
+        """Have only these in its ``log.dirs`` from its next start on."""
+        self.log_dirs = log_dirs
+        self.node.configure({"log.dirs": ",".join(str(log_dir.path) for log_dir in log_dirs)})
+
     @property
     def is_alive(self) -> bool:
         """Whether its process runs."""

@@ -15,7 +15,7 @@ from harness import class_data, timeouts
 from harness.broker import Broker
 from harness.broker_user import broker_user
 from harness.distribution import Distribution
-from harness.errors import AwaitTimeout, JbodError
+from harness.errors import AwaitTimeout, JbodError, PromiseBroken
 from harness.journal import Journal
 from harness.metadata import ClusterState
 from harness.nodes.base import Node, NodeSpec
@@ -68,10 +68,13 @@ class Cluster:
             ZooKeeperQuorum(work_dir=work_dir, port=self._ports.take())
             if spec.mode is Mode.ZK
             else KRaftQuorum(
-                work_dir=work_dir, port=self._ports.take(), bootstrap_checkpoint=bootstrap_checkpoint(distribution)
+                work_dir=work_dir,
+                port=self._ports.take(),
+                bootstrap_checkpoint=bootstrap_checkpoint(distribution),
+                metadata_apart=spec.metadata_apart,
             )
         )
-        self._quorum_nodes: list[Node] = [backend.node(node_spec) for node_spec in self.quorum.node_specs()]
+        self.quorum_nodes: list[Node] = [backend.node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id, backend, work_dir) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
         self._watcher = Watcher(self.brokers, journal)
@@ -98,9 +101,9 @@ class Cluster:
         """Make and format all folders, spawn all nodes, and return without waiting."""
         dirs = {b.id: (*self.quorum.broker_dirs(b.id), *(d.path for d in b.log_dirs)) for b in self.brokers}
         for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
-            self._quorum_nodes[0].make_dir(path)
+            self.quorum_nodes[0].make_dir(path)
         self.quorum.format(dirs)
-        for node in self._quorum_nodes:
+        for node in self.quorum_nodes:
             node.start()
         for broker in self.brokers:
             broker.start()
@@ -135,13 +138,13 @@ class Cluster:
 
     def check_nodes(self) -> None:
         """:raises NodeDied: a node ended that nobody had ended."""
-        for node in (*self._quorum_nodes, *(broker.node for broker in self.brokers)):
+        for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
             node.check_alive()
 
     def stop(self) -> None:
         """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
         self._watcher.stop()
-        for node in (*self._quorum_nodes, *(broker.node for broker in self.brokers)):
+        for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
             node.kill()
         self.undo_log.close()
         self._ports.release()
@@ -193,10 +196,7 @@ class Cluster:
         That is: every live broker sees a leader and a full ISR for each partition, and each replica has its log. The
         last is not implied: a new partition's ISR is full by decree before any broker has made a log for it.
         """
-        controller = self.describe().controller
-        alive = {broker.id: broker for broker in self.live_brokers()}
-        via = alive[controller] if controller in alive else self.live_brokers()[0]
-        via.admin.create_topic(name, partitions=partitions, replicas=replicas, configs=configs)
+        self._controlling().admin.create_topic(name, partitions=partitions, replicas=replicas, configs=configs)
         topic = Topic(self, name, partitions)
 
         def missing() -> list[str]:
@@ -223,6 +223,33 @@ class Cluster:
         self.topics[name] = topic
         self.journal.write("topic.created", topic=name, partitions=partitions, replicas=replicas)
         return topic
+
+    def delete_topic(self, topic: Topic) -> None:
+        """Delete a topic and wait until no live broker shows it; its data goes later."""
+        self._controlling().admin.delete_topic(topic.name)
+        await_until(
+            lambda: [
+                b for b in self.live_brokers() if topic.name in {p.topic for p in b.describe_cluster().partitions}
+            ],
+            lambda knowing: not knowing,
+            timeout_s=timeouts.LOG_DIR_FAILURE_S,
+            what=f"topic {topic} to be gone from every broker's metadata",
+            retry_on=(NoAnswer,),
+            failure=PromiseBroken,
+        )
+        self.topics.pop(topic.name, None)
+        self.journal.write("topic.deleted", topic=topic.name)
+
+    def controller_broker(self) -> Broker | None:
+        """The broker that is the controller; None in KRaft, where a node of its own is."""
+        controller = self.quorum.controller(self.live_brokers()[0].admin)
+        return next((broker for broker in self.brokers if broker.id == controller), None)
+
+    def _controlling(self) -> Broker:
+        """The controller's broker where there is one, else any that lives: whom to ask for changes."""
+        controller = self.describe().controller
+        alive = {broker.id: broker for broker in self.live_brokers()}
+        return alive[controller] if controller in alive else self.live_brokers()[0]
 
     def end_offsets(self, topics: Iterable[Topic]) -> dict[tuple[str, int], int]:
         """The high watermark of every partition of these topics, asked of its leader."""

@@ -44,6 +44,8 @@ class ClusterSpec:
     """A cluster to be: ``brokers`` brokers, numbered from 1, with ``log_dirs`` log dirs each.
 
     :ivar racks: ``broker.rack`` of each broker in order; empty for none at all, None within for none on that broker
+    :ivar metadata_apart: KRaft: brokers keep the metadata in a folder of its own; else in the first log dir, which is
+        Kafka's default
     :ivar overrides: broker settings over :data:`BROKER_SETTINGS`
     """
 
@@ -51,6 +53,7 @@ class ClusterSpec:
     brokers: int = 3
     log_dirs: int = 2
     racks: tuple[str | None, ...] = ()
+    metadata_apart: bool = True
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -12,7 +12,9 @@ from datetime import datetime
 
 from faults.base import Fault
 from harness import timeouts
+from harness.broker import Broker
 from harness.errors import Inconclusive, PromiseBroken
+from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 
@@ -36,6 +38,42 @@ def check_noticed(fault: Fault, since: datetime | None = None) -> None:
     fault.broker.journal.write(
         "fault.noticed", broker=fault.broker.id, logged_at=line.at.isoformat(), line=line.text[:300]
     )
+
+
+def check_ends(broker: Broker, *, exit_code: int, saying: str) -> None:
+    """The broker ends by itself, with this exit code and this message.
+
+    :param saying: a regular expression of a line of its log since its last start
+    :raises PromiseBroken: it goes on, or ends otherwise
+    """
+    broker.node.let_end()
+    code = await_until(
+        broker.node.exit_code,
+        lambda code: code is not None,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{broker} to exit",
+        failure=PromiseBroken,
+        hint=broker.log.tail,
+    )
+    line = broker.log.first(saying, since=broker.started_at)
+    if code != exit_code or line is None:
+        raise PromiseBroken(
+            f"{broker} ended with exit code {code} instead of {exit_code} and "
+            f"{'said' if line else 'did not say'} /{saying}/; its log ends with:\n{broker.log.tail()}"
+        )
+    broker.journal.write("broker.ended", broker=broker.id, exit_code=code, line=line.text[:300])
+
+
+def check_one_copy(topic: Topic) -> None:
+    """On every broker each replica lies in one log dir, and nowhere twice: by the folders on disk.
+
+    :raises PromiseBroken: a broker has two folders of a partition
+    """
+    for broker in topic.cluster.brokers:
+        for partition in topic.partitions:
+            found = [d.path.name for d in broker.log_dirs if d.replica_dir(topic.name, partition.index).is_dir()]
+            if len(found) > 1:
+                raise PromiseBroken(f"{broker} has {partition} twice, in {' and '.join(found)}")
 
 
 def check_delivery(workload: CaseWorkload) -> None:

@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+from confluent_kafka import Producer
+
 from faults.base import injected
 from faults.broker import BrokerKilled
+from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
+from harness.log_dir import LogDir
+from harness.quorum.kraft import KRaftQuorum
+from harness.tools import tool_command
 from harness.topic import Topic
+from harness.versions import Tool
 from harness.workload import CaseWorkload
 from suites.model import World
+
+
+def replace_by_empty_disk(log_dir: LogDir) -> None:
+    """What an operator does with a dead disk: there is an empty one in its place afterwards. Its broker must be down.
+
+    No fault, and never undone: the old disk is gone.
+    """
+    assert not log_dir.broker.is_alive
+    log_dir.path.rename(log_dir.path.with_name(f"{log_dir.path.name}.old"))
+    log_dir.broker.node.make_dir(log_dir.path)
+    log_dir.broker.journal.write("disk.replaced", log_dir=str(log_dir))
+
+
+def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
+    """``kafka-storage format --ignore-formatted``, which KRaft asks for after a disk was replaced.
+
+    :raises PromiseBroken: it refuses
+    """
+    assert isinstance(cluster.quorum, KRaftQuorum)
+    cluster_id, config = cluster.quorum.cluster_id, str(broker.node.config)
+    arguments = ("format", "--ignore-formatted", "-t", cluster_id, "-c", config)
+    done = broker.node.run_as_user(tool_command(cluster.distribution, Tool.STORAGE, *arguments))
+    if done.returncode:
+        raise PromiseBroken(f"kafka-storage format --ignore-formatted: {(done.stderr or done.stdout).strip()}")
+    broker.journal.write("disk.formatted", broker=broker.id, said=done.stdout.strip()[-300:])
+
+
+def write_as_a_stranger(topic: Topic, count: int) -> None:
+    """Records that no producer of the run sent: whoever is handed one of them later was handed what should be gone."""
+    client = Producer({"bootstrap.servers": topic.cluster.bootstrap, "acks": "all"})
+    for number in range(count):
+        client.produce(topic.name, f"stranger {number}".encode(), partition=number % len(topic))
+    left = client.flush(timeouts.PROGRESS_S)
+    if left:
+        raise Inconclusive(f"{left} of {count} records could not be written to {topic}")
 
 
 def check_serves_alone(cluster: Cluster, workload: CaseWorkload, world: World, broker: Broker, topic: Topic) -> None:

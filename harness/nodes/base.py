@@ -30,6 +30,8 @@ class Node(Protocol):
 
     spec: NodeSpec
     log: BrokerLog
+    config: Path
+    """Its properties file, where the node lives."""
 
     def start(self) -> None:
         """Start it and return at once; does nothing where it runs."""
@@ -55,11 +57,17 @@ class Node(Protocol):
     def is_paused(self) -> bool:
         """Whether the kernel holds it stopped."""
 
+    def let_end(self) -> None:
+        """From now on it may end by itself; :meth:`check_alive` says nothing of it until it is started again."""
+
     def exit_code(self) -> int | None:
         """How it ended: the exit status, minus the signal's number if by a signal; None while it runs or never ran."""
 
     def check_alive(self) -> None:
         """:raises NodeDied: it ended and nobody of the harness had ended it; carries its last log lines."""
+
+    def configure(self, changes: Mapping[str, str]) -> None:
+        """Change its properties; in force when it is next started."""
 
     def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a small command where the node lives, as the node's own user; bounded in time."""

@@ -16,8 +16,8 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -91,6 +91,7 @@ class ProcessNode:
         self._record_dir = backend.record_dir / spec.name.removeprefix("broker-")
         self._record_dir.mkdir(parents=True, exist_ok=True)
         self.log = BrokerLog(self._record_dir / "broker.log")
+        self.config = backend.work_dir / spec.name / "server.properties"
         self._process: subprocess.Popen[bytes] | None = None
         self._meant_to_run = False
 
@@ -169,6 +170,10 @@ class ProcessNode:
             return True
         return False
 
+    def let_end(self) -> None:
+        """See :meth:`harness.nodes.base.Node.let_end`."""
+        self._meant_to_run = False
+
     def exit_code(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.exit_code`."""
         return None if self._process is None else self._process.poll()
@@ -180,6 +185,11 @@ class ProcessNode:
                 f"{self.spec.name} ended with exit code {self.exit_code()} and nobody had stopped it; "
                 f"its log ends with:\n{self.log.tail()}"
             )
+
+    def configure(self, changes: Mapping[str, str]) -> None:
+        """See :meth:`harness.nodes.base.Node.configure`."""
+        self.spec = replace(self.spec, properties={**self.spec.properties, **changes})
+        self._journal("node.configured", changes=dict(changes))
 
     # --- its surroundings -----------------------------------------------------------------------------------------
 
@@ -214,10 +224,9 @@ class ProcessNode:
 
     def _java(self) -> list[str]:
         backend, spec = self._backend, self.spec
-        home = backend.work_dir / spec.name
+        config, home = self.config, self.config.parent
         if not home.exists():
             self.make_dir(home)
-        config = home / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in sorted(spec.properties.items())))
         config.chmod(0o644)
         shutil.copyfile(config, self._record_dir / "server.properties")

@@ -61,6 +61,8 @@ class PartitionProgress:
     """Where a pair stands in one partition; None is never."""
 
     partition: int
+    acked: int
+    """Records."""
     acked_end: int
     """One behind the highest offset acked."""
     acked_sent_at: datetime | None
@@ -186,16 +188,16 @@ class Pair:
     def await_count(
         self, records: int, timeout_s: float = PROGRESS_S, failure: type[JbodError] = PromiseBroken
     ) -> Progress:
-        """Until this many records in all were acked, and as many read.
+        """Until this many records were acked in each partition, and as many in all read.
 
         :param failure: what a time-out means; before any fault it is too little load, not a broken promise
         :raises PipelineError: a producer died, or the consumer for good
         """
         return await_until(
             lambda: self.progress,
-            lambda progress: min(progress.acked, progress.read) >= records,
+            lambda progress: min(progress.read, *(each.acked for each in progress.partitions)) >= records,
             timeout_s=timeout_s,
-            what=f"{records} records of {self.topic} to be acked and read",
+            what=f"{records} records of each partition of {self.topic} to be acked, and as many read",
             watch=self.check,
             failure=failure,
             hint=self._standing_still,
@@ -338,11 +340,12 @@ class Pair:
             self._broken = f"producer {task.name} died: {error}"
 
     def _partition(self, partition: int, sent: list[dict[str, Any]]) -> PartitionProgress:
-        acked = [report.get("partitions", {}).get(str(partition), (0, 0)) for report in sent]
+        acked = [report.get("partitions", {}).get(str(partition), (0, 0, 0)) for report in sent]
         return PartitionProgress(
             partition=partition,
-            acked_end=max((end for end, _ in acked), default=0),
-            acked_sent_at=_instant(max((sent_at for _, sent_at in acked), default=0)),
+            acked=sum(count for _, _, count in acked),
+            acked_end=max((end for end, _, _ in acked), default=0),
+            acked_sent_at=_instant(max((sent_at for _, sent_at, _ in acked), default=0)),
             read_end=min(consumer.read_end(partition) for consumer in self._consumers),
             read_sent_at=_instant(min(consumer.read_sent_at(partition) for consumer in self._consumers)),
         )

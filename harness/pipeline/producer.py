@@ -196,7 +196,8 @@ class Producing:
         self._fatal: KafkaError | None = None
         self._clients = 0
         self._counts: dict[Outcome, int] = {"acked": 0, "failed": 0, "indeterminate": 0}
-        self._partitions: dict[int, tuple[int, int]] = {}
+        # Of what was acked, by partition: one behind the highest offset, when the newest was sent, how many.
+        self._partitions: dict[int, tuple[int, int, int]] = {}
         self._newest_ack_at = 0
         self._last_error = ""
         self._transactions: dict[TransactionOutcome, int] = {"committed": 0, "aborted": 0, "indeterminate": 0}
@@ -349,10 +350,11 @@ class Producing:
         self._counts["acked"] += count - len(settled.errors)
         for partition in np.unique(partitions[acked]).tolist():
             of_it = acked & (partitions == partition)
-            end, newest = self._partitions.get(partition, (0, 0))
+            end, newest, before = self._partitions.get(partition, (0, 0, 0))
             self._partitions[partition] = (
                 max(end, int(offsets[of_it].max()) + 1),
                 max(newest, int(sent_at[of_it].max())),
+                before + int(of_it.sum()),
             )
         if acked.any():
             self._newest_ack_at = int(np.array(settled.ended_at)[acked].max())

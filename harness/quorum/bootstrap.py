@@ -6,7 +6,6 @@ cluster nor node, so one serves every cluster of that build.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from pathlib import Path
@@ -15,8 +14,8 @@ from harness import timeouts
 from harness.cache import cache_dir, publish
 from harness.distribution import Distribution
 from harness.errors import DistributionError
-from harness.java import java_command
 from harness.quorum.kraft import CONTROLLER_ID, random_uuid
+from harness.tools import tool_command
 from harness.versions import Tool
 
 _NAME = "bootstrap.checkpoint"
@@ -41,8 +40,7 @@ def _format(distribution: Distribution, into: Path) -> None:
             f"controller.quorum.voters={CONTROLLER_ID}@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
             "listeners=CONTROLLER://127.0.0.1:1\nlistener.security.protocol.map=CONTROLLER:PLAINTEXT\n"
         )
-        argv = [*java_command(), "-XX:TieredStopAtLevel=1", "-cp", os.pathsep.join(map(str, distribution.class_path))]
-        argv += [distribution.main_class(Tool.STORAGE), "format", "-t", random_uuid(), "-c", str(config)]
+        argv = tool_command(distribution, Tool.STORAGE, "format", "-t", random_uuid(), "-c", str(config))
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeouts.BOOT_S, check=False)
         made = log_dir / _NAME
         if done.returncode or not made.exists():

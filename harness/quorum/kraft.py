@@ -42,10 +42,11 @@ class KRaftQuorum:
 
     mode = Mode.KRAFT
 
-    def __init__(self, *, work_dir: Path, port: int, bootstrap_checkpoint: Path) -> None:
+    def __init__(self, *, work_dir: Path, port: int, bootstrap_checkpoint: Path, metadata_apart: bool = True) -> None:
         self._work_dir = work_dir
         self._controller_dir = work_dir / f"controller-{CONTROLLER_ID}-metadata"
         self._port = port
+        self._metadata_apart = metadata_apart
         self._checkpoint = bootstrap_checkpoint
         self.cluster_id = random_uuid()
 
@@ -84,20 +85,15 @@ class KRaftQuorum:
         return (self._controller_dir,)
 
     def broker_settings(self, broker_id: int) -> Mapping[str, str]:
-        """Id, role, quorum, and the metadata log dir apart from the log dirs."""
-        return {
-            **self._shared(broker_id),
-            "process.roles": "broker",
-            "metadata.log.dir": str(self.metadata_dir(broker_id)),
-        }
-
-    def metadata_dir(self, broker_id: int) -> Path:
-        """A broker's metadata log dir."""
-        return self._work_dir / f"broker-{broker_id}-metadata"
+        """Id, role, quorum, and the metadata log dir where it is apart from the log dirs."""
+        settings = {**self._shared(broker_id), "process.roles": "broker"}
+        if self._metadata_apart:
+            [settings["metadata.log.dir"]] = map(str, self.broker_dirs(broker_id))
+        return settings
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
-        """The metadata log dir."""
-        return (self.metadata_dir(broker_id),)
+        """The metadata log dir, where it is apart from the log dirs."""
+        return (self._work_dir / f"broker-{broker_id}-metadata",) if self._metadata_apart else ()
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
         """Write meta.properties into every dir and the bootstrap checkpoint into the controller's."""

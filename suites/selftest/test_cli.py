@@ -74,7 +74,7 @@ def test_no_java_is_told_with_the_command_that_fixes_it(tmp_path: Path) -> None:
 
 
 def test_list_as_json_names_every_case_of_the_plan() -> None:
-    done = jbod("list", "kip-112", "--json")
+    done = jbod("list", "suites/kip_112/test_plan.py", "--json")
     assert done.returncode == 0
     scenarios = json.loads(done.stdout)["scenarios"]
     assert [scenario["id"].partition("/")[2] for scenario in scenarios] == [

@@ -1,0 +1,314 @@
+"""KIP-112's behaviours beyond its test plan: "our solution works under eight different scenarios".
+
+Each scenario here names the one of the eight that it is of. What the test plan itself covers is in ``test_plan.py``.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from faults.base import injected
+from faults.broker import BrokerKilled
+from faults.log_dir import Chmod000
+from faults.quorum import ControllerKilled
+from faults.targets import follower_of, leader_of
+from harness.cluster import Cluster
+from harness.errors import PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.timeouts import RECOVERY_S
+from harness.topic import Topic
+from harness.versions import Mode
+from harness.waiting import await_until
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_ends, check_noticed, check_one_copy
+from suites.model import World
+from suites.scenario import scenario
+from suites.steps import format_new_dirs, replace_by_empty_disk, write_as_a_stranger
+
+NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
+METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
+
+
+def other_dir(log_dir: LogDir) -> LogDir:
+    """The other of a broker's two log dirs."""
+    return next(each for each in log_dir.broker.log_dirs if each != log_dir)
+
+
+@scenario("kip-112/topic-creation", kip=112, plan="1. Topic gets created")
+def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
+    """New replicas are spread over a broker's log dirs while all are good, and lie on good ones when one isn't."""
+    orders = cluster.create_topic("orders", partitions=4, replicas=3)
+    world = World(cluster, orders)
+    check_spread(orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair, injected(Chmod000(log_dir)) as fault:
+        world.log_dir_failed(log_dir)
+        world.check()
+        check_noticed(fault)
+        pair.await_progress(after=now())
+        pair.stop()
+        refunds = cluster.create_topic("refunds", partitions=4, replicas=3)
+        world.learn(refunds)
+        world.check()
+        with workload.running(refunds) as pair:
+            pair.await_progress(after=now())
+    victim.restart()
+    check_delivery(workload)
+
+
+def check_spread(topic: Topic) -> None:
+    """No log dir of a broker has more than one replica of the topic more than another (KIP-112, as before it)."""
+    for broker in topic.cluster.brokers:
+        counts = [sum(d.replica_dir(topic.name, p.index).is_dir() for p in topic.partitions) for d in broker.log_dirs]
+        if max(counts) - min(counts) > 1:
+            raise PromiseBroken(f"{broker} has {counts} replicas of {topic} in its log dirs, one after the other")
+
+
+@scenario("kip-112/two-brokers", kip=112, plan="2. A log directory stops working on a broker during runtime")
+def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Log dirs fail on two of three brokers at once: the third leads alone, with every acked record."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victims = [leader_of(orders[0]), follower_of(orders[0])]
+    faults = [Chmod000(orders[0].log_dir_on(victim)) for victim in victims]
+    with workload.running(orders) as pair, injected(*faults):
+        for fault in faults:
+            world.log_dir_failed(fault.log_dir)
+        world.check()
+        for fault in faults:
+            check_noticed(fault)
+        pair.await_progress(after=now())
+    for victim in victims:
+        victim.restart()
+    check_delivery(workload)
+
+
+@scenario("kip-112/all-log-dirs", kip=112, plan="2. … If there is no good log directory the broker will exit")
+def test_all_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker's second log dir fails after its first: it exits with 1 and says why; the others serve on."""
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    first, second = orders[0].log_dir_on(victim), orders[1].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with injected(Chmod000(first)) as fault:
+            world.log_dir_failed(first)
+            world.check()
+            check_noticed(fault)
+            with injected(Chmod000(second)):
+                check_ends(victim, exit_code=1, saying=NO_GOOD_DIR)
+                world.broker_gone(victim)
+                world.check()
+                pair.await_progress(after=now())
+        victim.start()
+        cluster.await_healthy(failure=PromiseBroken)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/metadata-log-dir",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime (KRaft: the one with the metadata)",
+    modes=(Mode.KRAFT,),
+    metadata_apart=False,
+)
+def test_metadata_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
+    """KRaft: the log dir that also holds the metadata fails: the broker exits with 1, says why; the others serve on."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        with injected(Chmod000(victim.log_dirs[0])):
+            check_ends(victim, exit_code=1, saying=METADATA_FAILED)
+            world.broker_gone(victim)
+            world.check()
+            pair.await_progress(after=now())
+        victim.start()
+        cluster.await_healthy(failure=PromiseBroken)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("kip-112/bootstrap-all-bad", kip=112, plan="3. Broker bootstraps with bad log directories: all of them")
+def test_bootstrap_all_bad(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Started with no good log dir a broker exits with 1 and says why; with good ones again, it comes back."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        with injected(BrokerKilled(victim)):
+            world.broker_gone(victim)
+            world.check()
+            with injected(*map(Chmod000, victim.log_dirs)):
+                victim.start()
+                check_ends(victim, exit_code=1, saying=NO_GOOD_DIR)
+                world.check()
+                pair.await_progress(after=now())
+        cluster.await_healthy(failure=PromiseBroken)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/bootstrap-healed", kip=112, plan="3. Broker bootstraps with bad log directories: healed before it does"
+)
+def test_bootstrap_healed(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A log dir fails, its broker crashes, the dir heals, the broker starts: everything is back as it was."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with ExitStack() as crash, injected(Chmod000(log_dir)) as fault:
+            world.log_dir_failed(log_dir)
+            world.check()
+            check_noticed(fault)
+            pair.await_progress(after=now())
+            crash.enter_context(injected(BrokerKilled(victim)))
+            world.broker_gone(victim)
+            world.check()
+            pair.await_progress(after=now())
+        cluster.await_healthy(failure=PromiseBroken)
+        check_one_copy(orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("kip-112/disk-replaced", kip=112, plan="4. The disk (or log directory) gets fixed: replaced by an empty one")
+def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A failed disk is replaced by an empty one: its replicas are made anew, in one place, and rejoin the ISR."""
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with injected(Chmod000(log_dir)) as fault:
+            world.log_dir_failed(log_dir)
+            world.check()
+            check_noticed(fault)
+            pair.await_progress(after=now())
+            victim.stop()
+        replace_by_empty_disk(log_dir)
+        if cluster.spec.mode is Mode.KRAFT:
+            victim.start()
+            check_ends(victim, exit_code=1, saying=r"No `meta.properties` found in .*kafka-storage")
+            format_new_dirs(cluster, victim)
+        victim.start()
+        check_back(cluster, orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("kip-112/log-dir-taken-out", kip=112, plan="4. … or remove the bad log directory from broker config")
+def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A failed log dir is taken out of ``log.dirs``: its replicas are made anew on the good one and rejoin the ISR."""
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair, injected(Chmod000(log_dir)) as fault:
+        world.log_dir_failed(log_dir)
+        world.check()
+        check_noticed(fault)
+        pair.await_progress(after=now())
+        victim.stop()
+        victim.use_log_dirs(other_dir(log_dir))
+        victim.start()
+        check_back(cluster, orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_back(cluster: Cluster, topic: Topic) -> None:
+    """Every replica is in the ISR again, and on its broker once."""
+    cluster.await_healthy(failure=PromiseBroken)
+    check_one_copy(topic)
+    World(cluster, topic).check()
+
+
+@scenario("kip-112/controller-failover", kip=112, plan="6. Controller failover")
+def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
+    """With a log dir failed, another controller takes over (KRaft: it comes back): what was known is known."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    controller = cluster.controller_broker()
+    victim = next(broker for broker in cluster.brokers if broker != controller)
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair, injected(Chmod000(log_dir)) as fault:
+        world.log_dir_failed(log_dir)
+        world.check()
+        check_noticed(fault)
+        if controller is None:
+            with injected(ControllerKilled(cluster.quorum_nodes[0], victim)):
+                pair.await_progress(after=now())
+        else:
+            with injected(BrokerKilled(controller)):
+                world.broker_gone(controller)
+                world.check()
+                pair.await_progress(after=now())
+            world.broker_back(controller)
+        world.check()
+        pair.await_progress(after=now())
+    victim.restart()
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/no-controller",
+    kip=112,
+    plan="6. Controller failover: a log dir fails while there is none",
+    modes=(Mode.KRAFT,),
+)
+def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
+    """KRaft: a log dir fails while there is no controller: once there is, it is told, and another leads."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair, ExitStack() as log_dir_failed:
+        with injected(ControllerKilled(cluster.quorum_nodes[0], victim)):
+            fault = log_dir_failed.enter_context(injected(Chmod000(log_dir)))
+            check_noticed(fault)
+        world.log_dir_failed(log_dir)
+        world.check()
+        pair.await_progress(after=now())
+    victim.restart()
+    check_delivery(workload)
+
+
+@scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion")
+def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A topic with an offline replica is deleted and made again: when the disk comes back, its old data does not.
+
+    KRaft lets its name be used again at once; ZooKeeper mode deletes it for good when the replica is back ("we handle
+    it in the same way as if its broker is offline").
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    refunds = cluster.create_topic("refunds", partitions=1, replicas=3)
+    write_as_a_stranger(refunds, 50)
+    world = World(cluster, refunds)
+    victim = leader_of(refunds[0])
+    log_dir = refunds[0].log_dir_on(victim)
+    old = log_dir.replica_dir("refunds", 0)
+    at_once = cluster.spec.mode is Mode.KRAFT
+    with workload.running(orders) as pair:
+        with injected(Chmod000(log_dir)) as fault:
+            world.log_dir_failed(log_dir)
+            world.check()
+            check_noticed(fault)
+            cluster.delete_topic(refunds)
+            if at_once:
+                cluster.create_topic("refunds", partitions=1, replicas=3)
+            pair.await_progress(after=now())
+        victim.restart()
+        cluster.await_healthy(failure=PromiseBroken)
+        await_until(lambda: not old.exists(), timeout_s=RECOVERY_S, what=f"{old} to be gone", failure=PromiseBroken)
+        pair.await_progress(after=now())
+    again = Topic(cluster, "refunds", 1) if at_once else cluster.create_topic("refunds", partitions=1, replicas=3)
+    check_one_copy(again)
+    with workload.running(again) as pair:
+        pair.await_progress(after=now())
+    check_delivery(workload)
