@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from harness.broker import Broker
 from harness.errors import FaultNotProven
@@ -31,12 +31,15 @@ class Fault(ABC):
 
     :cvar name: what the fault is called in ids, journal and reports
     :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.host`
+    :cvar cluster: fields of :class:`harness.spec.ClusterSpec` that it needs; a case with this fault among its
+        parameters gets such a cluster
     :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
     :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
     """
 
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
+    cluster: ClassVar[Mapping[str, Any]] = {}
     explains: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, broker: Broker) -> None:

@@ -1,8 +1,8 @@
-"""A log dir fails: three ways that need no privilege beyond owning it.
+"""A log dir fails: the ways that need no privilege beyond owning it.
 
 All act on the dir itself, as KIP-112's test plan does; what a broker has open goes on working, and it notices at the
 next file that it makes there (a checkpoint, a rolled segment). The proof is that the broker's own user can no longer
-make a file in the dir.
+write a file in the dir. :mod:`faults.file_system` has those that break the file system under it.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ class LogDirFault(Fault):
 
         :raises FaultNotProven: it does not show, or showed before
         """
-        if (error := self._error_of_making_a_file()) is not None:
+        if (error := self.error_of_writing()) is not None:
             raise FaultNotProven(f"{self.log_dir} could not be written before {self.name} was injected: {error}")
         super().inject()
 
     def proof(self) -> str | None:
-        """The error that the broker's own user gets for making a file in the dir."""
-        error = self._error_of_making_a_file()
-        told = f"touch: cannot touch '{self.log_dir.path}/"
-        return error if error is not None and error.startswith(told) and self.expected_error in error else None
+        """The error that the broker's own user gets for writing a file in the dir."""
+        error = self.error_of_writing()
+        told = rf"dd: [a-z ]+ '{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
+        return error if error is not None and re.match(told, error) and self.expected_error in error else None
 
-    def _error_of_making_a_file(self) -> str | None:
-        """What the broker's own user is told who makes a file in the dir; None where he can (it is removed)."""
+    def error_of_writing(self) -> str | None:
+        """What the broker's own user is told who writes a small file in the dir, to the disk; None where he can."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
-        done = self.broker.node.run_as_user(["touch", str(probe)])
-        if done.returncode:
-            return done.stderr.strip() or f"exit code {done.returncode}"
+        done = self.broker.node.run_as_user(
+            ["dd", "if=/dev/zero", f"of={probe}", "bs=4096", "count=1", "conv=fsync", "status=none"]
+        )
         self.broker.node.run_as_user(["rm", "-f", str(probe)])
-        return None
+        return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
 
     def mend(self) -> None:
         """Undo every step taken, the last first."""
@@ -110,7 +110,21 @@ class ChmodNoWrite(_Chmod):
     takes_away = 0o222
 
 
-class ReplacedByFile(LogDirFault):
+class Removed(LogDirFault):
+    """The dir is no longer there: moved aside, so that it can come back; to a broker that is as good as ``rm -r``."""
+
+    name = "removed"
+    expected_error = "No such file or directory"
+
+    def break_it(self) -> None:
+        """Move it aside."""
+        path = self.log_dir.path
+        aside = path.with_name(path.name + ".jbod-aside")
+        self._will("rename", now=str(aside), then=str(path))
+        path.rename(aside)
+
+
+class ReplacedByFile(Removed):
     """The dir is moved aside and a plain file stands in its place (the plan's older wording)."""
 
     name = "replaced_by_file"
@@ -118,11 +132,10 @@ class ReplacedByFile(LogDirFault):
 
     def break_it(self) -> None:
         """Move it aside, put a file in its place."""
-        path = self.log_dir.path
-        aside = path.with_name(path.name + ".jbod-aside")
-        self._will("rename", now=str(aside), then=str(path))
-        path.rename(aside)
-        path.write_bytes(b"")
+        super().break_it()
+        self.log_dir.path.write_bytes(b"")
 
 
-LOG_DIR_FAULTS: tuple[type[LogDirFault], ...] = (Chmod000, ReplacedByFile, ChmodNoWrite)
+PLAN_FAULTS: tuple[type[LogDirFault], ...] = (Chmod000, ReplacedByFile, ChmodNoWrite)
+"""Those that KIP-112's test plan and kafkatest use."""
+LOG_DIR_FAULTS: tuple[type[LogDirFault], ...] = (*PLAN_FAULTS, Removed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from harness.metadata import ClusterState, LogDirState
 from harness.nodes.base import Node
 from harness.ports import HOST
 from harness.undo import UndoLog
+from harness.volume import Volume
 from harness.wire import Connection
 
 
@@ -23,14 +25,21 @@ class Broker:
     """
 
     def __init__(
-        self, *, id: int, node: Node, port: int, log_dirs: tuple[Path, ...], journal: Journal, undo_log: UndoLog
+        self,
+        *,
+        id: int,
+        node: Node,
+        port: int,
+        log_dirs: Mapping[Path, Volume | None],
+        journal: Journal,
+        undo_log: UndoLog,
     ) -> None:
         self.id = id
         self.journal = journal
         self.undo_log = undo_log
         self.node = node
         self.bootstrap = f"{HOST}:{port}"
-        self.log_dirs = tuple(LogDir(self, path) for path in log_dirs)
+        self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log
         self.started_at: datetime = now()
         self._connection = Connection(HOST, port)

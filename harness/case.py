@@ -150,7 +150,7 @@ class Case:
         self.record(
             kafka=distribution.to_json(),
             backend="process",
-            cluster={"brokers": spec.brokers, "log_dirs": spec.log_dirs, "racks": spec.racks},
+            cluster={"brokers": spec.brokers, "log_dirs": spec.log_dirs, "racks": spec.racks, "volumes": spec.volumes},
             overrides=dict(spec.overrides),
         )
 

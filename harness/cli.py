@@ -23,6 +23,7 @@ from rich.text import Text
 
 from harness import undo
 from harness.errors import EXIT_HARNESS, EXIT_USAGE, EXIT_VALID, HarnessError, JbodError, UsageError
+from harness.volume import VolumeKind
 
 # Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
 _WIDTH = None if sys.stdout.isatty() else 140
@@ -334,8 +335,16 @@ def cluster() -> None:
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
 @click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
 @click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
+@click.option("--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="A file system for each log dir (root).")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")
-def up(brokers: int, log_dirs: int, racks: str | None, overrides: tuple[str, ...], **options: str | None) -> int:
+def up(
+    brokers: int,
+    log_dirs: int,
+    racks: str | None,
+    volumes: VolumeKind | None,
+    overrides: tuple[str, ...],
+    **options: str | None,
+) -> int:
     """Start a cluster that stays; prints the bootstrap address and where the log dirs are."""
     import secrets
 
@@ -355,6 +364,7 @@ def up(brokers: int, log_dirs: int, racks: str | None, overrides: tuple[str, ...
             brokers=brokers,
             log_dirs=log_dirs,
             racks=tuple(rack or None for rack in racks.split(",")) if racks else (),
+            volumes=volumes,
             overrides={key: value for key, _, value in pairs},
         )
     except ValueError as error:

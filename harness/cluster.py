@@ -29,6 +29,7 @@ from harness.spec import BROKER_SETTINGS, ClusterSpec
 from harness.topic import Topic
 from harness.undo import UndoLog
 from harness.versions import Mode
+from harness.volume import Volume, make_volumes, sync
 from harness.waiting import await_until
 from harness.watcher import Watcher
 from harness.wire import NoAnswer
@@ -81,7 +82,15 @@ class Cluster:
 
     def _broker(self, id: int, backend: ProcessBackend, work_dir: Path) -> Broker:
         port = self._ports.take()
-        log_dirs = tuple(work_dir / f"broker-{id}-log-dir-{n}" for n in range(1, self.spec.log_dirs + 1))
+        log_dirs: dict[Path, Volume | None] = {}
+        for n in range(1, self.spec.log_dirs + 1):
+            if self.spec.volumes is None:
+                log_dirs[work_dir / f"broker-{id}-log-dir-{n}"] = None
+            else:
+                # A folder in the volume, as on real disks: Kafka refuses a log dir with a lost+found in it.
+                at = work_dir / f"broker-{id}-volume-{n}"
+                volume = Volume(at, kind=self.spec.volumes, size_mb=self.spec.volume_mb, undo_log=self.undo_log)
+                log_dirs[at / f"log-dir-{n}"] = volume
         rack = self.spec.racks[id - 1] if self.spec.racks else None
         properties = {
             **BROKER_SETTINGS,
@@ -99,10 +108,13 @@ class Cluster:
 
     def start(self) -> None:
         """Make and format all folders, spawn all nodes, and return without waiting."""
+        volumes = [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
+        make_volumes(volumes)
         dirs = {b.id: (*self.quorum.broker_dirs(b.id), *(d.path for d in b.log_dirs)) for b in self.brokers}
         for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
             self.quorum_nodes[0].make_dir(path)
         self.quorum.format(dirs)
+        sync(volumes)
         for node in self.quorum_nodes:
             node.start()
         for broker in self.brokers:

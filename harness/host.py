@@ -8,6 +8,7 @@ containers, security modules and mount options make such guesses wrong. The prob
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import re
@@ -26,6 +27,7 @@ import psutil
 
 from harness.broker_user import BrokerUser, broker_user
 from harness.cache import cache_path
+from harness.control_group import controller
 from harness.errors import JbodError, UsageError
 from harness.java import HOW_TO_GET, java_command, java_version
 
@@ -56,6 +58,18 @@ _SHUTDOWN = """
 import fcntl, os, struct
 fcntl.ioctl(os.open("m", os.O_RDONLY), 0x8004587D, struct.pack("I", 2))
 try:
+    open("m/file", "w")
+except OSError as error:
+    print(error.strerror)
+"""
+
+# The kernel's hook for testing errors=remount-ro.
+_ERROR = """
+import os
+number = os.stat("m").st_dev
+device = os.path.realpath(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+try:
+    open(f"/sys/fs/ext4/{os.path.basename(device)}/trigger_fs_error", "w").write("jbod")
     open("m/file", "w")
 except OSError as error:
     print(error.strerror)
@@ -208,36 +222,44 @@ def _as_root(look: Callable[[], Seen]) -> Callable[[], Seen]:
     return looked
 
 
-def _loop_mounts() -> Seen:
+def _on_a_loop_mount(python: str) -> Seen:
+    """Run a few lines of Python beside a small ext4 mounted at ``m``; whether they ran, and the line that they said."""
     if not Path("/dev/loop-control").exists():
         return False, "no /dev/loop-control: the kernel has no loop devices, or the container was not given them"
-    mkfs = _sbin("mkfs.ext4") or _sbin("mkfs.xfs")
+    mkfs = sbin("mkfs.ext4")
     if mkfs is None:
-        return False, "neither mkfs.ext4 nor mkfs.xfs is on the PATH"
-    quiet, size = (["-q", "-F"], 8 << 20) if mkfs.endswith("ext4") else (["-q"], 320 << 20)
+        return False, "mkfs.ext4 is not on the PATH"
     with tempfile.TemporaryDirectory(prefix="jbod-probe-") as folder:
         image = Path(folder) / "image"
         with image.open("wb") as stream:
-            stream.truncate(size)
+            stream.truncate(8 << 20)
         (Path(folder) / "m").mkdir()
-        status, line = _run([mkfs, *quiet, str(image)])
+        status, line = _run([mkfs, "-q", "-F", str(image)])
         if status:
             return False, line
         # The mount, and with it the loop device, ends with the namespace.
-        script = f'mount -o loop image m && exec "{sys.executable}" -I -S -c "$0"'
-        status, line = _run(["unshare", "--mount", "sh", "-c", script, _SHUTDOWN], cwd=folder)
-    if status:
-        return False, line
-    return line == os.strerror(5), f"{Path(mkfs).name}, mounted and shut down: {line or 'writes still worked'}"
+        script = f'mount -o loop,errors=remount-ro image m && exec "{sys.executable}" -I -S -c "$0"'
+        status, line = _run(["unshare", "--mount", "sh", "-c", script, python], cwd=folder)
+    return status == 0, line
 
 
-def _sbin(name: str) -> str | None:
+def _loop_mounts() -> Seen:
+    ran, line = _on_a_loop_mount(_SHUTDOWN)
+    return ran and line == os.strerror(errno.EIO), f"ext4, mounted and shut down: {line or 'writes still worked'}"
+
+
+def _file_system_errors() -> Seen:
+    ran, line = _on_a_loop_mount(_ERROR)
+    return ran and line == os.strerror(errno.EROFS), f"ext4, told of an error: {line or 'writes still worked'}"
+
+
+def sbin(name: str) -> str | None:
     """Programs of the system are often not on an ordinary user's PATH."""
     return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
 def _xfs() -> Seen:
-    mkfs = _sbin("mkfs.xfs")
+    mkfs = sbin("mkfs.xfs")
     if mkfs is None:
         return False, "mkfs.xfs is not on the PATH"
     if "xfs" not in Path("/proc/filesystems").read_text().split() and _run(["modprobe", "-n", "xfs"])[0]:
@@ -262,41 +284,15 @@ def _user_namespaces() -> Seen:
 
 def _block_io_limits() -> Seen:
     """Make a group, see that the limit can be set in it, and remove it."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    seen = "no cgroup file system is mounted"
-    for _, where, kind, options, *_ in mounts:
-        if kind == "cgroup" and "blkio" in options.split(","):
-            version, limit = "v1", "blkio.throttle.write_bps_device"
-        elif kind == "cgroup2" and "io" in (Path(where) / "cgroup.controllers").read_text().split():
-            version, limit = "v2", "io.max"
-        else:
-            if kind.startswith("cgroup") and seen.startswith("no cgroup file"):
-                seen = "no cgroup has the block-I/O controller"
-            continue
-        group = Path(where) / f"jbod-probe-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError as error:
-            seen = f"cgroup {version} at {where}: {error.strerror}"
-            continue
-        try:
-            there = os.access(group / limit, os.W_OK)
-            enabled = "io" in (Path(where) / "cgroup.subtree_control").read_text().split() if version == "v2" else True
-        finally:
-            group.rmdir()
-        if there:
-            return True, f"cgroup {version}, {limit} in {where}"
-        seen = f"cgroup {version} at {where} has no {limit} in new groups" + (
-            "" if enabled else ": io is not in cgroup.subtree_control"
-        )
-    return False, seen
+    found = controller()
+    return True, f"cgroup v{found.version}, {found.limit_file} in {found.root}"
 
 
 def _network_namespaces() -> Seen:
     if shutil.which("ip") is None:
         return False, "ip is not on the PATH"
     own = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
-    tools = [name for name in ("ip", "tc", "iptables", "nft") if _sbin(name)]
+    tools = [name for name in ("ip", "tc", "iptables", "nft") if sbin(name)]
     return _works(["unshare", *own, "--net", "ip", "link", "set", "lo", "up"], yes=f"made one; {', '.join(tools)}")
 
 
@@ -427,17 +423,22 @@ _PROBES = {
     ),
     "loop mounts": _Probe(
         look=_as_root(_loop_mounts),
-        needed_for="log dirs that fail with EIO, and slow ones: volumes that are files",
+        needed_for="log dirs that fail with EIO, without space, with the power cut, or stalled: volumes that are files",
         fix="run as root with loop devices (docker run --privileged), and apt-get install e2fsprogs",
+    ),
+    "file system errors": _Probe(
+        look=_as_root(_file_system_errors),
+        needed_for="log dirs that the kernel makes read-only",
+        fix="run as root on Linux 4.8 or later with loop devices and a writable /sys (docker run --privileged)",
     ),
     "xfs": _Probe(
         look=_xfs,
-        needed_for="the same on xfs, where what was not synced is gone afterwards",
+        needed_for="the same on xfs",
         fix="apt-get install xfsprogs",
     ),
     "tmpfs mounts": _Probe(
         look=_as_root(_tmpfs_mounts),
-        needed_for="full log dirs (ENOSPC)",
+        needed_for="full log dirs (ENOSPC) without loop devices",
         fix="run as root (in a container with CAP_SYS_ADMIN)",
     ),
     "user namespaces": _Probe(

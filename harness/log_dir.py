@@ -5,16 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.volume import Volume
+
 if TYPE_CHECKING:
     from harness.broker import Broker
 
 
 class LogDir:
-    """One of a broker's log dirs, by its absolute path."""
+    """One of a broker's log dirs, by its absolute path.
 
-    def __init__(self, broker: Broker, path: Path) -> None:
+    :ivar volume: the file system of its own that it lies on; None where it shares one with the others
+    """
+
+    def __init__(self, broker: Broker, path: Path, volume: Volume | None = None) -> None:
         self.broker = broker
         self.path = path
+        self.volume = volume
 
     def replica_dir(self, topic: str, partition: int) -> Path:
         """The folder of a replica in it."""

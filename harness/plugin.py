@@ -8,7 +8,9 @@ without the marker are ordinary tests. ``jbod run`` is a thin layer over this: p
 
 from __future__ import annotations
 
+import functools
 import json
+import operator
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -252,7 +254,8 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     """A healthy cluster of the scenario's spec; Spark starts meanwhile."""
     run = run_of(request.config)
     marker = request.node.get_closest_marker("scenario")
-    spec = ClusterSpec(mode=mode, **marker.kwargs["spec"])
+    wanted = [getattr(value, "cluster", {}) for value in request.node.callspec.params.values()]
+    spec = ClusterSpec(mode=mode, **functools.reduce(operator.or_, wanted, marker.kwargs["spec"]))
     distribution = run.builds.of(mode)
     case.record_cluster(spec, distribution)
     cluster = boot(

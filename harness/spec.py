@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.versions import Mode
+from harness.volume import VolumeKind
 
 # Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
 BROKER_SETTINGS: Mapping[str, str] = {
@@ -46,6 +47,8 @@ class ClusterSpec:
     :ivar racks: ``broker.rack`` of each broker in order; empty for none at all, None within for none on that broker
     :ivar metadata_apart: KRaft: brokers keep the metadata in a folder of its own; else in the first log dir, which is
         Kafka's default
+    :ivar volumes: each log dir lies on a file system of its own, of this kind; None: all in one folder
+    :ivar volume_mb: how big each of these is
     :ivar overrides: broker settings over :data:`BROKER_SETTINGS`
     """
 
@@ -54,6 +57,8 @@ class ClusterSpec:
     log_dirs: int = 2
     racks: tuple[str | None, ...] = ()
     metadata_apart: bool = True
+    volumes: VolumeKind | None = None
+    volume_mb: int = 320
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,8 @@ Decisions:
 * Processes are found by a mark in their environment (``JBOD_RUN``), not by id: a process that was killed between
   "started" and "written down" is found too, and a reused id never is.
 * An undo is idempotent and says nothing when there is nothing left to undo.
+* Last first, but for two kinds: what holds processes in the kernel (a frozen file system, a throttle) goes before
+  the processes, which could not end otherwise; and these before the mounts that they keep busy.
 * A cluster that was meant to stay (``cluster up``, ``--keep-cluster``) is marked as kept: only its own
   ``cluster down`` takes it away.
 """
@@ -22,21 +24,29 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
-from harness.errors import HarnessError
+from harness.errors import AwaitTimeout, HarnessError
 from harness.waiting import await_until
 
 MARK = "JBOD_RUN"
 _LOG_NAME = "undo.jsonl"
 _KILL_WAIT_S = 10.0
+_UNMOUNT_WAIT_S = 5.0
+_PATH = {"PATH": os.environ.get("PATH", os.defpath)}
+
+# linux/fs.h
+FIFREEZE = 0xC0045877
+FITHAW = 0xC0045878
 
 
 def workspace() -> Path:
@@ -88,10 +98,12 @@ def _undo_chmod(path: str, mode: int) -> None:
 
 
 def _undo_rename(now: str, then: str) -> None:
-    """Give a moved folder its old name again; whatever stands in its place (a stand-in file) goes first."""
+    """Give a moved folder its old name again; whatever stands in its place goes first."""
     if not Path(now).exists():
         return
-    if os.path.lexists(then) and not Path(then).is_dir():
+    if Path(then).is_dir():
+        _undo_tree(then)
+    elif os.path.lexists(then):
         Path(then).unlink()
     Path(now).rename(then)
 
@@ -121,20 +133,99 @@ def _undo_tree(path: str) -> None:
             shutil.rmtree(path, onerror=open_up)
 
 
+def _undo_mount(path: str) -> None:
+    """Unmount whatever is mounted there, how often ever; a loop device under it goes with it (``autoclear``).
+
+    What somebody else keeps busy (a shell that stands in it) is taken out of sight at once and ends with its last user.
+    """
+    while is_mounted(Path(path)):
+        with contextlib.suppress(AwaitTimeout):
+            await_until(lambda: unmount(Path(path)), timeout_s=_UNMOUNT_WAIT_S, what=f"{path} to be unmounted")
+            continue
+        subprocess.run(["umount", "--lazy", path], check=True, capture_output=True, text=True)
+
+
+def _undo_freeze(path: str) -> None:
+    """Thaw a file system; one that isn't frozen, or isn't there any more, needs nothing."""
+    with contextlib.suppress(OSError):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(folder, FITHAW, 0)
+        finally:
+            os.close(folder)
+
+
+def _undo_group(path: str) -> None:
+    """Give a control group's processes back to its parent and remove it, with its limits."""
+    group = Path(path)
+    while group.is_dir():
+        for pid in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                (group.parent / "cgroup.procs").write_text(pid)
+        with contextlib.suppress(OSError):  # a process that forked meanwhile: once more
+            group.rmdir()
+
+
+def _undo_setting(path: str, text: str) -> None:
+    """Write the text into a file of the kernel's again; one that is gone needs nothing."""
+    with contextlib.suppress(OSError):
+        Path(path).write_text(text)
+
+
 _WAYS: dict[str, Callable[..., None]] = {
+    "freeze": _undo_freeze,
+    "setting": _undo_setting,
+    "group": _undo_group,
     "processes": _undo_processes,
+    "mount": _undo_mount,
     "chmod": _undo_chmod,
     "rename": _undo_rename,
     "bytes": _undo_bytes,
     "tree": _undo_tree,
 }
 
+_FIRST = ("freeze", "setting", "group", "processes")
+
+
+def _in_order(steps: Mapping[int, tuple[str, Mapping[str, Any]]]) -> list[int]:
+    """The tokens in the order in which they are undone; see the module's text."""
+
+    def rank(token: int) -> tuple[int, int]:
+        way = steps[token][0]
+        return (_FIRST.index(way) if way in _FIRST else len(_FIRST)), -token
+
+    return sorted(steps, key=rank)
+
+
+def is_mounted(path: Path) -> bool:
+    """Whether something is mounted at this path; asks the kernel's list, as a dead file system may not answer."""
+    wanted = re.sub(r"[ \t\n\\]", lambda match: f"\\{ord(match[0]):03o}", os.path.realpath(path))
+    return any(line.split()[1] == wanted for line in Path("/proc/self/mounts").read_text().splitlines())
+
+
+def unmount(path: Path) -> bool:
+    """Unmount what is mounted there; False where it is busy.
+
+    :raises HarnessError: it can't be unmounted for another reason
+    """
+    done = subprocess.run(
+        ["umount", str(path)], check=False, capture_output=True, text=True, env={"LC_ALL": "C"} | _PATH
+    )
+    if done.returncode and "busy" not in done.stderr and is_mounted(path):
+        raise HarnessError(f"{path} can't be unmounted: {done.stderr.strip()}")
+    return done.returncode == 0
+
 
 def marked_processes(mark: str) -> Iterator[psutil.Process]:
-    """Every process whose environment carries ``JBOD_RUN=mark`` (this one excepted)."""
-    for process in psutil.process_iter():
+    """Every process whose environment carries ``JBOD_RUN=mark`` (this one excepted).
+
+    Not by ``psutil.process_iter``, which remembers processes: one whose id has been used anew since would be taken for
+    the old one, so "gone", and be left alive.
+    """
+    for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+            process = psutil.Process(pid)
+            if pid != os.getpid() and process.environ().get(MARK) == mark:
                 yield process
 
 
@@ -183,7 +274,7 @@ class UndoLog:
 
     def close(self) -> None:
         """Undo all that is still open, last first, then remove the run's folder in the workspace."""
-        for token in sorted(self._open, reverse=True):
+        for token in _in_order(self._open):
             self.undo(token)
         _undo_tree(str(self.dir))
         self._file.close()
@@ -196,18 +287,18 @@ def _take_back(log: Path) -> bool:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             return False
-        steps: dict[int, dict[str, Any]] = {}
+        steps: dict[int, tuple[str, dict[str, Any]]] = {}
         for line in file:
             try:
                 entry = json.loads(line)
             except json.JSONDecodeError:
                 continue  # a line cut off in the middle: what it announced had not begun
             if "token" in entry:
-                steps[entry.pop("token")] = entry
+                steps[entry.pop("token")] = (entry.pop("way"), entry)
             steps.pop(entry.get("done"), None)
-        for token in sorted(steps, reverse=True):
-            step = steps[token]
-            _WAYS[step.pop("way")](**step)
+        for token in _in_order(steps):
+            way, data = steps[token]
+            _WAYS[way](**data)
         _undo_tree(str(log.parent))
         return True
 

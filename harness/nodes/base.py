@@ -60,6 +60,9 @@ class Node(Protocol):
     def let_end(self) -> None:
         """From now on it may end by itself; :meth:`check_alive` says nothing of it until it is started again."""
 
+    def pid(self) -> int | None:
+        """Its process id on this machine; None while it doesn't run."""
+
     def exit_code(self) -> int | None:
         """How it ended: the exit status, minus the signal's number if by a signal; None while it runs or never ran."""
 

@@ -174,6 +174,10 @@ class ProcessNode:
         """See :meth:`harness.nodes.base.Node.let_end`."""
         self._meant_to_run = False
 
+    def pid(self) -> int | None:
+        """See :meth:`harness.nodes.base.Node.pid`."""
+        return self._process.pid if self._process is not None and self.is_alive() else None
+
     def exit_code(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.exit_code`."""
         return None if self._process is None else self._process.poll()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from faults.base import injected
 from faults.broker import BrokerKilled
-from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
+from faults.log_dir import PLAN_FAULTS, LogDirFault
 from faults.targets import follower_of, leader_of
 from harness.broker import Broker
 from harness.cluster import Cluster
@@ -26,7 +26,7 @@ from suites.steps import check_serves_alone
 
 
 @scenario("kip-112/leader-at-bootstrap", kip=112, plan="1) Log directory failure discovered during bootstrap")
-@each_fault("fail_log_dir", LOG_DIR_FAULTS)
+@each_fault("fail_log_dir", PLAN_FAULTS)
 def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """A killed leader comes back to a failed log dir: it starts, leads nothing there, and the others serve on."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
@@ -50,14 +50,14 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
 
 
 @scenario("kip-112/leader-at-runtime", kip=112, plan="2) Log directory failure discovered on leader during runtime")
-@each_fault("fail_log_dir", LOG_DIR_FAULTS)
+@each_fault("fail_log_dir", PLAN_FAULTS)
 def test_leader_at_runtime(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """The leader's log dir fails: another leads, and the wounded broker alone still serves its good log dir."""
     fails_at_runtime(cluster, workload, fail_log_dir, leader_of)
 
 
 @scenario("kip-112/follower-at-runtime", kip=112, plan="3) Log directory failure discovered on follower during runtime")
-@each_fault("fail_log_dir", LOG_DIR_FAULTS)
+@each_fault("fail_log_dir", PLAN_FAULTS)
 def test_follower_at_runtime(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """A follower's log dir fails: the leader stays, and the wounded broker alone still serves its good log dir."""
     fails_at_runtime(cluster, workload, fail_log_dir, follower_of)

@@ -153,6 +153,30 @@ def test_only_marked_processes_are_ended(workspace: Path) -> None:
         stranger.wait()
 
 
+def test_what_holds_processes_goes_before_them_and_mounts_after_them(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    ways = ("mount", "freeze", "tree", "group", "setting")
+    for way in (*ways, "processes"):
+        monkeypatch.setitem(undo._WAYS, way, lambda way=way, **_data: done.append(way))
+    log = UndoLog("r")
+    for way in ways:
+        log.will(way)
+    log.close()
+    assert done == ["freeze", "setting", "group", "processes", "tree", "mount"]
+
+
+def test_a_process_id_used_anew_is_no_hiding_place(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """psutil's own list would hand out a remembered process of that id, which "has ended"."""
+    child = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "r"})
+    stale = psutil.Process(child.pid)
+    stale._pid_reused = True
+    monkeypatch.setattr(psutil, "process_iter", lambda *_: iter([stale]))
+    UndoLog("r").close()
+    assert child.wait(5) == -signal.SIGKILL
+
+
 def test_a_workspace_that_cannot_be_made_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "file" / "below"))

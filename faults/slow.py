@@ -1,0 +1,203 @@
+"""A disk that is slow or stalls, but gives no error.
+
+KIP-112 leaves these out: a log dir is good or bad, and a disk that has become a hundred times slower is a good one. So
+there is nothing for the broker to notice; the question is what clients go without.
+
+Two means, both of the kernel's own: a control group that lets only so many writes through (:class:`Slower`), and
+``FIFREEZE``, which makes every write wait, to the page cache too, as a disk does whose queue is full
+(:class:`Stalled`). Both need root. Without it there was nothing to be found that would hold up a broker's writes and
+could be shown from outside it: ``strace --inject`` delays only the one process, by exact file name, and slows
+it down as a whole; a FUSE file system would be a program of its own to trust.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from typing import Any, ClassVar
+
+from faults.base import Fault
+from faults.file_system import volume_of
+from harness.broker_user import broker_user
+from harness.control_group import SlowGroup
+from harness.errors import FaultNotProven
+from harness.log_dir import LogDir
+from harness.undo import FIFREEZE, FITHAW
+
+_PATIENCE_S = 60.0
+
+
+class SlowVolume(Fault):
+    """The volume of a log dir answers late."""
+
+    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "ext4"}
+    explains = (r"Connection to node .* was disconnected|request.*timed? ?out",)
+
+    def __init__(self, log_dir: LogDir) -> None:
+        super().__init__(log_dir.broker)
+        self.log_dir = log_dir
+        self.volume = volume_of(log_dir)
+
+    @property
+    def target(self) -> str:
+        """Such as "log-dir-1 of broker 2"."""
+        return str(self.log_dir)
+
+    def _write(self, count: int) -> list[str]:
+        """The command that writes so many small blocks, each to the disk."""
+        probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
+        script = 'dd if=/dev/zero of="$0" bs=4096 count="$1" oflag=dsync && rm -f "$0"'
+        return ["sh", "-c", script, str(probe), str(count)]
+
+
+class Slower(SlowVolume):
+    """Only so many writes a second get through to the device; a synced write to ext4 is one to three of them (the data,
+    the journal, its commit). The page cache hides it from whoever doesn't wait for the disk.
+
+    A rate and not a multiple of what this machine's disk does: under a virtual machine that varied fiftyfold within
+    a second (0.7 to 35 ms for a synced write), so that "ten times" of it could neither be set nor shown.
+    """
+
+    needs = ("loop mounts", "block I/O limits")
+    writes_per_s: ClassVar[int]
+    timed_writes: ClassVar[int]
+
+    def __init__(self, log_dir: LogDir) -> None:
+        super().__init__(log_dir)
+        self._group: SlowGroup | None = None
+        self._before_s = 0.0
+
+    def break_it(self) -> None:
+        """Put the broker into a group; measure how long a write takes in it, then limit them."""
+        name = f"jbod-{self.broker.undo_log.run_id}-{secrets.token_hex(3)}"
+        self._group = SlowGroup(name, self.volume.device, self.broker.undo_log)
+        pid = self.broker.node.pid()
+        if pid is not None:
+            self._group.add(pid)
+        self._before_s = min(self._write_s() for _ in range(3))
+        self._group.limit(self.writes_per_s)
+
+    def _write_s(self) -> float:
+        """Seconds for one synced write as the broker's own user, in its group.
+
+        :raises FaultNotProven: it failed
+        """
+        assert self._group is not None
+        done = self._group.run([*broker_user().command(), *self._write(self.timed_writes)], timeout_s=_PATIENCE_S)
+        told = re.search(r"copied, ([\d.e+-]+) s", done.stderr)  # of the writes alone, not of starting a program
+        if done.returncode or told is None:
+            raise FaultNotProven(f"a timed write to {self.log_dir} failed: {done.stderr.strip()}")
+        return float(told[1]) / self.timed_writes
+
+    def proof(self) -> str | None:
+        """A timed write takes at least half as long as the limit makes one device write, and took half of that before.
+
+        A disk of this machine that was as slow as that before shows nothing.
+        """
+        least_s, now_s = 0.5 / self.writes_per_s, self._write_s()
+        told = f"a synced write takes {now_s:.3f} s, was {self._before_s:.3f} s"
+        return told if now_s >= least_s >= 2 * self._before_s else None
+
+    def mend(self) -> None:
+        """No group, no limit."""
+        if self._group is not None:
+            self._group.remove()
+            self._group = None
+
+
+class Slow(Slower):
+    """Five writes a second: a disk with bad sectors, or a neighbour that uses it up."""
+
+    name = "slow"
+    writes_per_s = 5
+    timed_writes = 5  # the kernel lets one or two through before it begins to count
+
+
+class Slower100(Slower):
+    """One write a second, which makes a synced write a hundred times slower than on a hard disk (some 20 ms)."""
+
+    name = "slower_100x"
+    writes_per_s = 1
+    timed_writes = 2
+
+
+class Stalled(SlowVolume):
+    """Nothing can be written for 5 s, then all goes through for 5 s, and again.
+
+    Reads go on. The broker's request threads hang in the kernel, and with them what it does for other log dirs.
+    """
+
+    name = "stalled"
+    needs = ("loop mounts",)
+    stalls_s = 5.0
+    flows_s = 5.0
+    _patience_s = 1.0
+
+    def __init__(self, log_dir: LogDir) -> None:
+        super().__init__(log_dir)
+        self._end = threading.Event()
+        self._cycle: threading.Thread | None = None
+        self._token: int | None = None
+        self._probes = ThreadPoolExecutor(max_workers=1)
+        self._before_s = 0.0
+
+    def break_it(self) -> None:
+        """Measure a write, stall the volume, and begin to go on and off."""
+        began = time.monotonic()
+        self._probe().result()
+        self._before_s = time.monotonic() - began
+        self._token = self.broker.undo_log.will("freeze", path=str(self.volume.path))
+        self._freeze()
+        self._cycle = threading.Thread(target=self._go_on, name="jbod-stall", daemon=True)
+        self._cycle.start()
+
+    def _freeze(self) -> None:
+        self._ioctl(FIFREEZE)
+        self.broker.journal.write("disk.stalled", volume=str(self.volume), for_s=self.stalls_s)
+
+    def _go_on(self) -> None:
+        while not self._end.wait(self.stalls_s):
+            self._ioctl(FITHAW)
+            self.broker.journal.write("disk.flows", volume=str(self.volume))
+            if self._end.wait(self.flows_s):
+                return
+            self._freeze()
+
+    def _probe(self) -> Future[str | None]:
+        return self._probes.submit(lambda: self.broker.node.run_as_user(self._write(1)).stderr)
+
+    def _ioctl(self, what: int) -> None:
+        root = os.open(self.volume.path, os.O_RDONLY)
+        try:
+            fcntl.ioctl(root, what, 0)
+        finally:
+            os.close(root)
+
+    def proof(self) -> str | None:
+        """A write that took milliseconds has not ended after a second, or ten times as long as before."""
+        patience_s = min(max(self._patience_s, 10 * self._before_s), self.stalls_s / 2)
+        try:
+            self._probe().result(timeout=patience_s)
+        except NotYet:
+            return f"a write has not ended after {patience_s:.1f} s, took {self._before_s:.3f} s before"
+        return None
+
+    def mend(self) -> None:
+        """Let everything through, for good."""
+        self._end.set()
+        if self._cycle is not None:
+            self._cycle.join()
+        if self._token is not None:
+            self.broker.undo_log.undo(self._token)
+        self._probes.shutdown()
+
+
+SLOW_FAULTS: tuple[type[SlowVolume], ...] = (Slow, Slower100, Stalled)

@@ -1,0 +1,118 @@
+"""A control group that makes one block device slow for the processes in it: cgroup v1 (blkio) or v2 (io).
+
+Writes per second are limited and not bytes: what a slow or dying disk gives a broker is seconds of latency for each
+sync. Limits reach what a process writes itself (fsync, direct I/O); on v2 also what the kernel writes back for it, on
+v1 not, where that is done in the root group, which is therefore limited as well, for that one device.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import EnvironmentLacks
+from harness.undo import UndoLog
+
+_V1 = "blkio.throttle.write_iops_device"
+_V2 = "io.max"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Controller:
+    """Where groups with the block-I/O controller are made on this machine."""
+
+    root: Path
+    version: int
+
+    @property
+    def limit_file(self) -> str:
+        """The file in a group that holds its limits."""
+        return _V1 if self.version == 1 else _V2
+
+    def limit(self, device: str, writes_per_s: int | None) -> str:
+        """What to write into it; None for no limit."""
+        if self.version == 1:
+            return f"{device} {writes_per_s or 0}"
+        return f"{device} wiops={writes_per_s or 'max'}"
+
+
+def controller() -> Controller:
+    """The block-I/O controller, found by making a group and looking into it.
+
+    :raises EnvironmentLacks: there is none, or no group may be made
+    """
+    seen = "no cgroup file system has the block-I/O controller"
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, where, kind, options, *_ = line.split()
+        root = Path(where)
+        if kind == "cgroup" and "blkio" in options.split(","):
+            found = Controller(root=root, version=1)
+        elif kind == "cgroup2" and "io" in (root / "cgroup.controllers").read_text().split():
+            found = Controller(root=root, version=2)
+        else:
+            continue
+        probe = root / f"jbod-probe-{os.getpid()}"
+        try:
+            probe.mkdir()
+        except OSError as error:
+            seen = f"cgroup v{found.version} at {root}: {error.strerror}"
+            continue
+        try:
+            if os.access(probe / found.limit_file, os.W_OK):
+                return found
+        finally:
+            probe.rmdir()
+        enabled = found.version == 1 or "io" in (root / "cgroup.subtree_control").read_text().split()
+        seen = f"cgroup v{found.version} at {root} has no {found.limit_file} in new groups" + (
+            "" if enabled else ": io is not in cgroup.subtree_control"
+        )
+    raise EnvironmentLacks(seen)
+
+
+class SlowGroup:
+    """A group whose processes write to one device no more than so often a second; written into the undo log before.
+
+    :param name: unique on this machine
+    :param device: ``major:minor``
+    """
+
+    def __init__(self, name: str, device: str, undo_log: UndoLog) -> None:
+        self._controller = controller()
+        self._device = device
+        self._undo_log = undo_log
+        self._path = self._controller.root / name
+        self._tokens = [undo_log.will("group", path=str(self._path))]
+        self._path.mkdir()
+
+    def add(self, pid: int) -> None:
+        """Take a process in, with all its threads."""
+        (self._path / "cgroup.procs").write_text(str(pid))
+
+    def limit(self, writes_per_s: int) -> None:
+        """Limit the writes to the device from now on."""
+        groups = [self._path] + ([self._controller.root] if self._controller.version == 1 else [])
+        for group in groups:
+            file = group / self._controller.limit_file
+            none = self._controller.limit(self._device, None)
+            self._tokens.append(self._undo_log.will("setting", path=str(file), text=none))
+            file.write_text(self._controller.limit(self._device, writes_per_s))
+
+    def run(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        """Run a small command in the group.
+
+        :raises subprocess.TimeoutExpired: it took longer
+        """
+        command = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(self._path), *argv]
+        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+        return subprocess.run(
+            command, cwd="/", env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+
+    def remove(self) -> None:
+        """No limit any more, no group; its processes go back to the parent."""
+        while self._tokens:
+            self._undo_log.undo(self._tokens[-1])
+            self._tokens.pop()

@@ -1,0 +1,39 @@
+"""KIP-112's promise, for every way in which a log dir fails and not only for those of its test plan.
+
+"Broker should … stop serving the log directory after IOException": whatever the error is called, the outcome is to be
+the same as for ``chmod 000``.
+"""
+
+from __future__ import annotations
+
+from faults.base import injected
+from faults.file_system import VOLUME_FAULTS
+from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
+from faults.targets import leader_of
+from harness.cluster import Cluster
+from harness.journal import now
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_noticed
+from suites.model import World
+from suites.scenario import each_fault, scenario
+
+
+@scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
+@each_fault("fail_log_dir", (*LOG_DIR_FAULTS, *VOLUME_FAULTS))
+def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
+    """However the leader's log dir fails, it goes offline, another leads, the pair goes on, and it comes back whole."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with injected(fail_log_dir(log_dir)) as fault:
+            world.log_dir_failed(log_dir)
+            world.check()
+            check_noticed(fault)
+            pair.await_progress(after=now())
+            victim.stop()
+        victim.start()
+        cluster.await_healthy()
+        pair.await_progress(after=now())
+    check_delivery(workload)

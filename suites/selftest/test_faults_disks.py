@@ -1,0 +1,292 @@
+"""Faults of disks, on real file systems: proven, taken back from any state, and gone after the harness was killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from faults.base import Fault, injected
+from faults.file_system import VOLUME_FAULTS, Eio, Full, NoInodes, PowerCut, VolumeFault
+from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
+from faults.slow import SLOW_FAULTS, Slow, SlowVolume, Stalled
+from harness import undo
+from harness.control_group import SlowGroup
+from harness.errors import FaultNotProven, UsageError
+from harness.host import ability
+from harness.log_dir import LogDir
+from harness.volume import Volume, VolumeKind
+from suites.selftest.disks import StandIn, broker_on, traces
+
+ALL: tuple[type[VolumeFault] | type[SlowVolume] | type[PowerCut], ...] = (*VOLUME_FAULTS, *SLOW_FAULTS, PowerCut)
+each_volume_fault = pytest.mark.parametrize("fault_type", VOLUME_FAULTS, ids=lambda fault: fault.name)
+each_fault = pytest.mark.parametrize("fault_type", ALL, ids=lambda fault: fault.name)
+
+
+def need(fault_type: type[Fault]) -> VolumeKind:
+    """Skip where this machine can't do it; the kind of volume that it wants."""
+    for name in fault_type.needs:
+        if not ability(name).present:
+            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    kind: VolumeKind = fault_type.cluster["volumes"]
+    return kind
+
+
+@pytest.fixture(autouse=True)
+def workspace(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace that the broker's user may enter, and nothing left of it afterwards.
+
+    Not in ``tmp_path``: every pytest that starts on the machine takes other users' rights to the folder above it away.
+    """
+    before = traces()
+    with tempfile.TemporaryDirectory(prefix="jbod-test-") as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("JBOD_WORK_DIR", folder)
+        monkeypatch.setattr("faults.file_system.LET_GO_S", 0.5)  # the stand-in never lets go
+        yield Path(folder)
+        undo.clean()
+    assert traces() == before
+
+
+class Disks:
+    """Makes stand-ins and takes them away."""
+
+    def __init__(self) -> None:
+        self.made: list[StandIn] = []
+
+    def broker(self, kind: VolumeKind, *, running: bool = False) -> StandIn:
+        self.made.append(broker_on(kind))
+        if running:
+            self.made[-1].start()
+        return self.made[-1]
+
+
+@pytest.fixture
+def disks() -> Iterator[Disks]:
+    disks = Disks()
+    yield disks
+    for broker in disks.made:
+        broker.undo_log.close()
+
+
+def make(fault_type: type[Fault], broker: StandIn) -> Fault:
+    return fault_type(broker if fault_type is PowerCut else broker.log_dirs[0])  # type: ignore[arg-type]
+
+
+def writable(log_dir: LogDir) -> bool:
+    done = log_dir.broker.node.run_as_user(["sh", "-c", f"echo x > {log_dir.path}/x && rm {log_dir.path}/x"])
+    return done.returncode == 0
+
+
+@each_fault
+def test_each_way_is_proven_and_taken_back(disks: Disks, fault_type: type[Fault]) -> None:
+    broker = disks.broker(need(fault_type), running=True)
+    (broker.log_dirs[0].path / "kept").write_text("kept")
+    os.sync()
+    with injected(make(fault_type, broker)):
+        [event] = broker.journal.of_kind("fault.injected")
+        if issubclass(fault_type, LogDirFault):
+            assert fault_type.expected_error in event["evidence"]
+            assert writable(broker.log_dirs[1])
+    assert all(map(writable, broker.log_dirs))
+    assert (broker.log_dirs[0].path / "kept").read_text() == "kept"
+    assert {path.name for path in broker.log_dirs[0].path.parent.iterdir()} <= {"log-dir-1", "lost+found"}
+
+
+@each_fault
+def test_undo_is_allowed_from_any_state_and_any_number_of_times(disks: Disks, fault_type: type[Fault]) -> None:
+    broker = disks.broker(need(fault_type), running=True)
+    make(fault_type, broker).undo()  # never injected
+    fault = make(fault_type, broker)
+    fault.inject()
+    for _ in range(2):
+        fault.undo()
+        assert all(map(writable, broker.log_dirs))
+
+
+@each_fault
+def test_an_injection_that_is_cut_short_heals(
+    disks: Disks, fault_type: type[Fault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = disks.broker(need(fault_type), running=True)
+
+    def interrupted(_self: Fault) -> str | None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fault_type, "proof", interrupted)
+    with pytest.raises(KeyboardInterrupt), injected(make(fault_type, broker)):
+        pytest.fail("must not get here")
+    assert all(map(writable, broker.log_dirs))
+
+
+@each_volume_fault
+def test_a_file_system_that_did_not_fail_proves_nothing(
+    disks: Disks, fault_type: type[VolumeFault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fault_type, "break_it", lambda _self: None)
+    broker = disks.broker(need(fault_type))
+    with pytest.raises(FaultNotProven, match="nothing outside Kafka"), injected(make(fault_type, broker)):
+        pytest.fail("must not get here")
+
+
+def test_what_failed_before_proves_nothing(disks: Disks) -> None:
+    broker = disks.broker(need(Eio))
+    with injected(Eio(broker.log_dirs[0])), pytest.raises(FaultNotProven, match="could not be written before"):
+        Full(broker.log_dirs[0]).inject()
+
+
+def test_almost_full_is_not_full(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    broker = disks.broker(need(Full))
+    with pytest.raises(FaultNotProven), injected(Full(broker.log_dirs[0])):
+        pytest.fail("must not get here")
+
+
+def test_no_space_at_all_is_not_taken_for_no_inodes(disks: Disks) -> None:
+    broker = disks.broker(need(NoInodes))
+    fault = NoInodes(broker.log_dirs[0])
+    with injected(Full(broker.log_dirs[0])):
+        assert fault.proof() is None
+
+
+def test_a_disk_that_is_not_slow_proves_nothing(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SlowGroup, "limit", lambda _self, _rate: None)
+    broker = disks.broker(need(Slow))
+    with pytest.raises(FaultNotProven), injected(Slow(broker.log_dirs[0])):
+        pytest.fail("must not get here")
+
+
+def test_a_disk_that_does_not_stall_proves_nothing(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stalled, "_freeze", lambda _self: None)
+    broker = disks.broker(need(Stalled))
+    with pytest.raises(FaultNotProven), injected(Stalled(broker.log_dirs[0])):
+        pytest.fail("must not get here")
+
+
+def test_a_stall_goes_on_and_off(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stalled, "stalls_s", 2.0)
+    monkeypatch.setattr(Stalled, "flows_s", 0.5)
+    broker = disks.broker(need(Stalled))
+    with injected(Stalled(broker.log_dirs[0])):
+        assert all(writable(broker.log_dirs[0]) for _ in range(2))  # waits for the disk; then it flows
+        broker.run_as_user(["sleep", "3"])
+    kinds = [event["kind"] for event in broker.journal.events if event["kind"].startswith("disk.")]
+    assert kinds[:4] == ["disk.stalled", "disk.flows"] * 2
+
+
+def test_a_power_cut_that_loses_nothing_is_none(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PowerCut, "_cut_off", lambda _self, _volume: os.sync())
+    broker = disks.broker(need(PowerCut), running=True)
+    with pytest.raises(FaultNotProven), injected(make(PowerCut, broker)):
+        pytest.fail("must not get here")
+
+
+def test_a_broker_that_is_down_has_no_power_to_cut(disks: Disks) -> None:
+    broker = disks.broker(need(PowerCut))
+    with pytest.raises(FaultNotProven, match="did not run before"):
+        make(PowerCut, broker).inject()
+
+
+def test_after_a_power_cut_the_broker_stays_down_until_somebody_starts_it(disks: Disks) -> None:
+    broker = disks.broker(need(PowerCut), running=True)
+    with injected(make(PowerCut, broker)):
+        assert not broker.is_alive
+        assert all(map(writable, broker.log_dirs))
+    assert broker.is_alive
+
+
+def test_a_broker_that_holds_on_to_a_dead_volume_is_started_anew(disks: Disks) -> None:
+    broker = disks.broker(need(Eio), running=True)
+    pid = broker.pid()
+    with injected(Eio(broker.log_dirs[0])):
+        pass
+    assert list(broker.journal.of_kind("fault.undo_ends_broker"))
+    assert broker.is_alive
+    assert broker.pid() != pid
+
+
+def test_a_log_dir_without_a_volume_is_refused(tmp_path: Path, disks: Disks) -> None:
+    broker = disks.broker(need(Eio))
+    with pytest.raises(UsageError, match='volumes="ext4"'):
+        Eio(LogDir(broker.log_dirs[0].broker, tmp_path))
+
+
+@pytest.mark.parametrize("fault_type", LOG_DIR_FAULTS, ids=lambda fault: fault.name)
+def test_faults_of_the_dir_work_on_a_volume_too(disks: Disks, fault_type: type[LogDirFault]) -> None:
+    broker = disks.broker(need(Eio))
+    with injected(fault_type(broker.log_dirs[0])):
+        pass
+    assert writable(broker.log_dirs[0])
+
+
+@pytest.mark.parametrize(("first", "second"), [(Full, Eio), (Eio, Eio), (NoInodes, NoInodes)], ids=str)
+def test_faults_follow_each_other(disks: Disks, first: type[VolumeFault], second: type[VolumeFault]) -> None:
+    broker = disks.broker(need(first))
+    for fault_type in (first, second):
+        with injected(fault_type(broker.log_dirs[0])):
+            pass
+        assert writable(broker.log_dirs[0])
+
+
+def test_faults_on_two_disks_at_once(disks: Disks) -> None:
+    broker = disks.broker(need(Eio))
+    with injected(Eio(broker.log_dirs[0]), Full(broker.log_dirs[1])):
+        assert not any(map(writable, broker.log_dirs))
+    assert all(map(writable, broker.log_dirs))
+
+
+# A harness that does its damage and then waits to be killed.
+DOOMED = """
+import sys
+import tempfile
+from suites.selftest.disks import broker_on
+import faults.file_system, faults.slow
+fault_type = getattr(faults.file_system, sys.argv[1], None) or getattr(faults.slow, sys.argv[1])
+broker = broker_on(fault_type.cluster["volumes"])
+broker.start()
+fault = fault_type(broker if sys.argv[1] == "PowerCut" else broker.log_dirs[0])
+fault.inject()
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+@each_fault
+def test_a_killed_harness_leaves_nothing(workspace: Path, fault_type: type[Fault]) -> None:
+    need(fault_type)
+    before = traces()
+    harness = subprocess.Popen(
+        [sys.executable, "-c", DOOMED, fault_type.__name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert harness.stdout is not None
+    assert harness.stdout.readline() == "done\n"
+    assert traces() != before
+    harness.kill()
+    harness.wait()
+    assert undo.clean() == 1
+    assert traces() == before
+    assert list(workspace.iterdir()) == []
+
+
+def test_a_volume_needs_a_least_size(disks: Disks) -> None:
+    broker = disks.broker(need(Eio))
+    with pytest.raises(ValueError, match="at least 300 MB"):
+        Volume(Path("/nowhere"), kind="xfs", size_mb=299, undo_log=broker.undo_log)
+
+
+def test_what_somebody_stands_in_is_unmounted_all_the_same(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.undo._UNMOUNT_WAIT_S", 0.3)
+    broker = disks.broker(need(Eio))
+    stranger = subprocess.Popen(["sleep", "60"], cwd=broker.log_dirs[0].path)
+    try:
+        mounted = traces()["mounts"]
+        broker.undo_log.close()
+        assert traces()["mounts"] != mounted
+    finally:
+        stranger.kill()
+        stranger.wait()
