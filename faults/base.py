@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from harness.broker import Broker
 from harness.errors import FaultNotProven
@@ -92,8 +92,11 @@ class Fault(ABC):
         return f"{self.name} on {self.target}"
 
 
+F = TypeVar("F", bound=Fault)
+
+
 @contextmanager
-def injected(*faults: Fault) -> Iterator[Fault]:
+def injected(*faults: F) -> Iterator[F]:
     """The faults are in force inside the block, in this order, and undone after it in the reverse one, come what may.
 
     Yields the first.

@@ -16,6 +16,12 @@ from faults.base import Fault
 from harness.errors import FaultNotProven
 from harness.log_dir import LogDir
 
+LOG_DIR_STOPPED = (
+    r"(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir)"
+    r" {path}(?![\w.-])"
+)
+"""The log line by which a broker says that it takes the log dir ``{path}`` (escaped) offline, or starts without it."""
+
 
 class LogDirFault(Fault):
     """A way in which one log dir fails.
@@ -38,9 +44,7 @@ class LogDirFault(Fault):
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir.broker)
         self.log_dir = log_dir
-        path = re.escape(str(log_dir.path))
-        noticed = "Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir"
-        self.noticed_by = rf"(?:{noticed}) {path}(?![\w.-])"
+        self.noticed_by = LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path)))
         self._tokens: list[int] = []
 
     @property

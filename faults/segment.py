@@ -1,4 +1,4 @@
-"""Bytes of a log segment are changed on disk, as bit rot, a firmware bug or a stray write would.
+"""Bytes of a log segment or its indexes are changed on disk, as bit rot, a firmware bug or a stray write would.
 
 Few bytes, far from what is checked, so that brokers go on serving the segment and readers get something else than was
 written. They change in the page cache, from which a broker serves what was written lately.
@@ -6,6 +6,7 @@ written. They change in the page cache, from which a broker serves what was writ
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
 from collections.abc import Sequence
 
@@ -107,3 +108,34 @@ class AbortsMisattributed(_BitsFlipped):
     def find(self, content: bytes) -> Sequence[int]:
         """The last byte of each entry's producer id."""
         return range(_ABORTED_PRODUCER_END - 1, len(content), _ABORTED_BYTES)
+
+
+class IndexByteFlipped(_BitsFlipped):
+    """A bit of a file position in the offset index of a replica's first segment: it points 16 MiB away, behind the end.
+
+    The middle one of its entries, as Kafka looks at the last when it opens an index; there must be at least three. An
+    index is only safe to touch while its broker doesn't run: it is mapped into the broker's memory.
+    """
+
+    name = "index_byte_flipped"
+
+    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
+        super().__init__(log_dir, topic, partition, "index")
+
+    def find(self, content: bytes) -> Sequence[int]:
+        """The highest byte of the position; an entry is eight bytes, offset above the base and position."""
+        # What follows the last entry is zero.
+        entries = next((n for n in range(len(content) // 8) if not any(content[8 * n : 8 * n + 8])), len(content) // 8)
+        return [] if entries < 3 else [8 * (entries // 2) + 4]
+
+    def still_flipped(self) -> bool:
+        """Whether the byte still is what the injection made of it."""
+        with contextlib.suppress(FileNotFoundError), self._file.open("rb") as file:
+            file.seek(self._at[0])
+            return file.read(1) == bytes([self._was[0] ^ 1])
+        return False
+
+    def mend(self) -> None:
+        """Write the byte back, unless Kafka has made the index anew meanwhile."""
+        if self._token is not None and self.still_flipped():
+            super().mend()

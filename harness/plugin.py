@@ -201,9 +201,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 
 def lacking(item: pytest.Item) -> list[Ability]:
-    """What this machine lacks for a case: what everything needs, and what the faults among its parameters need."""
+    """What this machine lacks for a case: what everything, the scenario, and the faults among its parameters need."""
     assert isinstance(item, pytest.Function)
-    needs = {name for value in item.callspec.params.values() for name in getattr(value, "needs", ())}
+    marker = item.get_closest_marker("scenario")
+    needs = set(marker.kwargs["needs"] if marker else ()) | {
+        name for value in item.callspec.params.values() for name in getattr(value, "needs", ())
+    }
     return [each for each in abilities() if (each.required or each.name in needs) and not each.present]
 
 

@@ -8,13 +8,17 @@ Running brokers, topic description and log dirs are :meth:`suites.model.World.ch
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 
 from faults.base import Fault
+from faults.log_dir import LOG_DIR_STOPPED
+from faults.segment import IndexByteFlipped
 from harness import timeouts
 from harness.broker import Broker
 from harness.errors import Inconclusive, PromiseBroken
 from harness.topic import Topic
+from harness.log_dir import LogDir
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 
@@ -74,6 +78,31 @@ def check_one_copy(topic: Topic) -> None:
             found = [d.path.name for d in broker.log_dirs if d.replica_dir(topic.name, partition.index).is_dir()]
             if len(found) > 1:
                 raise PromiseBroken(f"{broker} has {partition} twice, in {' and '.join(found)}")
+
+
+def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
+    """The broker never said that it stopped serving the log dir, and describes it as good.
+
+    :raises PromiseBroken: it took it offline
+    """
+    broker = log_dir.broker
+    line = broker.log.first(LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path))), since=fault.injected_at)
+    if line is not None:
+        raise PromiseBroken(f"{log_dir} gave no error, and {broker} took it offline: {line.text[:300]}")
+    errors = [state.error for state in broker.describe_log_dirs() if state.path == str(log_dir.path) and state.error]
+    if errors:
+        raise PromiseBroken(f"{log_dir} gave no error, and {broker} describes it as {errors[0]}")
+
+
+def check_rebuilt(flip: IndexByteFlipped) -> None:
+    """The flipped bit of an index is gone: Kafka has made the index anew.
+
+    :raises PromiseBroken: it is still there
+    """
+    if flip.still_flipped():
+        raise PromiseBroken(
+            f"{flip.broker} loaded {flip.target} as it was, with a position far behind the segment's end"
+        )
 
 
 def check_delivery(workload: CaseWorkload) -> None:

@@ -19,6 +19,7 @@ def scenario(
     modes: tuple[Mode, ...] = tuple(Mode),
     judged: bool = True,
     floors: Floors = DEFAULT_FLOORS,
+    needs: tuple[str, ...] = (),
     **spec: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a test as the scenario ``id``; its docstring's first line is its claim.
@@ -29,9 +30,12 @@ def scenario(
     :param modes: the metadata modes in which it makes sense
     :param judged: it must end with a verdict of the judge; a scenario without a workload says False
     :param floors: the least that must have happened for the case to show anything
+    :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
     :param spec: fields of :class:`harness.spec.ClusterSpec` other than the mode
     """
-    return pytest.mark.scenario(id=id, kip=kip, plan=plan, modes=modes, judged=judged, floors=floors, spec=spec)
+    return pytest.mark.scenario(
+        id=id, kip=kip, plan=plan, modes=modes, judged=judged, floors=floors, needs=needs, spec=spec
+    )
 
 
 def each_fault(name: str, faults: tuple[type[Any], ...]) -> pytest.MarkDecorator:

@@ -67,3 +67,17 @@ def check_serves_alone(cluster: Cluster, workload: CaseWorkload, world: World, b
         world.check()
         with workload.running(topic, via=broker) as pair:
             pair.await_progress(after=now())
+
+
+def make_leader(cluster: Cluster, world: World, broker: Broker) -> None:
+    """Let this broker lead all that it has on good log dirs: the others are killed and started again, and follow it.
+
+    What is drained afterwards is what is on this broker's disks.
+    """
+    others = cluster.others(broker)
+    with injected(*map(BrokerKilled, others)):
+        world.broker_gone(*others)
+        world.check()
+    for other in others:
+        world.broker_back(other)
+    world.check(timeouts.RECOVERY_S)

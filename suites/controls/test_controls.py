@@ -12,6 +12,7 @@ import pytest
 
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
+from faults.file_system import PowerCut
 from faults.segment import AbortsMisattributed, ByteFlipped
 from faults.targets import leader_of
 from harness.case import Case
@@ -130,3 +131,27 @@ def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: 
             check_delivery(workload)
     if mended:
         check_delivery(workload)
+
+
+@scenario(
+    "control/power-cut-everywhere",
+    kip=112,
+    plan="control: lost",
+    floors=NO_FAULT,
+    volumes="ext4",
+    needs=PowerCut.needs,
+)
+@pytest.mark.parametrize("synced", [False, True], ids=["lost", "green"])
+def test_power_cut_everywhere(cluster: Cluster, workload: CaseWorkload, synced: bool) -> None:
+    """All brokers lose power at once: what was acked is lost on every replica, unless the topic syncs each write."""
+    orders = cluster.create_topic(
+        "orders", partitions=1, replicas=3, configs={"flush.messages": "1"} if synced else None
+    )
+    with workload.running(orders):
+        pass
+    with injected(*map(PowerCut, cluster.brokers)):
+        pass
+    cluster.await_healthy()
+    with workload.running(orders):
+        pass
+    check_delivery(workload)

@@ -171,7 +171,7 @@ def test_a_process_id_used_anew_is_no_hiding_place(workspace: Path, monkeypatch:
     """psutil's own list would hand out a remembered process of that id, which "has ended"."""
     child = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "r"})
     stale = psutil.Process(child.pid)
-    stale._pid_reused = True
+    monkeypatch.setattr(stale, "_pid_reused", True)
     monkeypatch.setattr(psutil, "process_iter", lambda *_: iter([stale]))
     UndoLog("r").close()
     assert child.wait(5) == -signal.SIGKILL

@@ -1,0 +1,141 @@
+"""What disks do beside failing: they lose power, fail two at a time, grow slow, and their files rot.
+
+KIP-112 promises nothing for a slow disk ("good or bad" is all that a log dir can be); what is checked there is what
+Kafka promises always, and what clients go without is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from faults.base import Fault, injected
+from faults.broker import BrokerKilled, BrokerStopped
+from faults.file_system import Eio, PowerCut, ReadOnly
+from faults.segment import IndexByteFlipped
+from faults.slow import SLOW_FAULTS, SlowVolume
+from faults.targets import follower_of, leader_of
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.journal import now
+from harness.measure import Floors
+from harness.topic import Partition
+from harness.waiting import let_pass
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_not_noticed, check_noticed, check_rebuilt
+from suites.model import World
+from suites.scenario import each_fault, scenario
+from suites.steps import make_leader
+
+each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
+
+
+@scenario(
+    "kip-112/power-cut", kip=112, plan="a broker loses what it had not synced", volumes="ext4", needs=PowerCut.needs
+)
+@each_role
+def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
+    """What a broker had not synced is gone; it fetches it again, and as the leader it then has every record."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = role(orders[0])
+    with workload.running(orders) as pair:
+        with injected(PowerCut(victim)):
+            world.broker_gone(victim)
+            world.check()
+            pair.await_progress(after=now())
+        world.broker_back(victim)
+        world.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now())
+    make_leader(cluster, world, victim)
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/two-dirs-at-once",
+    kip=112,
+    plan="two of three replicas' log dirs fail",
+    volumes="ext4",
+    needs=ReadOnly.needs,
+)
+def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The leader's and a follower's log dirs fail together, each in its way: the third replica serves alone."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victims = [leader_of(orders[0]), follower_of(orders[0])]
+    first, second = (orders[0].log_dir_on(victim) for victim in victims)
+    with workload.running(orders) as pair:
+        with injected(eio := Eio(first), read_only := ReadOnly(second)):
+            world.log_dir_failed(first)
+            world.log_dir_failed(second)
+            world.check()
+            check_noticed(eio)
+            check_noticed(read_only)
+            pair.await_progress(after=now())
+            for victim in victims:
+                victim.stop()
+        for victim in victims:
+            victim.start()
+        cluster.await_healthy()
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("kip-112/slow-log-dir", kip=112, plan="not handled by the KIP: a slow disk", floors=Floors(during=0))
+@each_fault("slow", SLOW_FAULTS)
+def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowVolume]) -> None:
+    """The leader's log dir is slow or stalls, on a topic that syncs each write: not offline, and nothing is lost."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"flush.messages": "1"})
+    cluster.await_healthy()
+    log_dir = orders[0].log_dir_on(leader_of(orders[0]))
+    with workload.running(orders) as pair:
+        with injected(slow(log_dir)) as fault:
+            let_pass(12.0, since=fault.injected_monotonic_s)  # of a stalling one: off, on, off
+        pair.await_progress(after=now())
+    check_not_noticed(fault, log_dir)
+    check_delivery(workload)
+
+
+@scenario("kip-112/rolling-restart", kip=112, plan="every broker once, one after another")
+@each_fault("end", (BrokerStopped, BrokerKilled))
+def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fault]) -> None:
+    """Every broker is ended and started once, one after another, each only when all is healthy: nothing is lost."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    with workload.running(orders) as pair:
+        for broker in cluster.brokers:
+            with injected(end(broker)):
+                world.broker_gone(broker)
+                world.check()
+                pair.await_progress(after=now())
+            world.broker_back(broker)
+            world.check(timeouts.RECOVERY_S)
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/index-byte-flipped",
+    kip=112,
+    plan="a replica's offset index rots while its broker is down",
+    floors=Floors(faults=0),
+)
+def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A killed broker comes back to an index with a flipped bit: it makes it anew and serves every record."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        pair.await_count(1000)
+    with injected(BrokerKilled(victim)):
+        world.broker_gone(victim)
+        world.check()
+        with injected(IndexByteFlipped(log_dir, "orders", 0)) as flip:
+            victim.start()
+            world.broker_back(victim)
+            world.check(timeouts.RECOVERY_S)
+            check_rebuilt(flip)
+            make_leader(cluster, world, victim)
+    check_delivery(workload)
