@@ -175,6 +175,14 @@ class NoInodes(_Exhausted):
         return f"{error}; {free} blocks free" if error and free else None
 
 
+class NoInodesTmpfs(NoInodes):
+    """The same on a tmpfs."""
+
+    name = "no_inodes_tmpfs"
+    needs = ("tmpfs mounts",)
+    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "tmpfs"}
+
+
 class PowerCut(Fault):
     """The power of the broker's machine fails: it ends at once, and what was not synced on any of its volumes is gone.
 
@@ -293,4 +301,12 @@ def _unsynced(volume: Volume) -> Path:
     return volume.path / "jbod-unsynced"
 
 
-VOLUME_FAULTS: tuple[type[VolumeFault], ...] = (Eio, EioXfs, ReadOnly, Full, FullTmpfs, NoInodes)
+VOLUME_FAULTS: tuple[type[VolumeFault], ...] = (
+    Eio,
+    EioXfs,
+    ReadOnly,
+    Full,
+    FullTmpfs,
+    NoInodes,
+    NoInodesTmpfs,
+)

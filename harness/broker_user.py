@@ -29,18 +29,22 @@ class BrokerUser:
 
     :ivar name: as in the passwd file; "uid 60906" for one that isn't there
     :ivar drop: the harness is root and must change to this user
+    :ivar bare: the harness is root of a user namespace and must lay down its capabilities
     """
 
     name: str
     uid: int
     gid: int
     drop: bool
+    bare: bool = False
 
     def command(self) -> list[str]:
         """What to put before a command so that it runs as this user; empty where the harness is this user.
 
         ``setpriv`` (util-linux) is named bare: that it is missing is said by the program that needs it.
         """
+        if self.bare:
+            return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
         return ["setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups"] if self.drop else []
 
 
@@ -60,6 +64,8 @@ def broker_user() -> BrokerUser:
             raise UsageError("JBOD_BROKER_USER is root; brokers must not be root, who is not stopped by chmod")
         return user
     uid = UID
+    if _mapped() == 1:
+        return BrokerUser(name="you, without capabilities", uid=0, gid=0, drop=False, bare=True)
     if not _is_mapped(uid):
         raise EnvironmentLacks(
             f"brokers can't drop from root to uid {uid}: this user namespace has no such user (/proc/self/uid_map); "
@@ -93,9 +99,18 @@ def _name(uid: int) -> str:
 
 
 def _is_mapped(uid: int) -> bool:
+    return any(first <= uid < first + count for first, count in _uid_map())
+
+
+def _mapped() -> int:
+    """How many users there are in this user namespace."""
+    return sum(count for _, count in _uid_map())
+
+
+def _uid_map() -> list[tuple[int, int]]:
+    """The ranges of users in this user namespace: the first, and how many."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
     except OSError:
-        return True
-    ranges = [tuple(map(int, line.split())) for line in lines]
-    return any(first <= uid < first + count for first, _, count in ranges)
+        return [(0, 1 << 32)]
+    return [(int(first), int(count)) for first, _, count in map(str.split, lines)]

@@ -210,6 +210,8 @@ def _java() -> Seen:
 
 def _user() -> Seen:
     user = broker_user()
+    if user.bare:
+        return _works([*user.command(), "true"], yes=f"root of a user namespace: brokers run as {user.name}")
     if not user.drop:
         return True, f"not root: brokers run as you, {user.name}"
     return _works([*user.command(), "true"], yes=f"root: brokers run as {user.name}")
@@ -439,7 +441,7 @@ _PROBES = {
     "tmpfs mounts": _Probe(
         look=_as_root(_tmpfs_mounts),
         needed_for="full log dirs (ENOSPC) without loop devices",
-        fix="run as root (in a container with CAP_SYS_ADMIN)",
+        fix="run as root (in a container with CAP_SYS_ADMIN), or: unshare --user --map-root-user --mount jbod run …",
     ),
     "user namespaces": _Probe(
         look=_user_namespaces,

@@ -17,6 +17,7 @@ from faults.segment import AbortsMisattributed, ByteFlipped
 from faults.targets import leader_of
 from harness.case import Case
 from harness.cluster import Cluster
+from harness.errors import Inconclusive
 from harness.journal import now
 from harness.measure import Floors
 from harness.pipeline.producer import Transactions
@@ -151,7 +152,7 @@ def test_power_cut_everywhere(cluster: Cluster, workload: CaseWorkload, synced: 
         pass
     with injected(*map(PowerCut, cluster.brokers)):
         pass
-    cluster.await_healthy()
+    cluster.await_healthy(failure=Inconclusive)
     with workload.running(orders):
         pass
     check_delivery(workload)

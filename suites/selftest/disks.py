@@ -19,6 +19,7 @@ from harness.log_dir import LogDir
 from harness.undo import MARK, UndoLog
 from harness.volume import Volume, VolumeKind, make_volumes
 
+_OURS = "/disks/volume-"
 # Appends to a file every now and then, as brokers do, whatever comes of it.
 _WRITER = 'exec 3>>"$0"; while :; do echo x >&3; sleep 0.05; done 2>/dev/null'
 
@@ -87,16 +88,18 @@ def broker_on(kind: VolumeKind, run_id: str = "disks") -> StandIn:
     return broker
 
 
-def traces() -> dict[str, object]:
-    """What a disk fault may leave on the machine: mounts, loop devices, control groups and their limits."""
-    limits = Path("/sys/fs/cgroup").glob("**/blkio.throttle.write_iops_device")
+def traces() -> dict[str, list[str]]:
+    """What a disk fault may leave on the machine: mounts, loop devices, control groups and their limits.
+
+    Only ours: other runs on this machine have theirs, with a loop device that is in use.
+    """
+    files = {path.parts[3]: path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file")}
+    others = {Path(f"/sys/block/{name}/dev").read_text().strip() for name, file in files.items() if _OURS not in file}
+    root = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_iops_device")
+    limits = root.read_text().splitlines() if root.exists() else []
     return {
-        "mounts": sorted(line for line in Path("/proc/self/mounts").read_text().splitlines() if "/disks" in line),
-        "loops": sorted(
-            text
-            for path in Path("/sys/block").glob("loop*/loop/backing_file")
-            if "/disks" in (text := path.read_text())
-        ),
+        "mounts": sorted(line for line in Path("/proc/self/mounts").read_text().splitlines() if _OURS in line),
+        "loops": sorted(file for file in files.values() if _OURS in file),
         "groups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/jbod-disks*")),
-        "limits": sorted(text for path in limits if (text := path.read_text())),
+        "limits": sorted(line for line in limits if line.split()[0] not in others),
     }

@@ -290,3 +290,27 @@ def test_what_somebody_stands_in_is_unmounted_all_the_same(disks: Disks, monkeyp
     finally:
         stranger.kill()
         stranger.wait()
+
+
+# What an ordinary user can do who is root of a namespace of his own.
+OWN_NAMESPACE = """
+from faults.base import injected
+from faults.file_system import FullTmpfs
+from faults.log_dir import Chmod000
+from harness.broker_user import broker_user
+from suites.selftest.disks import broker_on
+broker = broker_on("tmpfs")
+for fault_type in (FullTmpfs, Chmod000):
+    with injected(fault_type(broker.log_dirs[0])):
+        print(broker_user().bare, broker.journal.events[-1]["evidence"])
+"""
+
+
+def test_log_dirs_fill_up_and_chmod_bites_in_a_user_namespace(workspace: Path) -> None:
+    if not ability("user namespaces").present:
+        pytest.skip(f"user namespaces: {ability('user namespaces').found}")
+    own = ["unshare", "--user", "--map-root-user", "--mount", sys.executable, "-c", OWN_NAMESPACE]
+    done = subprocess.run(own, capture_output=True, text=True, check=False, timeout=60)
+    full, closed = done.stdout.splitlines() or [done.stderr, ""]
+    assert (full[:4], full[-23:]) == ("True", "No space left on device"), done.stderr
+    assert (closed[:4], closed[-17:]) == ("True", "Permission denied"), done.stderr

@@ -19,6 +19,7 @@ from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.measure import Floors
 from harness.topic import Partition
@@ -33,7 +34,7 @@ each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["lead
 
 
 @scenario(
-    "kip-112/power-cut", kip=112, plan="a broker loses what it had not synced", volumes="ext4", needs=PowerCut.needs
+    "disks/power-cut", kip=112, plan="a broker loses what it had not synced", volumes="ext4", needs=PowerCut.needs
 )
 @each_role
 def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
@@ -54,7 +55,7 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
 
 
 @scenario(
-    "kip-112/two-dirs-at-once",
+    "disks/two-dirs-at-once",
     kip=112,
     plan="two of three replicas' log dirs fail",
     volumes="ext4",
@@ -78,17 +79,17 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
                 victim.stop()
         for victim in victims:
             victim.start()
-        cluster.await_healthy()
+        cluster.await_healthy(failure=PromiseBroken)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-@scenario("kip-112/slow-log-dir", kip=112, plan="not handled by the KIP: a slow disk", floors=Floors(during=0))
+@scenario("disks/slow-log-dir", kip=112, plan="not handled by the KIP: a slow disk", floors=Floors(during=0))
 @each_fault("slow", SLOW_FAULTS)
 def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowVolume]) -> None:
     """The leader's log dir is slow or stalls, on a topic that syncs each write: not offline, and nothing is lost."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"flush.messages": "1"})
-    cluster.await_healthy()
+    cluster.await_healthy(failure=Inconclusive)
     log_dir = orders[0].log_dir_on(leader_of(orders[0]))
     with workload.running(orders) as pair:
         with injected(slow(log_dir)) as fault:
@@ -98,7 +99,7 @@ def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowV
     check_delivery(workload)
 
 
-@scenario("kip-112/rolling-restart", kip=112, plan="every broker once, one after another")
+@scenario("disks/rolling-restart", kip=112, plan="every broker once, one after another")
 @each_fault("end", (BrokerStopped, BrokerKilled))
 def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fault]) -> None:
     """Every broker is ended and started once, one after another, each only when all is healthy: nothing is lost."""
@@ -116,7 +117,7 @@ def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fau
 
 
 @scenario(
-    "kip-112/index-byte-flipped",
+    "disks/index-byte-flipped",
     kip=112,
     plan="a replica's offset index rots while its broker is down",
     floors=Floors(faults=0),
