@@ -17,8 +17,8 @@ from faults.segment import IndexByteFlipped
 from harness import timeouts
 from harness.broker import Broker
 from harness.errors import Inconclusive, PromiseBroken
-from harness.topic import Topic
 from harness.log_dir import LogDir
+from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 
