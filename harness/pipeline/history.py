@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -188,12 +189,54 @@ def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = 
     return pa.concat_tables(tables).unify_dictionaries()
 
 
-def stored_rows(run_dir: Path, table: TableName) -> int:
-    """How many rows a table's footers say it has.
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One row group of one part of a table."""
+
+    part: Path
+    row_group: int
+    rows: int
+
+
+def pieces(run_dir: Path, table: TableName) -> list[Piece]:
+    """All row groups of a table in the order of the parts' names; looks at every part's footer.
 
     :raises HistoryError: as :func:`read_history`
     """
-    return sum(_look_at(part, SCHEMAS[table])[1] for part in _parts(run_dir, table))
+    return [
+        Piece(part=part, row_group=number, rows=rows)
+        for part in _parts(run_dir, table)
+        for number, rows in enumerate(_look_at(part, SCHEMAS[table])[1])
+    ]
+
+
+def load_batches(
+    pieces: Sequence[Piece], table: TableName, columns: Sequence[str], batch_rows: int
+) -> Iterator[pa.Table]:
+    """The rows of `pieces` in their order, columns as :func:`load_table` gives them, in tables of about `batch_rows`.
+
+    :raises HistoryError: a part is damaged inside
+    """
+    wanted = [SCHEMAS[table].field(name) for name in columns]
+    words = [field.name for field in wanted if pa.types.is_string(field.type)]
+    waiting: list[pa.Table] = []
+    for part, of_part in groupby(pieces, key=lambda piece: piece.part):
+        groups = [piece.row_group for piece in of_part]
+        try:
+            # Buffered, or all columns of a row group would be in memory, however large its writer made it.
+            with pq.ParquetFile(part, read_dictionary=words, buffer_size=1 << 20) as file:
+                for batch in file.iter_batches(batch_rows, groups, list(columns), use_threads=False):
+                    stored = pa.Table.from_batches([batch])
+                    waiting.append(
+                        pa.table([_conform(stored[field.name], field) for field in wanted], [f.name for f in wanted])
+                    )
+                    if sum(len(each) for each in waiting) >= batch_rows:
+                        yield pa.concat_tables(waiting).unify_dictionaries()
+                        waiting = []
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise HistoryError(f"{part} is damaged: {_first_line(error)}") from error
+    if waiting:
+        yield pa.concat_tables(waiting).unify_dictionaries()
 
 
 def _conform(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
@@ -212,9 +255,9 @@ def _read_table(spark: SparkSession, run_dir: Path, table: TableName) -> tuple[D
     alike: dict[tuple[_Stored, ...], list[Path]] = {}
     rows = 0
     for part in _parts(run_dir, table):
-        stored, part_rows = _look_at(part, SCHEMAS[table])
+        stored, row_groups = _look_at(part, SCHEMAS[table])
         alike.setdefault(stored, []).append(part)
-        rows += part_rows
+        rows += sum(row_groups)
     first, *others = (_frame(spark, stored, parts) for stored, parts in alike.items())
     return reduce(lambda whole, frame: whole.unionByName(frame), others, first), rows
 
@@ -249,8 +292,8 @@ class _Stored:
 _UNITS = {"s": 1_000, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # Parquet has no seconds: Arrow stores ms.
 
 
-def _look_at(part: Path, schema: pa.Schema) -> tuple[tuple[_Stored, ...], int]:
-    """How `part` stores the columns of `schema`, and its number of rows."""
+def _look_at(part: Path, schema: pa.Schema) -> tuple[tuple[_Stored, ...], list[int]]:
+    """How `part` stores the columns of `schema`, and how many rows each of its row groups has."""
     try:
         with pq.ParquetFile(part) as file:
             arrow = file.schema_arrow
@@ -267,7 +310,8 @@ def _look_at(part: Path, schema: pa.Schema) -> tuple[tuple[_Stored, ...], int]:
             for field, column in zip(schema, stored, strict=True):
                 if column.wanted == "bigint" and not pa.types.is_null(arrow.field(field.name).type):
                     _check_lossless(part, file, field, arrow.field(field.name).type)
-            return stored, file.metadata.num_rows
+            footer = file.metadata
+            return stored, [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
     except (pa.ArrowException, OSError, ValueError) as error:
         size = part.stat().st_size if part.exists() else 0
         raise HistoryError(f"{part} ({size} bytes) is cut off or no Parquet file: {_first_line(error)}") from error
