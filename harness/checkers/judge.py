@@ -1,14 +1,15 @@
 """The judge: a stored history in, a verdict out; no cluster in sight.
 
 What each kind of anomaly is, is defined in the contract and found by the checkers beside this file, one a family.
-This module only puts them together, and has them work in a Spark task, beside the files: nothing but the verdict comes
-back to the driver.
+This module only puts them together, and has them work in Spark tasks, beside the files. A usual history is judged in
+one task, and nothing but the verdict comes back to the driver. Of one that is too large for that, what is clean is
+taken out first, in as many tasks as there are cores (:mod:`harness.checkers.rest`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from harness.checkers.findings import Findings
 from harness.checkers.ordering import check_ordering
 from harness.checkers.places import check_places
 from harness.checkers.reads import check_reads
+from harness.checkers.rest import Sizes, find_rest
 from harness.checkers.rows import ACKED, FAILED, INDETERMINATE, Rows, encode
 from harness.checkers.settings import RunSettings, read_settings
 from harness.checkers.transactions import check_transactions
@@ -33,10 +35,18 @@ from harness.checkers.verdict import (
     conclude,
     could_not_decide,
 )
-from harness.errors import HistoryError
-from harness.pipeline.history import SCHEMAS, TableName, load_table, stored_rows, table_dir
+from harness.errors import HistoryError, JbodError
+from harness.pipeline.history import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
+from harness.pipeline.spread import Spread, cores, spread_over
 
 VERDICT_FILE = "verdict.json"
+
+AT_ONCE = 1_000_000
+"""So many rows are judged in memory, in one task: some 250 MB, and as quick as any way up to there."""
+
+SIZES = Sizes()
+
+_WITH_ROWS: tuple[TableName, ...] = ("produced", "consumed")
 
 _NOT_JUDGED_BY = ("error", "sent_at", "ended_at", "read_at")
 """Columns that are for people: no kind depends on them."""
@@ -51,26 +61,22 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
         has (a null or a word that the column doesn't allow, a record sent twice, a transaction of two outcomes)
     """
     settings = read_settings(run_dir)
-
-    def judged(_: Iterable[int]) -> Iterable[Verdict | HistoryError | str]:
-        try:
-            yield _judged(run_dir, settings)
-        except HistoryError as error:
-            yield error
-        except Exception as error:
-            yield f"{type(error).__name__}: {error}"
-
     run_dir = run_dir.absolute()
+    stored = {name: pieces(run_dir, name) for name in _WITH_ROWS}
+    rows = {name: sum(piece.rows for piece in of_table) for name, of_table in stored.items()}
     try:
-        [answer] = spark.sparkContext.parallelize([0], 1).mapPartitions(judged).collect()
+        if sum(rows.values()) > AT_ONCE:
+            return judge_large(run_dir, stored, settings, spread_over(spark), cores(spark), SIZES)
+        [verdict] = spread_over(spark)(lambda where: _judged(where, settings), [run_dir])
+        return verdict
+    except HistoryError as error:
+        raise error if str(run_dir) in str(error) else HistoryError(f"{run_dir}: {error}") from error
+    except JbodError as error:
+        why = str(error)
     except Exception as error:
-        answer = f"{type(error).__name__}: {error}"
-    if isinstance(answer, Verdict):
-        return answer
-    if isinstance(answer, HistoryError):
-        raise answer if str(run_dir) in str(answer) else HistoryError(f"{run_dir}: {answer}")
-    counts = Counts(sent=stored_rows(run_dir, "produced"), read=stored_rows(run_dir, "consumed"))
-    return could_not_decide(settings.run_id, counts, next(iter(answer.splitlines())))
+        why = f"{type(error).__name__}: {error}"
+    counts = Counts(sent=rows["produced"], read=rows["consumed"])
+    return could_not_decide(settings.run_id, counts, next(iter(why.splitlines()), ""))
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
@@ -92,6 +98,27 @@ def _judged(run_dir: Path, settings: RunSettings) -> Verdict:
     return judge_tables(load("produced"), load("consumed"), drained, settings)
 
 
+def judge_large(
+    run_dir: Path,
+    stored: Mapping[TableName, Sequence[Piece]],
+    settings: RunSettings,
+    spread: Spread,
+    lots: int,
+    sizes: Sizes,
+) -> Verdict:
+    """The verdict of :func:`judge`, to the byte, in memory that hardly grows with the history.
+
+    :param stored: ``produced`` and ``consumed``
+    :param spread: how work is given to tasks
+    :param lots: how many tasks read the history
+    :raises HistoryError: as :func:`judge`
+    :raises Inconclusive: too much of it has something to look into
+    """
+    drained = load_table(run_dir, "drained") if table_dir(run_dir, "drained").exists() else None
+    rest = find_rest(stored, drained, settings, spread, lots, sizes)
+    return judge_tables(rest.produced, rest.consumed, rest.drained, settings, rest.counts)
+
+
 def _counts(rows: Rows) -> Counts:
     def of(outcome: int) -> int:
         return int((rows.sent.outcome == outcome).sum())
@@ -105,15 +132,22 @@ def _counts(rows: Rows) -> Counts:
     )
 
 
-def judge_tables(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, settings: RunSettings) -> Verdict:
+def judge_tables(
+    produced: pa.Table,
+    consumed: pa.Table,
+    drained: pa.Table | None,
+    settings: RunSettings,
+    known_counts: Counts | None = None,
+) -> Verdict:
     """The verdict on a history that is in memory; columns as the contract has them, times and errors left out or not.
 
+    :param known_counts: of the whole history, where the tables are only what is left to judge of it
     :raises HistoryError: a row that no history has, as :func:`judge`
     """
     rows = encode(produced, consumed, drained, settings)
     del produced, consumed, drained  # Of a large history, a good part of the memory.
     delivery = Delivery(rows=rows)
-    counts = replace(_counts(rows), indeterminate_present=delivery.indeterminate_present)
+    counts = replace(known_counts or _counts(rows), indeterminate_present=delivery.indeterminate_present)
     found: dict[str, list[Findings]] = {}
     for findings in _checks(delivery):
         found.setdefault(findings.kind, []).append(findings)

@@ -15,24 +15,34 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.checkers.findings import Findings, record_findings
-from harness.checkers.rows import NONE, Rows, joint_key
+from harness.checkers.rows import NONE, Ints, Rows, joint_key
 
 
-def check_ordering(rows: Rows) -> Iterator[Findings]:
-    """Findings of this family."""
+def first_offsets(rows: Rows) -> tuple[Ints, Ints, Ints, Ints]:
+    """Every record's first offset in each partition of its topic: (group, record, tp, off), ordered by group and seq.
+
+    A group is one producer's records in one partition.
+    """
     sent, reads, log = rows.sent, rows.reads, rows.log
     acked = np.flatnonzero(sent.off != NONE)
     read = np.flatnonzero(rows.record != NONE)
     read = read[log.tid[sent.tp[rows.record[read]]] == log.tid[reads.tp[read]]]
     record = np.concatenate([acked, rows.record[read]])
-    if not len(record):
-        return
     tp, off = np.concatenate([sent.tp[acked], reads.tp[read]]), np.concatenate([sent.off[acked], reads.off[read]])
+    if not len(record):
+        return record, record, tp, off
     group = joint_key(sent.pid[record], tp)
     order = np.lexsort((off, sent.seq[record], group))
     group, record, tp, off = group[order], record[order], tp[order], off[order]
     first = np.r_[True, (group[1:] != group[:-1]) | (record[1:] != record[:-1])]
-    group, record, tp, off = group[first], record[first], tp[first], off[first]
+    return group[first], record[first], tp[first], off[first]
+
+
+def check_ordering(rows: Rows) -> Iterator[Findings]:
+    """Findings of this family."""
+    group, record, tp, off = first_offsets(rows)
+    if not len(record):
+        return
     # Keys that grow with the group keep one running maximum from reaching into the next group.
     height = joint_key(group, off)
     found = np.flatnonzero(np.r_[False, height[1:] < np.maximum.accumulate(height)[:-1]])

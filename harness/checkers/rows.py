@@ -165,27 +165,29 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
     :raises HistoryError: a row that no history has: a null or a word that the column doesn't allow, a partition or
         offset below zero where one was read
     """
-    _refuse_nulls(produced, "produced", ("producer", "seq", "topic", "outcome", "crc32"))
-    _refuse_nulls(
+    refuse_nulls(produced, "produced", ("producer", "seq", "topic", "outcome", "crc32"))
+    refuse_nulls(
         consumed, "consumed", ("consumer", "role", "position", "session", "topic", "partition", "offset", "isolation")
     )
     if drained is not None:
-        _refuse_nulls(drained, "drained", tuple(drained.column_names))
+        refuse_nulls(drained, "drained", tuple(drained.column_names))
 
-    outcome = _words(produced, "produced", "outcome", OUTCOMES)
-    txo = _words(produced, "produced", "transaction_outcome", TRANSACTION_OUTCOMES)
+    outcome = as_words(produced, "produced", "outcome", OUTCOMES)
+    txo = as_words(produced, "produced", "transaction_outcome", TRANSACTION_OUTCOMES)
     if not pc.all(
         pc.equal(pc.is_null(produced["transaction"]), pc.is_null(produced["transaction_outcome"]))
     ).as_py() and len(produced):
         raise HistoryError("history/produced has a transaction without transaction_outcome, or the other way round")
-    role = _words(consumed, "consumed", "role", ROLES)
-    rc = _words(consumed, "consumed", "isolation", ISOLATIONS) == 1
+    role = as_words(consumed, "consumed", "role", ROLES)
+    rc = as_words(consumed, "consumed", "isolation", ISOLATIONS) == 1
 
-    producers, (sent_pid, read_pid) = _coded(produced["producer"], consumed["producer"])
-    topics, topic_codes = _coded(produced["topic"], consumed["topic"], *([] if drained is None else [drained["topic"]]))
-    numbers = [_numbers(table["partition"]) for table in (produced, consumed, drained) if table is not None]
+    producers, (sent_pid, read_pid) = as_codes(produced["producer"], consumed["producer"])
+    topics, topic_codes = as_codes(
+        produced["topic"], consumed["topic"], *([] if drained is None else [drained["topic"]])
+    )
+    numbers = [as_numbers(table["partition"]) for table in (produced, consumed, drained) if table is not None]
     numbers[0] = np.maximum(numbers[0], NOWHERE)
-    off = _numbers(consumed["offset"])
+    off = as_numbers(consumed["offset"])
     if len(off) and (off.min() < 0 or numbers[1].min() < 0):
         raise HistoryError("history/consumed has a partition or an offset below zero")
 
@@ -207,7 +209,7 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
         ]
     ends: list[Drained] = []
     if drained is not None:
-        drained_rc = _words(drained, "drained", "isolation", ISOLATIONS) == 1
+        drained_rc = as_words(drained, "drained", "isolation", ISOLATIONS) == 1
         ends = [
             Drained(
                 topic=places[tp][0],
@@ -226,18 +228,18 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
         ]
     partitions = survey_partitions(places, handed, ends, settings)
 
-    names, (name_codes,) = _coded(consumed["consumer"])
+    names, (name_codes,) = as_codes(consumed["consumer"])
     roles = name_codes * 2 + (role == 0)  # drain before live, as False before True
     seen, cid = np.unique(roles, return_inverse=True)
     consumers = survey_consumers(((names[int(code) // 2], bool(code % 2)) for code in seen), settings.groups)
 
     known = numbers[0] != NOWHERE
-    acked_off = np.where((outcome == ACKED) & known, np.maximum(_numbers(produced["offset"]), NONE), NONE)
-    transactions, (transaction,) = _coded(produced["transaction"])
+    acked_off = np.where((outcome == ACKED) & known, np.maximum(as_numbers(produced["offset"]), NONE), NONE)
+    transactions, (transaction,) = as_codes(produced["transaction"])
     compacted = np.array([partition.compacted for partition in partitions], np.bool_)
     key = np.full(len(produced), NONE)
     if compacted.any():
-        key = np.where(compacted[sent_tp], _coded(produced["key"])[1][0], NONE)
+        key = np.where(compacted[sent_tp], as_codes(produced["key"])[1][0], NONE)
     named = (read_pid != NONE) & consumed["seq"].combine_chunks().is_valid().to_numpy(zero_copy_only=False)
     crc_null = consumed["crc32"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
     if (named & crc_null).any():
@@ -245,25 +247,25 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
     return Rows(
         sent=Sent(
             pid=sent_pid,
-            seq=_numbers(produced["seq"]),
+            seq=as_numbers(produced["seq"]),
             tp=sent_tp,
             off=acked_off,
             outcome=outcome,
             txo=txo,
-            crc=_numbers(produced["crc32"]),
+            crc=as_numbers(produced["crc32"]),
             transaction=transaction,
             key=key,
         ),
         reads=Reads(
             pid=read_pid,
-            seq=_numbers(consumed["seq"]),
+            seq=as_numbers(consumed["seq"]),
             named=named,
             tp=read_tp,
             off=off,
-            crc=_numbers(consumed["crc32"]),
+            crc=as_numbers(consumed["crc32"]),
             cid=cid.astype(np.int32),
-            session=_numbers(consumed["session"]).astype(np.int32),
-            position=_numbers(consumed["position"]),
+            session=as_numbers(consumed["session"]).astype(np.int32),
+            position=as_numbers(consumed["position"]),
             drain=drain,
             rc=rc,
         ),
@@ -312,12 +314,13 @@ def _ranks(tables: Sequence[Ints]) -> tuple[list[Ints], int]:
     return np.split(ranks.astype(np.int64), ends), max(1, len(values))
 
 
-def _numbers(column: pa.ChunkedArray, kind: Any = np.int64) -> Ints:
+def as_numbers(column: pa.ChunkedArray, kind: Any = np.int64) -> Ints:
+    """A column of numbers, NONE for null."""
     filled = pc.fill_null(column, pa.scalar(NONE, column.type)) if column.null_count else column
     return np.asarray(filled.to_numpy(), kind)
 
 
-def _coded(*columns: pa.ChunkedArray) -> tuple[list[str], list[Ints]]:
+def as_codes(*columns: pa.ChunkedArray) -> tuple[list[str], list[Ints]]:
     """The names in all columns, sorted, and for each column its names' places among them; NONE for null."""
     encoded = [
         (column if pa.types.is_dictionary(column.type) else column.dictionary_encode()).unify_dictionaries()
@@ -330,19 +333,24 @@ def _coded(*columns: pa.ChunkedArray) -> tuple[list[str], list[Ints]]:
     for column, of_column in zip(encoded, words, strict=True):
         places = np.array([*(place[name] for name in of_column), NONE], np.int32)
         indices = [chunk.indices for chunk in column.chunks]
-        codes.append(places[_numbers(pa.chunked_array(indices, pa.int32()), np.int32)])
+        codes.append(places[as_numbers(pa.chunked_array(indices, pa.int32()), np.int32)])
     return names, codes
 
 
-def _words(table: pa.Table, name: str, column: str, words: Sequence[str]) -> Ints:
-    names, (codes,) = _coded(table[column])
+def as_words(table: pa.Table, name: str, column: str, words: Sequence[str]) -> Ints:
+    """A column of a table `name`, as places in `words`; NONE for null.
+
+    :raises HistoryError: another word
+    """
+    names, (codes,) = as_codes(table[column])
     strange = [found for found in names if found not in words]
     if strange:
         raise HistoryError(f"history/{name}: {column} is {strange[0]!r}, not one of {', '.join(words)}")
     return np.array([*(words.index(found) for found in names), NONE], np.int8)[codes]
 
 
-def _refuse_nulls(table: pa.Table, name: str, columns: Sequence[str]) -> None:
+def refuse_nulls(table: pa.Table, name: str, columns: Sequence[str]) -> None:
+    """:raises HistoryError: one of these columns of a table `name` has a null"""
     for column in columns:
         if table[column].null_count:
             raise HistoryError(f"history/{name}: {column} is null in {table[column].null_count} rows; it never may be")
