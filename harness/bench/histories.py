@@ -1,0 +1,327 @@
+"""Histories of any length, made up at disk speed: what the judge is measured with.
+
+A run of 10^8 records takes hours, and what a judge makes of its history depends on the rows alone. They are made as
+the pipeline leaves them: producers that send round-robin and are acked by batch, a live consumer that is handed
+records fetch by fetch, and a drain of one partition after the other. Slice by slice, so that memory doesn't grow with
+the history; right by construction, but for what :class:`Load` asks for.
+
+A CRC-32 here is a number made of the record's name: the judge compares them and sees no value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.pipeline.history import SCHEMAS, HistoryWriter, TableName
+
+SLICE = 1 << 20
+_BATCH, _FETCH = 200, 500
+_STARTED_US, _EVERY_US = 1_700_000_000_000_000, 10
+_ABORTED_OF, _ABORTED = 50, 7
+_OUTCOMES = np.array(["acked", "failed", "indeterminate"])
+
+Column = npt.NDArray[Any]
+Columns = dict[str, Column]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """What is sent, and what becomes of it."""
+
+    records: int
+    producers: int = 2
+    partitions: int = 6
+    transaction_of: int = 0
+    """So many records in a row of one producer are a transaction, one of 50 aborted; 0: none are."""
+    storm: float = 0.0
+    """This part of all records, in a row in the middle, is indeterminate; every other one of them was written."""
+    lost_one_in: int = 0
+    """Of so many offsets in a row, one is handed to nobody; 0: none is."""
+    planted: Collection[str] = ()
+    """Kinds of anomaly, of :data:`PLANTS`, to be shown once each at the far end."""
+    scattered: int = 1
+    """Every slice's rows are dealt out to so many parts that are read one after the other, each in no order."""
+
+
+def generate(run_dir: Path, load: Load) -> int:
+    """Write a run folder with this history, run.json and all; returns how many rows it has.
+
+    The same load gives the same history.
+    """
+    run_dir.mkdir(parents=True)
+    (run_dir / "run.json").write_text(json.dumps({"run_id": f"made-up-{load.records}"}))
+    return _Cluster(run_dir, load).run()
+
+
+class _Cluster:
+    """Where a history stands, from slice to slice."""
+
+    def __init__(self, run_dir: Path, load: Load) -> None:
+        self.run_dir, self.load = run_dir, load
+        self.writers: dict[str, HistoryWriter] = {}
+        self.dice = np.random.default_rng(0)
+        self.producers = np.array([f"p{number}" for number in range(load.producers)])
+        self.sent = np.zeros(load.producers, np.int64)
+        self.ends = np.zeros(load.partitions, np.int64)
+        self.handed = {who: np.zeros(load.partitions, np.int64) for who in ("c0", "drain")}
+        self.rows = 0
+
+    def run(self) -> int:
+        records = self.load.records
+        for start in range(0, records, SLICE):
+            sent = self._send(start, min(SLICE, records - start))
+            reads = {who: self._hand(who, sent) for who in self.handed}
+            ends = self.ends.copy()
+            if start + SLICE >= records:
+                for kind in self.load.planted:
+                    PLANTS[kind](sent, reads["c0"], reads["drain"], ends)
+            for number, name in enumerate(self.producers):
+                self._write_sent(str(name), {each: column[sent["pid"] == number] for each, column in sent.items()})
+            for who, columns in reads.items():
+                self._write_reads(who, columns)
+        drained = {"partition": np.arange(len(ends)), "end_offset": np.maximum(ends, self.ends), "position": ends}
+        self._write("ends", "drained", drained, consumer="drain", isolation=self._isolation("drain"))
+        return self.rows
+
+    def _send(self, start: int, count: int) -> Columns:
+        """The next records, in the order of the log."""
+        load = self.load
+        number = np.arange(start, start + count)
+        pid = number % load.producers
+        seq = self.sent[pid] + (number - start) // load.producers
+        np.add.at(self.sent, pid, 1)
+        partition = seq % load.partitions
+        batch = seq // load.partitions // _BATCH
+        order = np.lexsort((seq, pid, batch, partition))
+        pid, seq, partition, number = pid[order], seq[order], partition[order], number[order]
+        transaction = seq // load.transaction_of if load.transaction_of else np.full(count, -1)
+        # A transaction ends with a marker, which takes an offset and is handed to nobody.
+        marker = (seq + load.partitions) // (load.transaction_of or 1) != transaction
+        width = 1 + (marker & (transaction >= 0))
+        total = np.r_[0, np.cumsum(width)]
+        starts = np.searchsorted(partition, np.arange(load.partitions + 1))
+        off = total[:-1] - total[starts[partition]] + self.ends[partition]
+        self.ends += total[starts[1:]] - total[starts[:-1]]
+        middle = load.records // 2
+        storm = (number >= middle) & (number < middle + load.storm * load.records)
+        return {
+            "pid": pid,
+            "seq": seq,
+            "partition": partition,
+            "offset": off,
+            "crc32": crc_of(pid, seq),
+            "outcome": np.where(storm, 2, 0),
+            "written": ~(storm & (seq % 2 == 1)),
+            "transaction": transaction,
+            "at": number,
+        }
+
+    def _hand(self, who: str, sent: Columns) -> Columns:
+        """What a consumer is handed of these records, in the order of the log."""
+        chosen = sent["written"].copy()
+        if self._isolation(who) == "read_committed":
+            chosen &= sent["transaction"] % _ABORTED_OF != _ABORTED
+        if self.load.lost_one_in:
+            chosen &= sent["offset"] % self.load.lost_one_in != 17
+        columns = {name: sent[name][chosen] for name in ("pid", "seq", "partition", "offset", "crc32", "at")}
+        starts = np.searchsorted(columns["partition"], np.arange(self.load.partitions + 1))
+        within = np.arange(len(columns["seq"])) - starts[columns["partition"]]
+        columns["position"] = within + self.handed[who][columns["partition"]]
+        columns["session"] = np.zeros(len(within), np.int64)
+        self.handed[who] += np.diff(starts)
+        return columns
+
+    def _isolation(self, who: str) -> str:
+        return "read_committed" if who == "c0" and self.load.transaction_of else "read_uncommitted"
+
+    def _write_sent(self, name: str, sent: Columns) -> None:
+        acks = np.lexsort((sent["seq"], sent["partition"], sent["seq"] // self.load.partitions // _BATCH))
+        sent = {each: column[acks] for each, column in sent.items()}
+        acked, number = sent["outcome"] == 0, sent["transaction"]
+        named = [None if each < 0 else f"{name}-{each}" for each in number.tolist()]
+        ends = np.where(number % _ABORTED_OF == _ABORTED, "aborted", "committed")
+        columns = {
+            **{each: sent[each] for each in ("seq", "partition", "crc32")},
+            "offset": pa.array(sent["offset"], mask=~acked),
+            "outcome": _OUTCOMES[sent["outcome"]],
+            "error": pa.array(np.where(acked, "", "_TIMED_OUT"), mask=acked),
+            "sent_at": _time(sent["at"]),
+            "ended_at": _time(sent["at"] + 500),
+            "transaction": pa.array(named, pa.string()),
+            "transaction_outcome": pa.array(ends, mask=number < 0),
+        }
+        self._write(name, "produced", columns, producer=name, key=None)
+
+    def _write_reads(self, who: str, reads: Columns) -> None:
+        if who == "c0":
+            fetches = np.lexsort((reads["position"], reads["partition"], reads["position"] // _FETCH, reads["session"]))
+            reads = {each: column[fetches] for each, column in reads.items()}
+        columns = {
+            **{each: reads[each] for each in ("position", "session", "partition", "offset")},
+            **{each: pa.array(reads[each], mask=reads["pid"] < 0) for each in ("seq", "crc32")},
+            "producer": pa.array(self.producers[reads["pid"]], mask=reads["pid"] < 0),
+            "read_at": _time(reads["at"] + 1000),
+        }
+        role = "drain" if who == "drain" else "live"
+        self._write(who, "consumed", columns, consumer=who, role=role, isolation=self._isolation(who))
+
+    def _write(self, stem: str, table: TableName, columns: Mapping[str, Any], **same: str | None) -> None:
+        length = len(next(iter(columns.values())))
+        schema = SCHEMAS[table]
+        filled = [
+            pa.array(columns[name])
+            if name in columns
+            else pa.repeat(pa.scalar({"topic": "orders", **same}[name], schema.field(name).type), length)
+            for name in schema.names
+        ]
+        whole = pa.table(filled, schema.names)
+        self.rows += length
+        if self.load.scattered > 1:
+            whole = whole.take(pa.array(self.dice.permutation(length)))
+        bounds = [length * deal // self.load.scattered for deal in range(self.load.scattered + 1)]
+        for deal, (start, end) in enumerate(pairwise(bounds)):
+            name = f"{deal:03d}-{stem}" if self.load.scattered > 1 else stem
+            cards = whole.slice(start, end - start)
+            self.writers.setdefault(name, HistoryWriter(self.run_dir, table, name)).write(cards)
+
+
+def crc_of(pid: Column, seq: Column) -> Column:
+    """32 bits that look like chance, for the record `seq` of the producer number `pid`."""
+    mixed = (pid.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + seq.astype(np.uint64)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return (mixed >> np.uint64(32)).astype(np.int64)
+
+
+def _time(number: Column) -> pa.Array:
+    return pa.array(_STARTED_US + number * _EVERY_US).cast(pa.timestamp("us", tz="UTC"))
+
+
+Plant = Callable[[Columns, Columns, Columns, Column], None]
+
+
+def _at(reads: Columns, sent: Columns, row: int) -> int:
+    """Which of the reads is of the record `row`."""
+    return int(np.flatnonzero((reads["pid"] == sent["pid"][row]) & (reads["seq"] == sent["seq"][row]))[0])
+
+
+def _without(reads: Columns, row: int) -> None:
+    for name in reads:
+        reads[name] = np.delete(reads[name], row)
+
+
+def _again(reads: Columns, row: int, **other: int) -> None:
+    """One more read, after all others of its partition, of what the row `row` has, or `other` instead."""
+    last = reads["position"][reads["partition"] == reads["partition"][row]].max() + 1
+    for name in reads:
+        reads[name] = np.append(reads[name], {"position": last, **other}.get(name, reads[name][row]))
+
+
+def _exchange(columns: Columns, one: int, two: int, *names: str) -> None:
+    for name in names:
+        columns[name][[one, two]] = columns[name][[two, one]]
+
+
+def _lost(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    _without(live, _at(live, sent, -30))
+    _without(drain, _at(drain, sent, -30))
+
+
+def _vanished(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    _without(drain, _at(drain, sent, -60))
+
+
+def _undrained(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    """The last record of all is beyond what was drained."""
+    _without(live, _at(live, sent, -1))
+    _without(drain, _at(drain, sent, -1))
+    ends[-1] = sent["offset"][-1]
+
+
+def _duplicated(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    """The first record of all lies at the end too."""
+    zero = np.zeros(1, np.int64)
+    _again(drain, 0, pid=0, seq=0, crc32=int(crc_of(zero, zero)[0]), offset=int(ends[0]))
+    ends[0] += 1
+
+
+def _corrupted(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    drain["crc32"][_at(drain, sent, -90)] ^= 1
+
+
+def _conflicting_offset(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    _again(live, _at(live, sent, -120), offset=int(sent["offset"][-110]), session=1)
+
+
+def _misplaced(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    for reads in (live, drain):
+        reads["offset"][_at(reads, sent, -150)] = ends[-1]
+    ends[-1] += 1
+
+
+def _reordered(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    """Two neighbours of one producer in one partition lie in the other order."""
+    pairs = [(columns, _at(columns, sent, -180), _at(columns, sent, -181)) for columns in (live, drain)]
+    for columns, one, two in [*pairs, (sent, -180, -181)]:
+        _exchange(columns, one, two, "offset")
+    for columns, one, two in pairs:
+        _exchange(columns, one, two, "position")
+
+
+def _phantom(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    _again(drain, 0, pid=-1, offset=int(ends[0]))
+    ends[0] += 1
+
+
+def _failed_but_present(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    sent["outcome"][-210] = 1
+
+
+def _skipped(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    _without(live, _at(live, sent, -240))
+
+
+def _nonmonotonic_read(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    _exchange(live, _at(live, sent, -270), _at(live, sent, -271), "position")
+
+
+def _redelivered(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    _again(live, _at(live, sent, -300), session=1)
+
+
+def _aborted_read(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
+    """A record of the slice's last aborted transaction."""
+    row = int(np.flatnonzero(sent["transaction"] % _ABORTED_OF == _ABORTED)[-1])
+    near = int(np.flatnonzero(live["partition"] == sent["partition"][row])[-1])
+    _again(live, near, **{name: int(sent[name][row]) for name in ("pid", "seq", "offset", "crc32")}, session=1)
+
+
+PLANTS: Mapping[str, Plant] = {
+    plant.__name__[1:]: plant
+    for plant in (
+        _lost,
+        _vanished,
+        _undrained,
+        _duplicated,
+        _corrupted,
+        _conflicting_offset,
+        _misplaced,
+        _reordered,
+        _phantom,
+        _failed_but_present,
+        _skipped,
+        _nonmonotonic_read,
+        _redelivered,
+        _aborted_read,
+    )
+}
+"""By kind; ``aborted_read`` needs transactions, in which ``lost`` is a ``partial_transaction`` too."""
