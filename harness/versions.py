@@ -40,6 +40,7 @@ class Tool(StrEnum):
     LOG_DIRS = "log-dirs"
     DUMP_LOG = "dump-log"
     VERIFIABLE_PRODUCER = "verifiable-producer"
+    VERIFIABLE_CONSUMER = "verifiable-consumer"
     PRODUCER_PERF = "producer-perf"
 
 
@@ -59,6 +60,7 @@ _MAIN_CLASSES: Mapping[Tool, tuple[tuple[Release, str | None], ...]] = {
     # Still kafka.tools in 4.0, 4.1 and 4.2.
     Tool.DUMP_LOG: (((1, 0, 0), "kafka.tools.DumpLogSegments"), ((4, 3, 0), "org.apache.kafka.tools.DumpLogSegments")),
     Tool.VERIFIABLE_PRODUCER: (((1, 0, 0), "org.apache.kafka.tools.VerifiableProducer"),),
+    Tool.VERIFIABLE_CONSUMER: (((1, 0, 0), "org.apache.kafka.tools.VerifiableConsumer"),),
     Tool.PRODUCER_PERF: (((1, 0, 0), "org.apache.kafka.tools.ProducerPerformance"),),
 }
 
