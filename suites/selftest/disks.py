@@ -18,6 +18,7 @@ from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.undo import MARK, UndoLog
 from harness.volume import Volume, VolumeKind, make_volumes
+from harness.waiting import await_until
 
 _OURS = "/disks/volume-"
 # Appends to a file every now and then, as brokers do, whatever comes of it.
@@ -37,9 +38,11 @@ class StandIn:
     def start(self) -> None:
         environment = {"PATH": os.environ["PATH"], MARK: self.undo_log.run_id}
         argv = [*broker_user().command(), "sh", "-c", _WRITER, str(self.log_dirs[0].path / "open")]
-        self._process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             argv, env=environment, cwd="/", stdout=subprocess.DEVNULL, start_new_session=True
         )
+        opened = Path(f"/proc/{process.pid}/fd/3")
+        await_until(lambda: opened.exists() or process.poll() is not None, timeout_s=20.0, what="the file to be open")
 
     @property
     def is_alive(self) -> bool:
