@@ -429,6 +429,30 @@ def part_by_part(story: Story, parts: Sequence[Sequence[Row]], run_dir: Path) ->
     return verdict
 
 
+@pytest.mark.parametrize(("start", "length"), [(40, 20), (44, 1)], ids=["windows", "neighbours"])
+def test_out_of_order_and_clean_but_for_that(start: int, length: int, tmp_path: Path) -> None:
+    """Every record is where it was acked, and was shown to everybody."""
+    order = [*range(start), *range(start + length, start + 2 * length), *range(start, start + length)]
+    story = Story(run={"run_id": "order"})
+    for offset, seq in enumerate([*order, *range(len(order), 100)]):
+        story.send(seq, offset)
+        story.read(offset, seq, by="drain")
+    story.end(100)
+    verdict = part_by_part(story, [story.consumed], tmp_path)
+    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"reordered": length}
+
+
+def test_two_records_at_one_offset_and_all_were_handed_out(tmp_path: Path) -> None:
+    story = Story(run={"run_id": "conflict"})
+    for seq in range(30):
+        story.send(seq, seq)
+    story.send(30, 5)
+    story.drain(*range(30))
+    story.read(5, 30, by="drain", session=1)
+    verdict = part_by_part(story, [story.consumed], tmp_path)
+    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"conflicting_offset": 1, "reordered": 1}
+
+
 def test_a_step_back_behind_reads_whose_order_is_not_known(tmp_path: Path) -> None:
     story = Story(run={"run_id": "steps"})
     for seq in range(100):
