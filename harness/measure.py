@@ -9,6 +9,9 @@ Of each fault, in seconds from its injection (``fault.injecting`` in the journal
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
 
+* ``reader_gaps_s``: only where independent readers ran beside the pair; by reader, the longest without a record of some
+  partition. The figures above are the pair's own, which is read in milliseconds; a stream's batches are not.
+
 And how many records were acked before it, and acked and read while it was in force and had been noticed, in each
 partition of the pairs that ran when it struck: a fault that met no load has shown nothing (:func:`shortfalls`).
 """
@@ -22,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.broker_log import BrokerLog
-from harness.pipeline.gaps import passed, worst_gap
+from harness.pipeline.gaps import passed, reader_gap_s, worst_gap
 
 Event = Mapping[str, Any]
 
@@ -132,6 +135,7 @@ def _felt_by_clients(
 ) -> dict[str, Any]:
     """Gaps from ``start`` and counts from ``bites`` on, over the pairs that ran at ``start``, until they stopped."""
     felt: list[dict[str, Any]] = []
+    stalled: dict[str, float] = {}
     for index, event in enumerate(events):
         if event["kind"] != "pair.ready" or _at(event) > start:
             continue
@@ -139,8 +143,11 @@ def _felt_by_clients(
         until = min(end, _at(next(stops, events[-1])))
         if until <= start:
             continue
-        gap = worst_gap(run_dir, event["topic"], start, until)
-        acked, read = passed(run_dir, event["topic"], bites, until) if bites < until else (0, 0)
+        topic, own = event["topic"], event.get("consumers")
+        gap = worst_gap(run_dir, topic, start, until, consumers=own)
+        acked, read = passed(run_dir, topic, bites, until, consumers=own) if bites < until else (0, 0)
+        for name, consumers in event.get("readers", {}).items():
+            stalled[name] = round(reader_gap_s(run_dir, topic, start, until, consumers), 3)
         felt.append(
             {
                 "produce_gap_s": None if gap is None else round(gap.produce_s, 3),
@@ -158,7 +165,7 @@ def _felt_by_clients(
         name: min((each[name] for each in felt), default=None)
         for name in ("acked_before", "acked_during", "read_during")
     }
-    return longest | least
+    return longest | least | ({"reader_gaps_s": stalled} if stalled else {})
 
 
 def _since(start: datetime, then: datetime) -> float:

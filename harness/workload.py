@@ -42,6 +42,7 @@ class CaseWorkload:
         self._topics: list[Topic] = []
         self._pair: Pair | None = None
         self._in_transactions = False
+        self._groups: dict[str, str] = {}
 
     @contextmanager
     def running(
@@ -64,6 +65,15 @@ class CaseWorkload:
         with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
+            # The judge has to know who reads for whom.
+            self._groups |= {
+                member: reader.name
+                for reader in pair.readers
+                for member in reader.consumers
+                if len(reader.consumers) > 1
+            }
+            if self._groups:
+                self._case.record(groups=self._groups)
             pair.await_count(self._floors.before, failure=Inconclusive)
             try:
                 yield pair

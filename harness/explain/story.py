@@ -42,6 +42,12 @@ _JOURNAL_SAYS: Mapping[str, str] = {
     "producer.died": "producer {producer} died: {error}",
     "consumer.died": "consumer {consumer} died: {error}",
     "consumer.restarted": "consumer {consumer} is started again",
+    "group.assigned": "{consumer} is assigned partitions {partitions}",
+    "group.revoked": "{consumer} gives partitions {partitions} away",
+    "group.lost": "{consumer} has lost partitions {partitions}: the group went on without it",
+    "stream.died": "stream {consumer} died: {error}",
+    "stream.restarted": "stream {consumer} is started again",
+    "stream.stalled": "stream {consumer} had been handed nothing for {for_s} s",
     "cluster.healthy": "every broker, leader and ISR is there",
     "drain.ended": "drain {consumer} has read all there is, {isolation}",
     "partition.changed": "{topic}-{partition}: leader {leader}, epoch {leader_epoch}, ISR {isr}, "

@@ -1,7 +1,8 @@
 """The live consumer: one long-running Spark task around one confluent-kafka consumer.
 
 It is assigned its partitions from given positions and is in no group: a rebalance would be one more thing that takes
-time around a fault, and offsets are kept by the history itself. An offset that the broker doesn't have is an error
+time around a fault, and offsets are kept by the history itself (members of groups are other readers, beside it:
+:mod:`harness.pipeline.group`). An offset that the broker doesn't have is an error
 (``auto.offset.reset=error``) and no reason to go on silently somewhere else; the task ends, and the driver starts it
 again, counted and journaled (:mod:`harness.pipeline.pair`).
 
@@ -70,6 +71,8 @@ class StartAt:
     """The next offset to read; None: the first that the log has."""
     position: int = 0
     """The next number in ``history/consumed``'s column of that name."""
+    session: int = 0
+    """The number of the next session in this partition; only of interest where sessions begin with an assignment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +106,15 @@ def resume_at(run_dir: Path, consumer: str, starts: Mapping[int, StartAt]) -> di
     what was written down and not reported is not. ``starts`` is where it had begun.
     """
     resumed = dict(starts)
+    highest = ("offset", "position", "session")
     for part in table_dir(run_dir, "consumed").glob(f"{consumer}-*.parquet"):
-        rows = pq.read_table(part, columns=["partition", "offset", "position"])
-        for row in rows.group_by("partition").aggregate([("offset", "max"), ("position", "max")]).to_pylist():
+        rows = pq.read_table(part, columns=["partition", *highest])
+        for row in rows.group_by("partition").aggregate([(name, "max") for name in highest]).to_pylist():
             start = resumed[row["partition"]]
             resumed[row["partition"]] = StartAt(
                 offset=max(start.offset or 0, row["offset_max"] + 1),
                 position=max(start.position, row["position_max"] + 1),
+                session=max(start.session, row["session_max"] + 1),
             )
     return resumed
 
@@ -117,11 +122,12 @@ def resume_at(run_dir: Path, consumer: str, starts: Mapping[int, StartAt]) -> di
 class _Read:
     """The records of one call of the client, which share the instant."""
 
-    __slots__ = ("messages", "offsets", "partitions", "read_at")
+    __slots__ = ("messages", "offsets", "partitions", "read_at", "sessions")
 
-    def __init__(self, read_at: int, messages: list[Message]) -> None:
+    def __init__(self, read_at: int, messages: list[Message], sessions: Mapping[int, int]) -> None:
         self.read_at = read_at
         self.messages = messages
+        self.sessions = sessions
         # A record that was read has both; the client's types allow None for the sake of other uses of Message.
         self.partitions: list[Any] = [message.partition() for message in messages]
         self.offsets: list[Any] = [message.offset() for message in messages]
@@ -132,19 +138,22 @@ def consume(spec: ConsumerSpec, invitation: Invitation, _: Iterable[Any]) -> Ite
     claim(spec.run_dir, spec.task)
     link = DriverLink(invitation)
     try:
-        _Consuming(spec, link).run()
+        Consuming(spec, link).run()
     finally:
         link.close()
     yield spec.task
 
 
-class _Consuming:
+class Consuming:
+    """One session of a consumer, in its task."""
+
     def __init__(self, spec: ConsumerSpec, link: DriverLink) -> None:
         self._spec = spec
         self._link = link
         self._pattern = header_pattern(spec.run_token)
         self._positions = {partition: start.position for partition, start in spec.starts.items()}
         self._reached = {partition: start.offset or 0 for partition, start in spec.starts.items()}
+        self._sessions: Mapping[int, int] = dict.fromkeys(spec.starts, spec.session)  # replaced, never changed
         self._read = 0
         self._newest_read_at = 0
         self._newest_sent: dict[int, int] = {}
@@ -158,16 +167,14 @@ class _Consuming:
                 "bootstrap.servers": spec.bootstrap,
                 "isolation.level": spec.isolation,
                 "error_cb": self._hear,
+                **self._callbacks(),
             }
         )
         self._recorder = Recorder(spec.run_dir, "consumed", spec.task, self._rows)
 
     def run(self) -> None:
         """Read until told to stop; on return every record read has its row on disk."""
-        # A partition that is assigned before its leader is known is looked at again only after 500 ms.
-        with suppress(KafkaException):
-            self._client.list_topics(self._spec.topic, _LOOK_S)
-        self._client.assign([self._start_of(partition) for partition in self._spec.starts])
+        self._begin()
         handed_over_at = time.monotonic()
         while not self._at_end() and self._lost is None:
             messages = self._client.consume(_BATCH, _BATCH_S)
@@ -176,11 +183,29 @@ class _Consuming:
             if time.monotonic() - handed_over_at >= HAND_OVER_S:
                 self._hand_over()
                 handed_over_at = time.monotonic()
+        self._end()
+        if self._lost is not None:
+            raise PipelineError(f"consumer {self._spec.task}: {self._lost}")
+
+    def _begin(self) -> None:
+        """Get the partitions."""
+        # A partition that is assigned before its leader is known is looked at again only after 500 ms.
+        with suppress(KafkaException):
+            self._client.list_topics(self._spec.topic, _LOOK_S)
+        self._client.assign([self._start_of(partition) for partition in self._spec.starts])
+
+    def _end(self) -> None:
         self._hand_over()
         self._recorder.close()
         self._client.close()
-        if self._lost is not None:
-            raise PipelineError(f"consumer {self._spec.task}: {self._lost}")
+
+    def _callbacks(self) -> dict[str, Any]:
+        """What else the client is to call."""
+        return {}
+
+    def _more_progress(self) -> dict[str, Any]:
+        """What else the driver is told."""
+        return {}
 
     def _start_of(self, partition: int) -> TopicPartition:
         start = self._spec.starts[partition]
@@ -204,7 +229,7 @@ class _Consuming:
         """Take in what the client handed over at once: records, ends of partitions, errors."""
         records = [message for message in messages if message.error() is None]
         if records:
-            read = _Read(read_at, records)
+            read = _Read(read_at, records, self._sessions)
             self._reads.append(read)
             for partition, offset in dict(zip(read.partitions, read.offsets, strict=True)).items():
                 self._reached[partition] = offset + 1
@@ -267,15 +292,17 @@ class _Consuming:
                     for partition, offset in self._reached.copy().items()
                 },
                 "last_error": self._last_error,
+                **self._more_progress(),
             }
         )
+        sessions = [read.sessions[partition] for read in reads for partition in read.partitions]
         read_at = np.repeat([read.read_at for read in reads], [len(read.messages) for read in reads])
         return pa.table(
             {
                 "consumer": pa.repeat(spec.consumer, count),
                 "role": pa.repeat("live", count),
                 "position": pa.array(positions),
-                "session": pa.repeat(pa.scalar(spec.session, pa.int32()), count),
+                "session": pa.array(sessions, pa.int32()),
                 "topic": pa.repeat(spec.topic, count),
                 "partition": pa.array(partitions),
                 "offset": pa.array([offset for read in reads for offset in read.offsets], pa.int64()),

@@ -45,9 +45,10 @@ class Invitation:
 class Channel:
     """The driver's end of the connection to one task."""
 
-    def __init__(self, task: str, on_close: Callable[[], object]) -> None:
+    def __init__(self, task: str, on_close: Callable[[], object], on_report: Callable[[Message], object]) -> None:
         self.task = task
         self._on_close = on_close
+        self._on_report = on_report
         self.progress: Message | None = None
         """The newest report; None before the first."""
         self.connected = False
@@ -93,14 +94,21 @@ class ControlServer:
         self._channels: dict[str, Channel] = {}
         threading.Thread(target=self._accept, name="pipeline-control", daemon=True).start()
 
-    def open(self, task: str, *, on_close: Callable[[], object] = lambda: None) -> tuple[Channel, Invitation]:
+    def open(
+        self,
+        task: str,
+        *,
+        on_close: Callable[[], object] = lambda: None,
+        on_report: Callable[[Message], object] = lambda _: None,
+    ) -> tuple[Channel, Invitation]:
         """Expect a task of this name, once; the invitation is for the task, the channel for the driver.
 
         :param on_close: called when the connection has ended, from whichever side, if there ever was one
+        :param on_report: called with each report, in the connection's thread
         """
         if task in self._channels:
             raise ValueError(f"a task named {task} was started before")
-        channel = self._channels[task] = Channel(task, on_close)
+        channel = self._channels[task] = Channel(task, on_close, on_report)
         return channel, Invitation(port=self._listener.getsockname()[1], secret=self._secret, task=task)
 
     def close(self) -> None:
@@ -132,7 +140,8 @@ class ControlServer:
                     channel = None
                     return
                 for line in lines:
-                    channel.progress = json.loads(line)
+                    report = channel.progress = json.loads(line)
+                    channel._on_report(report)
         except (OSError, ValueError):
             pass  # the task is gone; what it left behind is its Spark job's to say
         finally:

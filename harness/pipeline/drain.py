@@ -29,12 +29,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from harness.errors import AwaitTimeout, PipelineError
@@ -196,11 +195,17 @@ def _read(
 
 def history_rows(records: DataFrame, run_token: str, consumer: str, isolation: Isolation) -> DataFrame:
     """Rows of ``history/consumed`` from what Spark's Kafka source gives."""
+    columns = history_columns(run_token, consumer, isolation)
+    return records.select([columns[name].alias(name) for name in CONSUMED.names])
+
+
+def history_columns(run_token: str, consumer: str, isolation: Isolation) -> dict[str, Column]:
+    """The columns of ``history/consumed``, as a drain has them, over those of Spark's Kafka source."""
     # Java's names of groups are Python's without the P; numbers serve both.
     pattern = header_pattern(run_token).replace("(?P<", "(?<")
     head = F.substring(F.col("value"), 1, 64).cast("string")
     is_ours = head.rlike(pattern)
-    columns: dict[str, Any] = {
+    return {
         "consumer": F.lit(consumer),
         "role": F.lit("drain"),
         "position": F.monotonically_increasing_id().bitwiseAND(F.lit(_ROWS_OF_A_TASK)),
@@ -214,7 +219,6 @@ def history_rows(records: DataFrame, run_token: str, consumer: str, isolation: I
         "isolation": F.lit(isolation),
         "read_at": F.current_timestamp(),
     }
-    return records.select([columns[name].alias(name) for name in CONSUMED.names])
 
 
 def _move(hidden: Path, run_dir: Path, consumer: str) -> int:

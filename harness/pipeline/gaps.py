@@ -7,11 +7,15 @@ there are both, are looked at one by one: what holds a read_committed reader bac
 is that of the recorded times: microseconds for acknowledgements (a client's ``linger.ms`` and the pause between two
 records are in it), some 10 ms for reads.
 
+Independent readers (:mod:`harness.pipeline.readers`) don't count among the live consumers here: a stream reads in
+batches, which would water down both the gap and the count of what was read. Theirs is :func:`reader_gap_s`.
+
 Reads Parquet with pyarrow alone: it is asked for while a run is on, where a Spark job would cost more than the answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -48,17 +52,20 @@ def max_gap_s(times: np.ndarray, start: int, end: int) -> float:
     return float(np.diff(np.concatenate([[start], inside, [end]])).max()) / 1e6
 
 
-def gaps(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[Gap, ...]:
+def gaps(
+    run_dir: Path, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
+) -> tuple[Gap, ...]:
     """What the clients of a topic went without between two instants, for each partition that was ever sent to or read.
 
     Counts what is on disk: rows are written within a second or so of what they tell, so a window should have ended two
     seconds ago, or the pair have been stopped.
 
     :param start, end: the fault's window, with time zones
+    :param consumers: the live consumers that count; None: all
     """
     since, until = _microseconds(start), _microseconds(end)
     acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
-    read = _read(run_dir, topic)
+    read = _read(run_dir, topic, consumers)
     nothing = np.empty(0, dtype=np.int64)
     return tuple(
         Gap(
@@ -71,11 +78,13 @@ def gaps(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[Gap
     )
 
 
-def worst_gap(run_dir: Path, topic: str, start: datetime, end: datetime) -> Gap | None:
+def worst_gap(
+    run_dir: Path, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
+) -> Gap | None:
     """The longest of :func:`gaps` over all partitions, each of the two figures by itself; ``partition`` is that of the
     longer one. None if nothing was ever sent or read.
     """
-    found = gaps(run_dir, topic, start, end)
+    found = gaps(run_dir, topic, start, end, consumers=consumers)
     if not found:
         return None
     return Gap(
@@ -86,14 +95,32 @@ def worst_gap(run_dir: Path, topic: str, start: datetime, end: datetime) -> Gap 
     )
 
 
-def passed(run_dir: Path, topic: str, start: datetime, end: datetime) -> tuple[int, int]:
-    """How many records were acked, and how many were handed to live consumers, between two instants: in that partition
-    of the topic in which it was fewest, so that a partition at rest isn't made up for by another; and of consumers of
-    both isolations, by the one that was handed fewer.
+def reader_gap_s(run_dir: Path, topic: str, start: datetime, end: datetime, consumers: Collection[str]) -> float:
+    """The longest stretch in which a reader was handed nothing of some partition, seconds; a group's members together.
+
+    Of a topic that nothing was acked in: the whole window.
     """
     since, until = _microseconds(start), _microseconds(end)
     acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
-    read = _read(run_dir, topic)
+    wanted = (pc.field("role") == "live") & pc.field("consumer").isin(list(consumers))
+    read = _times(run_dir, "consumed", topic, "read_at", wanted)
+    nothing = np.empty(0, dtype=np.int64)
+    found = (max_gap_s(read.get(partition, nothing), since, until) for partition in {*acked, *read})
+    return max(found, default=(until - since) / 1e6)
+
+
+def passed(
+    run_dir: Path, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
+) -> tuple[int, int]:
+    """How many records were acked, and how many were handed to live consumers, between two instants: in that partition
+    of the topic in which it was fewest, so that a partition at rest isn't made up for by another; and of consumers of
+    both isolations, by the one that was handed fewer.
+
+    :param consumers: the live consumers that count; None: all
+    """
+    since, until = _microseconds(start), _microseconds(end)
+    acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
+    read = _read(run_dir, topic, consumers)
     partitions = {partition for by_partition in (acked, *read) for partition in by_partition}
     nothing = np.empty(0, dtype=np.int64)
 
@@ -108,9 +135,11 @@ def _microseconds(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(microseconds=1)
 
 
-def _read(run_dir: Path, topic: str) -> list[dict[int, np.ndarray]]:
+def _read(run_dir: Path, topic: str, consumers: Collection[str] | None) -> list[dict[int, np.ndarray]]:
     """When live consumers were handed records, by partition, for each isolation that those of the topic have."""
     live, committed = pc.field("role") == "live", pc.field("isolation") == "read_committed"
+    if consumers is not None:
+        live &= pc.field("consumer").isin(list(consumers))
     each = [_times(run_dir, "consumed", topic, "read_at", live & which) for which in (committed, ~committed)]
     return [by_partition for by_partition in each if by_partition] or [{}]
 

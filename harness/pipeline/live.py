@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from harness.pipeline.consumer import OUT_OF_RANGE, ConsumerSpec, consume, resume_at
 from harness.pipeline.control import STOP, ControlServer
-from harness.pipeline.tasks import SparkTask
+from harness.pipeline.tasks import Body, SparkTask
 
 MAX_RESTARTS = 20
 
@@ -25,9 +25,24 @@ class OnEvent(Protocol):
 
 
 class LiveConsumer:
-    """A live consumer over all its sessions."""
+    """A live consumer over all its sessions.
 
-    def __init__(self, session: SparkSession, server: ControlServer, on_event: OnEvent, spec: ConsumerSpec) -> None:
+    :param body: what its task does
+    :param events_of: what of a report is for the journal: a list that only grows, of events and their fields
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        server: ControlServer,
+        on_event: OnEvent,
+        spec: ConsumerSpec,
+        *,
+        body: Callable[..., Any] = consume,
+        events_of: Callable[[dict[str, Any]], list[tuple[str, dict[str, Any]]]] = lambda _: [],
+    ) -> None:
+        self._body = body
+        self._events_of = events_of
         self._session = session
         self._server = server
         self._on_event = on_event
@@ -86,9 +101,16 @@ class LiveConsumer:
             return self.task
 
     def _start(self) -> SparkTask:
-        return SparkTask(
-            self._session, self._server, self._spec.task, partial(consume, self._spec), on_end=self._on_task_end
-        )
+        told = 0
+
+        def tell(report: dict[str, Any]) -> None:
+            nonlocal told
+            for kind, fields in self._events_of(report)[told:]:
+                told += 1
+                self._on_event(kind, consumer=self.name, **fields)
+
+        body: Body = partial(self._body, self._spec)
+        return SparkTask(self._session, self._server, self._spec.task, body, on_end=self._on_task_end, on_report=tell)
 
     def _on_task_end(self, task: SparkTask) -> None:
         with self._lock:

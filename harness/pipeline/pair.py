@@ -10,14 +10,14 @@
 :class:`Workload` is one a run: one Spark session, one control server, one history. :class:`Pair` supervises its
 tasks: a consumer that dies is started again (:mod:`harness.pipeline.live`); a producer that dies is not (its records
 would be sent anew under other numbers), and its pair fails. Of several live consumers a pair says what holds for all:
-where the slowest stands.
+where the slowest stands. Independent readers (:mod:`harness.pipeline.readers`) run beside it and are asked for by name.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -32,16 +32,22 @@ from harness.pipeline import reserved
 from harness.pipeline.consumer import ConsumerSpec, Isolation, StartAt
 from harness.pipeline.control import ABORT, STOP, ControlServer
 from harness.pipeline.drain import Drained, await_stable, drain
+from harness.pipeline.group import GroupReader
 from harness.pipeline.live import LiveConsumer, OnEvent
 from harness.pipeline.producer import ProducerSpec, Transactions, produce
+from harness.pipeline.readers import Group, Reader, ReaderSpec
 from harness.pipeline.record import SMALLEST_RECORD_BYTES, check_words
 from harness.pipeline.session import SparkHandle
+from harness.pipeline.stream import StreamReader
 from harness.pipeline.tasks import SparkTask
 from harness.pipeline.transactional import produce_in_transactions
 from harness.waiting import await_until
 
 START_S = 60.0
 """Two Python workers start and the first record goes round; 2 to 4 s on idle cores."""
+READER_START_S = 180.0
+"""A group's two members start one after the other; a session's first streaming query loads and compiles a good part of
+Spark SQL: 5 s on idle cores, above 60 s seen where 30 processes waited for two of them."""
 PROGRESS_S = 60.0
 """A few of the client's own request time-outs."""
 CATCH_UP_S = 60.0
@@ -114,6 +120,7 @@ class Pair:
         on_event: OnEvent,
         producers: list[ProducerSpec],
         consumers: list[ConsumerSpec],
+        readers: list[Reader],
     ) -> None:
         self._session = session
         self._server = server
@@ -134,6 +141,7 @@ class Pair:
             for spec in producers
         ]
         self._consumers = [LiveConsumer(session, server, on_event, spec) for spec in consumers]
+        self._readers = readers
 
     @property
     def topic(self) -> str:
@@ -151,8 +159,13 @@ class Pair:
         return tuple(consumer.name for consumer in self._consumers)
 
     @property
+    def readers(self) -> tuple[Reader, ...]:
+        """The independent readers beside it."""
+        return tuple(self._readers)
+
+    @property
     def progress(self) -> Progress:
-        """Where the pair stands, as the tasks last reported."""
+        """Where the pair stands, without its readers, as the tasks last reported."""
         sent = [task.channel.progress or {} for task in self._producers]
         ended = [report.get("transactions", {}) for report in sent]
         return Progress(
@@ -183,6 +196,43 @@ class Pair:
             watch=self.check,
             failure=PipelineError,
             hint=self._why_not_ready,
+        )
+
+    def start_readers(self, timeout_s: float = READER_START_S) -> None:
+        """Start the readers, and wait until each reads: a group, until every member does.
+
+        :param timeout_s: for each
+        :raises PipelineError: one doesn't, within ``timeout_s`` seconds; or a producer died meanwhile
+        """
+        for reader in self._readers:
+            reader.start()
+        for reader in self._readers:
+            reader.await_ready(timeout_s)
+            self.check()
+
+    def await_readers(self, after: datetime, timeout_s: float = PROGRESS_S) -> None:
+        """Until each reader was handed, in each partition, a record that was sent after this instant.
+
+        :raises PromiseBroken: not within ``timeout_s`` seconds; says which reader stands still where
+        :raises PipelineError: a producer, a consumer or a reader died for good
+        """
+        since = int(after.timestamp() * 1e6)
+
+        def behind() -> dict[str, list[int]]:
+            found = {
+                reader.name: [p for p in self._began.starts if reader.read_sent_at(p) <= since]
+                for reader in self._readers
+            }
+            return {name: partitions for name, partitions in found.items() if partitions}
+
+        await_until(
+            behind,
+            lambda found: not found,
+            timeout_s=timeout_s,
+            what=f"every reader of {self.topic} to be handed a record of each partition that was sent after "
+            f"{after.isoformat(timespec='milliseconds')} (by reader: the partitions that it still waits for)",
+            watch=self.check,
+            failure=PromiseBroken,
         )
 
     def await_count(
@@ -264,7 +314,9 @@ class Pair:
         )
 
     def check(self) -> None:
-        """Raise PipelineError if a producer died, or the consumer for good."""
+        """Raise PipelineError if a producer died, or the consumer or a reader for good."""
+        for reader in self._readers:
+            reader.check()
         for broken in (self._broken, *(consumer.broken for consumer in self._consumers)):
             if broken is not None:
                 raise PipelineError(broken)
@@ -285,6 +337,8 @@ class Pair:
             return self.progress
         self._ending = True
         self._on_event("pair.stopping", topic=self.topic)
+        for reader in self._readers:
+            reader.before_end()
         for task in self._producers:
             task.channel.send(STOP)
         for task, spec in zip(self._producers, self._specs, strict=True):
@@ -293,13 +347,24 @@ class Pair:
                 task.end()
         self._settle()
         acked = {each.partition: each.acked_end for each in self.progress.partitions}
-        for consumer in self._consumers:
-            consumer.stop(self._stable(acked) if consumer.spec.isolation == "read_committed" else acked)
+        stable: dict[int, int] | None = None
+        for isolation, stop in [
+            *((consumer.spec.isolation, consumer.stop) for consumer in self._consumers),
+            *((reader.isolation, reader.stop) for reader in self._readers),
+        ]:
+            if isolation == "read_committed" and stable is None:
+                stable = self._stable(acked)
+            stop(acked if isolation == "read_uncommitted" or stable is None else stable)
         ends_at = time.monotonic() + CATCH_UP_S
         for consumer in self._consumers:
             if not consumer.done.wait(max(0.0, ends_at - time.monotonic())):
                 reached = {partition: consumer.read_end(partition) for partition in acked}
                 self._on_event("consumer.behind", consumer=consumer.name, topic=self.topic, read=reached, acked=acked)
+        for reader in self._readers:
+            if not reader.wait(max(0.0, ends_at - time.monotonic())):
+                reached = {partition: reader.read_end(partition) for partition in acked}
+                self._on_event("consumer.behind", consumer=reader.name, topic=self.topic, read=reached, acked=acked)
+                reader.abort()
         if not all(consumer.done.is_set() for consumer in self._consumers):
             self.abort()
         self._on_event("pair.stopped", topic=self.topic, progress=str(self.progress))
@@ -312,6 +377,8 @@ class Pair:
         tasks = [*self._producers, *(consumer.let_die() for consumer in self._consumers)]
         for task in tasks:
             task.channel.send(ABORT)
+        for reader in self._readers:
+            reader.abort()
         for task in tasks:
             task.end()
         self._settle()
@@ -394,6 +461,7 @@ class Workload:
         self._on_event = on_event
         self._server = ControlServer()
         self._producer_numbers, self._consumer_numbers, self._drain_numbers = (itertools.count() for _ in range(3))
+        self._stream_numbers, self._member_numbers = itertools.count(), itertools.count()
 
     @contextmanager
     def running(
@@ -409,6 +477,7 @@ class Workload:
         transactional: Transactions | None = None,
         producer_config: ClientConfig | None = None,
         consumer_config: ClientConfig | None = None,
+        readers: Sequence[ReaderSpec] = (),
         start_timeout_s: float = START_S,
     ) -> Iterator[Pair]:
         """A pair at work on this topic; given when its first record was acked and read.
@@ -425,12 +494,15 @@ class Workload:
         :param producer_config: over :data:`harness.pipeline.producer.PRODUCER_CONFIG` (and, with transactions,
             :data:`harness.pipeline.transactional.TRANSACTION_CONFIG`)
         :param consumer_config: over :data:`harness.pipeline.consumer.CONSUMER_CONFIG`
+        :param readers: who else reads the topic; the pair is given when they all do
         :raises PipelineError: Spark ran the tasks not, or a producer died
+        :raises ValueError: a group with fewer partitions than members
         """
         if record_bytes < SMALLEST_RECORD_BYTES:
             raise ValueError(f"a record needs at least {SMALLEST_RECORD_BYTES} bytes, not {record_bytes}")
         session = self._spark.session()
         began_at = time.monotonic()
+        beside = [self._reader(session, reader, bootstrap, topic, partitions) for reader in readers]
         pair = Pair(
             session,
             self._server,
@@ -465,14 +537,17 @@ class Workload:
                 )
                 for isolation in (ISOLATIONS if transactional else ISOLATIONS[:1])
             ],
+            beside,
         )
         try:
             pair.await_ready(start_timeout_s)
+            pair.start_readers()
             self._on_event(
                 "pair.ready",
                 topic=topic,
                 producers=pair.producers,
                 consumers=pair.consumers,
+                readers={reader.name: reader.consumers for reader in pair.readers},
                 after_s=round(time.monotonic() - began_at, 3),
             )
             yield pair
@@ -480,6 +555,24 @@ class Workload:
         except BaseException:
             pair.abort()
             raise
+
+    def _reader(self, session: SparkSession, wanted: ReaderSpec, bootstrap: str, topic: str, partitions: int) -> Reader:
+        def spec(name: str) -> ConsumerSpec:
+            return ConsumerSpec(
+                consumer=name,
+                session=0,
+                run_dir=self._run_dir,
+                run_token=self._run_token,
+                bootstrap=bootstrap,
+                topic=topic,
+                starts={partition: StartAt() for partition in range(partitions)},
+                isolation=wanted.isolation,
+            )
+
+        if isinstance(wanted, Group):
+            members = [spec(f"g{next(self._member_numbers)}") for _ in range(2)]
+            return GroupReader(session, self._server, self._on_event, members)
+        return StreamReader(session, self._on_event, spec(f"s{next(self._stream_numbers)}"))
 
     def drain(
         self, bootstrap: str, ends: Mapping[tuple[str, int], int], *, isolation: Isolation = "read_uncommitted"

@@ -38,17 +38,32 @@ class Recorder(Generic[B]):
         self._writer = HistoryWriter(run_dir, table, stem)
         self._schema = SCHEMAS[table]
         self._rows_of = rows_of
-        self._batches: queue.Queue[B | None] = queue.Queue(_BACKLOG)
+        self._batches: queue.Queue[B | threading.Event | None] = queue.Queue(_BACKLOG)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
     def add(self, batch: B) -> None:
         """Hand over a batch; waits only where the disk is far behind. Raises what the thread died of."""
+        self._put(batch)
+
+    def written(self) -> threading.Event:
+        """Ask for what was handed over so far to be written; the event is set when it is on disk."""
+        event = threading.Event()
+        self._put(event)
+        return event
+
+    def flush(self) -> None:
+        """Return when all that was handed over is on disk. Raises what the thread died of."""
+        event = self.written()
+        while not event.wait(1.0):
+            self._check()
+
+    def _put(self, what: B | threading.Event) -> None:
         while True:
             self._check()
             try:
-                return self._batches.put(batch, timeout=1.0)
+                return self._batches.put(what, timeout=1.0)
             except queue.Full:
                 continue
 
@@ -74,21 +89,26 @@ class Recorder(Generic[B]):
             rows: list[pa.Table] = []
             written_at = time.monotonic()
             ending = False
+            wanted: list[threading.Event] = []
             while not ending:
                 wait_s = max(0.0, written_at + PART_S - time.monotonic()) if rows else PART_S
                 try:
                     batch = self._batches.get(timeout=wait_s)
                     if batch is None:
                         ending = True
+                    elif isinstance(batch, threading.Event):
+                        wanted.append(batch)
                     else:
                         rows.append(self._rows_of(batch))
                 except queue.Empty:
                     pass
-                if rows and (ending or time.monotonic() - written_at >= PART_S):
+                if rows and (ending or wanted or time.monotonic() - written_at >= PART_S):
                     table = pa.concat_tables(rows)
                     rows = []
                     if table.num_rows:
                         self._writer.write(table)
                     written_at = time.monotonic()
+                while wanted:
+                    wanted.pop().set()
         except BaseException as error:
             self._error = error

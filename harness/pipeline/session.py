@@ -219,6 +219,8 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         # Histories are small: a shuffle into 200 parts costs more than the work.
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.session.timeZone": "UTC",
+        # By default stop() waits for a streaming query's thread for ever.
+        "spark.sql.streaming.stopTimeout": "10s",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.local.dir": str(scratch),

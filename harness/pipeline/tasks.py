@@ -25,6 +25,7 @@ class SparkTask:
     :param body: runs in the Python worker; is given the invitation and an iterator to ignore; must be a function of a
         module that the workers can import (or a ``functools.partial`` of one)
     :param on_end: called with this task when its job has ended, in good order or not, in the task's thread
+    :param on_report: called with each of the task's reports, in a thread of its channel
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class SparkTask:
         body: Body,
         *,
         on_end: Callable[[SparkTask], None] = lambda _: None,
+        on_report: Callable[[dict[str, Any]], object] = lambda _: None,
     ) -> None:
         self.name = name
         self._session = session
@@ -42,7 +44,7 @@ class SparkTask:
         self._on_end = on_end
         self.channel: Channel
         self._gone = False
-        self.channel, invitation = server.open(name, on_close=self._expect_end)
+        self.channel, invitation = server.open(name, on_close=self._expect_end, on_report=on_report)
         self._thread = threading.Thread(
             target=self._run, args=(partial(body, invitation),), name=f"task-{name}", daemon=True
         )

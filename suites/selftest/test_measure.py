@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.measure import Floors, measure_faults, shortfalls
@@ -80,6 +81,23 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
         "acked_during": 18,
         "read_during": 18,
     }
+
+
+def test_independent_readers_are_told_apart_from_the_pair(run_dir: Path) -> None:
+    """s0 read twice, long after the pair's own consumer; neither the pair's gap nor its count is of it."""
+    reads = pa.concat_tables([pq.read_table(part) for part in (run_dir / "history" / "consumed").glob("*.parquet")])
+    parts = {"s0": [at(3.0), at(5.0)]}
+    for consumer, instants in parts.items():
+        rows = reads.slice(0, len(instants)).to_pylist()
+        changed = [row | {"consumer": consumer, "read_at": i} for row, i in zip(rows, instants, strict=True)]
+        HistoryWriter(run_dir, "consumed", consumer).write(pa.Table.from_pylist(changed, CONSUMED))
+    with_readers = [
+        e | {"consumers": [""], "readers": {"s0": ["s0"]}} if e["kind"] == "pair.ready" else e for e in EVENTS
+    ]
+    [alone], [beside] = measure_faults(EVENTS, run_dir), measure_faults(with_readers, run_dir)
+    assert (alone["consume_gap_s"], alone["read_during"]) == (1.2, 20)
+    assert (beside["consume_gap_s"], beside["read_during"]) == (2.0, 18)
+    assert beside["reader_gaps_s"] == {"s0": 2.0}
 
 
 def test_enough_load_is_enough(run_dir: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipeline.gaps import gaps, max_gap_s, passed, worst_gap
+from harness.pipeline.gaps import gaps, max_gap_s, passed, reader_gap_s, worst_gap
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -49,10 +49,12 @@ def produced(outcome: str, partition: int, seconds: list[float]) -> pa.Table:
     return pa.Table.from_pylist(rows, PRODUCED)
 
 
-def consumed(role: str, partition: int, seconds: list[float], isolation: str = "read_committed") -> pa.Table:
+def consumed(
+    role: str, partition: int, seconds: list[float], isolation: str = "read_committed", consumer: str = "c0"
+) -> pa.Table:
     rows = [
         dict.fromkeys(CONSUMED.names)
-        | {"consumer": "c0", "role": role, "position": seq, "session": 0, "topic": "t", "partition": partition}
+        | {"consumer": consumer, "role": role, "position": seq, "session": 0, "topic": "t", "partition": partition}
         | {"offset": seq, "isolation": isolation, "read_at": at(second)}
         for seq, second in enumerate(seconds)
     ]
@@ -81,6 +83,19 @@ def test_what_holds_one_isolation_back_is_not_hidden_by_the_other(tmp_path: Path
     (gap,) = gaps(tmp_path, "t", at(1.0), at(4.0))
     assert gap.consume_s == 2.9
     assert passed(tmp_path, "t", at(1.0), at(4.0)) == (0, 3)
+
+
+def test_readers_have_gaps_of_their_own_and_water_down_nobodys(tmp_path: Path) -> None:
+    HistoryWriter(tmp_path, "produced", "p0").write(produced("acked", 0, [0.0, 1.0]))
+    reader = HistoryWriter(tmp_path, "consumed", "any")
+    for consumer, seconds in (("c0", [1.0, 9.0]), ("s0", [1.0, 5.0]), ("g0", [2.0, 3.0]), ("g1", [4.0, 8.0, 9.0])):
+        reader.write(consumed("live", 0, seconds, consumer=consumer))
+    (pairs,) = gaps(tmp_path, "t", at(0.0), at(10.0), consumers=["c0"])
+    assert pairs.consume_s == 8.0
+    assert passed(tmp_path, "t", at(0.0), at(10.0), consumers=["c0"]) == (2, 2)
+    assert reader_gap_s(tmp_path, "t", at(0.0), at(10.0), ["s0"]) == 5.0
+    assert reader_gap_s(tmp_path, "t", at(0.0), at(10.0), ["g0", "g1"]) == 4.0
+    assert reader_gap_s(tmp_path, "t", at(0.0), at(10.0), ["s1"]) == 10.0
 
 
 def test_a_gap_of_50_ms_is_told_apart(tmp_path: Path) -> None:

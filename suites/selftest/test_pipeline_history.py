@@ -118,8 +118,8 @@ def test_a_consumer_goes_on_where_its_history_ends(tmp_path: Path) -> None:
     HistoryWriter(tmp_path, "consumed", "c00-0").write(read(0, 99))
     starts = {0: StartAt(), 1: StartAt(offset=2, position=1), 2: StartAt(offset=4, position=2), 3: StartAt()}
     assert resume_at(tmp_path, "c0", starts) == {
-        0: StartAt(offset=10, position=4),
-        1: StartAt(offset=4, position=8),
+        0: StartAt(offset=10, position=4, session=1),
+        1: StartAt(offset=4, position=8, session=1),
         2: StartAt(offset=4, position=2),
         3: StartAt(),
     }

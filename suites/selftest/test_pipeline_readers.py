@@ -1,0 +1,206 @@
+"""Independent readers against a real broker and Spark: each has what the drain has, and the judge sees where not."""
+
+import json
+import os
+import re
+import signal
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from pyspark.sql import DataFrame
+
+from harness.checkers.judge import judge
+from harness.checkers.verdict import Verdict
+from harness.journal import Journal
+from harness.pipeline.pair import Pair, Workload
+from harness.pipeline.readers import Group, Stream
+from harness.pipeline.session import SparkHandle
+from harness.pipeline.stream import StreamReader
+from harness.waiting import await_until
+
+pytestmark = pytest.mark.cluster
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def topic(bootstrap: str) -> str:
+    name = f"readers-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
+    return name
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path / "events.jsonl")
+
+
+@pytest.fixture
+def workload(spark: SparkHandle, tmp_path: Path, journal: Journal, topic: str) -> Iterator[Workload]:
+    # Its own token: the group's id is made of it, and all tests share the broker.
+    workload = Workload(spark, tmp_path, topic[-8:], journal.write)
+    yield workload
+    workload.close()
+
+
+def rows(run_dir: Path, **where: Any) -> list[dict[str, Any]]:
+    which = [(name, "=", value) for name, value in where.items()] or None
+    parts = sorted((run_dir / "history" / "consumed").glob("*.parquet"))
+    return [row for part in parts for row in pq.read_table(part, filters=which).to_pylist()]
+
+
+def read(run_dir: Path, *consumers: str) -> list[tuple[Any, ...]]:
+    found = [row for consumer in consumers for row in rows(run_dir, consumer=consumer)]
+    return [(row["partition"], row["offset"], row["producer"], row["seq"], row["crc32"]) for row in found]
+
+
+def check_positions(run_dir: Path, consumer: str) -> None:
+    """They run on over all sessions, in the order of the offsets, unless something was handed over again."""
+    handed = rows(run_dir, consumer=consumer)
+    for partition in range(PARTITIONS):
+        found = sorted((row for row in handed if row["partition"] == partition), key=lambda row: row["position"])
+        assert [row["position"] for row in found] == list(range(len(found)))
+        in_order = [(row["session"], row["offset"]) for row in found]
+        assert in_order == sorted(set(in_order))
+
+
+def drain_and_judge(
+    workload: Workload, spark: SparkHandle, bootstrap: str, topic: str, pair: Pair, run_dir: Path
+) -> Verdict:
+    workload.drain(bootstrap, {(topic, each.partition): each.acked_end for each in pair.progress.partitions})
+    return judge_again(spark, pair, run_dir)
+
+
+def judge_again(spark: SparkHandle, pair: Pair, run_dir: Path) -> Verdict:
+    groups = {name: reader.name for reader in pair.readers for name in reader.consumers if len(reader.consumers) > 1}
+    (run_dir / "run.json").write_text(json.dumps({"groups": groups}))
+    return judge(spark.session(), run_dir)
+
+
+def take_out(run_dir: Path, row: dict[str, Any], *consumers: str) -> None:
+    """Of what these consumers were handed, forget this record."""
+    its = (pc.field("partition") == row["partition"]) & (pc.field("offset") == row["offset"])
+    for consumer in consumers:
+        for part in (run_dir / "history" / "consumed").glob(f"{consumer}-*.parquet"):
+            pq.write_table(pq.read_table(part).filter(~its), part)
+
+
+def moves(journal: Journal, was: str, consumer: str) -> list[set[int]]:
+    return [set(event["partitions"]) for event in journal.of_kind(f"group.{was}") if event["consumer"] == consumer]
+
+
+def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
+    workload: Workload, spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+) -> None:
+    with workload.running(bootstrap, topic, PARTITIONS, readers=(Stream(), Group())) as pair:
+        pair.await_readers(after=datetime.now(UTC))
+    verdict = drain_and_judge(workload, spark, bootstrap, topic, pair, tmp_path)
+    assert verdict.verdict == "valid", verdict.reasons
+    assert not list(journal.of_kind("consumer.behind"))
+    drained = sorted(read(tmp_path, "d0"))
+    assert len(drained) == pair.progress.acked > 0
+    for consumers in (("c0",), ("s0",), ("g0", "g1")):
+        assert sorted(read(tmp_path, *consumers)) == drained
+        for consumer in consumers:
+            check_positions(tmp_path, consumer)
+
+    # The second member came and went: what it had, the first one had before and afterwards.
+    moved = set().union(*moves(journal, "assigned", "g1"))
+    assert 0 < len(moved) < PARTITIONS
+    for consumer, was in (("g0", "assigned"), ("g0", "revoked"), ("g1", "revoked")):
+        assert any(moved <= partitions for partitions in moves(journal, was, consumer))
+    assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] in moved} == {0, 1}
+    assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] not in moved} == {0}
+    assert {partition for partition, *_ in read(tmp_path, "g1")} == moved
+    (ended,) = journal.of_kind("stream.ended")
+    assert ended["read"] == len(drained)
+    assert ended["restarts"] == 0
+
+    # The same history with a lie in it: what one reader was handed is gone from its rows, and from nobody else's.
+    for consumers in (("s0",), ("g0", "g1")):
+        [partition, *_] = moved
+        handed = sorted(
+            (row for row in rows(tmp_path, partition=partition) if row["consumer"] in consumers),
+            key=lambda row: row["offset"],
+        )
+        taken_out = next(row for row in handed[len(handed) // 2 :] if row["consumer"] == consumers[-1])
+        take_out(tmp_path, taken_out, *consumers)
+        [found] = [a for a in judge_again(spark, pair, tmp_path).anomalies if a.kind == "skipped"]
+        of = {example["consumer"] for example in found.examples if example["offset"] == taken_out["offset"]}
+        assert of <= set(consumers)
+        assert consumers[0] in of
+
+
+def test_a_group_needs_a_partition_for_each_member(workload: Workload, bootstrap: str, topic: str) -> None:
+    with (
+        pytest.raises(ValueError, match="a group of 2 needs as many"),
+        workload.running(bootstrap, topic, 1, readers=(Group(),)),
+    ):
+        pass
+
+
+def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
+    workload: Workload,
+    spark: SparkHandle,
+    bootstrap: str,
+    topic: str,
+    tmp_path: Path,
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fail_next: list[str] = []
+    keep = StreamReader._keep
+
+    def keep_and_fail(stream: StreamReader, frame: DataFrame, epoch: int) -> None:
+        keep(stream, frame, epoch)
+        if fail_next:
+            raise KeyError(fail_next.pop())  # the part is there, the checkpoint's commit isn't
+
+    monkeypatch.setattr(StreamReader, "_keep", keep_and_fail)
+    with workload.running(bootstrap, topic, PARTITIONS, readers=(Stream(),)) as pair:
+        [stream] = pair.readers
+        assert isinstance(stream, StreamReader)
+        fail_next.append("on purpose")
+        await_until(lambda: len(list(journal.of_kind("stream.restarted"))) == 1, timeout_s=60, what="its first restart")
+        pair.await_readers(after=datetime.now(UTC))
+        assert stream.query is not None
+        stream.query.stop()
+        await_until(
+            lambda: len(list(journal.of_kind("stream.restarted"))) == 2, timeout_s=60, what="its second restart"
+        )
+        pair.await_readers(after=datetime.now(UTC))
+    first, second = journal.of_kind("stream.died")
+    assert "on purpose" in first["error"]
+    assert second["error"] == "ended though nobody had told it to"
+    assert len(list(journal.of_kind("stream.replayed"))) >= 1
+    verdict = drain_and_judge(workload, spark, bootstrap, topic, pair, tmp_path)
+    assert verdict.verdict == "valid", verdict.reasons
+    assert not [found for found in verdict.anomalies if found.kind == "redelivered"]
+    assert sorted(read(tmp_path, "s0")) == sorted(read(tmp_path, "d0"))
+    assert {row["session"] for row in rows(tmp_path, consumer="s0")} == {0, 1, 2}
+    check_positions(tmp_path, "s0")
+
+
+def test_a_killed_members_partitions_are_read_on(
+    workload: Workload, spark: SparkHandle, bootstrap: str, topic: str, tmp_path: Path, journal: Journal
+) -> None:
+    with workload.running(bootstrap, topic, PARTITIONS, readers=(Group(),)) as pair:
+        said = re.search(r"process (\d+)", (tmp_path / "history/.claims/g0-0").read_text())
+        assert said is not None
+        os.kill(int(said[1]), signal.SIGKILL)
+        pair.await_readers(after=datetime.now(UTC))
+    assert [event["consumer"] for event in journal.of_kind("consumer.restarted")] == ["g0"]
+    verdict = drain_and_judge(workload, spark, bootstrap, topic, pair, tmp_path)
+    assert verdict.verdict == "valid", verdict.reasons
+    assert set(read(tmp_path, "g0", "g1")) == set(read(tmp_path, "d0"))
+    for consumer in ("g0", "g1"):
+        check_positions(tmp_path, consumer)
