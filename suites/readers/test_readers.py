@@ -1,0 +1,70 @@
+"""The pair with independent readers beside it: is it Kafka, or is it the harness?
+
+Whatever the pair's live consumer is handed is read once more by Spark Structured Streaming (Kafka's Java client) and by
+a consumer group that rebalances, through the same fault and at the same time; the judge compares each of them with the
+drain. A record that only one of them misses was lost by its client or by the harness; one that all miss, by Kafka.
+"""
+
+from __future__ import annotations
+
+from faults.base import injected
+from faults.log_dir import Chmod000, LogDirFault
+from faults.targets import leader_of
+from harness.cluster import Cluster
+from harness.errors import Inconclusive
+from harness.journal import now
+from harness.pipeline.readers import Group, Stream
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_noticed
+from suites.model import World
+from suites.scenario import each_fault, scenario
+
+READERS = (Stream(), Group())
+
+
+@scenario("readers/leader-log-dir", kip=112, plan="2) Log directory failure discovered on leader during runtime")
+@each_fault("fail_log_dir", (Chmod000,))
+def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
+    """The leader's log dir fails under four consumers of three kinds: all go on, and all were handed the same."""
+    orders = cluster.create_topic("orders", partitions=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders, readers=READERS) as pair:
+        with injected(fail_log_dir(log_dir)) as fault:
+            world.log_dir_failed(log_dir)
+            world.check()
+            check_noticed(fault)
+            after = now()
+            pair.await_progress(after=after)
+            pair.await_readers(after=after)
+        victim.restart()
+    check_delivery(workload)
+
+
+@scenario(
+    "readers/coordinator-log-dir",
+    kip=112,
+    plan="2) Log directory failure discovered on leader during runtime, of the group coordinator's log",
+)
+@each_fault("fail_log_dir", (Chmod000,))
+def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
+    """The log dir with the committed offsets fails on their leader: the group goes on, and rebalances, where it was."""
+    offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
+    orders = cluster.create_topic("orders", partitions=3)
+    world = World(cluster, offsets, orders)
+    victim = leader_of(offsets[0])
+    log_dir = offsets[0].log_dir_on(victim)
+    if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
+        raise Inconclusive(f"{log_dir} has all of {orders} too")
+    with workload.running(orders, readers=READERS) as pair:
+        with injected(fail_log_dir(log_dir)) as fault:
+            world.log_dir_failed(log_dir)
+            world.check()
+            check_noticed(fault)
+            after = now()
+            pair.await_progress(after=after)
+            pair.await_readers(after=after)
+            pair.stop()  # a member leaves, and another goes on at the offsets that it has committed, all with the fault
+        victim.restart()
+    check_delivery(workload)
