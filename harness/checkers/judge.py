@@ -37,6 +37,7 @@ from harness.checkers.verdict import (
 )
 from harness.errors import HistoryError, JbodError
 from harness.pipeline.history import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
+from harness.pipeline.reserved import unrecorded
 from harness.pipeline.spread import Spread, cores, spread_over
 
 VERDICT_FILE = "verdict.json"
@@ -66,9 +67,10 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
     rows = {name: sum(piece.rows for piece in of_table) for name, of_table in stored.items()}
     try:
         if sum(rows.values()) > AT_ONCE:
-            return judge_large(run_dir, stored, settings, spread_over(spark), cores(spark), SIZES)
-        [verdict] = spread_over(spark)(lambda where: _judged(where, settings), [run_dir])
-        return verdict
+            verdict = judge_large(run_dir, stored, settings, spread_over(spark), cores(spark), SIZES)
+        else:
+            [verdict] = spread_over(spark)(lambda where: _judged(where, settings), [run_dir])
+        return _if_whole(verdict, unrecorded(run_dir, rows["produced"]))
     except HistoryError as error:
         raise error if str(run_dir) in str(error) else HistoryError(f"{run_dir}: {error}") from error
     except JbodError as error:
@@ -86,6 +88,14 @@ def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
     hidden.write_text(verdict.text(), encoding="utf-8")
     hidden.replace(path)
     return path
+
+
+def _if_whole(verdict: Verdict, missing: int) -> Verdict:
+    """The verdict, unless rows are missing that the history says it had: then it is unknown at best."""
+    if not missing:
+        return verdict
+    anomaly = Anomaly(kind="unrecorded", count=missing, leads_to="unknown")
+    return conclude(verdict.run_id, verdict.counts, [*verdict.anomalies, anomaly])
 
 
 def _judged(run_dir: Path, settings: RunSettings) -> Verdict:

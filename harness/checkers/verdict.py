@@ -119,6 +119,12 @@ KINDS: Mapping[str, Kind] = {
             one="1 acked record lies beyond what any drain reached",
             many="{n} acked records lie beyond what any drain reached",
         ),
+        Kind(
+            name="unrecorded",
+            leads_to="unknown",
+            one="1 record was sent and has no row in history/produced: a part of the history is missing",
+            many="{n} records were sent and have no row in history/produced: parts of the history are missing",
+        ),
         Kind(name="no_load", leads_to="unknown", one="", many="nothing was acked, so nothing was put to the test"),
         Kind(
             name="redelivered",

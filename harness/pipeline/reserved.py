@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.errors import HistoryError
 from harness.pipeline import record
 from harness.pipeline.history import PRODUCED, HistoryWriter, table_dir
 
@@ -73,7 +74,7 @@ def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str,
     for path in sorted((run_dir / "history" / "reserved").glob("*.json")):
         if producers is not None and path.stem not in producers:
             continue
-        reservation = Reservation(**json.loads(path.read_text()))
+        reservation = _read(path)
         if reservation.settled:
             continue
         missing = np.setdiff1d(np.arange(reservation.below), _recorded(run_dir, reservation.producer))
@@ -82,6 +83,24 @@ def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str,
             added[reservation.producer] = int(missing.size)
         replace(reservation, settled=True).write(run_dir)
     return added
+
+
+def unrecorded(run_dir: Path, rows: int) -> int:
+    """How many records were sent and have none of the ``rows`` of ``produced``: parts that were there have gone since.
+
+    0 also where nobody can tell: a history of another tool's, or one that is yet to be settled.
+    """
+    reservations = [_read(path) for path in (run_dir / "history" / "reserved").glob("*.json")]
+    if not reservations or not all(each.settled for each in reservations):
+        return 0
+    return max(0, sum(each.below for each in reservations) - rows)
+
+
+def _read(path: Path) -> Reservation:
+    try:
+        return Reservation(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise HistoryError(f"{path} is cut off or no reservation of a producer's: {error}") from error
 
 
 def _recorded(run_dir: Path, producer: str) -> np.ndarray:

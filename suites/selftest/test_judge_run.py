@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from harness.checkers.judge import judge, write_verdict
 from harness.checkers.settings import RunSettings, read_settings
 from harness.errors import HistoryError
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter, load_table, read_history
+from harness.pipeline.reserved import Reservation
 from suites.selftest.histories import Story, right_story
 from suites.selftest.test_judge_model import PLANTERS, disturb
 
@@ -149,6 +151,24 @@ def test_a_file_that_is_no_parquet(judge_spark: SparkSession, tmp_path: Path) ->
     run_dir = story_of().write(tmp_path)
     (part(run_dir, "consumed").parent / "notes.txt").write_text("not a table, but quite long enough to be one")
     with pytest.raises(HistoryError, match=r"consumed/notes.txt .* is cut off or no Parquet file"):
+        judge(judge_spark, run_dir)
+
+
+def test_a_part_that_has_gone_is_missed(judge_spark: SparkSession, tmp_path: Path) -> None:
+    """Its rows are all that it held: without what the producer had promised, nobody could tell."""
+    run_dir = story_of().write(tmp_path)
+    promise = Reservation(producer="p", run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, below=3)
+    for reservation, kinds in (
+        (promise, []),  # cut off: `settle` has yet to see to it
+        (replace(promise, settled=True), []),
+        (replace(promise, settled=True, below=5), ["unrecorded"]),
+    ):
+        reservation.write(run_dir)
+        verdict = judge(judge_spark, run_dir)
+        assert [anomaly.kind for anomaly in verdict.anomalies] == kinds
+    assert (verdict.verdict, verdict.anomalies[0].count) == ("unknown", 2)
+    (run_dir / "history/reserved/p.json").write_text('{"producer": "p", "run')
+    with pytest.raises(HistoryError, match=r"p\.json is cut off"):
         judge(judge_spark, run_dir)
 
 

@@ -261,6 +261,12 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(tmp_path: Path, how: 
         assert list(work.iterdir())
         clean = subprocess.run([JBOD, "clean"], env=environment, capture_output=True, text=True, check=True)
         assert events.parent.name in clean.stdout
+        # As far as it got it can be judged: unknown, with what is known.
+        check = subprocess.run([JBOD, "check", events.parent], capture_output=True, text=True, check=False)
+        verdict = json.loads((events.parent / "verdict.json").read_text())
+        assert (check.returncode, verdict["verdict"]) == (2, "unknown"), check.stdout + check.stderr
+        assert [anomaly["kind"] for anomaly in verdict["anomalies"]] == ["undrained"]
+        assert verdict["counts"]["acked"] >= 100
     else:
         assert code != 0
     assert marked(events.parent.name) == []
