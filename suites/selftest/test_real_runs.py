@@ -240,17 +240,16 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(tmp_path: Path, how: 
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)  # the brokers' user must get through pytest's private folders
     environment = os.environ | {"JBOD_WORK_DIR": str(work)}
-    harness = subprocess.Popen(
-        [JBOD, "run", CASE, "--runs-dir", tmp_path / "runs"],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    said = tmp_path / "said"
+    with said.open("w") as output:
+        argv = [str(JBOD), "run", CASE, "--runs-dir", str(tmp_path / "runs")]
+        harness = subprocess.Popen(argv, env=environment, stdout=output, stderr=output)
 
     def broken() -> Path | None:
+        assert harness.poll() is None, said.read_text()
         return next((p for p in tmp_path.glob("runs/*/events.jsonl") if '"fault.injected"' in p.read_text()), None)
 
-    events = await_until(broken, timeout_s=90, what="a fault to be injected")
+    events = await_until(broken, timeout_s=240, what="a fault to be injected", hint=said.read_text)
     assert events is not None
     assert len(marked(events.parent.name)) == 4
     harness.send_signal(how)
