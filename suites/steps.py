@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from confluent_kafka import Producer
 
 from faults.base import injected
 from faults.broker import BrokerKilled
+from faults.log_dir import LogDirFault
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
@@ -17,7 +21,23 @@ from harness.tools import tool_command
 from harness.topic import Topic
 from harness.versions import Tool
 from harness.workload import CaseWorkload
+from suites.checks import check_noticed
 from suites.model import World
+
+
+@contextmanager
+def failed(world: World, *faults: LogDirFault) -> Iterator[LogDirFault]:
+    """Log dirs have failed inside the block: all sources say what the model then does, and each broker that it noticed.
+
+    Yields the first fault.
+    """
+    with injected(*faults):
+        for fault in faults:
+            world.log_dir_failed(fault.log_dir)
+        world.check()
+        for fault in faults:
+            check_noticed(fault)
+        yield faults[0]
 
 
 def replace_by_empty_disk(log_dir: LogDir) -> None:

@@ -25,10 +25,10 @@ from harness.measure import Floors
 from harness.topic import Partition
 from harness.waiting import let_pass
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_not_noticed, check_noticed, check_rebuilt
+from suites.checks import check_delivery, check_not_noticed, check_rebuilt
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import make_leader
+from suites.steps import failed, make_leader
 
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
@@ -68,12 +68,7 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     first, second = (orders[0].log_dir_on(victim) for victim in victims)
     with workload.running(orders) as pair:
-        with injected(eio := Eio(first), read_only := ReadOnly(second)):
-            world.log_dir_failed(first)
-            world.log_dir_failed(second)
-            world.check()
-            check_noticed(eio)
-            check_noticed(read_only)
+        with failed(world, Eio(first), ReadOnly(second)):
             pair.await_progress(after=now())
             for victim in victims:
                 victim.stop()

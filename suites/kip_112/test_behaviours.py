@@ -24,7 +24,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, check_one_copy
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import format_new_dirs, replace_by_empty_disk, write_as_a_stranger
+from suites.steps import failed, format_new_dirs, replace_by_empty_disk, write_as_a_stranger
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
@@ -43,10 +43,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
     check_spread(orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, injected(Chmod000(log_dir)) as fault:
-        world.log_dir_failed(log_dir)
-        world.check()
-        check_noticed(fault)
+    with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
         pair.await_progress(after=now())
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=4, replicas=3)
@@ -73,12 +70,7 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders)
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     faults = [Chmod000(orders[0].log_dir_on(victim)) for victim in victims]
-    with workload.running(orders) as pair, injected(*faults):
-        for fault in faults:
-            world.log_dir_failed(fault.log_dir)
-        world.check()
-        for fault in faults:
-            check_noticed(fault)
+    with workload.running(orders) as pair, failed(world, *faults):
         pair.await_progress(after=now())
     for victim in victims:
         victim.restart()
@@ -93,15 +85,11 @@ def test_all_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     first, second = orders[0].log_dir_on(victim), orders[1].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with injected(Chmod000(first)) as fault:
-            world.log_dir_failed(first)
+        with failed(world, Chmod000(first)), injected(Chmod000(second)):
+            check_ends(victim, exit_code=1, saying=NO_GOOD_DIR)
+            world.broker_gone(victim)
             world.check()
-            check_noticed(fault)
-            with injected(Chmod000(second)):
-                check_ends(victim, exit_code=1, saying=NO_GOOD_DIR)
-                world.broker_gone(victim)
-                world.check()
-                pair.await_progress(after=now())
+            pair.await_progress(after=now())
         victim.start()
         cluster.await_healthy(failure=PromiseBroken)
         pair.await_progress(after=now())
@@ -162,10 +150,7 @@ def test_bootstrap_healed(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with ExitStack() as crash, injected(Chmod000(log_dir)) as fault:
-            world.log_dir_failed(log_dir)
-            world.check()
-            check_noticed(fault)
+        with ExitStack() as crash, failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now())
             crash.enter_context(injected(BrokerKilled(victim)))
             world.broker_gone(victim)
@@ -185,10 +170,7 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with injected(Chmod000(log_dir)) as fault:
-            world.log_dir_failed(log_dir)
-            world.check()
-            check_noticed(fault)
+        with failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now())
             victim.stop()
         replace_by_empty_disk(log_dir)
@@ -209,10 +191,7 @@ def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, injected(Chmod000(log_dir)) as fault:
-        world.log_dir_failed(log_dir)
-        world.check()
-        check_noticed(fault)
+    with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
         pair.await_progress(after=now())
         victim.stop()
         victim.use_log_dirs(other_dir(log_dir))
@@ -237,10 +216,7 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
     controller = cluster.controller_broker()
     victim = next(broker for broker in cluster.brokers if broker != controller)
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, injected(Chmod000(log_dir)) as fault:
-        world.log_dir_failed(log_dir)
-        world.check()
-        check_noticed(fault)
+    with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
         if controller is None:
             with injected(ControllerKilled(cluster.quorum_nodes[0], victim)):
                 pair.await_progress(after=now())
@@ -295,10 +271,7 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     old = log_dir.replica_dir("refunds", 0)
     at_once = cluster.spec.mode is Mode.KRAFT
     with workload.running(orders) as pair:
-        with injected(Chmod000(log_dir)) as fault:
-            world.log_dir_failed(log_dir)
-            world.check()
-            check_noticed(fault)
+        with failed(world, Chmod000(log_dir)):
             cluster.delete_topic(refunds)
             if at_once:
                 cluster.create_topic("refunds", partitions=1, replicas=3)

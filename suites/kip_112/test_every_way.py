@@ -6,7 +6,6 @@ the same as for ``chmod 000``.
 
 from __future__ import annotations
 
-from faults.base import injected
 from faults.file_system import VOLUME_FAULTS
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.targets import leader_of
@@ -14,9 +13,10 @@ from harness.cluster import Cluster
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_noticed
+from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import each_fault, scenario
+from suites.steps import failed
 
 
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
@@ -28,10 +28,7 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with injected(fail_log_dir(log_dir)) as fault:
-            world.log_dir_failed(log_dir)
-            world.check()
-            check_noticed(fault)
+        with failed(world, fail_log_dir(log_dir)):
             pair.await_progress(after=now())
             victim.stop()
         victim.start()

@@ -22,7 +22,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import check_serves_alone
+from suites.steps import check_serves_alone, failed
 
 
 @scenario("kip-112/leader-at-bootstrap", kip=112, plan="1) Log directory failure discovered during bootstrap")
@@ -74,10 +74,7 @@ def fails_at_runtime(
     world = World(cluster, orders)
     victim = role(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, injected(fail_log_dir(log_dir)) as fault:
-        world.log_dir_failed(log_dir)
-        world.check()
-        check_noticed(fault)
+    with workload.running(orders) as pair, failed(world, fail_log_dir(log_dir)):
         pair.await_progress(after=now())
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=1, replicas=3)

@@ -7,7 +7,6 @@ drain. A record that only one of them misses was lost by its client or by the ha
 
 from __future__ import annotations
 
-from faults.base import injected
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import leader_of
 from harness.cluster import Cluster
@@ -15,9 +14,10 @@ from harness.errors import Inconclusive
 from harness.journal import now
 from harness.pipeline.readers import Group, Stream
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_noticed
+from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import each_fault, scenario
+from suites.steps import failed
 
 READERS = (Stream(), Group())
 
@@ -31,10 +31,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders, readers=READERS) as pair:
-        with injected(fail_log_dir(log_dir)) as fault:
-            world.log_dir_failed(log_dir)
-            world.check()
-            check_noticed(fault)
+        with failed(world, fail_log_dir(log_dir)):
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
@@ -58,10 +55,7 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
         raise Inconclusive(f"{log_dir} has all of {orders} too")
     with workload.running(orders, readers=READERS) as pair:
-        with injected(fail_log_dir(log_dir)) as fault:
-            world.log_dir_failed(log_dir)
-            world.check()
-            check_noticed(fault)
+        with failed(world, fail_log_dir(log_dir)):
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import pytest
 
-from faults.base import injected
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
 from harness.broker import Broker
@@ -23,9 +22,10 @@ from harness.measure import Floors
 from harness.pipeline.producer import Transactions
 from harness.topic import Partition, Topic
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_noticed
+from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import scenario
+from suites.steps import failed
 
 # Ten transactions under the fault, two of them aborted on purpose.
 RECORDS = 500
@@ -87,10 +87,7 @@ def check_stay_whole(
     victim = role(struck)
     log_dir = struck.log_dir_on(victim)
     with workload.running(orders, transactional=Transactions()) as pair:
-        with injected(Chmod000(log_dir)) as fault:
-            world.log_dir_failed(log_dir)
-            world.check()
-            check_noticed(fault)
+        with failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now(), records=RECORDS)
         victim.restart()
     check_delivery(workload)
