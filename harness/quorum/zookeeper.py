@@ -33,7 +33,7 @@ class ZooKeeperQuorum:
                     "clientPortAddress": HOST,
                     "admin.enableServer": "false",
                     "maxClientCnxns": "0",
-                    # Sessions last 2 to 20 ticks; brokers ask for 3 s (broker_settings).
+                    # Sessions last 2 to 20 ticks; brokers ask for 2 s (broker_settings).
                     "tickTime": "500",
                 },
             ),
@@ -44,11 +44,11 @@ class ZooKeeperQuorum:
         return (self._data_dir,)
 
     def broker_settings(self, broker_id: int) -> Mapping[str, str]:
-        """Id, ZooKeeper's address, and a session so short that a dead broker is missed after 3 s (default: 18 s)."""
+        """Id, ZooKeeper's address, and a session so short that a dead broker is missed after 2 s (default: 18 s)."""
         return {
             "broker.id": str(broker_id),
             "zookeeper.connect": self.connect,
-            "zookeeper.session.timeout.ms": "3000",
+            "zookeeper.session.timeout.ms": "2000",
             "zookeeper.connection.timeout.ms": "60000",
             "zookeeper.metadata.migration.enable": "false",
         }
