@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from harness.nodes.base import Node
 from harness.ports import HOST
 from harness.undo import UndoLog
 from harness.volume import Volume
+from harness.waiting import let_pass
 from harness.wire import Connection
 
 
@@ -42,6 +44,7 @@ class Broker:
         self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log
         self.started_at: datetime = now()
+        self._killed_at: float | None = None
         self._connection = Connection(HOST, port)
         self.admin = Admin(self._connection)
 
@@ -49,6 +52,12 @@ class Broker:
 
     def start(self) -> None:
         """Spawn the broker; :meth:`harness.cluster.Cluster.await_healthy` waits for it."""
+        session_ms = self.node.spec.properties.get("zookeeper.session.timeout.ms")
+        if self._killed_at is not None and session_ms is not None:
+            # Its registration outlives it until ZooKeeper's session is over (to the next tick), and a broker that finds
+            # its own id registered ends at once (NodeExists).
+            let_pass(int(session_ms) / 1000 + 0.5, since=self._killed_at)
+        self._killed_at = None
         self.started_at = now()
         self.node.start()
 
@@ -59,6 +68,7 @@ class Broker:
     def kill(self) -> None:
         """SIGKILL."""
         self.node.kill()
+        self._killed_at = time.monotonic()
 
     def restart(self) -> None:
         """A controlled shutdown, then a start."""
