@@ -11,7 +11,7 @@ from harness.distribution import Distribution
 from harness.errors import HarnessError, UsageError
 from harness.explain.records import gather, worst_records
 from harness.explain.segments import Name
-from harness.explain.story import Story, stored_replicas, tell, write_stories
+from harness.explain.story import Story, read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import brokers_of, look
 
 
@@ -63,4 +63,5 @@ def _stories(
     replicas = stored_replicas(run_dir)
     if known and brokers_of(run_dir):
         replicas |= look(run_dir, distribution(), read_run_json(run_dir)["run_token"], known)
-    return [tell(run_dir, facts, records[facts.name], replicas.get(facts.name)) for facts in known]
+    sources = read_sources(run_dir)
+    return [tell(sources, facts, records[facts.name], replicas.get(facts.name)) for facts in known]

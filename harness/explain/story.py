@@ -4,8 +4,8 @@ The sources are the run folder's own: the history (sent, acked, read), the journ
 them, faults, restarts) and the brokers' logs (the few lines by which Kafka says what it did to a partition). Clocks are
 those of one machine, so that times can be put beside each other to the millisecond.
 
-Kept as ``explained.json`` for the worst records of a verdict (:func:`explain_run`), because the segments go with the
-cluster; told again for any record from what is stored (:func:`tell`).
+Kept as ``explained.json`` for the worst records of a verdict (:mod:`harness.explain.run`), because the segments go with
+the cluster; told again for any record from what is stored (:func:`tell`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.broker_log import BrokerLog
+from harness.broker_log import BrokerLog, LogLine
 from harness.explain.records import Facts, Row
 from harness.explain.segments import Copy
 from harness.explain.whereabouts import Replica
@@ -98,11 +98,35 @@ class Story:
         return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return]
 
 
-def tell(run_dir: Path, facts: Facts, kinds: Sequence[str], replicas: Sequence[Replica] | None) -> Story:
+@dataclass(frozen=True, kw_only=True)
+class Sources:
+    """What a run folder tells beside its history; read once, for all stories.
+
+    :ivar journal: up to the verdict
+    :ivar logs: the lines of each node's log, by the node's name
+    """
+
+    journal: Sequence[Row]
+    logs: Mapping[str, Sequence[LogLine]]
+
+
+def read_sources(run_dir: Path) -> Sources:
+    """The journal and the logs of a run folder; what is missing is empty."""
+    logs = {
+        f"broker {log.parent.name}" if log.parent.name.isdigit() else log.parent.name: tuple(BrokerLog(log).lines())
+        for log in sorted(run_dir.glob("brokers/*/broker.log"))
+    }
+    return Sources(journal=tuple(_journal(run_dir)), logs=logs)
+
+
+def tell(sources: Sources, facts: Facts, kinds: Sequence[str], replicas: Sequence[Replica] | None) -> Story:
     """One record's story."""
-    journal = list(_journal(run_dir))
-    leader_at = _leader_at(journal, facts)
-    timeline = [*_history(facts, leader_at), *_journal_events(journal, facts), *_log_events(run_dir, facts)]
+    leader_at = _leader_at(sources.journal)
+    timeline = [
+        *_history(facts, leader_at),
+        *_journal_events(sources.journal, facts),
+        *_log_events(sources.logs, facts),
+    ]
     timeline.sort(key=lambda event: event.at or datetime.max.replace(tzinfo=UTC))
     return Story(
         producer=facts.name[0],
@@ -168,15 +192,14 @@ def _journal_events(journal: Iterable[Row], facts: Facts) -> Iterator[Event]:
         yield Event(at=event["at"], source="jbod", says=_short(pattern.format_map(_Lenient(event))))
 
 
-def _log_events(run_dir: Path, facts: Facts) -> Iterator[Event]:
+def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator[Event]:
     names = {f"{place[0]}-{place[1]}" for place in facts.places}
     if not names:
         return
     pattern = re.compile("|".join(_LOG_SAYS).replace("{tp}", f"({'|'.join(map(re.escape, names))})"))
     own = re.compile(rf"(?<![\w.-])({'|'.join(map(re.escape, names))})(?![\w-])")
-    for log in sorted(run_dir.glob("brokers/*/broker.log")):
-        who = f"broker {log.parent.name}" if log.parent.name.isdigit() else log.parent.name
-        for line in BrokerLog(log).lines():
+    for who, lines in logs.items():
+        for line in lines:
             first = line.text.splitlines()[0]
             if pattern.search(first) and (own.search(first) or _OF_A_DIR.search(first)):
                 yield Event(at=line.at, source=who, says=_plain(first))
@@ -194,7 +217,7 @@ def _from_when_it_mattered(timeline: Sequence[Event], facts: Facts) -> Iterator[
 # --- what it comes to -----------------------------------------------------------------------------------------------
 
 
-def _leader_at(journal: Iterable[Row], facts: Facts) -> Callable[[Row, str], str]:
+def _leader_at(journal: Iterable[Row]) -> Callable[[Row, str], str]:
     """Who led a partition at an instant of a row, by the watcher: ", by broker 3 in epoch 0"."""
     changes = [event for event in journal if event["kind"] == "partition.changed"]
 

@@ -14,7 +14,7 @@ from harness.errors import HarnessError, UsageError
 from harness.explain.records import WORST, gather, worst_records
 from harness.explain.run import explain_record, explain_verdict
 from harness.explain.segments import Copy
-from harness.explain.story import stored_replicas, tell, write_stories
+from harness.explain.story import read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import Replica
 from suites.selftest.histories import Story
 
@@ -85,7 +85,7 @@ def test_a_story_is_told_in_order_of_time_by_all_sources(run_dir: Path) -> None:
     )
     facts = gather(run_dir, ("p", 2))
     assert facts is not None
-    story = tell(run_dir, facts, ["lost"], None)
+    story = tell(read_sources(run_dir), facts, ["lost"], None)
     assert [(event.source, event.says) for event in story.timeline] == [
         ("jbod", "t-0: leader 1, epoch 7, ISR [1, 2], offline []"),
         ("p", "sent to t-0"),
@@ -132,14 +132,14 @@ def test_a_story_is_told_in_order_of_time_by_all_sources(run_dir: Path) -> None:
 def test_where_it_is_now(run_dir: Path, replicas: list[Replica], says: str) -> None:
     facts = gather(run_dir, ("p", 2))
     assert facts is not None
-    assert tell(run_dir, facts, [], replicas).summary.endswith(f"; {says}")
+    assert tell(read_sources(run_dir), facts, [], replicas).summary.endswith(f"; {says}")
 
 
 def test_where_records_were_is_kept(run_dir: Path) -> None:
     facts = gather(run_dir, ("p", 2))
     assert facts is not None
     replicas = [replica(1, copies=(COPY,)), replica(2, instead=((2, "p #9"),), offsets=None, log_start=1)]
-    write_stories(run_dir, [tell(run_dir, facts, ["lost"], replicas)])
+    write_stories(run_dir, [tell(read_sources(run_dir), facts, ["lost"], replicas)])
     assert stored_replicas(run_dir) == {("p", 2): replicas}
     verdict(run_dir, lost=[example(2)])
     assert explain_record(run_dir, ("p", 2), no_build).replicas == tuple(replicas)
