@@ -35,6 +35,7 @@ class Broker:
         log_dirs: Mapping[Path, Volume | None],
         journal: Journal,
         undo_log: UndoLog,
+        registration_outlives_s: float,
     ) -> None:
         self.id = id
         self.journal = journal
@@ -44,6 +45,7 @@ class Broker:
         self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log
         self.started_at: datetime = now()
+        self._registration_outlives_s = registration_outlives_s
         self._killed_at: float | None = None
         self._connection = Connection(HOST, port)
         self.admin = Admin(self._connection)
@@ -52,11 +54,8 @@ class Broker:
 
     def start(self) -> None:
         """Spawn the broker; :meth:`harness.cluster.Cluster.await_healthy` waits for it."""
-        session_ms = self.node.spec.properties.get("zookeeper.session.timeout.ms")
-        if self._killed_at is not None and session_ms is not None:
-            # Its registration outlives it until ZooKeeper's session is over (to the next tick), and a broker that finds
-            # its own id registered ends at once (NodeExists).
-            let_pass(int(session_ms) / 1000 + 0.5, since=self._killed_at)
+        if self._killed_at is not None:
+            let_pass(self._registration_outlives_s, since=self._killed_at)
         self._killed_at = None
         self.started_at = now()
         self.node.start()

@@ -102,7 +102,15 @@ class Cluster:
             **self.spec.overrides,
         }
         node = backend.node(NodeSpec(name=f"broker-{id}", main_class="kafka.Kafka", properties=properties))
-        return Broker(id=id, node=node, port=port, log_dirs=log_dirs, journal=self.journal, undo_log=self.undo_log)
+        return Broker(
+            id=id,
+            node=node,
+            port=port,
+            log_dirs=log_dirs,
+            journal=self.journal,
+            undo_log=self.undo_log,
+            registration_outlives_s=self.quorum.registration_outlives_s,
+        )
 
     # --- life -----------------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ class KRaftQuorum:
     """
 
     mode = Mode.KRAFT
+    registration_outlives_s = 0.0  # a new incarnation takes the place of the old one
 
     def __init__(self, *, work_dir: Path, port: int, bootstrap_checkpoint: Path, metadata_apart: bool = True) -> None:
         self._work_dir = work_dir

@@ -10,11 +10,15 @@ from harness.nodes.base import NodeSpec
 from harness.ports import HOST
 from harness.versions import Mode
 
+_SESSION_MS = 2000
+_TICK_MS = 500
+
 
 class ZooKeeperQuorum:
     """One ZooKeeper server on loopback; see :class:`harness.quorum.base.Quorum`."""
 
     mode = Mode.ZK
+    registration_outlives_s = (_SESSION_MS + _TICK_MS) / 1000  # ephemeral; sessions end at a tick (NodeExists)
 
     def __init__(self, *, work_dir: Path, port: int) -> None:
         self._data_dir = work_dir / "zookeeper-data"
@@ -34,7 +38,7 @@ class ZooKeeperQuorum:
                     "admin.enableServer": "false",
                     "maxClientCnxns": "0",
                     # Sessions last 2 to 20 ticks; brokers ask for 2 s (broker_settings).
-                    "tickTime": "500",
+                    "tickTime": str(_TICK_MS),
                 },
             ),
         )
@@ -48,7 +52,7 @@ class ZooKeeperQuorum:
         return {
             "broker.id": str(broker_id),
             "zookeeper.connect": self.connect,
-            "zookeeper.session.timeout.ms": "2000",
+            "zookeeper.session.timeout.ms": str(_SESSION_MS),
             "zookeeper.connection.timeout.ms": "60000",
             "zookeeper.metadata.migration.enable": "false",
         }
