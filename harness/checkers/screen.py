@@ -239,10 +239,11 @@ def _lines(
 
 
 def _add_runs(pile: Pile, who: Ints, tp: Ints, session: Ints, position: Ints, off: Ints) -> None:
-    """Of rows in the order of sessions and positions; those of one position are taken in the order of offsets."""
-    if alike(who, tp, session, position).any():
-        order = np.lexsort((off, position, session, tp, who))
-        who, tp, session, position, off = (column[order] for column in (who, tp, session, position, off))
+    """Of rows in the order of sessions and positions.
+
+    Two of one position may be in the wrong order; the runs that they are in then touch, and their order counts for
+    nothing.
+    """
     goes_on = alike(who, tp, session) & (off[1:] > off[:-1])
     first, last = np.flatnonzero(np.r_[True, ~goes_on]), np.flatnonzero(np.r_[~goes_on, True])
     found = (who[first], tp[first], session[first], position[first], off[first], position[last], off[last])

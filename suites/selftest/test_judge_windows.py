@@ -334,7 +334,8 @@ def test_harm_across_windows(harm: Callable[[random.Random, Story], None], tmp_p
         story = longer(dice)
         harm(dice, story)
         for _ in range(dice.choice((0, 0, 1, 2))):
-            dice.choice(HARM)(dice, story)
+            if story.consumed:
+                dice.choice(HARM)(dice, story)
         if dice.random() < 0.3:
             dice.shuffle(story.consumed)
             dice.shuffle(story.produced)
@@ -416,13 +417,19 @@ def test_too_much_of_a_large_history_to_look_into(
     assert (verdict.counts.sent, verdict.counts.read) == (1000, 1500)
 
 
-def part_by_part(story: Story, parts: Sequence[Sequence[Row]], run_dir: Path) -> Verdict:
-    """By windows of ten, each of these parts of ``consumed`` in a batch of its own."""
-    story.consumed = []
+def part_by_part(
+    story: Story, parts: Sequence[Sequence[Row]], run_dir: Path, sent: Sequence[Sequence[Row]] = ()
+) -> Verdict:
+    """By windows of ten, each of these parts of ``consumed``, and of ``produced``, in a batch of its own."""
+    sent = sent or [story.produced]
+    story.produced, story.consumed = [], []
     story.write(run_dir)
-    for rows in parts:
-        HistoryWriter(run_dir, "consumed", "read").write(pa.Table.from_pylist(list(rows), SCHEMAS["consumed"]))
-        story.consumed += rows
+    for of_sent in sent:
+        HistoryWriter(run_dir, "produced", "sent").write(pa.Table.from_pylist(list(of_sent), SCHEMAS["produced"]))
+        story.produced += of_sent
+    for of_read in parts:
+        HistoryWriter(run_dir, "consumed", "read").write(pa.Table.from_pylist(list(of_read), SCHEMAS["consumed"]))
+        story.consumed += of_read
     stored = {name: pieces(run_dir, name) for name in NAMES}
     verdict = judge_large(run_dir, stored, read_settings(run_dir), here, 1, Sizes(window=10, chunk_rows=1))
     assert verdict.text() == story.judged(run_dir).text()
@@ -451,6 +458,42 @@ def test_two_records_at_one_offset_and_all_were_handed_out(tmp_path: Path) -> No
     story.read(5, 30, by="drain", session=1)
     verdict = part_by_part(story, [story.consumed], tmp_path)
     assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"conflicting_offset": 1, "reordered": 1}
+
+
+def test_out_of_order_in_two_parts_of_which_each_is_in_order(tmp_path: Path) -> None:
+    story = Story(run={"run_id": "interleaved"})
+    first = [story.send(seq, 2 * seq) for seq in range(5)]
+    second = [story.send(5 + seq, 2 * seq + 1) for seq in range(5)]
+    for row in sorted(story.produced, key=lambda row: row["offset"]):
+        story.read(row["offset"], row["seq"], by="drain")
+    story.end(10)
+    verdict = part_by_part(story, [story.consumed], tmp_path, [first, second])
+    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"reordered": 4}
+
+
+def test_an_indeterminate_transaction_of_which_part_is_far_away(tmp_path: Path) -> None:
+    story = Story(run={"run_id": "in doubt"})
+    for seq in range(30):
+        in_doubt = {"transaction": "x", "transaction_outcome": "indeterminate"} if seq in (5, 25) else {}
+        story.send(seq, seq, **in_doubt)
+    story.drain(*(offset for offset in range(30) if offset != 25), by="drain-rc")
+    verdict = part_by_part(story, [story.consumed], tmp_path)
+    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"partial_transaction": 1}
+
+
+def test_two_reads_at_one_position(tmp_path: Path) -> None:
+    """They are taken in the order of their offsets, so that a step back may lead to the second one that is stored."""
+    story = Story(run={"run_id": "positions"})
+    for seq in range(60):
+        story.send(seq, seq)
+    order = [*range(10), *range(30, 40), 40, 10, *range(41, 50), *range(11, 30), *range(50, 60)]
+    for offset in order:
+        story.read(offset, by="live")
+    story.consumed[21]["position"] = 20
+    live, story.consumed = story.consumed, []
+    story.drain(*range(60))
+    verdict = part_by_part(story, [live, story.consumed], tmp_path)
+    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"nonmonotonic_read": 2}
 
 
 def test_a_step_back_behind_reads_whose_order_is_not_known(tmp_path: Path) -> None:
