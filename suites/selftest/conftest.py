@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark import SparkContext
@@ -15,6 +17,17 @@ from harness.journal import Journal
 from harness.pipeline.session import end_spark, spark_session
 from harness.spec import ClusterSpec
 from harness.versions import Mode
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """An empty folder that the brokers' user may enter; it goes with the test.
+
+    Not in ``tmp_path``: every pytest that starts on the machine takes other users' rights to the folder above it away.
+    """
+    with tempfile.TemporaryDirectory(prefix="jbod-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

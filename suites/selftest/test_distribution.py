@@ -9,7 +9,7 @@ import stat
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,26 +30,14 @@ def build() -> Distribution:
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+def cache(open_folder: Path) -> Path:
+    return open_folder / "cache"
 
 
 @pytest.fixture
-def open_tmp_path(tmp_path: Path) -> Iterator[Path]:
-    """pytest's folder is closed to others, and brokers may be others."""
-    folders = [folder for folder in (tmp_path, *tmp_path.parents) if folder.stat().st_uid == os.geteuid()]
-    modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in folders}
-    for folder, mode in modes.items():
-        folder.chmod(mode | 0o755)
-    yield tmp_path
-    for folder, mode in modes.items():
-        folder.chmod(mode)
-
-
-@pytest.fixture
-def home(open_tmp_path: Path, build: Distribution) -> Path:
+def home(open_folder: Path, build: Distribution) -> Path:
     """A small Kafka folder, with the two jars that make it one."""
-    home = open_tmp_path / "my kafka"
+    home = open_folder / "my kafka"
     (home / "libs").mkdir(parents=True)
     for jar in build.class_path:
         if jar.name.startswith(("kafka_2.13-", "kafka-clients-")):
@@ -91,10 +79,8 @@ def test_any_damage_is_noticed(build: Distribution, tmp_path: Path, damage: Call
     assert not is_sound(libs)
 
 
-def test_two_processes_that_find_a_damaged_build_at_once_fetch_it_once(
-    build: Distribution, open_tmp_path: Path
-) -> None:
-    cache = open_tmp_path / "cache"
+def test_two_processes_that_find_a_damaged_build_at_once_fetch_it_once(build: Distribution, open_folder: Path) -> None:
+    cache = open_folder / "cache"
     libs = cache / "kafka" / f"maven-{ZK_BUILD}"
     shutil.copytree(build.class_path[0].parent, libs)
     jar = libs / build.class_path[-1].name
@@ -276,8 +262,8 @@ def test_a_folder_that_brokers_cannot_read_is_refused(home: Path) -> None:
 
 
 @pytest.mark.parametrize(("mode", "top"), [("w:gz", "kafka_2.13-9"), ("w", "any name")])
-def test_a_tarball_is_unpacked_once(home: Path, tmp_path: Path, mode: str, top: str) -> None:
-    file, cache = tmp_path / "candidate.tgz", tmp_path / "cache"
+def test_a_tarball_is_unpacked_once(home: Path, tmp_path: Path, cache: Path, mode: str, top: str) -> None:
+    file = tmp_path / "candidate.tgz"
     with tarfile.open(file, mode) as archive:  # type: ignore[call-overload]
         archive.add(home, top)
     said: list[str] = []
@@ -324,16 +310,16 @@ EVIL = {
 
 
 @pytest.mark.parametrize("case", EVIL)
-def test_an_evil_tarball_is_refused_whole(home: Path, tmp_path: Path, cache: Path, case: str) -> None:
-    file = tmp_path / "evil.tar"
+def test_an_evil_tarball_is_refused_whole(home: Path, open_folder: Path, cache: Path, case: str) -> None:
+    file = open_folder / "evil.tar"
     with tarfile.open(file, "w") as archive:
         archive.add(home, "kafka")
         for member in EVIL[case]:
             archive.addfile(member, io.BytesIO())
-    before = set(tmp_path.rglob("*"))
+    before = set(open_folder.rglob("*"))
     with pytest.raises(DistributionError, match=r"not unpacked: its member '.*evil.*' "):
         from_tarball(file, cache)
-    made = set(tmp_path.rglob("*")) - before
+    made = set(open_folder.rglob("*")) - before
     assert {path.name for path in made if not path.is_dir()} == {next(cache.rglob("*.lock")).name}
     assert not Path("/tmp/jbod-evil").exists()
 

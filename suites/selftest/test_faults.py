@@ -32,12 +32,10 @@ class Node:
 
 
 @pytest.fixture
-def log_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogDir]:
+def log_dir(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogDir]:
     """A log dir of a broker that isn't there, on a real file system, with a real undo log."""
-    monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
+    monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     undo_log = UndoLog("r")
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     path = undo_log.dir / "broker-1-log-dir-1"
     path.mkdir()
     user = broker_user()

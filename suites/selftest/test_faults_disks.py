@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,18 +43,13 @@ def check_left(before: object) -> None:
 
 
 @pytest.fixture(autouse=True)
-def workspace(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace that the broker's user may enter, and nothing left of it afterwards.
-
-    Not in ``tmp_path``: every pytest that starts on the machine takes other users' rights to the folder above it away.
-    """
+def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace, and nothing left of it afterwards."""
     before = traces()
-    with tempfile.TemporaryDirectory(prefix="jbod-test-") as folder:
-        Path(folder).chmod(0o755)
-        monkeypatch.setenv("JBOD_WORK_DIR", folder)
-        monkeypatch.setattr("faults.file_system.LET_GO_S", 0.5)  # the stand-in never lets go
-        yield Path(folder)
-        undo.clean()
+    monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
+    monkeypatch.setattr("faults.file_system.LET_GO_S", 0.5)  # the stand-in never lets go
+    yield open_folder
+    undo.clean()
     check_left(before)
 
 

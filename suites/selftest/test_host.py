@@ -128,17 +128,15 @@ def test_a_folder_that_cannot_be_written_is_noticed(
 # --- the brokers' user ----------------------------------------------------------------------------------------------
 
 
-def test_the_brokers_user_is_stopped_by_chmod(tmp_path: Path) -> None:
+def test_the_brokers_user_is_stopped_by_chmod(open_folder: Path) -> None:
     user = broker_user()
     assert user.uid != 0
     assert user.drop is AS_ROOT
     assert ability("broker user").present
-    closed = tmp_path / "closed"
+    closed = open_folder / "closed"
     closed.mkdir()
     if user.drop:
         os.chown(closed, user.uid, user.gid)
-        for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-            folder.chmod(0o755)
     touch = [*user.command(), "touch", str(closed / "file")]
     assert subprocess.run(touch, capture_output=True, check=False).returncode == 0
     closed.chmod(0)

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +202,14 @@ def test_a_lost_record_is_explained(controls: tuple[int, dict[str, dict[str, Any
     timeline = [event["says"] for event in story["timeline"]]
     acked, truncated = (
         next(i for i, says in enumerate(timeline) if re.search(pattern, says))
-        for pattern in (r"^acked at orders-0@\d+, when broker \d led in epoch 0", r"Truncating partition orders-0 ")
+        for pattern in (
+            r"^acked at orders-0@\d+, when broker \d led in epoch 0",
+            r"Truncating partition orders-0 .* due to leader epoch",
+        )
     )
-    killed = next(i for i, says in enumerate(timeline) if says.startswith("broker_killed"))
-    assert acked < killed < truncated
+    killed = next(i for i, says in enumerate(timeline) if re.match(r"broker-\d is killed", says))
+    # The client may be told of an ack from a broker that is dead by then.
+    assert max(acked, killed) < truncated
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
@@ -232,14 +237,16 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def rows_in(table: Path) -> int:
+    return sum(pq.read_metadata(part).num_rows for part in table.glob("*.parquet"))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["kill-9", "ctrl-c", "term"])
-def test_nothing_is_left_when_a_run_is_ended_in_the_middle(tmp_path: Path, how: signal.Signals) -> None:
+def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
+    tmp_path: Path, open_folder: Path, how: signal.Signals
+) -> None:
     """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it."""
-    work = tmp_path / "work"
-    work.mkdir(mode=0o755)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)  # the brokers' user must get through pytest's private folders
-    environment = os.environ | {"JBOD_WORK_DIR": str(work)}
+    environment = os.environ | {"JBOD_WORK_DIR": str(open_folder)}
     said = tmp_path / "said"
     with said.open("w") as output:
         argv = [str(JBOD), "run", CASE, "--runs-dir", str(tmp_path / "runs")]
@@ -252,12 +259,14 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(tmp_path: Path, how: 
     events = await_until(broken, timeout_s=240, what="a fault to be injected", hint=said.read_text)
     assert events is not None
     assert len(marked(events.parent.name)) == 4
+    recorded = partial(rows_in, events.parent / "history" / "produced")
+    await_until(recorded, lambda rows: rows >= 500, timeout_s=30, what="500 records to be on disk")
     harness.send_signal(how)
     code = harness.wait(60)
     if how is signal.SIGKILL:
         # The kernel ends the brokers; what is on disk waits for the next run or for `jbod clean`.
         await_until(lambda: marked(events.parent.name), lambda left: not left, timeout_s=10, what="brokers to end")
-        assert list(work.iterdir())
+        assert list(open_folder.iterdir())
         clean = subprocess.run([JBOD, "clean"], env=environment, capture_output=True, text=True, check=True)
         assert events.parent.name in clean.stdout
         # As far as it got it can be judged: unknown, with what is known.
@@ -269,7 +278,7 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(tmp_path: Path, how: 
     else:
         assert code != 0
     assert marked(events.parent.name) == []
-    assert list(work.iterdir()) == []
+    assert list(open_folder.iterdir()) == []
 
 
 @pytest.fixture
@@ -312,22 +321,18 @@ def test_the_pair_runs_on_a_standalone_spark(tmp_path: Path, spark_master: str) 
     assert (code, result["totals"]["valid"]) == (0, 1), result
 
 
-def test_a_broker_that_dies_at_start_is_told_with_its_last_log_lines(tmp_path: Path) -> None:
-    environment = os.environ | {"JBOD_WORK_DIR": str(tmp_path)}
+def test_a_broker_that_dies_at_start_is_told_with_its_last_log_lines(open_folder: Path) -> None:
+    environment = os.environ | {"JBOD_WORK_DIR": str(open_folder)}
     argv = [str(JBOD), "cluster", "up", "--mode", "zk", "--set", "log.retention.ms=never"]
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3
     assert "ended with exit code 1" in done.stderr
     assert "Invalid value never for configuration log.retention.ms" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert list(open_folder.iterdir()) == []
 
 
-def test_a_cluster_by_hand_comes_up_as_asked_and_goes_without_a_trace(tmp_path: Path) -> None:
-    environment = os.environ | {"JBOD_WORK_DIR": str(tmp_path)}
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+def test_a_cluster_by_hand_comes_up_as_asked_and_goes_without_a_trace(open_folder: Path) -> None:
+    environment = os.environ | {"JBOD_WORK_DIR": str(open_folder)}
 
     def jbod(*arguments: str) -> str:
         argv = [str(JBOD), "cluster", *arguments]
@@ -337,9 +342,9 @@ def test_a_cluster_by_hand_comes_up_as_asked_and_goes_without_a_trace(tmp_path: 
     up = jbod("up", "--mode", "kraft", "--brokers", "2", "--log-dirs", "3", "--racks", "a,b")
     name = up.partition(":")[0]
     assert len(marked(name)) == 3
-    assert len(list((tmp_path / name).glob("broker-*-log-dir-*"))) == 6
-    assert "broker.rack=b" in (tmp_path / name / "broker-2" / "server.properties").read_text()
+    assert len(list((open_folder / name).glob("broker-*-log-dir-*"))) == 6
+    assert "broker.rack=b" in (open_folder / name / "broker-2" / "server.properties").read_text()
     assert "3 processes" in jbod("status")
     assert f"{name}: down" in jbod("down")
     assert marked(name) == []
-    assert list(tmp_path.iterdir()) == []
+    assert list(open_folder.iterdir()) == []
