@@ -26,6 +26,7 @@ from harness.distribution import Distribution
 from harness.errors import HarnessError, UsageError
 from harness.journal import Journal, now
 from harness.spec import ClusterSpec
+from harness.whole import write_whole
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
 PHASES = ("boot", "load", "fault", "recover", "drain", "judge", "teardown")
@@ -140,10 +141,7 @@ class Case:
     def record(self, **more: Any) -> None:
         """Add to run.json and write it, whole or not at all."""
         self.extra |= more
-        path = self.run_dir / "run.json"
-        partial = path.with_name(".run.json")
-        partial.write_text(json.dumps(self.extra, indent=2, default=str) + "\n")
-        partial.replace(path)
+        write_whole(self.run_dir / "run.json", json.dumps(self.extra, indent=2, default=str) + "\n")
 
     def record_cluster(self, spec: ClusterSpec, distribution: Distribution) -> None:
         """What runs in this case: the build with its checksum and the cluster's shape."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import json
 import operator
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -44,6 +43,7 @@ from harness.pipeline.warm import warm_up
 from harness.select import Selection, names_of
 from harness.spec import ClusterSpec
 from harness.versions import Mode
+from harness.whole import write_whole
 from harness.workload import CaseWorkload
 
 BACKENDS = ("process",)
@@ -402,9 +402,7 @@ def write_json(run: Run, exit_code: int) -> None:
         "scenarios": [result.to_json() for result in run.results],
         "totals": totals | {"deviations": sum(r.deviation is not None for r in run.results)},
     }
-    partial = run.json_file.with_name(f".{run.json_file.name}.{os.getpid()}")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
-    partial.replace(run.json_file)
+    write_whole(run.json_file, json.dumps(content, indent=2) + "\n")
 
 
 __all__ = ["EXIT_NOTHING_RAN", "Run", "case_id", "run_of"]

@@ -19,9 +19,10 @@ from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.explain.run import explain_verdict
 from harness.measure import Floors, measure_faults, shortfalls
 from harness.pipeline.drain import await_stable
-from harness.pipeline.pair import OPEN_TRANSACTION_S, Pair, Workload
+from harness.pipeline.pair import OPEN_TRANSACTION_S, Pair
 from harness.pipeline.producer import Transactions
 from harness.pipeline.session import SparkHandle
+from harness.pipeline.workload import Workload
 from harness.topic import Topic
 
 
@@ -51,8 +52,9 @@ class CaseWorkload:
         """A producer and a live consumer run on the topic inside the block; both get through before it begins.
 
         :param via: the only broker that the clients are told of (default: all)
-        :param transactional: as :meth:`harness.pipeline.pair.Workload.running` has it; aborts follow the case's seed
-        :param settings: passed on to :meth:`harness.pipeline.pair.Workload.running`
+        :param transactional: as :meth:`harness.pipeline.workload.Workload.running` has it; aborts follow the case's
+            seed
+        :param settings: passed on to :meth:`harness.pipeline.workload.Workload.running`
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
         self._topics.append(topic)

@@ -27,9 +27,9 @@ from harness import timeouts
 from harness.cluster import Cluster
 from harness.errors import HarnessError, PipelineError
 from harness.pipeline.history import TableName, table_dir
-from harness.pipeline.pair import Workload
 from harness.pipeline.record import SMALLEST_RECORD_BYTES
 from harness.pipeline.session import SparkHandle
+from harness.pipeline.workload import Workload
 from harness.tools import tool_command
 from harness.topic import Topic
 from harness.versions import Tool

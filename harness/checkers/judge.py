@@ -8,7 +8,6 @@ taken out first, in as many tasks as there are cores (:mod:`harness.checkers.res
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +38,7 @@ from harness.errors import HistoryError, JbodError
 from harness.pipeline.history import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
 from harness.pipeline.reserved import unrecorded
 from harness.pipeline.spread import Spread, cores, spread_over
+from harness.whole import write_whole
 
 VERDICT_FILE = "verdict.json"
 
@@ -83,11 +83,7 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
     """Write verdict.json into `run_dir`, whole or not at all, and return its path."""
-    path = run_dir / VERDICT_FILE
-    hidden = path.with_name(f".{VERDICT_FILE}.{os.getpid()}")
-    hidden.write_text(verdict.text(), encoding="utf-8")
-    hidden.replace(path)
-    return path
+    return write_whole(run_dir / VERDICT_FILE, verdict.text())
 
 
 def _if_whole(verdict: Verdict, missing: int) -> Verdict:

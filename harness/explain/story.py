@@ -22,6 +22,7 @@ from harness.broker_log import BrokerLog, LogLine
 from harness.explain.records import Facts, Row
 from harness.explain.segments import Copy
 from harness.explain.whereabouts import Replica
+from harness.whole import write_whole
 
 EXPLAINED_FILE = "explained.json"
 _LONGEST = 220
@@ -306,12 +307,8 @@ class _Lenient(dict[str, Any]):
 
 def write_stories(run_dir: Path, stories: Iterable[Story]) -> Path:
     """Write explained.json, whole or not at all."""
-    path = run_dir / EXPLAINED_FILE
-    partial = path.with_name(f".{EXPLAINED_FILE}")
     content = {"schema": 1, "run_id": run_dir.name, "stories": [story.to_json() for story in stories]}
-    partial.write_text(json.dumps(content, indent=1) + "\n")
-    partial.replace(path)
-    return path
+    return write_whole(run_dir / EXPLAINED_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def stored_replicas(run_dir: Path) -> dict[tuple[str, int], list[Replica]]:

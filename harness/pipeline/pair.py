@@ -1,44 +1,29 @@
-"""The pair of producer and live consumer that runs through a fault, as a scenario uses it.
+"""The pair of producer and live consumer that runs through a fault.
 
-::
-
-    with workload.running(bootstrap, "orders", 3) as pair:
-        …break something…
-        pair.await_progress(after=fault.injected_at)
-    workload.drain(bootstrap, {("orders", 0): 5120, …})
-
-:class:`Workload` is one a run: one Spark session, one control server, one history. :class:`Pair` supervises its
-tasks: a consumer that dies is started again (:mod:`harness.pipeline.live`); a producer that dies is not (its records
-would be sent anew under other numbers), and its pair fails. Of several live consumers a pair says what holds for all:
-where the slowest stands. Independent readers (:mod:`harness.pipeline.readers`) run beside it and are asked for by name.
+:class:`Pair` supervises its tasks: a consumer that dies is started again (:mod:`harness.pipeline.live`); a producer is
+not (its records would be sent anew under other numbers), and its pair fails. Of several live consumers a pair says what
+holds for all: where the slowest stands. Independent readers (:mod:`harness.pipeline.readers`) run beside it.
 """
 
 from __future__ import annotations
 
-import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from harness.errors import JbodError, PipelineError, PromiseBroken
 from harness.pipeline import reserved
-from harness.pipeline.consumer import ConsumerSpec, Isolation, StartAt
+from harness.pipeline.consumer import ConsumerSpec
 from harness.pipeline.control import ABORT, STOP, ControlServer
-from harness.pipeline.drain import Drained, await_stable, drain
-from harness.pipeline.group import GroupReader
+from harness.pipeline.drain import await_stable
 from harness.pipeline.live import LiveConsumer, OnEvent
-from harness.pipeline.producer import ProducerSpec, Transactions, produce
-from harness.pipeline.readers import Group, Reader, ReaderSpec
-from harness.pipeline.record import SMALLEST_RECORD_BYTES, check_words
-from harness.pipeline.session import SparkHandle
-from harness.pipeline.stream import StreamReader
+from harness.pipeline.producer import ProducerSpec, produce
+from harness.pipeline.progress import PartitionProgress, Progress
+from harness.pipeline.readers import Reader
 from harness.pipeline.tasks import SparkTask
 from harness.pipeline.transactional import produce_in_transactions
 from harness.waiting import await_until
@@ -56,58 +41,6 @@ OPEN_TRANSACTION_S = 30.0
 """A coordinator aborts what its producer left: ``transaction.timeout.ms`` (10 s here), found out each
 ``transaction.abort.timed.out.transaction.cleanup.interval.ms`` (10 s)."""
 _BEYOND_FLUSH_S = 15.0
-ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
-"""As live consumers have them: the first one always, the second one with transactions."""
-
-ClientConfig = Mapping[str, str | int | float | bool]
-
-
-@dataclass(frozen=True, kw_only=True)
-class PartitionProgress:
-    """Where a pair stands in one partition; None is never."""
-
-    partition: int
-    acked: int
-    """Records."""
-    acked_end: int
-    """One behind the highest offset acked."""
-    acked_sent_at: datetime | None
-    """When the newest record that was acked had been handed to the client."""
-    read_end: int
-    """The next offset that a live consumer reads."""
-    read_sent_at: datetime | None
-    """When the newest record that was read had been handed to the client, rounded down to the millisecond."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Progress:
-    """Where a pair stands; at most some 0.3 s old."""
-
-    acked: int
-    failed: int
-    indeterminate: int
-    in_flight: int
-    read: int
-    restarts: int
-    """How often a live consumer was started again."""
-    acked_at: datetime | None
-    """The newest acknowledgement."""
-    read_at: datetime | None
-    """The newest read."""
-    partitions: tuple[PartitionProgress, ...]
-    committed: int = 0
-    """Transactions, as are the next two."""
-    aborted: int = 0
-    unresolved: int = 0
-    """Indeterminate transactions."""
-
-    def __str__(self) -> str:
-        transactions = f"{self.committed} committed, {self.aborted} aborted, {self.unresolved} indeterminate"
-        return (
-            f"{self.acked} acked, {self.failed} failed, {self.indeterminate} indeterminate, {self.in_flight} in "
-            f"flight, {self.read} read, consumer restarted {self.restarts} times"
-            + (f", transactions: {transactions}" if self.committed + self.aborted + self.unresolved else "")
-        )
 
 
 class Pair:
@@ -442,160 +375,6 @@ class Pair:
             errors = sorted({(task.channel.progress or {}).get("last_error") or "" for task in tasks} - {""})
             says.append(f"the {who} {stood} (nothing {did}" + (f", client: {', '.join(errors)})" if errors else ")"))
         return "; ".join(says)
-
-
-class Workload:
-    """All the pairs and drains of one run, and the history that they write.
-
-    :param spark: the run's Spark, which may still be starting
-    :param run_dir: the run's folder; the history goes to ``history/`` below it
-    :param run_token: tells this run's records from others: 1 to 16 of ``A-Z a-z 0-9 . _ -``
-    :param on_event: is told what the tasks go through; called from several threads
-    """
-
-    def __init__(self, spark: SparkHandle, run_dir: Path, run_token: str, on_event: OnEvent) -> None:
-        check_words(run_token)
-        self._spark = spark
-        self._run_dir = run_dir.absolute()
-        self._run_token = run_token
-        self._on_event = on_event
-        self._server = ControlServer()
-        self._producer_numbers, self._consumer_numbers, self._drain_numbers = (itertools.count() for _ in range(3))
-        self._stream_numbers, self._member_numbers = itertools.count(), itertools.count()
-
-    @contextmanager
-    def running(
-        self,
-        bootstrap: str,
-        topic: str,
-        partitions: int,
-        *,
-        producers: int = 1,
-        rate_per_s: float | None = 1000.0,
-        record_bytes: int = 100,
-        keys: int | None = None,
-        transactional: Transactions | None = None,
-        producer_config: ClientConfig | None = None,
-        consumer_config: ClientConfig | None = None,
-        readers: Sequence[ReaderSpec] = (),
-        start_timeout_s: float = START_S,
-    ) -> Iterator[Pair]:
-        """A pair at work on this topic; given when its first record was acked and read.
-
-        The live consumer reads everything (read_uncommitted); with transactions there are two, one of each isolation.
-        Leaving the block ends it in good order (:meth:`Pair.stop`), leaving it by an exception at once.
-
-        :param bootstrap: Kafka addresses, ``host:port[,host:port…]``; some may be dead
-        :param producers: how many producer tasks
-        :param rate_per_s: records a second of each producer; None is as fast as they go
-        :param record_bytes: the size of a record's value, at least 64
-        :param keys: how many different keys the records have in turn; None: no keys
-        :param transactional: the producers send in transactions, as this says
-        :param producer_config: over :data:`harness.pipeline.producer.PRODUCER_CONFIG` (and, with transactions,
-            :data:`harness.pipeline.transactional.TRANSACTION_CONFIG`)
-        :param consumer_config: over :data:`harness.pipeline.consumer.CONSUMER_CONFIG`
-        :param readers: who else reads the topic; the pair is given when they all do
-        :raises PipelineError: Spark ran the tasks not, or a producer died
-        :raises ValueError: a group with fewer partitions than members
-        """
-        if record_bytes < SMALLEST_RECORD_BYTES:
-            raise ValueError(f"a record needs at least {SMALLEST_RECORD_BYTES} bytes, not {record_bytes}")
-        session = self._spark.session()
-        began_at = time.monotonic()
-        beside = [self._reader(session, reader, bootstrap, topic, partitions) for reader in readers]
-        pair = Pair(
-            session,
-            self._server,
-            self._on_event,
-            [
-                ProducerSpec(
-                    producer=f"p{next(self._producer_numbers)}",
-                    run_dir=self._run_dir,
-                    run_token=self._run_token,
-                    bootstrap=bootstrap,
-                    topic=topic,
-                    partitions=partitions,
-                    rate_per_s=rate_per_s,
-                    record_bytes=record_bytes,
-                    keys=keys,
-                    config=dict(producer_config or {}),
-                    transactions=transactional,
-                )
-                for _ in range(producers)
-            ],
-            [
-                ConsumerSpec(
-                    consumer=f"c{next(self._consumer_numbers)}",
-                    session=0,
-                    run_dir=self._run_dir,
-                    run_token=self._run_token,
-                    bootstrap=bootstrap,
-                    topic=topic,
-                    starts={partition: StartAt() for partition in range(partitions)},
-                    isolation=isolation,
-                    config=dict(consumer_config or {}),
-                )
-                for isolation in (ISOLATIONS if transactional else ISOLATIONS[:1])
-            ],
-            beside,
-        )
-        try:
-            pair.await_ready(start_timeout_s)
-            pair.start_readers()
-            self._on_event(
-                "pair.ready",
-                topic=topic,
-                producers=pair.producers,
-                consumers=pair.consumers,
-                readers={reader.name: reader.consumers for reader in pair.readers},
-                after_s=round(time.monotonic() - began_at, 3),
-            )
-            yield pair
-            pair.stop()
-        except BaseException:
-            pair.abort()
-            raise
-
-    def _reader(self, session: SparkSession, wanted: ReaderSpec, bootstrap: str, topic: str, partitions: int) -> Reader:
-        def spec(name: str) -> ConsumerSpec:
-            return ConsumerSpec(
-                consumer=name,
-                session=0,
-                run_dir=self._run_dir,
-                run_token=self._run_token,
-                bootstrap=bootstrap,
-                topic=topic,
-                starts={partition: StartAt() for partition in range(partitions)},
-                isolation=wanted.isolation,
-            )
-
-        if isinstance(wanted, Group):
-            members = [spec(f"g{next(self._member_numbers)}") for _ in range(2)]
-            return GroupReader(session, self._server, self._on_event, members)
-        return StreamReader(session, self._on_event, spec(f"s{next(self._stream_numbers)}"))
-
-    def drain(
-        self, bootstrap: str, ends: Mapping[tuple[str, int], int], *, isolation: Isolation = "read_uncommitted"
-    ) -> tuple[Drained, ...]:
-        """Read these partitions from their first offsets to these ends by Spark's Kafka source, into the history.
-
-        :param ends: by (topic, partition): the high watermark, asked after healing
-        :raises PipelineError: the source failed, also when tried again
-        """
-        return drain(
-            self._spark.session(),
-            self._run_dir,
-            self._run_token,
-            f"d{next(self._drain_numbers)}",
-            bootstrap,
-            ends,
-            isolation=isolation,
-            on_event=self._on_event,
-        )
-
-    def close(self) -> None:
-        """Let go of all tasks that still run."""
-        self._server.close()
 
 
 def _instant(microseconds: int) -> datetime | None:

@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 from harness.errors import HistoryError
 from harness.pipeline import record
 from harness.pipeline.history import PRODUCED, HistoryWriter, table_dir
+from harness.whole import write_whole
 
 ERROR = "_PRODUCER_DIED"
 
@@ -58,9 +59,7 @@ class Reservation:
         """Put it on disk, in place of what was there; returns itself."""
         path = run_dir / "history" / "reserved" / f"{self.producer}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_suffix(".tmp")
-        half.write_text(json.dumps(asdict(self)))
-        half.replace(path)
+        write_whole(path, json.dumps(asdict(self)))
         return self
 
 

@@ -30,11 +30,11 @@ from harness.errors import PipelineError
 from harness.journal import Journal
 from harness.pipeline.control import ControlServer
 from harness.pipeline.gaps import gaps
-from harness.pipeline.pair import Workload
 from harness.pipeline.producer import ProducerSpec, produce
 from harness.pipeline.reserved import Reservation, settle
 from harness.pipeline.session import SparkHandle
 from harness.pipeline.tasks import SparkTask
+from harness.pipeline.workload import Workload
 from harness.waiting import await_until
 
 pytestmark = pytest.mark.cluster
@@ -254,7 +254,7 @@ def test_an_error_in_the_block_ends_the_tasks_at_once(
 DRIVER = """
 import sys
 from pathlib import Path
-from harness.pipeline.pair import Workload
+from harness.pipeline.workload import Workload
 from harness.pipeline.session import start_in_background
 
 bootstrap, topic, run_dir, *jars = sys.argv[1:]

@@ -20,10 +20,11 @@ from pyspark.sql import DataFrame
 from harness.checkers.judge import judge
 from harness.checkers.verdict import Verdict
 from harness.journal import Journal
-from harness.pipeline.pair import Pair, Workload
+from harness.pipeline.pair import Pair
 from harness.pipeline.readers import Group, Stream
 from harness.pipeline.session import SparkHandle
 from harness.pipeline.stream import StreamReader
+from harness.pipeline.workload import Workload
 from harness.waiting import await_until
 
 pytestmark = pytest.mark.cluster

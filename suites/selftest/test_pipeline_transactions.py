@@ -24,9 +24,9 @@ from harness.errors import PipelineError
 from harness.journal import Journal
 from harness.pipeline.consumer import Isolation
 from harness.pipeline.drain import await_stable
-from harness.pipeline.pair import Workload
 from harness.pipeline.producer import Transactions
 from harness.pipeline.session import SparkHandle
+from harness.pipeline.workload import Workload
 from harness.waiting import await_until
 
 BOTH: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
