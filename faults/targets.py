@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.broker import Broker
+from harness.log_dir import LogDir
 from harness.topic import Partition
 
 
@@ -14,3 +15,8 @@ def leader_of(partition: Partition) -> Broker:
 def follower_of(partition: Partition) -> Broker:
     """The first follower in the order of the assignment."""
     return partition.followers()[0]
+
+
+def other_dir(log_dir: LogDir) -> LogDir:
+    """The other of a broker's two log dirs."""
+    return next(each for each in log_dir.broker.log_dirs if each != log_dir)

@@ -1,14 +1,15 @@
-"""Selectors: a KIP, a suite, a scenario id, a case id, a pytest node id.
+"""Selectors: a KIP, a suite, a scenario id, a case id, a pytest node id, a folder.
 
 ``kip-112``, ``kafkatest-parity`` (the part before the slash), ``kip-112/leader-at-runtime``,
 ``kip-112/leader-at-runtime[kraft-chmod_000]``,
-``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``.
+``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``, ``suites/kip_112/``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
+from pathlib import PurePosixPath
 from typing import TypeVar
 
 from harness.errors import UsageError
@@ -52,4 +53,6 @@ class Selection:
 def names_of(case_id: str, node_id: str) -> set[str]:
     """The selectors that name a case: its suite, its scenario, itself, and the same as pytest has them."""
     scenario, function = case_id.partition("[")[0], node_id.partition("[")[0]
-    return {scenario.partition("/")[0], scenario, case_id, function.partition("::")[0], function, node_id}
+    file = function.partition("::")[0]
+    folders = {f"{folder}{end}" for folder in PurePosixPath(file).parents[:-1] for end in ("", "/")}
+    return {scenario.partition("/")[0], scenario, case_id, *folders, file, function, node_id}

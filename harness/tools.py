@@ -50,8 +50,13 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
             )
         except subprocess.TimeoutExpired:
             raise HarnessError(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
-        if done.returncode != 0:
-            last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-            raise HarnessError(f"kafka-{tool} ended with exit code {done.returncode}: {last}")
         output.seek(0)
+        if done.returncode != 0:
+            raise HarnessError(f"kafka-{tool} ended with exit code {done.returncode}: {_why(output, done.stderr)}")
         yield output
+
+
+def _why(output: IO[str], errors: str) -> str:
+    """What a tool that failed gave as its reason: some print it, with the causes below, others log it."""
+    said = [line.strip() for line in output if line.startswith(("Error", "Caused by: "))]
+    return "; ".join(said) or (errors.strip().splitlines() or ["it printed nothing"])[-1]

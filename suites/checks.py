@@ -9,6 +9,7 @@ Running brokers, topic description and log dirs are :meth:`suites.model.World.ch
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import datetime
 
 from faults.base import Fault
@@ -16,6 +17,7 @@ from faults.log_dir import LOG_DIR_STOPPED
 from faults.segment import IndexByteFlipped
 from harness import timeouts
 from harness.broker import Broker
+from harness.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
 from harness.log_dir import LogDir
 from harness.topic import Topic
@@ -78,6 +80,39 @@ def check_one_copy(topic: Topic) -> None:
             found = [d.path.name for d in broker.log_dirs if d.replica_dir(topic.name, partition.index).is_dir()]
             if len(found) > 1:
                 raise PromiseBroken(f"{broker} has {partition} twice, in {' and '.join(found)}")
+
+
+def check_no_remains(cluster: Cluster, topics: Collection[str]) -> None:
+    """On every broker that runs, each log dir holds whole replicas of these topics only, and no replica lies twice.
+
+    What a finished move leaves, a folder ``….<uuid>-delete``, goes after ``log.segment.delete.delay.ms``; a move that
+    ended in any way leaves no ``….<uuid>-future`` (``LocalLog.logFutureDirName``), and nobody a ``-stray``.
+
+    :raises PromiseBroken: something else is there
+    """
+    await_until(
+        lambda: _remains(cluster, topics),
+        lambda found: not found,
+        timeout_s=timeouts.RECOVERY_S,
+        what="no remains of replicas to be in any log dir",
+        failure=PromiseBroken,
+    )
+
+
+def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
+    found = []
+    for broker in cluster.live_brokers():
+        online = {state.path for state in broker.describe_log_dirs() if not state.offline}
+        seen: set[str] = set()
+        for log_dir in (each for each in broker.log_dirs if str(each.path) in online):
+            for folder in log_dir.path.iterdir():
+                if folder.name.rpartition("-")[0] in topics:
+                    if folder.name in seen:
+                        found.append(f"{folder.name} is on {broker} twice")
+                    seen.add(folder.name)
+                elif any(folder.name.startswith(f"{topic}-") for topic in topics):
+                    found.append(f"{folder.name} in {log_dir}")
+    return found
 
 
 def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:

@@ -19,7 +19,7 @@ state"):
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from harness import timeouts
@@ -28,7 +28,7 @@ from harness.cluster import Cluster
 from harness.errors import Inconclusive, NodeDied, PromiseBroken
 from harness.log_dir import LogDir
 from harness.metadata import PartitionState
-from harness.topic import Topic
+from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.wire import NoAnswer
 
@@ -90,6 +90,19 @@ class World:
             replicas=seen.replicas, leader=seen.leader, isr=frozenset(seen.isr), offline=frozenset()
         )
         self._places |= {(*key, id): log_dir for id, log_dir in places.items()}
+
+    def reassigned(self, partition: Partition, log_dirs: Sequence[LogDir]) -> None:
+        """Replicas were moved, and are now in these log dirs, on their brokers in this order (KIP-113).
+
+        A leader that is still a replica stays; otherwise the first of the new replicas that can leads.
+        """
+        key = (partition.topic, partition.index)
+        for id in self._partitions[key].replicas:
+            del self._places[(*key, id)]
+        self._places |= {(*key, log_dir.broker.id): log_dir for log_dir in log_dirs}
+        replicas = tuple(log_dir.broker.id for log_dir in log_dirs)
+        self._partitions[key] = replace(self._partitions[key], replicas=replicas, isr=frozenset(replicas))
+        self._carry_forward()
 
     def log_dir_failed(self, log_dir: LogDir) -> None:
         """A log dir failed: its replicas go offline, nothing else changes.

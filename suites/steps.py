@@ -17,11 +17,13 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
+from harness.reassign import Placement, execute, verify
 from harness.tools import tool_command
 from harness.topic import Topic
 from harness.versions import Tool
+from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_noticed
+from suites.checks import check_no_remains, check_noticed
 from suites.model import World
 
 
@@ -38,6 +40,34 @@ def failed(world: World, *faults: LogDirFault) -> Iterator[LogDirFault]:
         for fault in faults:
             check_noticed(fault)
         yield faults[0]
+
+
+def reassign(cluster: Cluster, world: World, *placements: Placement, timeout_s: float = timeouts.MOVE_S) -> None:
+    """Replicas are moved with Kafka's own tool, which is asked until it says that all are where they should be.
+
+    Afterwards all sources say so too, and no broker has a second copy of anything, or remains of one.
+
+    :raises PromiseBroken: they did not come there in time; with the tool's words
+    """
+    execute(cluster, *placements)
+    await_reassigned(cluster, world, *placements, timeout_s=timeout_s)
+
+
+def await_reassigned(cluster: Cluster, world: World, *placements: Placement, timeout_s: float) -> None:
+    """What was begun with :func:`harness.reassign.execute` comes to its end, as :func:`reassign` has it."""
+    await_until(
+        lambda: verify(cluster, *placements),
+        lambda unfinished: not unfinished,
+        timeout_s=timeout_s,
+        what=f"kafka-reassign-partitions --verify to say that all is done: {'; '.join(map(str, placements))}",
+        failure=PromiseBroken,
+    )
+    for placement in placements:
+        partition = placement.partition
+        chosen = [place if isinstance(place, LogDir) else partition.log_dir_on(place) for place in placement.on]
+        world.reassigned(partition, chosen)
+    world.check()
+    check_no_remains(cluster, {placement.partition.topic for placement in placements})
 
 
 def replace_by_empty_disk(log_dir: LogDir) -> None:

@@ -11,11 +11,10 @@ from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
-from faults.targets import follower_of, leader_of
+from faults.targets import follower_of, leader_of, other_dir
 from harness.cluster import Cluster
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
 from harness.timeouts import RECOVERY_S
 from harness.topic import Topic
 from harness.versions import Mode
@@ -28,11 +27,6 @@ from suites.steps import failed, format_new_dirs, replace_by_empty_disk, write_a
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
-
-
-def other_dir(log_dir: LogDir) -> LogDir:
-    """The other of a broker's two log dirs."""
-    return next(each for each in log_dir.broker.log_dirs if each != log_dir)
 
 
 @scenario("kip-112/topic-creation", kip=112, plan="1. Topic gets created")

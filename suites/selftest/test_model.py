@@ -60,6 +60,28 @@ def test_only_the_failed_dirs_partitions_are_touched(world: World) -> None:
     assert world.expected("lone") == expect(3, {3}, set(), 3)
 
 
+def partition(topic: str) -> Any:
+    return SimpleNamespace(topic=topic, index=0)
+
+
+def test_a_leader_that_moves_away_is_followed_by_the_first_of_the_new_replicas(world: World) -> None:
+    world.reassigned(partition("t"), [DIRS[3, 2], DIRS[1, 1]])
+    assert world.expected("t") == expect(3, {3, 1}, set(), 3, 1)
+    world.log_dir_failed(DIRS[3, 2])
+    assert world.expected("t") == expect(1, {1}, {3}, 3, 1)
+
+
+def test_a_leader_that_is_still_a_replica_stays(world: World) -> None:
+    world.reassigned(partition("t"), [DIRS[1, 2], DIRS[2, 2]])
+    assert world.expected("t") == expect(2, {1, 2}, set(), 1, 2)
+
+
+def test_a_replica_that_left_a_log_dir_no_longer_goes_with_it(world: World) -> None:
+    world.reassigned(partition("lone"), [DIRS[3, 2]])
+    world.log_dir_failed(DIRS[3, 1])
+    assert world.expected("lone") == expect(3, {3}, set(), 3)
+
+
 def test_a_single_replica_becomes_leaderless(world: World) -> None:
     world.log_dir_failed(DIRS[3, 1])
     assert world.expected("lone") == expect(None, None, {3}, 3)

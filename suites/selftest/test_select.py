@@ -30,6 +30,8 @@ def chosen(*selectors: str, mode: str = "") -> list[str]:
         (["kip-112/leader-at-runtime[zk-chmod_000]"], [1]),
         (["kafkatest-parity", "kip-112/follower-at-runtime"], [2, 3]),
         (["suites/kip-112.py"], [0, 1, 2]),
+        (["suites"], [0, 1, 2, 3]),
+        (["suites/"], [0, 1, 2, 3]),
         (["suites/kip-112.py::leader-at-runtime", "kafkatest-parity"], [0, 1, 3]),
         (["suites/kip-112.py::leader-at-runtime[zk-chmod_000]"], [1]),
     ],

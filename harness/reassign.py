@@ -1,0 +1,116 @@
+"""kafka-reassign-partitions, the tool with which an operator moves replicas between brokers and log dirs (KIP-113).
+
+What is moved where is data (:class:`Placement`); the JSON file that the tool wants, and what it prints, stay in here.
+Kafka's own tool and no protocol of ours, because KIP-113's test plan is about what operators run; single requests go
+through :mod:`harness.admin`.
+
+The tool ends with exit code 0 while a move is still going on, and also where it will never come to anything:
+``--verify`` says so in words only, so the words are read (``ReassignPartitionsCommand``:
+``partitionReassignmentStatesToString``, ``replicaMoveStatesToString``).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.log_dir import LogDir
+from harness.tools import tool_output
+from harness.topic import Partition
+from harness.versions import Tool
+
+TOOL_S = 60.0
+"""A JVM starts (1 s on idle cores), asks, and asks again for a replica that isn't there yet: 10 s."""
+
+_DONE = (" is completed.", " completed successfully.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where one partition's replicas should be.
+
+    :ivar on: one for each replica, the preferred leader first: a log dir, or a broker, which then chooses ("any")
+    """
+
+    partition: Partition
+    on: tuple[LogDir | Broker, ...]
+
+    @property
+    def brokers(self) -> tuple[Broker, ...]:
+        """Of each replica, in order."""
+        return tuple(place.broker if isinstance(place, LogDir) else place for place in self.on)
+
+    def to_json(self) -> dict[str, object]:
+        """As the tool reads it (KIP-113, "Scripts" 2)."""
+        return {
+            "topic": self.partition.topic,
+            "partition": self.partition.index,
+            "replicas": [broker.id for broker in self.brokers],
+            "log_dirs": [str(place.path) if isinstance(place, LogDir) else "any" for place in self.on],
+        }
+
+    def __str__(self) -> str:
+        return f"{self.partition} on {', '.join(map(str, self.on))}"
+
+
+def execute(
+    cluster: Cluster, *placements: Placement, throttle: int | None = None, log_dirs_throttle: int | None = None
+) -> None:
+    """Begin to move replicas; returns when Kafka has taken the order, long before it is carried out.
+
+    :param throttle: bytes a second for what goes from broker to broker; :func:`verify` takes it off again
+    :param log_dirs_throttle: bytes a second for what goes from log dir to log dir; :func:`verify` takes it off again
+    :raises HarnessError: the tool refused, with what it said
+    """
+    limits = {"--throttle": throttle, "--replica-alter-log-dirs-throttle": log_dirs_throttle}
+    options = [word for option, rate in limits.items() if rate is not None for word in (option, str(rate))]
+    cluster.journal.write("reassignment.executing", placements=list(map(str, placements)), throttles=options)
+    _run(cluster, "--execute", placements, *options)
+
+
+def verify(cluster: Cluster, *placements: Placement) -> list[str]:
+    """What is not yet as it should be, in the tool's own words; empty where all is. Takes throttles off when it is.
+
+    :raises HarnessError: the tool failed
+    """
+    return unfinished(_run(cluster, "--verify", placements), placements)
+
+
+def unfinished(said: Sequence[str], placements: Sequence[Placement]) -> list[str]:
+    """Of what ``--verify`` printed, the lines that don't say "done", and whether a line is missing."""
+    status = [line for line in said if line.startswith(("Reassignment of ", "There is no ", "Partition "))]
+    wanted = sum(1 + sum(isinstance(place, LogDir) for place in placement.on) for placement in placements)
+    if len(status) != wanted:
+        return [f"{len(status)} lines of status instead of {wanted}", *status]
+    return [line for line in status if not line.endswith(_DONE)]
+
+
+def cancel(cluster: Cluster, *placements: Placement) -> list[str]:
+    """Call off what :func:`execute` began; returns what the tool said.
+
+    :raises HarnessError: the tool failed
+    """
+    cluster.journal.write("reassignment.cancelling", placements=list(map(str, placements)))
+    return _run(cluster, "--cancel", placements)
+
+
+def _run(cluster: Cluster, action: str, placements: Sequence[Placement], *options: str) -> list[str]:
+    with _as_file(placements) as file:
+        arguments = ("--bootstrap-server", cluster.bootstrap, action, "--reassignment-json-file", file, *options)
+        with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=TOOL_S) as said:
+            lines = [line.strip() for line in said]
+    cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
+    return lines
+
+
+@contextmanager
+def _as_file(placements: Sequence[Placement]) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile("w", prefix="jbod-reassignment-", suffix=".json") as file:
+        json.dump({"version": 1, "partitions": [placement.to_json() for placement in placements]}, file)
+        file.flush()
+        yield file.name

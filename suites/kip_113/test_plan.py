@@ -1,0 +1,83 @@
+"""KIP-113's system-test plan, both items, in its own order.
+
+"Validate client/cluster state" means what it means in KIP-112's plan (``suites/kip_112/test_plan.py``); after a move it
+is also that no broker has a second copy or remains of one (:func:`~suites.checks.check_no_remains`). "Run
+kafka-reassign-partitions.sh to periodically verify" is that tool itself (:mod:`harness.reassign`).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from faults.log_dir import Chmod000
+from faults.targets import follower_of, leader_of, other_dir
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.journal import now
+from harness.measure import Floors
+from harness.reassign import Placement
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery
+from suites.model import World
+from suites.scenario import scenario
+from suites.steps import failed, reassign
+
+DELETED_SOON = {"log.segment.delete.delay.ms": "1000"}
+"""A move's source is deleted this long after it; 60 s by default."""
+
+
+@scenario(
+    "kip-113/move-replicas",
+    kip=113,
+    plan="1) Move replica between disks on the same broker and across brokers",
+    floors=Floors(faults=0),
+    overrides=DELETED_SOON,
+)
+def test_move_replicas(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Each of three lone replicas moves to its broker's other log dir, then into the unused one of the next broker."""
+    orders = cluster.create_topic("orders", partitions=3, replicas=1)
+    world = World(cluster, orders)
+    with workload.running(orders) as pair:
+        left = {partition.leader(): partition.log_dir_on(partition.leader()) for partition in orders.partitions}
+        here = [Placement(partition=p, on=(other_dir(left[p.leader()]),)) for p in orders.partitions]
+        reassign(cluster, world, *here)
+        pair.await_progress(after=now())
+        # The log dir that a broker's first replica left is its unused one.
+        there = [Placement(partition=p, on=(left[next_broker(cluster, p.leader())],)) for p in orders.partitions]
+        reassign(cluster, world, *there)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def next_broker(cluster: Cluster, broker: Broker) -> Broker:
+    """After the last comes the first."""
+    return cluster.brokers[(cluster.brokers.index(broker) + 1) % len(cluster.brokers)]
+
+
+@scenario(
+    "kip-113/bad-log-dirs",
+    kip=113,
+    plan="2) Verify that bad log directories discovered during runtime do not affect replicas on the good ones",
+    overrides=DELETED_SOON,
+)
+def test_bad_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
+    """One topic is on all first log dirs, one on all second; these fail one by one, the first topic is untouched."""
+    first, second = (cluster.create_topic(name) for name in ("topic1", "topic2"))
+    world = World(cluster, first, second)
+    for topic, number in ((first, 0), (second, 1)):
+        brokers = map(cluster.broker, topic[0].describe().replicas)
+        reassign(cluster, world, Placement(partition=topic[0], on=tuple(b.log_dirs[number] for b in brokers)))
+    leader, follower = leader_of(first[0]), follower_of(first[0])
+    last = next(broker for broker in cluster.brokers if broker not in (leader, follower))
+    with workload.running(first) as pair, ExitStack() as failing:
+        with workload.running(second) as other:
+            for broker in (follower, leader):
+                failing.enter_context(failed(world, Chmod000(broker.log_dirs[1])))
+                pair.await_progress(after=now())
+                other.await_progress(after=now())
+        failing.enter_context(failed(world, Chmod000(last.log_dirs[1])))
+        pair.await_progress(after=now())
+        pair.stop()
+    for broker in cluster.brokers:
+        broker.restart()
+    check_delivery(workload)

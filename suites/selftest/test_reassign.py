@@ -1,0 +1,64 @@
+"""kafka-reassign-partitions: what it is given, and what its words mean. What it does is for the suites to show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.log_dir import LogDir
+from harness.reassign import Placement, unfinished
+
+BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2)}
+DIR = LogDir(BROKERS[1], Path("/b1/d2"))
+ORDERS = Placement(partition=cast(Any, SimpleNamespace(topic="orders", index=0)), on=(DIR, cast(Any, BROKERS[2])))
+
+# As Kafka 3.9.2 and 4.3.1 print them.
+HEAD = "Status of partition reassignment:"
+TAIL = ["Clearing broker-level throttles on brokers 1,2,3", "Clearing topic-level throttles on topic orders"]
+REASSIGNED = "Reassignment of partition orders-0 is completed."
+MOVED = "Reassignment of replica orders-0-1 completed successfully."
+
+
+def test_a_placement_is_written_as_the_tool_reads_it() -> None:
+    assert ORDERS.to_json() == {
+        "topic": "orders",
+        "partition": 0,
+        "replicas": [1, 2],
+        "log_dirs": ["/b1/d2", "any"],
+    }
+
+
+def test_done_is_done() -> None:
+    assert unfinished([HEAD, REASSIGNED, MOVED, *TAIL], [ORDERS]) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Reassignment of replica orders-0-1 is still in progress.",
+        "Partition orders-0 on broker 1 is not being moved from log dir /b1/d1 to /b1/d2.",
+        "Partition orders-0 on broker 1 is being moved to log dir /b1/d3 instead of /b1/d2.",
+        "Partition orders-0 is not found in any live log dir on broker 1. "
+        "There is likely an offline log directory on the broker.",
+    ],
+)
+def test_a_replica_that_is_not_there_is_named(line: str) -> None:
+    assert unfinished([HEAD, REASSIGNED, line, *TAIL], [ORDERS]) == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Reassignment of partition orders-0 is still in progress.",
+        "There is no active reassignment of partition orders-0, but replica set is 2,1 rather than 1,2.",
+    ],
+)
+def test_a_partition_that_is_not_there_is_named(line: str) -> None:
+    assert unfinished([HEAD, line, MOVED, *TAIL], [ORDERS]) == [line]
+
+
+def test_a_tool_that_says_less_than_it_should_has_not_said_that_all_is_done() -> None:
+    assert unfinished([HEAD, REASSIGNED], [ORDERS]) == ["1 lines of status instead of 2", REASSIGNED]
