@@ -13,7 +13,6 @@ import platform
 import re
 import secrets
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,6 +77,20 @@ class CaseResult:
             "rerun": self.rerun,
         }
         return entry | ({"deviation": dict(self.deviation)} if self.deviation else {})
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], *, nodeid: str, seed: int) -> CaseResult:
+        """What :meth:`to_json` made of a result, as a result again."""
+        fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
+        case = {name: entry[name] for name in ("id", "kip", "plan", "mode")}
+        return cls(
+            case=CaseId(**case, nodeid=nodeid, seed=seed),
+            run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
+            faults=entry["faults"],
+            rerun=entry["rerun"],
+            deviation=entry.get("deviation"),
+            **fields,
+        )
 
 
 @dataclass(kw_only=True)
@@ -221,11 +234,6 @@ def check_runs_dir(runs_dir: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise HarnessError(f"the runs folder {runs_dir} can't be written: {error.strerror}; see --runs-dir") from error
-
-
-def command_line() -> list[str]:
-    """How this process was called, for run.json."""
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 def rerun_command(run_dir: Path | None, nodeid: str) -> str:

@@ -45,6 +45,13 @@ _RUN_OPTIONS = [
     click.option("--keep-cluster", metavar="never|on-failure|always", help="Leave the cluster standing."),
     click.option("--json", metavar="FILE", help="Write the results as JSON."),
 ]
+_JOBS = click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="So many cases at once, each with a cluster and a Spark session of its own (2 to 3 GB).",
+)
 
 
 def _options(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -91,7 +98,7 @@ def _where(selectors: tuple[str, ...]) -> list[str]:
     chosen = []
     for selector in selectors:
         path, colons, rest = selector.partition("::")
-        if colons or path.endswith(".py"):
+        if colons or path.endswith(".py") or Path(path).is_dir():
             if not Path(path).exists():
                 raise UsageError(f"no such file: {path}")
             path = os.path.relpath(Path(path).resolve(), root)
@@ -102,23 +109,41 @@ def _where(selectors: tuple[str, ...]) -> list[str]:
 @cli.command()
 @click.argument("selector", nargs=-1, required=True)
 @_options(_RUN_OPTIONS)
-def run(selector: tuple[str, ...], **options: str | None) -> int:
+@_JOBS
+def run(selector: tuple[str, ...], jobs: int, **options: str | None) -> int:
     """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id or a node id."""
-    return _run(selector, options)
+    return _run(selector, options, jobs)
 
 
-def _run(selector: tuple[str, ...], options: dict[str, str | None]) -> int:
+def _run(selector: tuple[str, ...], options: dict[str, str | None], jobs: int = 1) -> int:
+    """Run scenarios by pytest; several at once by pytest-xdist, whose workers are pytests with a Spark of their own.
+
+    A case waits (for sessions to expire, checkpoints to come due) about as long as it works, so that two at once on two
+    cores take some two thirds of the time; but the machine is then busier than one case would have it, and what clients
+    go without is measured on it. So one is the default.
+    """
+    from allure_commons.logger import AllureFileLogger
+
     from harness.case import check_runs_dir
     from harness.console import ConsoleReporter
 
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
-    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-    arguments += [f"--alluredir={runs_dir.parent / 'allure-results'}", "--clean-alluredir"]
+    allure = runs_dir.parent / "allure-results"
+    AllureFileLogger(str(allure), clean=True)  # type: ignore[no-untyped-call]  # here: each worker would do it
+    arguments = [*_where(selector), *_arguments(options), f"--alluredir={allure}"]
     arguments += [f"--junitxml={runs_dir.parent / 'junit.xml'}"]
+    if jobs > 1:
+        collector = _Collector()
+        code = _pytest([*arguments, "--collect-only"], collector)
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return code
+        # Chunks of one: no case waits for a worker while another is free.
+        workers = min(jobs, len(collector.items))
+        arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
     # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
-        return _pytest([*_where(selector), *arguments], ConsoleReporter(Console(file=terminal, width=_WIDTH)))
+        return _pytest(arguments, ConsoleReporter(Console(file=terminal, width=_WIDTH)))
 
 
 @cli.command()
@@ -144,6 +169,11 @@ def _recorded_build(run: Mapping[str, Any]) -> dict[str, str]:
     return {"mode": run["mode"], option: build["version"] if option == "kafka" else build["origin"]}
 
 
+def _arguments(options: Mapping[str, str | None]) -> list[str]:
+    """The options that were given, as pytest has them."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+
+
 class _Collector:
     """Takes over the collected items and runs none of them."""
 
@@ -161,8 +191,7 @@ class _Collector:
 def list_scenarios(selector: tuple[str, ...], as_json: bool, **options: str | None) -> int:
     """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
     collector = _Collector()
-    arguments = [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
-    code = _pytest([*_where(selector), *arguments, "--collect-only"], collector)
+    code = _pytest([*_where(selector), *_arguments(options), "--collect-only"], collector)
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         return code
     rows = _scenarios(collector.items)

@@ -1,11 +1,13 @@
 """What ``jbod run`` shows: what it does and how far it is, then a table of verdicts.
 
-A pytest plugin in place of pytest's terminal reporter. On a terminal one line lives while a case runs (phase, seconds,
-records acked and read); elsewhere (CI) each case prints a line when it begins and one when it ends.
+A pytest plugin in place of pytest's terminal reporter. On a terminal one line lives while a case runs (seconds; where
+it runs in this process also its phase and the records acked and read); elsewhere (CI) each case prints a line when it
+begins and one when it ends.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -31,30 +33,47 @@ class ConsoleReporter:
         self._run: Run | None = None
         self._total = 0
         self._shown = 0
+        self._began: dict[str, float] = {}
         self._note = "looking for scenarios"
 
     # --- pytest's hooks -----------------------------------------------------------------------------------------
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Now it is known how many cases there are."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Whatever is done from now on is said here."""
         self._run = run_of(session.config)
         self._run.say = self._say
-        self._total = len(session.items)
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Now it is known how many cases there are."""
+        self._begin(len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """The same, said by each worker."""
+        if not self._total:
+            self._begin(len(ids))
+
+    def _begin(self, total: int) -> None:
+        self._total = total
         if self._total and self.console.is_terminal:
             self._live = Live(get_renderable=self._status, console=self.console, refresh_per_second=_REFRESH_PER_S)
             self._live.start()
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
         """A case begins."""
-        self._note = nodeid
+        self._began[nodeid] = time.monotonic()
         if not self.console.is_terminal:
-            self.console.print(f"[{self._shown + 1}/{self._total}] {nodeid.rpartition('::')[2]} …", markup=False)
+            number = self._shown + len(self._began)
+            self.console.print(f"[{number}/{self._total}] {nodeid.rpartition('::')[2]} …", markup=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A case ended: its line, and for what went wrong the reason."""
         if self._run is None:
             return
-        for result in self._run.results[self._shown :]:
+        if report.when not in ("setup", "call"):
+            self._began.pop(report.nodeid, None)
+        for result in self._run.results.cases[self._shown :]:
             self._shown += 1
             self.console.print(_line(result))
 
@@ -79,10 +98,10 @@ class ConsoleReporter:
         """The table of verdicts."""
         if self._live:
             self._live.stop()
-        if self._run and not self._run.results and session.exitstatus == EXIT_NOTHING_RAN:
+        if self._run and not self._run.results.cases and session.exitstatus == EXIT_NOTHING_RAN:
             self.console.print("nothing ran: no case is selected in the modes of this run; see `jbod list`")
-        elif self._run and self._run.results:
-            self.console.print(verdict_table(self._run.results))
+        elif self._run and self._run.results.cases:
+            self.console.print(verdict_table(self._run.results.cases))
             self.console.print(summary(self._run))
 
     # --- what is shown ------------------------------------------------------------------------------------------
@@ -92,16 +111,21 @@ class ConsoleReporter:
         self.console.print(Text(line, style="dim"))
 
     def _status(self) -> RenderableType:
-        run = self._run
-        case = run.running if run else None
-        text = Text(f"[{self._shown + 1 if case else self._shown}/{self._total}] ", style="bold")
-        if case is None:
-            return text.append(self._note)
-        text.append(case.id.id, style="cyan").append(f"  {case.phase}  {case.duration_s():.0f} s", style="bold")
-        if run and run.workload:
-            counts = run.workload.counts()
+        if not self._began:
+            return Text(f"[{self._shown}/{self._total}] ", style="bold").append(self._note)
+        return Group(
+            *(self._running(number, *each) for number, each in enumerate(self._began.items(), self._shown + 1))
+        )
+
+    def _running(self, number: int, nodeid: str, began: float) -> Text:
+        text = Text(f"[{number}/{self._total}] ", style="bold")
+        case = self._run.running if self._run else None
+        text.append(case.id.id if case else nodeid.rpartition("::")[2], style="cyan")
+        text.append(f"  {case.phase if case else ''}  {time.monotonic() - began:.0f} s", style="bold")
+        if self._run and self._run.workload:
+            counts = self._run.workload.counts()
             text.append("  " + "  ".join(f"{name} {count:,}" for name, count in counts.items()), style="dim")
-        return Group(text)
+        return text
 
 
 def _line(result: CaseResult) -> RenderableType:
@@ -148,7 +172,7 @@ def summary(run: Run) -> Text:
     """One line: how many of each verdict, where the folders are, the seed."""
     text = Text()
     for verdict, style in STYLES.items():
-        count = sum(result.verdict == verdict for result in run.results)
+        count = sum(result.verdict == verdict for result in run.results.cases)
         if count:
             text.append(f"{count} {verdict}  ", style=style)
     return text.append(f"run folders in {run.runs_dir}, seed {run.seed}", style="dim")

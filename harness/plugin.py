@@ -9,9 +9,9 @@ without the marker are ordinary tests. ``jbod run`` is a thin layer over this: p
 from __future__ import annotations
 
 import functools
-import json
 import operator
 import random
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,38 +21,22 @@ import pytest
 from harness import undo
 from harness.builds import BuildOptions, Builds
 from harness.cache import cache_dir
-from harness.case import Case, CaseId, CaseResult, check_runs_dir, command_line, rerun_command
+from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
 from harness.cluster import Cluster, boot, prepare_fast_starts
 from harness.distribution import spark_kafka_jars
-from harness.errors import (
-    EXIT_HARNESS,
-    EXIT_INCONCLUSIVE,
-    EXIT_INVALID,
-    EXIT_NOTHING_RAN,
-    EXIT_VALID,
-    HarnessError,
-    JbodError,
-    UsageError,
-    worst,
-)
+from harness.errors import HarnessError, JbodError, UsageError
 from harness.host import Ability, abilities
 from harness.measure import measure_faults
 from harness.outcomes import Happenings, conclude
 from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background, sweep_scratch
 from harness.pipeline.warm import warm_up
+from harness.results import Results
 from harness.select import Selection, names_of
 from harness.spec import ClusterSpec
 from harness.versions import Mode
-from harness.whole import write_whole
 from harness.workload import CaseWorkload
 
 BACKENDS = ("process",)
-VERDICT_CODES = {
-    "valid": EXIT_VALID,
-    "invalid": EXIT_INVALID,
-    "unknown": EXIT_INCONCLUSIVE,
-    "error": EXIT_HARNESS,
-}
 
 _RUN = pytest.StashKey["Run"]()
 _CASE = pytest.StashKey[Case]()
@@ -64,6 +48,7 @@ class Run:
 
     def __init__(self, config: pytest.Config) -> None:
         get = config.getoption
+        told: dict[str, Any] = getattr(config, "workerinput", {})
         check_master(get("--spark-master"))
         self.builds = Builds.choose(
             BuildOptions(
@@ -81,12 +66,13 @@ class Run:
             raise UsageError(f"--json {self.json_file}: there is no folder {self.json_file.absolute().parent}")
         if get("--backend") not in BACKENDS:
             raise UsageError(f"--backend {get('--backend')}: not built yet; there is: {', '.join(BACKENDS)}")
-        self.seed: int = random.SystemRandom().randrange(2**31) if get("--seed") is None else get("--seed")
+        seed: int | None = told.get("seed", get("--seed"))
+        self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+        self.argv: list[str] = told.get("mainargv", sys.argv)
         self.selection = Selection(get("--select"))
-        self.results: list[CaseResult] = []
+        self.results = Results(self.seed, self.json_file)
         self.running: Case | None = None
         self.workload: CaseWorkload | None = None
-        self.other_codes: list[int] = []
         self.say: Callable[[str], None] = lambda _line: None
 
 
@@ -130,11 +116,24 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "cluster: needs real brokers, though it is no scenario")
     try:
-        config.stash[_RUN] = Run(config)
+        run = config.stash[_RUN] = Run(config)
     except UsageError as error:
         raise pytest.UsageError(str(error)) from error
     except JbodError as error:
         pytest.exit(str(error), returncode=error.exit_code)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(run.results)
+
+
+def distributes(config: pytest.Config) -> bool:
+    """Whether cases run in workers, and this process only hands them out (pytest-xdist)."""
+    return bool(config.getoption("numprocesses", None))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """What a worker can't find out for itself; the controller's command line is brought by xdist."""
+    node.workerinput["seed"] = run_of(node.config).seed
 
 
 # --- collection -----------------------------------------------------------------------------------------------------
@@ -185,15 +184,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Before the first scenario: clean up after interrupted runs, fetch builds, see that runs can be stored."""
-    items = [item for item in session.items if item.get_closest_marker("scenario")]
-    if not items or session.config.option.collectonly:
-        return
     run = run_of(session.config)
+    modes = {mode_of(item) for item in session.items if item.get_closest_marker("scenario")}
+    if distributes(session.config):
+        modes = set(run.builds.modes())  # which of them will be wanted is for the workers to know
+    if not modes or session.config.option.collectonly:
+        return
     try:
         undo.clean(run.say)
         sweep_scratch()
         check_runs_dir(run.runs_dir)
-        for mode in sorted({mode_of(item) for item in items}):
+        for mode in sorted(modes):
             prepare_fast_starts(run.builds.of(mode, run.say), mode, run.say)
         spark_kafka_jars(cache_dir(), say=run.say)
     except JbodError as error:
@@ -247,7 +248,7 @@ def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
         seed=run.seed,
         nodeid=request.node.nodeid,
     )
-    case = Case.begin(id, run.runs_dir, command_line())
+    case = Case.begin(id, run.runs_dir, [Path(run.argv[0]).name, *run.argv[1:]])
     request.node.stash[_CASE] = run.running = case
     return case
 
@@ -304,10 +305,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if isinstance(error, JbodError):
         report.longrepr = f"{type(error).__name__}: {error}"
     if item.get_closest_marker("scenario") is None:
-        if report.failed:
-            run.other_codes.append(EXIT_INVALID)
-        elif report.when == "call" and report.passed:
-            run.other_codes.append(EXIT_VALID)
         return report
     if isinstance(error, pytest.skip.Exception):
         seen.skipped = str(error)
@@ -318,7 +315,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     seen.called = seen.called or (report.when == "call" and error is None)
     if report.when == "teardown":
         result = _result(item, run, seen)
-        run.results.append(result)
+        report.case_result = result.to_json()  # type: ignore[attr-defined]  # an extra, which xdist brings along
         run.running = run.workload = None
         if result.verdict not in ("valid", "skipped") and not seen.troubles:
             report.outcome, report.longrepr = "failed", result.reason
@@ -363,46 +360,8 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
     )
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Write the JSON and turn all outcomes into one exit code."""
-    if _RUN not in session.config.stash:
-        return
-    run = run_of(session.config)
-    if not session.config.option.collectonly:
-        session.exitstatus = _exit_code(session, run, int(exitstatus))
-    if run.json_file:
-        write_json(run, int(session.exitstatus))
-
-
-def _exit_code(session: pytest.Session, run: Run, pytests: int) -> int:
-    """One code for all: no case may go missing, and nothing that pytest calls failed may come out as a pass."""
-    codes = [VERDICT_CODES[result.verdict] for result in run.results if result.verdict != "skipped"] + run.other_codes
-    if pytests in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
-        return pytests
-    if pytests == pytest.ExitCode.INTERRUPTED:
-        # Ctrl-C, or a suite that can't be read: what was broken before stays broken.
-        unreadable = session.testsfailed and not any(codes)
-        return worst([*codes, EXIT_HARNESS if unreadable else EXIT_INCONCLUSIVE])
-    wanted = sum(item.get_closest_marker("scenario") is not None for item in session.items)
-    if session.testsfailed and not any(codes):
-        codes.append(EXIT_HARNESS)
-    if len(run.results) < wanted and not any(codes):
-        codes.append(EXIT_HARNESS)
-    return worst(codes)
-
-
-def write_json(run: Run, exit_code: int) -> None:
-    """The results as the contract has them, whole or not at all."""
-    assert run.json_file is not None
-    totals = {verdict: sum(r.verdict == verdict for r in run.results) for verdict in (*VERDICT_CODES, "skipped")}
-    content = {
-        "schema": 1,
-        "exit_code": exit_code,
-        "seed": run.seed,
-        "scenarios": [result.to_json() for result in run.results],
-        "totals": totals | {"deviations": sum(r.deviation is not None for r in run.results)},
-    }
-    write_whole(run.json_file, json.dumps(content, indent=2) + "\n")
-
-
-__all__ = ["EXIT_NOTHING_RAN", "Run", "case_id", "run_of"]
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Workers that were ended in the middle of a case leave it to us to clean up."""
+    if _RUN in session.config.stash and distributes(session.config):
+        undo.clean(run_of(session.config).say)

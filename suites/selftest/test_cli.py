@@ -27,7 +27,7 @@ def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         ("run", 4, "Missing argument 'SELECTOR"),
         ("frobnicate", 4, "No such command 'frobnicate'"),
         ("run kip-112 --bogus", 4, "No such option"),
-        ("run kip-11", 4, "unknown selector 'kip-11'; did you mean 'kip-112'?"),
+        ("run kip-1122", 4, "unknown selector 'kip-1122'; did you mean 'kip-112'?"),
         ("run kip-112 kip-112/leader-at-noon", 4, "unknown selector 'kip-112/leader-at-noon'"),
         ("run suites/nowhere.py::test", 4, "no such file: suites/nowhere.py"),
         ("run kip-112 --seed x", 4, "--seed x: not a whole number"),
@@ -96,6 +96,23 @@ def test_plain_pytest_knows_the_same_options(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "test_leader_at_runtime[zk-chmod_000]" in done.stdout
     assert "kraft" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("pass", 0),
+        ("assert False", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 3),
+        ("import pytest; pytest.skip('no reason')", 5),
+    ],
+    ids=["passes", "fails", "its process dies", "is skipped"],
+)
+def test_workers_bring_the_same_exit_codes(tmp_path: Path, body: str, code: int) -> None:
+    (tmp_path / "test_it.py").write_text(f"def test_x(): {body}\n")
+    argv = [sys.executable, "-m", "pytest", "-n2", "--max-worker-restart=0", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
 
 
 def test_all_skipped_is_not_a_pass(tmp_path: Path) -> None:

@@ -151,8 +151,10 @@ def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, dict[str, Any]]]:
-    """All live controls in both modes: the exit code, and each case by its id."""
-    code, result = run(tmp_path_factory.mktemp("controls"), "control")
+    """All live controls in both modes, two at once: the exit code, and each case by its id."""
+    folder = tmp_path_factory.mktemp("controls")
+    code, result = run(folder, "control", "--jobs=2")
+    assert len(list((folder / "allure-results").glob("*-result.json"))) == len(result["scenarios"])
     return code, {scenario["id"]: scenario for scenario in result["scenarios"]}
 
 
@@ -241,15 +243,17 @@ def rows_in(table: Path) -> int:
     return sum(pq.read_metadata(part).num_rows for part in table.glob("*.parquet"))
 
 
+@pytest.mark.parametrize("jobs", [1, 2], ids=["", "jobs"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM], ids=["kill-9", "ctrl-c", "term"])
 def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
-    tmp_path: Path, open_folder: Path, how: signal.Signals
+    tmp_path: Path, open_folder: Path, how: signal.Signals, jobs: int
 ) -> None:
-    """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it."""
+    """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it, or, where the
+    case runs in a worker, that worker, which finds its controller gone."""
     environment = os.environ | {"JBOD_WORK_DIR": str(open_folder)}
     said = tmp_path / "said"
     with said.open("w") as output:
-        argv = [str(JBOD), "run", CASE, "--runs-dir", str(tmp_path / "runs")]
+        argv = [str(JBOD), "run", CASE, "--runs-dir", str(tmp_path / "runs"), f"--jobs={jobs}"]
         harness = subprocess.Popen(argv, env=environment, stdout=output, stderr=output)
 
     def broken() -> Path | None:
@@ -263,7 +267,9 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     await_until(recorded, lambda rows: rows >= 500, timeout_s=30, what="500 records to be on disk")
     harness.send_signal(how)
     code = harness.wait(60)
-    if how is signal.SIGKILL:
+    if how is signal.SIGKILL and jobs > 1:
+        await_until(lambda: list(open_folder.iterdir()), lambda left: not left, timeout_s=60, what="all to be undone")
+    elif how is signal.SIGKILL:
         # The kernel ends the brokers; what is on disk waits for the next run or for `jbod clean`.
         await_until(lambda: marked(events.parent.name), lambda left: not left, timeout_s=10, what="brokers to end")
         assert list(open_folder.iterdir())

@@ -1,0 +1,107 @@
+"""All results of a run, gathered from pytest's reports, and what follows from them: the exit code and ``--json``.
+
+From the reports, and not where a case ends, because with ``--jobs`` cases end in other processes: pytest-xdist brings
+the reports here, in a run without it pytest itself does, and nothing else differs.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.case import CaseResult
+from harness.errors import (
+    EXIT_HARNESS,
+    EXIT_INCONCLUSIVE,
+    EXIT_INVALID,
+    EXIT_VALID,
+    worst,
+)
+from harness.whole import write_whole
+
+VERDICT_CODES = {
+    "valid": EXIT_VALID,
+    "invalid": EXIT_INVALID,
+    "unknown": EXIT_INCONCLUSIVE,
+    "error": EXIT_HARNESS,
+}
+
+
+class Results:
+    """A pytest plugin: is told of every report, and has the last word on the exit code.
+
+    :ivar cases: of the scenarios that ended, in that order; at the end of the run in that of the suites
+    """
+
+    def __init__(self, seed: int, json_file: Path | None) -> None:
+        self.cases: list[CaseResult] = []
+        self._seed = seed
+        self._json_file = json_file
+        self._wanted: list[str] = []
+        self._ended: set[str] = set()
+        self._other_codes: list[int] = []
+
+    # --- pytest's hooks -----------------------------------------------------------------------------------------
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All of these are to end."""
+        self._wanted = [item.nodeid for item in session.items]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """The same, said by a worker."""
+        self._wanted = ids
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A part of a test ended: a scenario's last one brings its result along."""
+        if report.when == "teardown":
+            self._ended.add(report.nodeid)
+        entry = getattr(report, "case_result", None)
+        if entry is not None:
+            self.cases.append(CaseResult.from_json(entry, nodeid=report.nodeid, seed=self._seed))
+        elif report.when not in ("setup", "call", "teardown"):
+            self._other_codes.append(EXIT_HARNESS)  # xdist's word for a worker that died
+        elif "scenario" not in report.keywords:
+            if report.failed:
+                self._other_codes.append(EXIT_INVALID)
+            elif report.when == "call" and report.passed:
+                self._other_codes.append(EXIT_VALID)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Turn all outcomes into one exit code, and write the JSON."""
+        if session.config.option.collectonly:
+            return
+        session.exitstatus = self._exit_code(session, int(exitstatus))
+        self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
+        if self._json_file:
+            self._write_json(self._json_file, int(session.exitstatus))
+
+    # --- what follows -------------------------------------------------------------------------------------------
+
+    def _exit_code(self, session: pytest.Session, pytests: int) -> int:
+        """One code for all: no case may go missing, and nothing that pytest calls failed may come out as a pass."""
+        codes = [VERDICT_CODES[each.verdict] for each in self.cases if each.verdict != "skipped"] + self._other_codes
+        if pytests in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            return pytests
+        if pytests == pytest.ExitCode.INTERRUPTED:
+            # Ctrl-C, or a suite that can't be read: what was broken before stays broken.
+            unreadable = session.testsfailed and not any(codes)
+            return worst([*codes, EXIT_HARNESS if unreadable else EXIT_INCONCLUSIVE])
+        if not any(codes) and (session.testsfailed or set(self._wanted) - self._ended):
+            codes.append(EXIT_HARNESS)
+        return worst(codes)
+
+    def _write_json(self, file: Path, exit_code: int) -> None:
+        totals = {word: sum(each.verdict == word for each in self.cases) for word in (*VERDICT_CODES, "skipped")}
+        content: dict[str, Any] = {
+            "schema": 1,
+            "exit_code": exit_code,
+            "seed": self._seed,
+            "scenarios": [each.to_json() for each in self.cases],
+            "totals": totals | {"deviations": sum(each.deviation is not None for each in self.cases)},
+        }
+        write_whole(file, json.dumps(content, indent=2) + "\n")
