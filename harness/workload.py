@@ -86,7 +86,7 @@ class CaseWorkload:
         """Heal-check, drain every topic that a pair ran on, and judge the whole history; writes verdict.json.
 
         Drained in both isolations if a pair had transactions. By then they must all have ended: one that stays open
-        holds read_committed readers back for ever, and loses no record that the judge could miss.
+        holds read_committed readers back for ever, of which the judge, who knows no time, can only say `held_back`.
 
         :raises PromiseBroken: the cluster, all faults undone, does not become healthy, or a transaction stays open
         :raises Inconclusive: the drain failed

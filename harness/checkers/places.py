@@ -1,6 +1,6 @@
 """Of every place (topic, partition, offset) that was acked or read: one record, ours, and shown to who should see it?
 
-Kinds: conflicting_offset, phantom, skipped.
+Kinds: conflicting_offset, phantom, skipped, hidden, held_back.
 
 Corners that the contract leaves open, and how they are judged here:
 
@@ -13,19 +13,30 @@ Corners that the contract leaves open, and how they are judged here:
   transaction, so everybody should see it. A record of an indeterminate transaction that only read_uncommitted drains
   have need not have been shown to a read_committed consumer; a read_uncommitted one is shown all that is in the log.
 * Another consumer of the group is another live one: a drain reads everything on its own account, in no group.
-* That a compacted topic may drop a record excuses nobody from being shown one that a drain has.
+* What lies between what one of a group was handed and what the next one was, and was handed to nobody of it, is put
+  down to the one that has what lies next above it: it went on there. If one of the group reads read_committed, what
+  read_committed doesn't show may be missing there.
+* That a compacted topic may drop a record excuses no live consumer from being shown one that a drain has: it was there.
+  A drain may have come later, and need not show what another record may have replaced, or what nobody knows the key of.
+* A drain is asked for what lies below its own position: not for what a drain that came later found behind it, and not
+  for what lies behind an open transaction (which nobody knows to be hidden: it is held_back).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from harness.checkers.delivery import Delivery
 from harness.checkers.findings import Findings, offset_findings
 from harness.checkers.rows import ABORTED, IN_DOUBT, NONE, Flags, Ints, Rows, joint_key
+
+Found = tuple[Ints, Ints]
+"""Places, by index, each with the consumer that wasn't handed what lies there."""
 
 
 def check_places(delivery: Delivery) -> Iterator[Findings]:
@@ -53,9 +64,13 @@ def check_places(delivery: Delivery) -> Iterator[Findings]:
         if found.any():
             yield offset_findings(rows, kind, tp[found], off[found], a_read[found])
 
-    at, cid = _skipped(delivery, tp, off, read_group)
-    if len(at):
-        yield offset_findings(rows, "skipped", tp[at], off[at], a_read[at], cid)
+    places, to_all = _Places(rows=rows, tp=tp, off=off, of_read=read_group), _to_all(delivery)
+    for kind, (at, cid) in (("skipped", _skipped(places, to_all)), ("hidden", _hidden(places, delivery, to_all))):
+        if len(at):
+            yield offset_findings(rows, kind, tp[at], off[at], a_read[at], cid)
+    held_back, past = _held_back(places)
+    if len(held_back):
+        yield offset_findings(rows, "held_back", held_back, past, np.full(len(held_back), NONE))
 
 
 def _identities(rows: Rows) -> Ints:
@@ -82,48 +97,113 @@ def _phantoms(rows: Rows) -> Flags:
     return result
 
 
-def _skipped(delivery: Delivery, tp: Ints, off: Ints, read_group: Ints) -> tuple[Ints, Ints]:
-    """The places (sorted by `tp` and `off`) that a live consumer was not handed, each with the consumer."""
-    rows, sent, reads, log = delivery.rows, delivery.rows.sent, delivery.rows.reads, delivery.rows.log
-    of = np.where(rows.record == NONE, 0, rows.record)
-    txo = np.where(rows.record == NONE, NONE, sent.txo[of]) if len(sent) else np.full(len(reads), NONE)
-    in_rc_drain = delivery.any_read(reads.drain & reads.rc)
-    committed = in_rc_drain[of] if len(sent) else np.zeros(len(reads), np.bool_)
-    to_all = (txo != ABORTED) & ((txo != IN_DOUBT) | committed)
-    drained, shown = np.zeros(len(tp), np.bool_), np.zeros(len(tp), np.bool_)
-    drained[read_group[reads.drain]] = True
-    shown[read_group[reads.drain & to_all]] = True
-    drained &= off >= log.below[tp]
-    shown &= drained
+@dataclass(frozen=True, kw_only=True)
+class _Places:
+    """All places that were acked or read, in the order of `tp` and `off`, and who was handed what there."""
 
+    rows: Rows
+    tp: Ints
+    off: Ints
+    of_read: Ints
+    """For every read, the index of its place."""
+
+    @cached_property
+    def starts(self) -> Ints:
+        """By partition, the index of its first place; one more entry for the end."""
+        return np.searchsorted(self.tp, np.arange(len(self.rows.partitions) + 1))
+
+    def any_read(self, chosen: Flags | Ints) -> Flags:
+        """At which places one of the `chosen` reads was."""
+        result = np.zeros(len(self.tp), np.bool_)
+        result[self.of_read[chosen]] = True
+        return result
+
+    def wanted(self, drained: Flags, to_all: Flags) -> tuple[Flags, Flags]:
+        """At which places something of what drains were handed (these of all reads) should have been shown to
+        read_uncommitted, and to read_committed: (all of it, and what is :attr:`to_all`), but for what was deleted.
+        """
+        there = self.off >= self.rows.log.below[self.tp]
+        return self.any_read(drained) & there, self.any_read(drained & to_all) & there
+
+
+def _to_all(delivery: Delivery) -> Flags:
+    """Which reads are of what read_committed shows too."""
+    rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
+    if not len(sent):
+        return np.ones(len(reads), np.bool_)
+    txo = np.where(rows.record == NONE, NONE, sent.txo[rows.record])
+    committed = delivery.any_read(reads.drain & reads.rc)[rows.record]
+    result: Flags = (txo != ABORTED) & ((txo != IN_DOUBT) | committed)
+    return result
+
+
+def _skipped(places: _Places, to_all: Flags) -> Found:
+    """The places that live consumers were not handed, each with the consumer that is to be asked why."""
+    rows, reads = places.rows, places.rows.reads
+    everything, shown = places.wanted(reads.drain, to_all)
     live = np.flatnonzero(~reads.drain)
-    by_group = defaultdict(list)
-    for cid, consumer in enumerate(rows.consumers):
-        if consumer.live:
-            by_group[consumer.group].append(cid)
     order = live[np.argsort(reads.cid[live], kind="stable")]
     starts = np.searchsorted(reads.cid[order], np.arange(len(rows.consumers) + 1))
-    tp_starts = np.searchsorted(tp, np.arange(len(rows.partitions) + 1))
-    handed = np.zeros(len(tp), np.bool_)
+    groups = defaultdict(list)
+    for cid, consumer in enumerate(rows.consumers):
+        if consumer.live:
+            groups[consumer.group].append((cid, np.sort(places.of_read[order[starts[cid] : starts[cid + 1]]])))
     found: list[tuple[Ints, int]] = []
-    for cids in by_group.values():
-        of_group = np.concatenate([order[starts[cid] : starts[cid + 1]] for cid in cids])
-        handed[read_group[of_group]] = True
-        for cid in cids:
-            own = order[starts[cid] : starts[cid + 1]]
-            wanted = shown if reads.rc[own].any() else drained
-            own_groups = np.sort(read_group[own])
-            for partition in np.unique(tp[own_groups]):
-                within = own_groups[
-                    np.searchsorted(own_groups, tp_starts[partition]) : np.searchsorted(
-                        own_groups, tp_starts[partition + 1]
-                    )
-                ]
-                span = slice(int(within[0]), int(within[-1]) + 1)
-                passed_over = np.flatnonzero(wanted[span] & ~handed[span]) + span.start
-                if len(passed_over):
-                    found.append((passed_over, cid))
-        handed[read_group[of_group]] = False
+    for members in groups.values():
+        passed_over = np.ones(len(places.tp), np.bool_)
+        for _, own in members:
+            passed_over[own] = False
+        asked = {cid: shown if rows.consumers[cid].read_committed else everything for cid, _ in members}
+        of_group = shown if any(asked[cid] is shown for cid in asked) else everything
+        spans = []
+        for cid, own in members:
+            first = np.flatnonzero(np.r_[True, places.tp[own][1:] != places.tp[own][:-1]])
+            last = np.r_[first[1:], len(own)] - 1
+            spans += [(start, end, cid) for start, end in zip(own[first].tolist(), own[last].tolist(), strict=True)]
+        reached = -1
+        for start, end, cid in sorted(spans):
+            found.append((np.flatnonzero(asked[cid][start:end] & passed_over[start:end]) + start, cid))
+            if reached >= places.starts[places.tp[start]]:  # A member before this one was in the partition.
+                gap = slice(reached + 1, max(reached + 1, start))
+                found.append((np.flatnonzero(of_group[gap] & passed_over[gap]) + gap.start, cid))
+            reached = max(reached, end)
+    return _together(found)
+
+
+def _hidden(places: _Places, delivery: Delivery, to_all: Flags) -> Found:
+    """The places that drains were not handed, each with the drain."""
+    rows, reads, log = places.rows, places.rows.reads, places.rows.log
+    drained = reads.drain.copy()
+    if log.compacted.any():
+        at = np.flatnonzero(drained & log.compacted[reads.tp])
+        record = rows.record[at]
+        drained[at] = (record != NONE) & ~delivery.replaced(record, reads.tp[at], reads.off[at])
+    everything, shown = places.wanted(drained, to_all)
+    found = []
+    for cid in np.unique(rows.reached.cid):
+        passed_over = ~places.any_read(reads.drain & (reads.cid == cid))
+        passed_over &= shown if rows.consumers[cid].read_committed else everything
+        own = rows.reached.cid == cid
+        for tp, past in zip(rows.reached.tp[own], rows.reached.past[own], strict=True):
+            start, end = places.starts[tp : tp + 2]
+            end = start + np.searchsorted(places.off[start:end], past)
+            found.append((np.flatnonzero(passed_over[start:end]) + start, int(cid)))
+    return _together(found)
+
+
+def _held_back(places: _Places) -> tuple[Ints, Ints]:
+    """The partitions in which read_committed drains all stopped before what they should see; and where they did."""
+    rows, reads, sent = places.rows, places.rows.reads, places.rows.sent
+    past = np.full(len(rows.partitions), -1)
+    committed = np.array([consumer.read_committed for consumer in rows.consumers], np.bool_)[rows.reached.cid]
+    np.maximum.at(past, rows.reached.tp[committed], rows.reached.past[committed])
+    ours = np.flatnonzero(reads.drain & (rows.record != NONE))
+    ours = ours[sent.written[rows.record[ours]] & (reads.off[ours] >= rows.log.below[reads.tp[ours]])]
+    tp = np.unique(reads.tp[ours[(past[reads.tp[ours]] >= 0) & (reads.off[ours] >= past[reads.tp[ours]])]])
+    return tp, past[tp]
+
+
+def _together(found: Sequence[tuple[Ints, int]]) -> Found:
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     return np.concatenate([at for at, _ in found]), np.repeat([cid for _, cid in found], [len(at) for at, _ in found])

@@ -32,6 +32,7 @@ from harness.checkers.rows import (
     as_codes,
     as_numbers,
     as_words,
+    drained_rows,
     encode,
     joint_keys,
 )
@@ -49,7 +50,7 @@ from harness.checkers.screen import (
 )
 from harness.checkers.seqs import Seqs
 from harness.checkers.settings import RunSettings
-from harness.checkers.survey import NOWHERE
+from harness.checkers.survey import NOWHERE, Handed, survey_drains
 from harness.checkers.verdict import Counts
 from harness.checkers.windows import Windows
 from harness.errors import HistoryError, Inconclusive
@@ -159,14 +160,15 @@ class _Search:
         )
         summaries.clear()  # Of a large history, a good part of the memory.
 
-        windows.look()
+        handed = windows.handed()
+        windows.look(survey_drains(handed, [] if drained is None else drained_rows(drained)))
         self._bring(windows, np.zeros_like(windows.rest), placeless)
         brought = windows.rest.copy()
         for producer, seqs in self._sent_elsewhere():
             windows.close(producer, seqs)
         self._bring(windows, brought)
         brought = windows.rest.copy()
-        said = _said(windows, drained)
+        said = _said(windows, handed, drained)
         self._order(windows, said)
         self._bring(windows, brought)
         left = int(windows.rest.sum())
@@ -321,21 +323,22 @@ def _pick(chunk: Chunk, wanted: _Wanted, sizes: Sizes) -> pa.Table:
     return pa.concat_tables(found).unify_dictionaries()
 
 
-def _said(windows: Windows, stored: pa.Table | None) -> pa.Table:
-    """``drained``, and what else the whole history says of partitions, in rows of the same form."""
-    known = [(topic, partition, False, 0) for topic, partition in windows.places.all if partition != NOWHERE]
+def _said(windows: Windows, handed: Sequence[Handed], stored: pa.Table | None) -> pa.Table:
+    """``drained``, and what else the whole history says of drains and of partitions, in rows of the same form."""
+    # That there is such a partition is said by a drain without a name, which was asked for nothing of it.
+    known = [("", False, topic, partition, 0) for topic, partition in windows.places.all if partition != NOWHERE]
     known += [
-        (each.topic, each.partition, each.read_committed, min(each.highest, _HIGHEST - 2) + 1)
-        for each in windows.handed()
+        (each.consumer, each.read_committed, each.topic, each.partition, min(each.highest, _HIGHEST - 2) + 1)
+        for each in handed
     ]
     said = pa.table(
         [
-            pa.array([""] * len(known), pa.string()),
-            pa.array([ISOLATIONS[rc] for _, _, rc, _ in known], pa.string()),
-            pa.array([topic for topic, _, _, _ in known], pa.string()),
-            pa.array([partition for _, partition, _, _ in known], pa.int64()),
+            pa.array([consumer for consumer, *_ in known], pa.string()),
+            pa.array([ISOLATIONS[committed] for _, committed, *_ in known], pa.string()),
+            pa.array([topic for *_, topic, _, _ in known], pa.string()),
+            pa.array([partition for *_, partition, _ in known], pa.int64()),
             pa.array([_HIGHEST] * len(known), pa.int64()),
-            pa.array([past for _, _, _, past in known], pa.int64()),
+            pa.array([past for *_, past in known], pa.int64()),
         ],
         DRAINED.names,
     )

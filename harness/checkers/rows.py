@@ -28,6 +28,7 @@ from harness.checkers.survey import (
     Handed,
     Partition,
     survey_consumers,
+    survey_drains,
     survey_partitions,
 )
 from harness.errors import HistoryError
@@ -111,6 +112,15 @@ class Log:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reached:
+    """How far each drain got in each partition that it went through, as :class:`harness.checkers.survey.Drain`."""
+
+    cid: Ints
+    tp: Ints
+    past: Ints
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rows:
     """A history, encoded."""
 
@@ -119,6 +129,8 @@ class Rows:
     producers: Sequence[str]
     partitions: Sequence[Partition]
     consumers: Sequence[Consumer]
+    """With the drains that were handed nothing."""
+    reached: Reached
     transactions: Sequence[str]
 
     @cached_property
@@ -169,8 +181,7 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
     refuse_nulls(
         consumed, "consumed", ("consumer", "role", "position", "session", "topic", "partition", "offset", "isolation")
     )
-    if drained is not None:
-        refuse_nulls(drained, "drained", tuple(drained.column_names))
+    ends = [] if drained is None else drained_rows(drained)
 
     outcome = as_words(produced, "produced", "outcome", OUTCOMES)
     txo = as_words(produced, "produced", "transaction_outcome", TRANSACTION_OUTCOMES)
@@ -182,56 +193,45 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
     rc = as_words(consumed, "consumed", "isolation", ISOLATIONS) == 1
 
     producers, (sent_pid, read_pid) = as_codes(produced["producer"], consumed["producer"])
-    topics, topic_codes = as_codes(
-        produced["topic"], consumed["topic"], *([] if drained is None else [drained["topic"]])
-    )
-    numbers = [as_numbers(table["partition"]) for table in (produced, consumed, drained) if table is not None]
+    drained_topics = pa.chunked_array([pa.array([row.topic for row in ends], pa.string())])
+    topics, topic_codes = as_codes(produced["topic"], consumed["topic"], drained_topics)
+    numbers = [as_numbers(table["partition"]) for table in (produced, consumed)]
     numbers[0] = np.maximum(numbers[0], NOWHERE)
+    numbers.append(np.array([row.partition for row in ends], np.int64))
     off = as_numbers(consumed["offset"])
     if len(off) and (off.min() < 0 or numbers[1].min() < 0):
         raise HistoryError("history/consumed has a partition or an offset below zero")
 
     joint = [codes.astype(np.int64) << 32 | (number + 1) for codes, number in zip(topic_codes, numbers, strict=True)]
     found = np.unique(np.concatenate([np.unique(codes) for codes in (*joint, np.arange(len(topics)) << 32)]))
-    sent_tp, read_tp, *drained_tp = (np.searchsorted(found, codes).astype(np.int32) for codes in joint)
+    sent_tp, read_tp, _ = (np.searchsorted(found, codes).astype(np.int32) for codes in joint)
     del joint
     places = [(topics[int(code) >> 32], (int(code) & 0xFFFFFFFF) - 1) for code in found]
 
     drain = role == 1
-    handed = []
-    for isolation in (False, True):
-        chosen = drain & (rc == isolation)
-        highest = np.full(len(places), NONE)
-        np.maximum.at(highest, read_tp[chosen], off[chosen])
-        handed += [
-            Handed(topic=places[tp][0], partition=places[tp][1], highest=int(highest[tp]), read_committed=isolation)
-            for tp in np.flatnonzero(highest > NONE)
-        ]
-    ends: list[Drained] = []
-    if drained is not None:
-        drained_rc = as_words(drained, "drained", "isolation", ISOLATIONS) == 1
-        ends = [
-            Drained(
-                topic=places[tp][0],
-                partition=places[tp][1],
-                end_offset=end,
-                position=position,
-                read_committed=bool(read_committed),
-            )
-            for tp, end, position, read_committed in zip(
-                drained_tp[0],
-                drained["end_offset"].to_pylist(),
-                drained["position"].to_pylist(),
-                drained_rc,
-                strict=True,
-            )
-        ]
-    partitions = survey_partitions(places, handed, ends, settings)
-
     names, (name_codes,) = as_codes(consumed["consumer"])
+    handed = [
+        Handed(
+            consumer=names[who], topic=places[tp][0], partition=places[tp][1], highest=highest, read_committed=committed
+        )
+        for who, committed, tp, highest in _highest(name_codes[drain], rc[drain], read_tp[drain], off[drain])
+    ]
+    partitions = survey_partitions(places, handed, ends, settings)
+    drains = survey_drains(handed, ends)
+
     roles = name_codes * 2 + (role == 0)  # drain before live, as False before True
-    seen, cid = np.unique(roles, return_inverse=True)
-    consumers = survey_consumers(((names[int(code) // 2], bool(code % 2)) for code in seen), settings.groups)
+    seen = [(names[int(code) // 2], bool(code % 2)) for code in np.unique(roles)]
+    committed_too = {(names[int(code) // 2], bool(code % 2)) for code in np.unique(roles[rc])}
+    committed_too |= {(name, False) for name, each in drains.items() if each.read_committed}
+    consumers = survey_consumers([*seen, *((name, False) for name in drains)], committed_too, settings.groups)
+    number = {(consumer.name, consumer.live): cid for cid, consumer in enumerate(consumers)}
+    cid_of = np.full(2 * len(names), NONE, np.int32)
+    for name, live in seen:
+        cid_of[names.index(name) * 2 + live] = number[name, live]
+    tp_of = {place: tp for tp, place in enumerate(places)}
+    reached = [
+        (number[name, False], tp_of[where], past) for name, each in drains.items() for where, past in each.past.items()
+    ]
 
     known = numbers[0] != NOWHERE
     acked_off = np.where((outcome == ACKED) & known, np.maximum(as_numbers(produced["offset"]), NONE), NONE)
@@ -263,7 +263,7 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
             tp=read_tp,
             off=off,
             crc=as_numbers(consumed["crc32"]),
-            cid=cid.astype(np.int32),
+            cid=cid_of[roles],
             session=as_numbers(consumed["session"]).astype(np.int32),
             position=as_numbers(consumed["position"]),
             drain=drain,
@@ -272,8 +272,31 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
         producers=producers,
         partitions=partitions,
         consumers=consumers,
+        reached=Reached(**dict(zip(("cid", "tp", "past"), np.array(reached, np.int64).reshape(-1, 3).T, strict=True))),
         transactions=transactions,
     )
+
+
+def drained_rows(table: pa.Table) -> list[Drained]:
+    """The table ``drained``, row by row.
+
+    :raises HistoryError: a null, or an isolation that there isn't
+    """
+    refuse_nulls(table, "drained", tuple(table.column_names))
+    committed = as_words(table, "drained", "isolation", ISOLATIONS) == 1
+    return [
+        Drained(**row, read_committed=bool(read_committed))
+        for row, read_committed in zip(table.drop_columns("isolation").to_pylist(), committed, strict=True)
+    ]
+
+
+def _highest(who: Ints, committed: Flags, tp: Ints, off: Ints) -> Iterator[tuple[int, bool, int, int]]:
+    """By reader, isolation and partition, the highest offset."""
+    kinds, number = np.unique(who * 2 + committed, return_inverse=True)
+    highest = np.full((len(kinds), int(tp.max(initial=-1)) + 1), NONE)
+    np.maximum.at(highest, (number, tp), off)
+    for at, tp_at in zip(*np.nonzero(highest > NONE), strict=True):
+        yield int(kinds[at]) // 2, bool(kinds[at] % 2), int(tp_at), int(highest[at, tp_at])
 
 
 def joint_keys(*columns: Sequence[Ints]) -> Iterator[Ints]:

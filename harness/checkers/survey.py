@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.checkers.settings import RunSettings
@@ -37,17 +37,22 @@ class Partition:
 
 @dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """One consumer in one role: a name that appears in both is two. `group` is None for drains."""
+    """One consumer in one role: a name that appears in both is two. `group` is None for drains.
+
+    `read_committed` is true of one that ever read so: it is asked for no more than read_committed shows.
+    """
 
     name: str
     live: bool
     group: int | None
+    read_committed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Handed:
     """The highest offset of one partition that a drain was handed."""
 
+    consumer: str
     topic: str
     partition: int
     highest: int
@@ -58,11 +63,41 @@ class Handed:
 class Drained:
     """One row of ``drained``."""
 
+    consumer: str
     topic: str
     partition: int
     end_offset: int
     position: int
     read_committed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """How far one drain got: the next offset that it would have read, by (topic, partition).
+
+    That is the larger of what it noted and the last record that it was handed. `read_committed` as of a consumer.
+    """
+
+    read_committed: bool
+    past: Mapping[tuple[str, int], int]
+
+
+def survey_drains(handed: Iterable[Handed], drained: Iterable[Drained]) -> Mapping[str, Drain]:
+    """All drains by their names, also those that were handed nothing."""
+    committed: set[str] = set()
+    past: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
+
+    def got_past(each: Handed | Drained, offset: int) -> None:
+        place = (each.topic, each.partition)
+        past[each.consumer][place] = max(offset, past[each.consumer].get(place, offset))
+        if each.read_committed:
+            committed.add(each.consumer)
+
+    for read in handed:
+        got_past(read, min(read.highest + 1, _HIGHEST))
+    for row in drained:
+        got_past(row, row.position)
+    return {name: Drain(read_committed=name in committed, past=of_drain) for name, of_drain in past.items()}
 
 
 def survey_partitions(
@@ -123,12 +158,20 @@ def survey_partitions(
     return result
 
 
-def survey_consumers(names: Iterable[tuple[str, bool]], groups: Mapping[str, str]) -> Sequence[Consumer]:
-    """All consumers, of (name, live), in the order of their names; whoever has no group is a group of its own."""
+def survey_consumers(
+    names: Iterable[tuple[str, bool]], committed: Collection[tuple[str, bool]], groups: Mapping[str, str]
+) -> Sequence[Consumer]:
+    """All consumers, of (name, live), in the order of their names; whoever has no group is a group of its own.
+
+    :param committed: those of them that ever read read_committed
+    """
     numbers: dict[tuple[str, str], int] = {}
 
     def group_of(name: str) -> int:
         of = ("group", groups[name]) if name in groups else ("consumer", name)
         return numbers.setdefault(of, len(numbers))
 
-    return [Consumer(name=name, live=live, group=group_of(name) if live else None) for name, live in sorted(set(names))]
+    return [
+        Consumer(name=name, live=live, group=group_of(name) if live else None, read_committed=(name, live) in committed)
+        for name, live in sorted(set(names))
+    ]

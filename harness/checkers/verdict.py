@@ -90,6 +90,14 @@ KINDS: Mapping[str, Kind] = {
             many="{n} records were read although sending them had failed for good",
         ),
         Kind(
+            name="hidden",
+            leads_to="invalid",
+            one="1 offset was not shown to a drain that got past it, though its isolation should show it and another "
+            "drain has it",
+            many="{n} offsets were not shown to drains that got past them, though their isolations should show them "
+            "and other drains have them",
+        ),
+        Kind(
             name="skipped",
             leads_to="invalid",
             one="1 offset was passed over by a live consumer, yet a drain has it",
@@ -118,6 +126,14 @@ KINDS: Mapping[str, Kind] = {
             leads_to="unknown",
             one="1 acked record lies beyond what any drain reached",
             many="{n} acked records lie beyond what any drain reached",
+        ),
+        Kind(
+            name="held_back",
+            leads_to="unknown",
+            one="1 partition holds records that count as written, and no read_committed drain got as far as them, "
+            "though another drain did",
+            many="{n} partitions hold records that count as written, and no read_committed drain got as far as them, "
+            "though other drains did",
         ),
         Kind(
             name="unrecorded",

@@ -10,8 +10,8 @@ Why the verdict is the same. A window is clean if
    not compacted;
 2. each consumer that was handed something there was handed exactly what was acked (if it reads read_committed, what
    was acked and not aborted), record for record, offset for offset, CRC for CRC (the sums); one of them is a drain;
-   the offsets are all different; and each live consumer that read on both sides of it read there too, or one of its
-   group did;
+   the offsets are all different; each drain that got into it was handed something there, if there is something for it;
+   and where live consumers of one group read on both sides of it, one of them read there too;
 3. no consumer's session steps back from or to one of its rows;
 4. each producer's seqs grow with the offsets, and no record of it needs a record here to be seen out of order, or the
    other way round;
@@ -26,8 +26,11 @@ places remains:
   rest only, it steps forward all the way, so nothing new is found.
 * A record is out of order if one earlier seq has a higher offset; it and one such record are in the rest, and
   leaving records out makes none out of order.
-* A live consumer may be asked for what lies between its first and its last offset in a partition: the windows of
-  both are in the rest. So are all windows of one that read with both isolations, and is asked for less.
+* A live consumer may be asked for what lies between its first and its last offset in a partition, and between its
+  first and the last one of another of its group: the windows of all these are in the rest. So are all windows of one
+  that read with both isolations, and is asked for less.
+* A partition in which all read_committed drains stopped early is told by what one other drain has behind that: the
+  last window with something of the kind is in the rest.
 * A transaction is there in part if a record of it is missing, or of an indeterminate one some; all these are in the
   rest. That it has one outcome is seen for all rows.
 """
@@ -35,7 +38,7 @@ places remains:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -43,7 +46,7 @@ from harness.checkers.lines import Columns, alike, joined, length, lines_of
 from harness.checkers.rows import Flags, Ints, joint_key, joint_keys
 from harness.checkers.screen import NO_RUNS, Names, Summary
 from harness.checkers.settings import RunSettings
-from harness.checkers.survey import Handed
+from harness.checkers.survey import Drain, Handed
 
 
 class Windows:
@@ -85,8 +88,8 @@ class Windows:
     def handed(self) -> list[Handed]:
         """How far drains were handed records."""
         return [
-            Handed(topic=topic, partition=partition, highest=int(highest), read_committed=rc)
-            for stream, (_, live, rc) in enumerate(self._streams.all)
+            Handed(consumer=name, topic=topic, partition=partition, highest=int(highest), read_committed=rc)
+            for stream, (name, live, rc) in enumerate(self._streams.all)
             if not live
             for tp, highest in zip(*self._highest(stream), strict=True)
             for topic, partition in [self.places.all[tp]]
@@ -101,14 +104,18 @@ class Windows:
 
     # What is not clean by its own rows and by those of its consumers.
 
-    def look(self) -> None:
-        """Put every window in the rest of which the lines don't say that it is clean."""
+    def look(self, drains: Mapping[str, Drain]) -> None:
+        """Put every window in the rest of which the lines don't say that it is clean.
+
+        :param drains: of the whole history
+        """
         compacted = np.array([topic in self._settings.compacted for topic, _ in self.places.all], np.bool_)
         if compacted.any():
             self.rest |= compacted[self.tp]
         self.rest[self.of_ack[self.acks["odd"]]] = True
         self.rest[self.of_read[self.reads["odd"]]] = True
         self._look_at_reads()
+        self._look_at_drains(drains)
         self._look_at_spans()
         self._look_at_runs()
 
@@ -136,8 +143,34 @@ class Windows:
         np.add.at(result, self.of_ack, column)
         return result
 
+    def _look_at_drains(self, drains: Mapping[str, Drain]) -> None:
+        """Windows that a drain got into and was handed nothing of; and of a partition in which all read_committed
+        drains stopped early, the last one that has something for them.
+        """
+        in_all = self._summed(self.acks["count"])
+        committed = in_all - self._summed(self.acks["aborted_count"])
+        stopped = np.full(len(self.places.all), -1)
+        for name, drain in drains.items():
+            handed = np.zeros(len(self.rest), np.bool_)
+            past = np.zeros(len(self.places.all), np.int64)
+            for stream, (who, live, _) in enumerate(self._streams.all):
+                if who == name and not live:
+                    handed[self.of_read[self.reads["who"] == stream]] = True
+            for tp, place in enumerate(self.places.all):
+                past[tp] = drain.past.get(place, 0)
+                if drain.read_committed and place in drain.past:
+                    stopped[tp] = max(stopped[tp], past[tp])
+            shown = committed if drain.read_committed else in_all
+            self.rest |= ~handed & (shown > 0) & (self.at * self.size < past[self.tp])
+        highest = np.zeros(len(self.rest), np.int64)
+        np.maximum.at(highest, self.of_ack, self.acks["high"])
+        behind = ~self.rest & (committed > 0) & (stopped[self.tp] >= 0) & (highest >= stopped[self.tp])
+        last = np.flatnonzero(behind)[::-1]
+        _, first_of = np.unique(self.tp[last], return_index=True)
+        self.rest[last[first_of]] = True
+
     def _look_at_spans(self) -> None:
-        """Live consumers' first and last windows, and those between that none of their group was handed."""
+        """Live consumers' first and last windows, and those that their group passed over."""
         groups: dict[tuple[bool, str], list[tuple[bool, Ints]]] = defaultdict(list)
         for stream, (name, live, rc) in enumerate(self._streams.all):
             if live:
@@ -151,11 +184,17 @@ class Windows:
             if len({rc for rc, _ in members}) > 1:
                 self.rest |= handed
             for _, own in members:
-                starts = np.flatnonzero(np.r_[True, ~alike(self.tp[own])])
-                ends = np.r_[starts[1:], len(own)] - 1
-                for first, last in zip(own[starts].tolist(), own[ends].tolist(), strict=True):
-                    self.rest[[first, last]] = True
-                    self.rest[first : last + 1] |= ~handed[first : last + 1]
+                starts, ends = self._ends(own)
+                self.rest[own[starts]] = self.rest[own[ends]] = True
+            by_group = np.flatnonzero(handed)
+            starts, ends = self._ends(by_group)
+            for first, last in zip(by_group[starts].tolist(), by_group[ends].tolist(), strict=True):
+                self.rest[first : last + 1] |= ~handed[first : last + 1]
+
+    def _ends(self, windows: Ints) -> tuple[Ints, Ints]:
+        """Of some windows, in order, the first and the last one of each partition."""
+        starts = np.flatnonzero(np.r_[True, ~alike(self.tp[windows])][: len(windows)])
+        return starts, np.r_[starts[1:], len(windows)][: len(starts)] - 1
 
     def _look_at_runs(self) -> None:
         """Both sides of every step back of a session; where the order of rows isn't known, all of them."""

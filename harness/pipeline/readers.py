@@ -32,9 +32,9 @@ class Stream:
 class Group:
     """A consumer group of two: the second member joins when the first has read, and leaves before the end.
 
-    The one that came first also goes last, so that of every partition it has the first record that the group was handed
-    and the last one: the judge looks for skipped records between these two, so nothing that gets lost when a partition
-    changes hands is outside.
+    The one that came first also goes last, so that partitions change hands both ways: to one that joins, and back from
+    one that leaves. The judge looks for skipped records between the first and the last one that the group was handed,
+    whoever of it had which.
     """
 
     isolation: Isolation = "read_uncommitted"

@@ -107,6 +107,8 @@ class _Entry:
 
     record: Row | None
     committed: bool
+    open: bool = False
+    """Of a transaction that never ended: from here on, read_committed readers are shown nothing."""
 
 
 def right_story(dice: random.Random, *, drains_to_end: bool = True) -> Story:
@@ -152,6 +154,7 @@ class _Cluster:
     def batch(self, name: str, seqs: range, transaction: str | None) -> None:
         outcome = self.dice.choices(("committed", "aborted", "indeterminate"), (6, 2, 2))[0] if transaction else None
         committed = outcome in (None, "committed") or (outcome == "indeterminate" and self.sometimes(0.5))
+        stays_open = outcome == "indeterminate" and not committed and not self.drains_to_end and self.sometimes(0.5)
         touched = set()
         for seq in seqs:
             where = self.dice.choice(sorted(self.logs))
@@ -166,14 +169,20 @@ class _Cluster:
             if present:
                 if row["outcome"] == "acked":
                     row["offset"] = len(self.logs[where])
-                self.logs[where].append(_Entry(record=row, committed=committed))
+                self.logs[where].append(_Entry(record=row, committed=committed, open=stays_open))
                 touched.add(where)
             if row["outcome"] != "acked" and self.sometimes(0.5):
                 row["partition"] = None
             self.story.produced.append(row)
-        if transaction:
+        if transaction and not stays_open:
             for where in touched:
                 self.logs[where].append(_Entry(record=None, committed=True))
+
+    def end(self, where: tuple[str, int], isolation: str) -> int:
+        """How far a reader can get: to the end, or to the last stable offset."""
+        log = self.logs[where]
+        opened = (offset for offset, entry in enumerate(log) if entry.open)
+        return next(opened, len(log)) if isolation == "read_committed" else len(log)
 
     def delete(self) -> None:
         self.gone: dict[tuple[str, int], int] = defaultdict(int)
@@ -218,12 +227,13 @@ class _Cluster:
             isolation = self.dice.choice(("read_committed", "read_uncommitted"))
             if len(members) > 1:
                 self.story.run.setdefault("groups", {}).update(dict.fromkeys(members, f"g{group}"))
-            for where, log in self.logs.items():
+            for where in self.logs:
                 sessions: dict[str, int] = defaultdict(int)
-                at = self.dice.choice((0, 0, self.dice.randint(0, len(log))))
+                end = self.end(where, isolation)
+                at = self.dice.choice((0, 0, self.dice.randint(0, end)))
                 for _ in range(self.dice.randint(1, 3)):
                     member = self.dice.choice(members)
-                    stop = self.dice.randint(at, len(log))
+                    stop = self.dice.randint(at, end)
                     for offset in range(at, stop):
                         self.hand(member, "live", isolation, sessions[member], where, offset)
                     for name in members:
@@ -235,7 +245,7 @@ class _Cluster:
         for number in range(self.dice.choice((1, 1, 2))):
             isolation = self.dice.choice(("read_committed", "read_uncommitted"))
             for where, log in self.logs.items():
-                stop = len(log) if self.drains_to_end else self.dice.randint(0, len(log))
+                stop = len(log) if self.drains_to_end else self.dice.randint(0, self.end(where, isolation))
                 for offset in range(self.gone[where], stop):
                     if offset not in self.compacted_away[where]:
                         self.hand(f"drain-{number}", "drain", isolation, 0, where, offset)

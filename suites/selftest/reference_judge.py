@@ -148,6 +148,8 @@ class Reference:
             "phantom": self.phantom(),
             "conflicting_offset": self.conflicting(),
             "skipped": self.skipped(),
+            "hidden": self.hidden(),
+            "held_back": self.held_back(),
             "nonmonotonic_read": self.nonmonotonic(),
             "redelivered": self.redelivered(),
             "aborted_read": sum(
@@ -162,7 +164,7 @@ class Reference:
 
     def verdict(self) -> str:
         kinds = set(self.kinds())
-        bad = kinds - {"redelivered", "undrained"}
+        bad = kinds - {"redelivered", "undrained", "held_back"}
         if self.run.get("allow_duplicates"):
             bad.discard("duplicated")
         if self.run.get("allow_reordering"):
@@ -172,7 +174,7 @@ class Reference:
         if bad:
             return "invalid"
         acked = any(row["outcome"] == "acked" for row in self.sent.values())
-        return "unknown" if self.unsure or "undrained" in kinds or not acked else "valid"
+        return "unknown" if self.unsure or kinds & {"undrained", "held_back"} or not acked else "valid"
 
     def missing(self, row: Row) -> bool:
         return self.written(row) and not self.drains_of(row) and not self.excused(row, self.somewhere(row))
@@ -254,7 +256,75 @@ class Reference:
                     if not committed or self.shown_to_all(read):
                         wanted.add(self.place(read))
                 count += len(wanted - handed)
+        return count + self.skipped_from_hand_to_hand()
+
+    def skipped_from_hand_to_hand(self) -> int:
+        """Between what two of a group were handed, in no member's own span, handed to none of it."""
+        count = 0
+        groups = self.run.get("groups", {})
+        for group in set(groups.values()):
+            reads = [r for r in self.reads if r["role"] == "live" and groups.get(r["consumer"]) == group]
+            committed = any(read["isolation"] == "read_committed" for read in reads)
+            for topic, partition in {(read["topic"], read["partition"]) for read in reads}:
+                spans = defaultdict(list)
+                for read in reads:
+                    if (read["topic"], read["partition"]) == (topic, partition):
+                        spans[read["consumer"]].append(read["offset"])
+                low, high = min(map(min, spans.values())), max(map(max, spans.values()))
+                count += len(
+                    {
+                        read["offset"]
+                        for read in self.reads
+                        if read["role"] == "drain"
+                        and (read["topic"], read["partition"]) == (topic, partition)
+                        and low < read["offset"] < high
+                        and not any(min(own) <= read["offset"] <= max(own) for own in spans.values())
+                        and not self.deleted(self.place(read))
+                        and (not committed or self.shown_to_all(read))
+                    }
+                )
         return count
+
+    def drains(self) -> dict[str, tuple[bool, dict[tuple[str, int], int]]]:
+        """By drain: whether it ever read read_committed, and by partition how far it got."""
+        found: dict[str, tuple[bool, dict[tuple[str, int], int]]] = {}
+        reads = [(read, read["offset"] + 1) for read in self.reads if read["role"] == "drain"]
+        for row, position in [*reads, *((row, row["position"]) for row in self.drained)]:
+            committed, past = found.get(row["consumer"], (False, {}))
+            place = (row["topic"], row["partition"])
+            past[place] = max(position, past.get(place, position))
+            found[row["consumer"]] = (committed or row["isolation"] == "read_committed", past)
+        return found
+
+    def hidden(self) -> int:
+        count = 0
+        for name, (committed, past) in self.drains().items():
+            handed = {self.place(read) for read in self.reads if read["role"] == "drain" and read["consumer"] == name}
+            wanted = set()
+            for read in self.reads:
+                at = self.place(read)
+                if read["role"] != "drain" or at[2] >= past.get(at[:2], 0) or self.deleted(at):
+                    continue
+                if at[0] in self.run.get("compacted", []):
+                    row = self.record(read)
+                    if row is None or self.replaced(row, at):
+                        continue
+                if not committed or self.shown_to_all(read):
+                    wanted.add(at)
+            count += len(wanted - handed)
+        return count
+
+    def held_back(self) -> int:
+        stopped: dict[tuple[str, int], int] = {}
+        for committed, past in self.drains().values():
+            for place, position in past.items() if committed else ():
+                stopped[place] = max(position, stopped.get(place, 0))
+        behind = set()
+        for read in self.reads:
+            row, at = self.record(read), self.place(read)
+            if read["role"] == "drain" and row is not None and self.written(row) and not self.deleted(at):
+                behind |= {at[:2]} if at[:2] in stopped and at[2] >= stopped[at[:2]] else set()
+        return len(behind)
 
     def shown_to_all(self, read: Row) -> bool:
         row = self.record(read)

@@ -487,6 +487,71 @@ def handed_to_one_of_another_group(s: Story) -> None:
     s.drain(0, 1, 2)
 
 
+@shows("invalid", skipped=1)
+def passed_over_between_two_of_a_group(s: Story) -> None:
+    """Neither has anything on both sides of it."""
+    s.run["groups"] = {"a": "g", "b": "g"}
+    acked(s, 5)
+    for offset in (0, 1):
+        s.read(offset, by="a")
+    for offset in (3, 4):
+        s.read(offset, by="b")
+    s.drain(0, 1, 2, 3, 4)
+
+
+@shows("invalid", skipped=3)
+def passed_over_whenever_it_changed_hands(s: Story) -> None:
+    s.run["groups"] = {"a": "g", "b": "g", "c": "g"}
+    acked(s, 8)
+    for offset, consumer in ((0, "a"), (2, "b"), (5, "c"), (6, "c")):
+        s.read(offset, by=consumer)
+    s.read(0, 7, by="c", partition=1)
+    s.produced[7].update(partition=1, offset=0)
+    s.read(0, 7, by="drain", partition=1)
+    s.drain(*range(7))
+    s.end(1, partition=1)
+
+
+@is_right
+def from_hand_to_hand(s: Story) -> None:
+    """Also with what was not committed when it changed hands, and is handed out again."""
+    s.run["groups"] = {"a": "g", "b": "g"}
+    acked(s, 6)
+    for offset, consumer in ((0, "a"), (1, "a"), (2, "b"), (3, "b"), (3, "a"), (4, "a")):
+        s.read(offset, by=consumer, session=int(offset > 2))
+    s.drain(*range(6))
+
+
+@is_right
+def aborted_between_two_of_a_group_that_read_committed(s: Story) -> None:
+    s.run["groups"] = {"a-rc": "g", "b-rc": "g"}
+    s.send(0, 0)
+    s.send(1, 1, transaction="x", transaction_outcome="aborted")
+    s.send(2, 2)
+    s.read(0, by="a-rc")
+    s.read(2, by="b-rc")
+    s.drain(0, 1, 2)
+
+
+@is_right
+def aborted_between_two_of_a_group_of_which_one_reads_committed(s: Story) -> None:
+    s.run["groups"] = {"a-rc": "g", "b": "g"}
+    s.send(0, 0)
+    s.send(1, 1, transaction="x", transaction_outcome="aborted")
+    s.send(2, 2)
+    s.read(0, by="a-rc")
+    s.read(2, by="b")
+    s.drain(0, 1, 2)
+
+
+@is_right
+def two_that_are_no_group_have_nothing_between_them(s: Story) -> None:
+    acked(s, 5)
+    for offset, consumer in ((0, "a"), (1, "a"), (3, "b"), (4, "b")):
+        s.read(offset, by=consumer)
+    s.drain(*range(5))
+
+
 @is_right
 def before_the_first_and_after_the_last_is_not_passed_over(s: Story) -> None:
     acked(s, 4)
@@ -534,6 +599,139 @@ def an_indeterminate_transaction_that_was_committed(s: Story) -> None:
     s.read(0, by="live-rc")
     s.read(2, by="live-rc")
     s.drain(0, 1, 2, by="drain-rc")
+
+
+# hidden, held_back
+
+
+@shows("invalid", hidden=2)
+def committed_and_not_shown(s: Story) -> None:
+    """In a transaction or in none, and one drain has both."""
+    for seq in range(4):
+        s.send(seq, seq, transaction="x", transaction_outcome="committed")
+    s.send(4, 5)
+    s.drain(0, 2, 3, by="drain-rc", end=6)
+    s.drain(0, 1, 2, 3, 5, end=6)
+    s.consumed[-1].update(seq=4, crc32=crc("p", 4))
+
+
+@shows("invalid", hidden=3)
+def a_drain_to_the_end_that_was_handed_nothing(s: Story) -> None:
+    for seq in range(3):
+        s.send(seq, seq, transaction="x", transaction_outcome="committed")
+    s.drain(0, 1, 2, end=4)
+    s.drain(by="drain-rc", end=4)
+
+
+@shows("invalid", hidden=1)
+def hidden_from_a_drain_that_noted_nothing(s: Story) -> None:
+    acked(s, 3)
+    s.drain(0, 1, 2)
+    s.read(0, by="drain-rc")
+    s.read(2, by="drain-rc")
+
+
+@shows("invalid", hidden=1)
+def two_drains_of_one_isolation_that_disagree(s: Story) -> None:
+    acked(s, 3)
+    s.drain(0, 1, 2, by="drain-a")
+    s.drain(0, 2, by="drain-b")
+
+
+@shows("invalid", hidden=1)
+def an_indeterminate_transaction_that_another_drain_says_was_committed(s: Story) -> None:
+    s.send(0, 0, transaction="x", transaction_outcome="indeterminate")
+    s.send(1, 2)
+    s.drain(0, by="drain-a-rc", end=3)
+    s.read(2, 1, by="drain-a-rc")
+    s.drain(by="drain-b-rc", end=3)
+    s.read(2, 1, by="drain-b-rc")
+
+
+@shows("unknown", held_back=1)
+def behind_an_open_transaction(s: Story) -> None:
+    """Nobody knows whether it will be shown when that has ended; it may never end."""
+    s.send(0, 0)
+    s.send(1, 1, transaction="x", transaction_outcome="indeterminate")
+    s.send(2, 2, transaction="y", transaction_outcome="committed")
+    s.drain(0, by="drain-rc", end=4, position=1)
+    s.drain(0, 1, 2, end=4)
+
+
+@shows("invalid", hidden=1, held_back=1)
+def hidden_before_and_held_back_behind(s: Story) -> None:
+    acked(s, 4)
+    s.drain(0, by="drain-rc", end=4, position=2)
+    s.drain(0, 1, 2, 3)
+
+
+@shows("unknown", held_back=1)
+def a_read_committed_drain_that_noted_nothing_and_stopped(s: Story) -> None:
+    acked(s, 3)
+    s.drain(0, 1, 2)
+    s.read(0, by="drain-rc")
+
+
+@is_right
+def what_is_aborted_in_doubt_or_a_marker_is_not_hidden(s: Story) -> None:
+    s.send(0, 0, transaction="x", transaction_outcome="aborted")
+    s.send(1, 2, transaction="y", transaction_outcome="indeterminate")
+    s.send(2, 4)
+    s.drain(by="drain-rc", end=5)
+    s.read(4, 2, by="drain-rc")
+    s.drain(0, end=5)
+    s.read(2, 1, by="drain")
+    s.read(4, 2, by="drain")
+
+
+@is_right
+def only_what_does_not_count_lies_behind_an_open_transaction(s: Story) -> None:
+    acked(s, 1)
+    s.send(1, 1, transaction="x", transaction_outcome="indeterminate")
+    s.send(2, 2)
+    s.produced[2].update(outcome="indeterminate", offset=None)
+    s.drain(0, by="drain-rc", end=3, position=1)
+    s.drain(0, 1, 2)
+
+
+@is_right
+def one_read_committed_drain_to_the_end_is_enough(s: Story) -> None:
+    acked(s, 3)
+    s.drain(0, by="drain-a-rc", end=3, position=1)
+    s.drain(0, 1, 2, by="drain-b-rc")
+
+
+@is_right
+def a_later_drain_found_more(s: Story) -> None:
+    acked(s, 3)
+    s.drain(0, 1, by="drain-a", end=2)
+    s.drain(0, 1, 2, by="drain-b")
+
+
+@is_right
+def deleted_between_two_drains(s: Story) -> None:
+    s.run["deleted_below"] = {"t": {"0": 1}}
+    acked(s, 3)
+    s.drain(0, 1, 2, by="drain-a")
+    s.drain(1, 2, by="drain-b-rc")
+
+
+@is_right
+def compacted_between_two_drains(s: Story) -> None:
+    s.run["compacted"] = ["t"]
+    s.send(0, 0, key="a")
+    s.send(1, 1, key="a")
+    s.drain(0, 1, by="drain-a")
+    s.drain(1, by="drain-b")
+
+
+@shows("invalid", hidden=1)
+def compaction_may_not_drop_the_last_of_a_key(s: Story) -> None:
+    s.run["compacted"] = ["t"]
+    s.send(0, 0, key="a")
+    s.send(1, 1, key="b")
+    s.drain(0, 1, by="drain-a")
+    s.drain(1, by="drain-b")
 
 
 # nonmonotonic_read, redelivered
