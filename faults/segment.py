@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import ClassVar
 
 from faults.base import Fault
 from harness.log_dir import LogDir
@@ -16,10 +17,13 @@ from harness.log_dir import LogDir
 # org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8 each).
 _ABORTED_BYTES = 34
 _ABORTED_PRODUCER_END = 10
+_ABORTED_FIRST_END = 18
 
 
 class _BitsFlipped(Fault):
-    """The lowest bit of some bytes of a file of a replica's first segment."""
+    """One bit, the lowest unless said otherwise, of some bytes of a file of a replica's first segment."""
+
+    bit: ClassVar[int] = 1
 
     def __init__(self, log_dir: LogDir, topic: str, partition: int, suffix: str) -> None:
         super().__init__(log_dir.broker)
@@ -47,7 +51,7 @@ class _BitsFlipped(Fault):
         self._was = content[first : self._at[-1] + 1]
         flipped = bytearray(self._was)
         for at in self._at:
-            flipped[at - first] ^= 1
+            flipped[at - first] ^= self.bit
         self._token = self.broker.undo_log.will("bytes", path=str(self._file), at=first, hexadecimal=self._was.hex())
         with self._file.open("r+b") as file:
             file.seek(first)
@@ -110,6 +114,23 @@ class AbortsMisattributed(_BitsFlipped):
         return range(_ABORTED_PRODUCER_END - 1, len(content), _ABORTED_BYTES)
 
 
+class AbortsBackdated(_BitsFlipped):
+    """Some entries of that index have their transaction begin 64 offsets earlier, in one that was committed.
+
+    A read_committed consumer drops what the producer wrote from there on, up to where it aborted.
+    """
+
+    name = "aborts_backdated"
+    bit = 64
+
+    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
+        super().__init__(log_dir, topic, partition, "txnindex")
+
+    def find(self, content: bytes) -> Sequence[int]:
+        """The last byte of the first offset, of each entry where the bit is set."""
+        return [at for at in range(_ABORTED_FIRST_END - 1, len(content), _ABORTED_BYTES) if content[at] & self.bit]
+
+
 class IndexByteFlipped(_BitsFlipped):
     """A bit of a file position in the offset index of a replica's first segment: it points 16 MiB away, behind the end.
 
@@ -132,7 +153,7 @@ class IndexByteFlipped(_BitsFlipped):
         """Whether the byte still is what the injection made of it."""
         with contextlib.suppress(FileNotFoundError), self._file.open("rb") as file:
             file.seek(self._at[0])
-            return file.read(1) == bytes([self._was[0] ^ 1])
+            return file.read(1) == bytes([self._was[0] ^ self.bit])
         return False
 
     def mend(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
 from faults.file_system import PowerCut
-from faults.segment import AbortsMisattributed, ByteFlipped
+from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from faults.targets import leader_of
 from harness.case import Case
 from harness.cluster import Cluster
@@ -128,6 +128,23 @@ def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: 
         pair.await_progress(after=now(), records=300)  # one of five transactions, of 50 records each, is aborted
     leader = leader_of(orders[0])
     with injected(AbortsMisattributed(orders[0].log_dir_on(leader), "orders", 0)):
+        if not mended:
+            check_delivery(workload)
+    if mended:
+        check_delivery(workload)
+
+
+@scenario("control/backdated-aborts", kip=112, plan="control: hidden", floors=NO_FAULT)
+@pytest.mark.parametrize("mended", [False, True], ids=["hidden", "green"])
+def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool) -> None:
+    """The leader's index has aborted transactions begin too early: who asks for committed records is not shown all."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    with workload.running(orders, transactional=Transactions()) as pair:
+        pair.await_progress(
+            after=now(), records=1500
+        )  # about one of two aborted transactions begins at a fitting offset
+    leader = leader_of(orders[0])
+    with injected(AbortsBackdated(orders[0].log_dir_on(leader), "orders", 0)):
         if not mended:
             check_delivery(workload)
     if mended:

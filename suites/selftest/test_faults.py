@@ -15,7 +15,7 @@ import pytest
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
-from faults.segment import AbortsMisattributed
+from faults.segment import AbortsBackdated, AbortsMisattributed
 from harness.broker_user import broker_user
 from harness.errors import FaultNotProven
 from harness.journal import Journal
@@ -110,6 +110,17 @@ def test_aborts_are_laid_to_another_producer_and_given_back(log_dir: LogDir, ent
     with injected(AbortsMisattributed(log_dir, "t", 0)):
         told = list(ABORTED.iter_unpack(index.read_bytes()))
         assert told == [(0, 6, n * 10, n * 10 + 5, n * 10) for n in range(entries)]
+    assert index.read_bytes() == before
+
+
+def test_aborts_begin_earlier_and_are_given_back(log_dir: LogDir) -> None:
+    folder = log_dir.replica_dir("t", 0)
+    folder.mkdir()
+    index = folder / f"{0:020d}.txnindex"
+    before = b"".join(ABORTED.pack(0, 7, first, first + 50, first) for first in (51, 102, 459, 561))
+    index.write_bytes(before)
+    with injected(AbortsBackdated(log_dir, "t", 0)):
+        assert [first for _, _, first, _, _ in ABORTED.iter_unpack(index.read_bytes())] == [51, 38, 395, 561]
     assert index.read_bytes() == before
 
 
