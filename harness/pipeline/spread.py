@@ -72,9 +72,11 @@ def spread_over(spark: SparkSession) -> Spread:
 def cores(spark: SparkSession) -> int:
     """How many tasks can really work at once: of a cluster all its slots; of this machine not more than it has cores.
 
-    A local session has more slots, for tasks that wait (:mod:`harness.pipeline.session`).
+    A local session has more slots, for tasks that wait (:mod:`harness.pipeline.session`). A cluster's are known when
+    its executors have come, and a job waits for most of them (``spark.scheduler.minRegisteredResourcesRatio``).
     """
     context = spark.sparkContext
     if (context.master or "local").startswith("local"):
         return max(1, min(os.cpu_count() or 1, context.defaultParallelism))
+    context.parallelize([0], 1).count()
     return max(1, context.defaultParallelism)

@@ -24,7 +24,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from harness.checkers.judge import judge
+from harness.bench.histories import PLANTS, Load, generate
+from harness.checkers.judge import AT_ONCE, judge
 from harness.undo import MARK
 from harness.waiting import await_until
 
@@ -172,6 +173,7 @@ def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, 
         ("deleted-records", "lost"),
         ("flipped-byte", "corrupted"),
         ("misattributed-aborts", "aborted_read"),
+        ("backdated-aborts", "hidden"),
         ("power-cut-everywhere", "lost"),
     ],
 )
@@ -287,44 +289,82 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     assert list(open_folder.iterdir()) == []
 
 
-@pytest.fixture
-def spark_master(tmp_path: Path) -> Iterator[str]:
-    """A real standalone Spark: a master and a worker, as processes, on loopback."""
-    home = Path(pyspark.__file__).parent
-    environment = os.environ | {
-        "SPARK_HOME": str(home),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_WORKER_DIR": str(tmp_path),
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    logs = {name: (tmp_path / f"{name}.log") for name in ("master", "worker")}
+WORKERS = ("worker-1", "worker-2")
 
-    def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        role = f"org.apache.spark.deploy.{name}.{name.capitalize()}"
+
+@pytest.fixture(scope="module")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    """A real standalone Spark: a master and two workers, as processes, on loopback; its URL, and its folder, with a
+    folder for each worker.
+    """
+    home, folder = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("spark")
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> None:
+        role = f"org.apache.spark.deploy.{name.partition('-')[0]}.{name.partition('-')[0].capitalize()}"
         argv = [str(home / "bin" / "spark-class"), role, "--host", "127.0.0.1", "--webui-port", "0", *arguments]
-        with logs[name].open("wb") as log:
-            return subprocess.Popen(argv, env=environment, stdout=log, stderr=log)
+        environment = os.environ | {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_WORKER_DIR": str(folder / name),
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        with (folder / f"{name}.log").open("wb") as log:
+            processes.append(subprocess.Popen(argv, env=environment, stdout=log, stderr=log))
 
     def logged(name: str, pattern: str) -> str:
         found = await_until(
-            lambda: re.search(pattern, logs[name].read_text()), timeout_s=60, what=f"{pattern} in {name}.log"
+            lambda: re.search(pattern, (folder / f"{name}.log").read_text()),
+            timeout_s=60,
+            what=f"{pattern} in {name}.log",
         )
         assert found is not None
         return found[0]
 
-    master = start("master", "--port", "0")
-    url = logged("master", r"spark://127\.0\.0\.1:\d+")
-    worker = start("worker", "--cores", "8", "--memory", "2g", url)
-    logged("worker", "Successfully registered with master")
-    yield url
-    for process in (worker, master):
-        process.terminate()
-        process.wait(30)
+    try:
+        start("master", "--port", "0")
+        url = logged("master", r"spark://127\.0\.0\.1:\d+")
+        for worker in WORKERS:
+            start(worker, "--cores", "4", "--memory", "2g", url)
+        for worker in WORKERS:
+            logged(worker, "Successfully registered with master")
+        yield url, folder
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+            process.wait(30)
 
 
-def test_the_pair_runs_on_a_standalone_spark(tmp_path: Path, spark_master: str) -> None:
-    code, result = run(tmp_path, "kip-112/leader-at-runtime[kraft-chmod_000]", f"--spark-master={spark_master}")
+def test_the_pair_runs_on_a_standalone_spark(tmp_path: Path, standalone: tuple[str, Path]) -> None:
+    code, result = run(tmp_path, "kip-112/leader-at-runtime[kraft-chmod_000]", f"--spark-master={standalone[0]}")
     assert (code, result["totals"]["valid"]) == (0, 1), result
+
+
+def test_a_large_history_has_the_same_verdict_on_a_standalone_spark(
+    tmp_path: Path, standalone: tuple[str, Path]
+) -> None:
+    """By windows, with one of each kind at its far end; both workers have had their part in it."""
+    master, folder = standalone
+    run_dir = tmp_path / "run"
+    planted = set(PLANTS) - {"undrained"}  # behind the end of a drain, at which others are planted
+    rows = generate(run_dir, Load(records=2_000_000, transaction_of=100, planted=planted))
+    assert rows > AT_ONCE
+
+    def checked(*options: str) -> str:
+        argv = [str(JBOD), "check", str(run_dir), *options]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 1, done.stdout + done.stderr
+        return (run_dir / "verdict.json").read_text()
+
+    def tasks(worker: str) -> int:
+        return sum(path.read_text().count("Running task") for path in folder.glob(f"{worker}/app-*/*/stderr"))
+
+    before = {worker: tasks(worker) for worker in WORKERS}
+    here, there = checked(), checked(f"--spark-master={master}")
+    assert there == here
+    assert planted <= {anomaly["kind"] for anomaly in json.loads(here)["anomalies"]}
+    for worker in WORKERS:
+        assert tasks(worker) - before[worker] >= 4, "a task for each of its cores, in the first job alone"
 
 
 def test_a_broker_that_dies_at_start_is_told_with_its_last_log_lines(open_folder: Path) -> None:
