@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
@@ -21,8 +22,8 @@ from harness.checkers.ordering import check_ordering
 from harness.checkers.places import check_places
 from harness.checkers.reads import check_reads
 from harness.checkers.rest import Sizes, find_rest
-from harness.checkers.rows import ACKED, FAILED, INDETERMINATE, Rows, encode
-from harness.checkers.settings import RunSettings, read_settings
+from harness.checkers.rows import ACKED, FAILED, INDETERMINATE, NONE, Rows, encode
+from harness.checkers.settings import RunSettings, read_settings, refuse_unpromised
 from harness.checkers.transactions import check_transactions
 from harness.checkers.verdict import (
     KINDS,
@@ -36,7 +37,7 @@ from harness.checkers.verdict import (
 )
 from harness.errors import HistoryError, JbodError
 from harness.pipeline.history import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
-from harness.pipeline.reserved import unrecorded
+from harness.pipeline.reserved import promised
 from harness.pipeline.spread import Spread, cores, spread_over
 from harness.whole import write_whole
 
@@ -59,18 +60,18 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
     A judge that fails answers `unknown` with the reason, never `valid`.
 
     :raises HistoryError: run.json or the history is missing, cut off, of other columns, or has rows that no history
-        has (a null or a word that the column doesn't allow, a record sent twice, a transaction of two outcomes)
+        has (a null or a word that the column doesn't allow, a record sent twice, a read told twice, a transaction of
+        two outcomes)
     """
-    settings = read_settings(run_dir)
+    settings = replace(read_settings(run_dir), promised=promised(run_dir))
     run_dir = run_dir.absolute()
     stored = {name: pieces(run_dir, name) for name in _WITH_ROWS}
     rows = {name: sum(piece.rows for piece in of_table) for name, of_table in stored.items()}
     try:
         if sum(rows.values()) > AT_ONCE:
-            verdict = judge_large(run_dir, stored, settings, spread_over(spark), cores(spark), SIZES)
-        else:
-            [verdict] = spread_over(spark)(lambda where: _judged(where, settings), [run_dir])
-        return _if_whole(verdict, unrecorded(run_dir, rows["produced"]))
+            return judge_large(run_dir, stored, settings, spread_over(spark), cores(spark), SIZES)
+        [verdict] = spread_over(spark)(lambda where: _judged(where, settings), [run_dir])
+        return verdict
     except HistoryError as error:
         raise error if str(run_dir) in str(error) else HistoryError(f"{run_dir}: {error}") from error
     except JbodError as error:
@@ -84,14 +85,6 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
 def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
     """Write verdict.json into `run_dir`, whole or not at all, and return its path."""
     return write_whole(run_dir / VERDICT_FILE, verdict.text())
-
-
-def _if_whole(verdict: Verdict, missing: int) -> Verdict:
-    """The verdict, unless rows are missing that the history says it had: then it is unknown at best."""
-    if not missing:
-        return verdict
-    anomaly = Anomaly(kind="unrecorded", count=missing, leads_to="unknown")
-    return conclude(verdict.run_id, verdict.counts, [*verdict.anomalies, anomaly])
 
 
 def _judged(run_dir: Path, settings: RunSettings) -> Verdict:
@@ -122,7 +115,7 @@ def judge_large(
     """
     drained = load_table(run_dir, "drained") if table_dir(run_dir, "drained").exists() else None
     rest = find_rest(stored, drained, settings, spread, lots, sizes)
-    return judge_tables(rest.produced, rest.consumed, rest.drained, settings, rest.counts)
+    return judge_tables(rest.produced, rest.consumed, rest.drained, settings, (rest.counts, rest.unrecorded))
 
 
 def _counts(rows: Rows) -> Counts:
@@ -138,22 +131,34 @@ def _counts(rows: Rows) -> Counts:
     )
 
 
+def _unrecorded(rows: Rows, settings: RunSettings) -> int:
+    """How many records were promised a row in ``produced`` and have none."""
+    sent, number = rows.sent, {name: pid for pid, name in enumerate(rows.producers)}
+    refuse_unpromised((rows.producers[pid] for pid in np.unique(sent.pid)), settings)
+    return sum(
+        below - int(((sent.pid == number.get(name, NONE)) & (sent.seq >= 0) & (sent.seq < below)).sum())
+        for name, below in settings.promised.items()
+    )
+
+
 def judge_tables(
     produced: pa.Table,
     consumed: pa.Table,
     drained: pa.Table | None,
     settings: RunSettings,
-    known_counts: Counts | None = None,
+    known: tuple[Counts, int] | None = None,
 ) -> Verdict:
     """The verdict on a history that is in memory; columns as the contract has them, times and errors left out or not.
 
-    :param known_counts: of the whole history, where the tables are only what is left to judge of it
+    :param known: of the whole history, where the tables are only what is left to judge of it: the counts, and how many
+        records were promised a row in ``produced`` and have none
     :raises HistoryError: a row that no history has, as :func:`judge`
     """
     rows = encode(produced, consumed, drained, settings)
     del produced, consumed, drained  # Of a large history, a good part of the memory.
     delivery = Delivery(rows=rows)
-    counts = replace(known_counts or _counts(rows), indeterminate_present=delivery.indeterminate_present)
+    counts, unrecorded = known or (_counts(rows), _unrecorded(rows, settings))
+    counts = replace(counts, indeterminate_present=delivery.indeterminate_present)
     found: dict[str, list[Findings]] = {}
     for findings in _checks(delivery):
         found.setdefault(findings.kind, []).append(findings)
@@ -166,6 +171,8 @@ def judge_tables(
         )
         for kind, of_kind in found.items()
     ]
+    if unrecorded:
+        anomalies.append(Anomaly(kind="unrecorded", count=unrecorded, leads_to="unknown"))
     if counts.acked == 0:
         anomalies.append(Anomaly(kind="no_load", count=0, leads_to="unknown"))
     return conclude(settings.run_id, counts, anomalies)

@@ -12,6 +12,7 @@ Corners that the contract leaves open, and how they are judged here:
 * A consumer that read with both isolations is asked only for what read_committed shows. A phantom belongs to no
   transaction, so everybody should see it. A record of an indeterminate transaction that only read_uncommitted drains
   have need not have been shown to a read_committed consumer; a read_uncommitted one is shown all that is in the log.
+* A record whose row in ``produced`` has gone (its producer had promised one) is no phantom, and may have been aborted.
 * Another consumer of the group is another live one: a drain reads everything on its own account, in no group.
 * What lies between what one of a group was handed and what the next one was, and was handed to nobody of it, is put
   down to the one that has what lies next above it: it went on there. If one of the group reads read_committed, what
@@ -88,8 +89,8 @@ def _identities(rows: Rows) -> Ints:
 
 def _phantoms(rows: Rows) -> Flags:
     sent, reads, log = rows.sent, rows.reads, rows.log
-    result: Flags = rows.record == NONE
-    ours = np.flatnonzero(~result)
+    result: Flags = (rows.record == NONE) & ~rows.unrecorded
+    ours = np.flatnonzero(rows.record != NONE)
     of = rows.record[ours]
     other_topic = log.tid[sent.tp[of]] != log.tid[reads.tp[ours]]
     other_partition = (sent.off[of] == NONE) & log.known[sent.tp[of]] & (sent.tp[of] != reads.tp[ours])
@@ -130,10 +131,10 @@ def _to_all(delivery: Delivery) -> Flags:
     """Which reads are of what read_committed shows too."""
     rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
     if not len(sent):
-        return np.ones(len(reads), np.bool_)
+        return ~rows.unrecorded
     txo = np.where(rows.record == NONE, NONE, sent.txo[rows.record])
     committed = delivery.any_read(reads.drain & reads.rc)[rows.record]
-    result: Flags = (txo != ABORTED) & ((txo != IN_DOUBT) | committed)
+    result: Flags = (txo != ABORTED) & ((txo != IN_DOUBT) | committed) & ~rows.unrecorded
     return result
 
 

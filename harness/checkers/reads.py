@@ -3,7 +3,8 @@
 Kinds: nonmonotonic_read (of live consumers and drains), redelivered (of live consumers; noted, not held against Kafka).
 
 The order within a session is that of `position`; rows of one position (which a history should not have) are taken in
-the order of their offsets. A consumer that appears in both roles is two consumers.
+the order of their offsets. A consumer that appears in both roles is two consumers. One event is one row: a row that is
+there twice, or a part that was copied, is no history, and not two reads.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import numpy as np
 
 from harness.checkers.findings import Findings, read_findings
 from harness.checkers.rows import Rows, joint_key
+from harness.errors import HistoryError
 
 
 def check_reads(rows: Rows) -> Iterator[Findings]:
-    """Findings of this family."""
+    """Findings of this family.
+
+    :raises HistoryError: a row is there twice
+    """
     reads = rows.reads
     if not len(reads):
         return
@@ -25,6 +30,15 @@ def check_reads(rows: Rows) -> Iterator[Findings]:
     in_session = joint_key(stay, reads.session)
     order = np.lexsort((reads.off, reads.position, in_session))
     same = in_session[order][1:] == in_session[order][:-1]
+    twice = same & (reads.position[order][1:] == reads.position[order][:-1])
+    twice &= reads.off[order][1:] == reads.off[order][:-1]
+    if twice.any():
+        row = order[1:][twice][0]
+        where = rows.partitions[int(reads.tp[row])]
+        raise HistoryError(
+            f"history/consumed has two rows for one read {int(twice.sum())} times, e.g. of "
+            f"{rows.consumers[int(reads.cid[row])].name} at {where.topic}-{where.partition}@{reads.off[row]}"
+        )
     back = order[1:][same & (reads.off[order][1:] <= reads.off[order][:-1])]
     if len(back):
         yield read_findings(rows, "nonmonotonic_read", back)

@@ -49,7 +49,7 @@ from harness.checkers.screen import (
     transactions_merged,
 )
 from harness.checkers.seqs import Seqs
-from harness.checkers.settings import RunSettings
+from harness.checkers.settings import RunSettings, refuse_unpromised
 from harness.checkers.survey import NOWHERE, Handed, survey_drains
 from harness.checkers.verdict import Counts
 from harness.checkers.windows import Windows
@@ -93,6 +93,8 @@ class Rest:
     """With a row for each partition, and for each one that a drain was handed records of: how far it got, no end."""
     counts: Counts
     """Of the whole history, but for indeterminate_present, which the rest says."""
+    unrecorded: int
+    """Of the whole history: records that were promised a row, and have none."""
     windows: int
     left: int
     """How many windows there are, and how many of them in the rest."""
@@ -147,7 +149,7 @@ class _Search:
 
     def find(self, drained: pa.Table | None) -> Rest:
         summaries = self._summaries()
-        self._refuse(summaries)
+        unrecorded = self._refuse(summaries)
         windows = Windows(summaries, self.settings)
         placeless = {chunk: rows for summary in summaries for chunk, rows in summary.placeless.items()}
         acked, failed, indeterminate = np.sum([summary.outcomes for summary in summaries], axis=0).tolist()
@@ -172,7 +174,9 @@ class _Search:
         self._order(windows, said)
         self._bring(windows, brought)
         left = int(windows.rest.sum())
-        return Rest(**self.tables, drained=said, counts=counts, windows=len(windows.rest), left=left)
+        return Rest(
+            **self.tables, drained=said, counts=counts, unrecorded=unrecorded, windows=len(windows.rest), left=left
+        )
 
     def _summaries(self) -> list[Summary]:
         secret = secrets.token_bytes(32)
@@ -189,8 +193,11 @@ class _Search:
 
         return self.spread(summary, _shares(range(len(chunks)), chunks, self.lots) or [[]])
 
-    def _refuse(self, summaries: Sequence[Summary]) -> None:
-        """What the judge of small histories refuses in several rows, in its words."""
+    def _refuse(self, summaries: Sequence[Summary]) -> int:
+        """What the judge of small histories refuses in several rows, in its words.
+
+        :returns: how many records were promised a row, and have none
+        """
         seqs, transactions = Seqs(), Pile(NO_TRANSACTIONS, transactions_merged)
         for summary in summaries:
             seqs.update(summary.seqs)
@@ -198,8 +205,10 @@ class _Search:
         seqs.refuse_twice()
         every = transactions.merged()
         suspects = every["name"][np.bitwise_count(every["outcomes"]) > 1]
+        refuse_unpromised(seqs.senders(), self.settings)
+        unrecorded = sum(below - seqs.below(name, below) for name, below in self.settings.promised.items())
         if not len(suspects):
-            return
+            return unrecorded
         chunks, sizes = self.chunks, self.sizes
         produced = [number for number, chunk in enumerate(chunks) if chunk.table == "produced"]
 
@@ -217,6 +226,7 @@ class _Search:
         times = Counter(name for name, _ in pairs)
         if two := sorted(name for name in times if times[name] > 1):
             raise HistoryError(f"history/produced has {len(two)} transactions of two outcomes, e.g. {two[0]}")
+        return unrecorded
 
     def _bring(self, windows: Windows, brought: Ints, placeless: dict[int, int] | None = None) -> None:
         """Read the rows of all windows of the rest that are not `brought`; the first time, those without a place too.

@@ -132,6 +132,15 @@ class Rows:
     """With the drains that were handed nothing."""
     reached: Reached
     transactions: Sequence[str]
+    promised: Ints
+    """By producer, below which seq each of its records has a row, or had; 0 where nobody promised."""
+
+    @cached_property
+    def unrecorded(self) -> Flags:
+        """The reads of records whose row is missing: they were sent, and nobody knows more."""
+        found: Flags = self.reads.named & (self.record == NONE) & (self.reads.seq >= 0)
+        found[found] &= self.reads.seq[found] < self.promised[self.reads.pid[found]]
+        return found
 
     @cached_property
     def log(self) -> Log:
@@ -274,6 +283,7 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
         consumers=consumers,
         reached=Reached(**dict(zip(("cid", "tp", "past"), np.array(reached, np.int64).reshape(-1, 3).T, strict=True))),
         transactions=transactions,
+        promised=np.array([settings.promised.get(name, 0) for name in producers], np.int64),
     )
 
 
@@ -283,6 +293,10 @@ def drained_rows(table: pa.Table) -> list[Drained]:
     :raises HistoryError: a null, or an isolation that there isn't
     """
     refuse_nulls(table, "drained", tuple(table.column_names))
+    for column in ("partition", "end_offset", "position"):
+        # Kafka's clients say "not known" by -1 and -1001.
+        if pc.any(pc.less(table[column], 0)).as_py():
+            raise HistoryError(f"history/drained: {column} is below zero, e.g. {pc.min(table[column]).as_py()}")
     committed = as_words(table, "drained", "isolation", ISOLATIONS) == 1
     return [
         Drained(**row, read_committed=bool(read_committed))

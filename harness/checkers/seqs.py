@@ -46,6 +46,21 @@ class Seqs:
         for name, bits in other._pages.items():
             self._add_page(name, bits)
 
+    def senders(self) -> set[str]:
+        """All producers that have a row."""
+        return {name for name, _ in self._pages}
+
+    def below(self, name: str, seq: int) -> int:
+        """How many of a producer's records with a lower seq than this one have a row."""
+        whole, bits = seq >> _BITS, seq & ((1 << _BITS) - 1)
+        count = sum(
+            int(np.bitwise_count(page).sum())
+            for (producer, number), page in self._pages.items()
+            if producer == name and 0 <= number < whole
+        )
+        last = self._pages.get((name, whole))
+        return count + (0 if last is None else int(np.unpackbits(last)[:bits].sum()))
+
     def refuse_twice(self) -> None:
         """:raises HistoryError: a record has two rows; in the words of :attr:`harness.checkers.rows.Rows.record`"""
         if self._twice:

@@ -7,7 +7,7 @@ of the wrong form is refused and not guessed at, because each of them turns find
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,19 @@ class RunSettings:
     deleted_below: Mapping[tuple[str, int], int] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
+    promised: Mapping[str, int] = field(default_factory=dict)
+    """Not from run.json: by producer, below which seq it has a row for each record
+    (:func:`harness.pipeline.reserved.promised`).
+    """
+
+
+def refuse_unpromised(senders: Iterable[str], settings: RunSettings) -> None:
+    """:raises HistoryError: one of those who sent has promised nothing, though others have: its promise has gone"""
+    if settings.promised:
+        for name in sorted(set(senders) - set(settings.promised)):
+            raise HistoryError(
+                f"history/reserved/{name}.json is missing: nobody can tell whether {name}'s rows are all there"
+            )
 
 
 def read_settings(run_dir: Path) -> RunSettings:

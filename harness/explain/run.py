@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.case import read_run_json
+from harness.checkers.settings import read_settings
 from harness.distribution import Distribution
 from harness.errors import HarnessError, UsageError
 from harness.explain.records import gather, worst_records
@@ -43,7 +44,7 @@ def explain_record(run_dir: Path, name: Name, distribution: Callable[[], Distrib
 def read_verdict(run_dir: Path) -> Mapping[str, object]:
     """verdict.json.
 
-    :raises HarnessError: it is missing or cut off
+    :raises HarnessError: it is missing, cut off, or of another run
     """
     path = run_dir / "verdict.json"
     try:
@@ -53,6 +54,9 @@ def read_verdict(run_dir: Path) -> Mapping[str, object]:
         raise HarnessError(f"{path} is missing: jbod check {run_dir} judges the run") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise HarnessError(f"{path} can't be read: {error!r}; jbod check {run_dir} judges the run again") from error
+    own = read_settings(run_dir).run_id
+    if verdict.get("run_id", own) != own:
+        raise HarnessError(f"{path} is of the run {verdict['run_id']}, not of {own}; jbod check {run_dir} judges it")
     return verdict  # type: ignore[no-any-return]
 
 

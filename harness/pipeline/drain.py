@@ -38,7 +38,7 @@ from pyspark.sql import functions as F
 
 from harness.errors import AwaitTimeout, PipelineError
 from harness.pipeline.consumer import CONSUMER_CONFIG, Isolation
-from harness.pipeline.history import CONSUMED, DRAINED, HistoryWriter, table_dir
+from harness.pipeline.history import CONSUMED, DRAINED, HistoryWriter, part_name, table_dir
 from harness.pipeline.record import header_pattern
 from harness.pipeline.tasks import last_line
 from harness.waiting import await_until
@@ -228,5 +228,5 @@ def _move(hidden: Path, run_dir: Path, consumer: str) -> int:
     count = 0
     for number, part in enumerate(sorted(hidden.glob("part-*.parquet"))):
         count += pq.read_metadata(part).num_rows
-        part.rename(target / f"{consumer}-{number:06d}.parquet")
+        part.rename(target / part_name(consumer, number))
     return count

@@ -7,7 +7,9 @@ Spark's workers can write parts side by side without a lock, and `jbod check` ca
 Parts are the unit of trust. A part appears under its name only when it is whole (written to a name that starts with
 a dot, then renamed), so a reader never meets half a part of a writer that is still at work, and a part without a
 readable footer is a cut-off history and not an empty one. For the same reason a table's folder without any part is
-an error: a table without rows has a part without rows (:meth:`HistoryWriter.write` an empty table).
+an error: a table without rows has a part without rows (:meth:`HistoryWriter.write` an empty table). A writer numbers
+its parts without a gap, so one that has gone from between others is missed. Pages have checksums, because a bit that
+flips in a stored value would be told as Kafka's doing.
 
 Histories of other tools are welcome: names must be right, types need only hold the same values (integers of any
 width, whole floating-point numbers, timestamps of any unit); what can't be cast without loss is refused.
@@ -15,6 +17,7 @@ width, whole floating-point numbers, timestamps of any unit); what can't be cast
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,6 +96,14 @@ def table_dir(run_dir: Path, table: TableName) -> Path:
     return run_dir / "history" / table
 
 
+_NUMBERED = re.compile(r"(.+)-(\d{6})\.parquet")
+
+
+def part_name(stem: str, number: int) -> str:
+    """What a part is called."""
+    return f"{stem}-{number:06d}.parquet"
+
+
 class HistoryWriter:
     """Appends parts to one table of a run's history; made for use inside Spark's worker processes.
 
@@ -122,8 +133,8 @@ class HistoryWriter:
         self._dir.mkdir(parents=True, exist_ok=True)
         hidden = self._dir / f".{self._stem}-{uuid.uuid4().hex}.tmp"
         try:
-            pq.write_table(table, hidden, compression="zstd", row_group_size=1 << 20)
-            while (part := self._dir / f"{self._stem}-{self._part:06d}.parquet").exists():
+            pq.write_table(table, hidden, compression="zstd", row_group_size=1 << 20, write_page_checksum=True)
+            while (part := self._dir / part_name(self._stem, self._part)).exists():
                 self._part += 1
             hidden.rename(part)
             self._part += 1
@@ -181,7 +192,7 @@ def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = 
         _look_at(part, schema)
         words = [field.name for field in wanted if pa.types.is_string(field.type)]
         try:
-            with pq.ParquetFile(part, read_dictionary=words) as file:
+            with pq.ParquetFile(part, read_dictionary=words, page_checksum_verification=True) as file:
                 stored = file.read([field.name for field in wanted])
             tables.append(pa.table([_conform(stored[field.name], field) for field in wanted], [f.name for f in wanted]))
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -224,7 +235,9 @@ def load_batches(
         groups = [piece.row_group for piece in of_part]
         try:
             # Buffered, or all columns of a row group would be in memory, however large its writer made it.
-            with pq.ParquetFile(part, read_dictionary=words, buffer_size=1 << 20) as file:
+            with pq.ParquetFile(
+                part, read_dictionary=words, buffer_size=1 << 20, page_checksum_verification=True
+            ) as file:
                 for batch in file.iter_batches(batch_rows, groups, list(columns), use_threads=False):
                     stored = pa.Table.from_batches([batch])
                     waiting.append(
@@ -276,7 +289,13 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
     for path in names:
         if not path.is_file():
             raise HistoryError(f"{path} is no file; a history's tables hold nothing but Parquet files")
-        yield path
+    numbers: dict[str, set[int]] = {}
+    for found in filter(None, (_NUMBERED.fullmatch(path.name) for path in names)):
+        numbers.setdefault(found[1], set()).add(int(found[2]))
+    for stem, of_stem in numbers.items():
+        if gone := set(range(max(of_stem))) - of_stem:
+            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: there are later parts of its writer's")
+    yield from names
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,15 +84,15 @@ def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str,
     return added
 
 
-def unrecorded(run_dir: Path, rows: int) -> int:
-    """How many records were sent and have none of the ``rows`` of ``produced``: parts that were there have gone since.
+def promised(run_dir: Path) -> dict[str, int]:
+    """By producer, below which number each of its records has its row in ``produced``, or had: a part has gone since.
 
-    0 also where nobody can tell: a history of another tool's, or one that is yet to be settled.
+    Empty where nobody can tell: a history of another tool's, or one that is yet to be settled.
+
+    :raises HistoryError: a reservation is cut off
     """
-    reservations = [_read(path) for path in (run_dir / "history" / "reserved").glob("*.json")]
-    if not reservations or not all(each.settled for each in reservations):
-        return 0
-    return max(0, sum(each.below for each in reservations) - rows)
+    reservations = [_read(path) for path in sorted((run_dir / "history" / "reserved").glob("*.json"))]
+    return {each.producer: each.below for each in reservations} if all(each.settled for each in reservations) else {}
 
 
 def _read(path: Path) -> Reservation:

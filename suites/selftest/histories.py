@@ -97,6 +97,12 @@ class Story:
         return judge_tables(*self.tables(), read_settings(scratch))
 
 
+def without_twins(rows: list[Row]) -> list[Row]:
+    """Rows of ``consumed``, but for those that say of a read what another one says: no history has such."""
+    names = ("consumer", "role", "topic", "partition", "session", "position", "offset")
+    return list({tuple(row[name] for name in names): row for row in reversed(rows)}.values())[::-1]
+
+
 def crc(producer: str, seq: int) -> int:
     return zlib.crc32(f"{producer} {seq}".encode())
 

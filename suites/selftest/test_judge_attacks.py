@@ -1,0 +1,335 @@
+"""What a stranger tries on the judge: histories that look right and aren't, or look wrong and aren't Kafka's doing.
+
+Each has to come out as it is: never valid where something is missing, and never Kafka's fault where a file is. At once
+and by windows.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import harness.checkers.judge as judge_module
+from harness.checkers.judge import judge, write_verdict
+from harness.checkers.rest import Sizes
+from harness.checkers.verdict import Verdict
+from harness.errors import HarnessError, HistoryError
+from harness.explain.run import read_verdict
+from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter, TableName, table_dir
+from harness.pipeline.reserved import Reservation
+from suites.selftest.histories import Story
+
+COUNT = 60
+
+
+def story_of(count: int = COUNT) -> Story:
+    story = Story(run={"run_id": "a run"})
+    for seq in range(count):
+        story.send(seq, seq)
+        story.read(seq)
+    story.drain(*range(count))
+    return story
+
+
+@pytest.fixture(params=["at once", "by windows"])
+def judged(
+    request: pytest.FixtureRequest, judge_spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Path], Verdict]:
+    if request.param == "by windows":
+        monkeypatch.setattr(judge_module, "AT_ONCE", 0)
+        monkeypatch.setattr(judge_module, "SIZES", Sizes(window=10, batch_rows=7, chunk_rows=20))
+    return lambda run_dir: judge(judge_spark, run_dir)
+
+
+def in_parts(story: Story, run_dir: Path, rows: int = 20) -> Path:
+    """A run folder in which each producer and consumer has parts of so many rows."""
+    whole = Story(drained=story.drained, run=story.run).write(run_dir)
+    tables: tuple[tuple[TableName, str, pa.Schema, list[dict[str, Any]]], ...] = (
+        ("produced", "producer", PRODUCED, story.produced),
+        ("consumed", "consumer", CONSUMED, story.consumed),
+    )
+    for table, who, schema, of_table in tables:
+        for name in sorted({row[who] for row in of_table}):
+            writer = HistoryWriter(run_dir, table, name)
+            own = [row for row in of_table if row[who] == name]
+            for start in range(0, len(own), rows):
+                writer.write(pa.Table.from_pylist(own[start : start + rows], schema))
+    return whole
+
+
+def promise(run_dir: Path, below: int = COUNT, producer: str = "p") -> None:
+    Reservation(
+        producer=producer, run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, below=below, settled=True
+    ).write(run_dir)
+
+
+def kinds(verdict: Verdict) -> dict[str, int]:
+    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}
+
+
+Judged = Callable[[Path], Verdict]
+
+
+def test_untouched_it_is_valid(judged: Judged, tmp_path: Path) -> None:
+    """Else none of the others says anything."""
+    promise(in_parts(story_of(), tmp_path))
+    assert (judged(tmp_path).verdict, kinds(judged(tmp_path))) == ("valid", {})
+
+
+def test_clocks_that_lie(judged: Judged, tmp_path: Path) -> None:
+    """Read before it was sent, sent after the end, a clock that runs backwards: no kind rests on a clock."""
+    story, dice = story_of(), random.Random(1)
+    for rows, columns in ((story.produced, ("sent_at", "ended_at")), (story.consumed, ("read_at",))):
+        for row in rows:
+            row.update(
+                (name, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=dice.randint(0, 99999))) for name in columns
+            )
+    assert kinds(judged(in_parts(story, tmp_path))) == {}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_path: Path) -> None:
+    """Of any table; else what a consumer was handed then would be skipped, hidden or lost, and Kafka's doing."""
+    in_parts(story_of(), tmp_path)
+    for table in ("consumed/drain", "consumed/live", "produced/p"):
+        run_dir = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{table.replace('/', '-')}"))
+        part = run_dir / "history" / f"{table}-{number:06d}.parquet"
+        part.unlink()
+        with pytest.raises(HistoryError, match=rf"{part.name} has gone: there are later parts"):
+            judged(run_dir)
+
+
+def test_the_last_part_of_what_was_sent_has_gone(judged: Judged, tmp_path: Path) -> None:
+    """What readers have of it was promised: sent, and not recorded. No phantom, and none hidden."""
+    story = story_of()
+    story.run["groups"] = {}
+    story.drain(*range(40), by="drain-rc", end=COUNT, position=COUNT)
+    for row in story.produced[40:]:
+        row.update(transaction="x", transaction_outcome="aborted")
+    promise(in_parts(story, tmp_path))
+    assert kinds(judged(tmp_path)) == {}
+    (tmp_path / "history/produced/p-000002.parquet").unlink()
+    verdict = judged(tmp_path)
+    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": 20})
+    promise(tmp_path, below=50)
+    assert kinds(judged(tmp_path)) == {"phantom": 10, "hidden": 10, "unrecorded": 10}
+
+
+def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_path: Path) -> None:
+    """A row too many of one, and one too few of the other."""
+    story = story_of()
+    for seq in range(5):
+        story.send(seq, COUNT + seq, producer="q", crc32=1)
+        story.read(COUNT + seq, seq, by="drain", producer="q", crc32=1)
+    del story.produced[50]
+    story.consumed = [row for row in story.consumed if (row["producer"], row["seq"]) != ("p", 50)]
+    in_parts(story, tmp_path)
+    promise(tmp_path)
+    promise(tmp_path, below=4, producer="q")
+    verdict = judged(tmp_path)
+    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": 1})
+
+
+@pytest.mark.parametrize("table", ["produced/p", "consumed/live", "consumed/drain"])
+def test_a_part_that_is_there_twice(judged: Judged, table: str, tmp_path: Path) -> None:
+    """The copy says nothing new: no history, and nobody was handed anything again."""
+    in_parts(story_of(), tmp_path)
+    part = tmp_path / "history" / f"{table}-000001.parquet"
+    shutil.copy(part, part.with_name(f"{part.stem} (copy).parquet"))
+    with pytest.raises(HistoryError, match=r"two rows for one (record|read) 20 times"):
+        judged(tmp_path)
+
+
+def test_a_part_of_another_run(judged: Judged, tmp_path: Path) -> None:
+    in_parts(story_of(), tmp_path / "run")
+    other = in_parts(story_of(), tmp_path / "other")
+    shutil.copy(other / "history/produced/p-000002.parquet", tmp_path / "run/history/produced/p2-000000.parquet")
+    with pytest.raises(HistoryError, match=r"two rows for one record 20 times"):
+        judged(tmp_path / "run")
+
+
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+@pytest.mark.parametrize("table", ["produced/p", "consumed/drain"])
+def test_a_bit_that_flips_in_a_stored_value(judged: Judged, table: str, compression: str, tmp_path: Path) -> None:
+    """A corrupted part is no corrupted record."""
+    in_parts(story_of(), tmp_path, rows=COUNT)
+    part = tmp_path / "history" / f"{table}-000000.parquet"
+    pq.write_table(pq.read_table(part), part, compression=compression, use_dictionary=False, write_page_checksum=True)
+    column = pq.read_metadata(part).row_group(0).column(CONSUMED.get_field_index("crc32") if "consumed" in table else 8)
+    assert column.path_in_schema == "crc32"
+    data = bytearray(part.read_bytes())
+    data[column.data_page_offset + column.total_compressed_size - 3] ^= 4
+    part.write_bytes(data)
+    with pytest.raises(HistoryError, match=rf"{part.name} is damaged"):
+        judged(tmp_path)
+
+
+def test_what_the_harness_writes_has_checksums(tmp_path: Path) -> None:
+    """A flip at any byte of a column's pages is found, or changes nothing."""
+    story = story_of()
+    part = HistoryWriter(tmp_path, "consumed", "c").write(pa.Table.from_pylist(story.consumed, CONSUMED))
+    right, data = pq.read_table(part), part.read_bytes()
+    column = pq.read_metadata(part).row_group(0).column(CONSUMED.get_field_index("crc32"))
+    start = column.dictionary_page_offset or column.data_page_offset
+    for at in range(start, start + column.total_compressed_size):
+        part.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        try:
+            found = pq.read_table(part, page_checksum_verification=True)
+        except (pa.ArrowException, OSError):
+            continue
+        assert found.equals(right), f"byte {at}"
+
+
+def test_a_part_that_is_cut_off(judged: Judged, tmp_path: Path) -> None:
+    in_parts(story_of(), tmp_path)
+    part = tmp_path / "history/consumed/drain-000002.parquet"
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(HistoryError, match=r"drain-000002.parquet .* is cut off"):
+        judged(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("drained", "verdict", "found"),
+    [
+        (None, "unknown", {"undrained": COUNT}),
+        ([], "unknown", {"undrained": COUNT}),
+        ([{"end_offset": COUNT, "position": 0}], "unknown", {"undrained": COUNT}),
+        ([{"end_offset": 0, "position": 0}], "invalid", {"lost": COUNT, "vanished": COUNT}),
+        ([{"end_offset": COUNT, "position": COUNT, "topic": "u"}], "unknown", {"undrained": COUNT}),
+        ([{"end_offset": COUNT, "position": COUNT, "partition": 1}], "unknown", {"undrained": COUNT}),
+    ],
+    ids=["no table", "no row", "not begun", "an empty log", "of another topic", "of another partition"],
+)
+def test_drains_that_were_handed_nothing(
+    judged: Judged, drained: list[dict[str, Any]] | None, verdict: str, found: dict[str, int], tmp_path: Path
+) -> None:
+    story = story_of()
+    story.consumed = [row for row in story.consumed if row["role"] == "live"]
+    row = {"consumer": "drain", "isolation": "read_uncommitted", "topic": "t", "partition": 0}
+    story.drained = None if drained is None else [row | each for each in drained]
+    said = judged(in_parts(story, tmp_path))
+    assert (said.verdict, kinds(said)) == (verdict, found)
+
+
+@pytest.mark.parametrize("column", ["partition", "end_offset", "position"])
+def test_a_drain_that_did_not_know_where(judged: Judged, column: str, tmp_path: Path) -> None:
+    """-1 and -1001 are clients' words for "not known"; -1 of -1 would be the end."""
+    story = story_of()
+    assert story.drained is not None
+    story.drained.append(story.drained[0] | {"end_offset": -1, "position": -1} | {column: -1001})
+    with pytest.raises(HistoryError, match=r"history/drained: \w+ is below zero, e.g. -1"):
+        judged(in_parts(story, tmp_path))
+
+
+def test_two_drains_that_disagree(judged: Judged, tmp_path: Path) -> None:
+    """On what lies in the middle, and on where the log ends: what the longer one has is there."""
+    story = story_of()
+    story.drain(*(offset for offset in range(50) if offset != 33), by="drain-2")
+    verdict = judged(in_parts(story, tmp_path))
+    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"hidden": 1})
+
+
+def test_a_topic_that_was_made_again(judged: Judged, tmp_path: Path) -> None:
+    """Its offsets begin anew: what was acked before is gone, and nobody said that it would be."""
+    story = Story(run={"run_id": "a run"})
+    for seq in range(COUNT):
+        story.send(seq, seq)
+        story.send(COUNT + seq, seq)
+        story.read(seq, COUNT + seq, by="drain")
+    story.end(COUNT)
+    verdict = judged(in_parts(story, tmp_path))
+    assert verdict.verdict == "invalid"
+    assert kinds(verdict)["lost"] == kinds(verdict)["conflicting_offset"] == COUNT
+
+
+@pytest.mark.parametrize(
+    ("to", "session", "found"),
+    [
+        (0, 0, {"nonmonotonic_read": 1}),
+        (0, 1, {"redelivered": 40}),
+        (50, 0, {"skipped": 10}),
+        (50, 1, {"skipped": 10}),
+    ],
+)
+def test_offsets_that_were_reset(judged: Judged, to: int, session: int, found: dict[str, int], tmp_path: Path) -> None:
+    """To the first record or to a later one, in silence or by a new session."""
+    story = story_of()
+    story.consumed = [row for row in story.consumed if row["role"] == "drain" or row["offset"] < 40]
+    for offset in range(to, COUNT):
+        story.read(offset, session=session)
+    assert kinds(judged(in_parts(story, tmp_path))) == found
+
+
+def test_a_record_that_was_sent_by_nobody(judged: Judged, tmp_path: Path) -> None:
+    """Nothing in produced, a lot in consumed; and nobody promised anything."""
+    story = story_of()
+    story.produced = []
+    verdict = judged(in_parts(story, tmp_path))
+    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"phantom": COUNT, "no_load": 0})
+
+
+def test_nothing_is_left_of_what_was_sent_but_the_promise(judged: Judged, tmp_path: Path) -> None:
+    story = story_of()
+    story.produced = []
+    promise(in_parts(story, tmp_path))
+    verdict = judged(tmp_path)
+    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": COUNT, "no_load": 0})
+
+
+def test_a_promise_that_has_gone(judged: Judged, tmp_path: Path) -> None:
+    """Of one of several producers: whether its rows are all there, nobody can tell."""
+    story = story_of()
+    story.send(0, COUNT, producer="q", crc32=1)
+    story.read(COUNT, 0, by="drain", producer="q", crc32=1)
+    promise(in_parts(story, tmp_path))
+    with pytest.raises(HistoryError, match=r"history/reserved/q.json is missing"):
+        judged(tmp_path)
+
+
+def test_a_verdict_of_another_run(judge_spark: SparkSession, tmp_path: Path) -> None:
+    """Judging doesn't look at it; who explains a verdict does not take it for this run's."""
+    story = story_of()
+    run_dir = story.write(tmp_path / "run")
+    story.run["run_id"] = "another run"
+    other = story.write(tmp_path / "other")
+    write_verdict(other, judge(judge_spark, other))
+    shutil.copy(other / "verdict.json", run_dir / "verdict.json")
+    with pytest.raises(HarnessError, match=r"verdict.json is of the run another run, not of a run"):
+        read_verdict(run_dir)
+    write_verdict(run_dir, judge(judge_spark, run_dir))
+    assert read_verdict(run_dir)["run_id"] == "a run"
+
+
+def test_settings_that_excuse_all(judged: Judged, tmp_path: Path) -> None:
+    """What the scenario says that it deleted may be missing, and a drain that was shown nothing proves nothing else."""
+    story = story_of()
+    story.run["deleted_below"] = {"t": {"0": 40}}
+    story.consumed = [row for row in story.consumed if row["role"] == "live" or row["offset"] >= 50]
+    verdict = judged(in_parts(story, tmp_path))
+    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"lost": 10, "vanished": 10})
+
+
+def test_a_group_that_is_none(judged: Judged, tmp_path: Path) -> None:
+    """A drain is of no group: that it has a record doesn't mean that somebody was handed it."""
+    story = story_of()
+    story.run["groups"] = {"live": "g", "drain": "g"}
+    story.consumed.remove(next(row for row in story.consumed if row["role"] == "live" and row["offset"] == 30))
+    assert kinds(judged(in_parts(story, tmp_path))) == {"skipped": 1}
+
+
+def test_hidden_parts_and_notes_change_nothing(judged: Judged, tmp_path: Path) -> None:
+    in_parts(story_of(), tmp_path)
+    (table_dir(tmp_path, "produced") / "_SUCCESS").write_text("")
+    (table_dir(tmp_path, "consumed") / ".drain-000003.parquet.tmp").write_text("half")
+    (tmp_path / "notes.json").write_text(json.dumps({"verdict": "valid"}))
+    assert kinds(judged(tmp_path)) == {}
