@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import signal
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 from harness import class_data, timeouts
 from harness.broker import Broker
 from harness.broker_user import broker_user
 from harness.distribution import Distribution
-from harness.errors import AwaitTimeout, JbodError, PromiseBroken
+from harness.errors import AwaitTimeout, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.metadata import ClusterState
 from harness.nodes.base import Node, NodeSpec
@@ -156,9 +158,21 @@ class Cluster:
         self.journal.write("cluster.ready", bootstrap=self.bootstrap)
         self._watcher.start()
 
-    def check_nodes(self) -> None:
-        """:raises NodeDied: a node ended that nobody had ended."""
-        for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
+    def check_nodes(self, *, promised: bool = False) -> None:
+        """See that no node ended that nobody had ended.
+
+        :param promised: Kafka promises that its brokers go on; SIGKILL is the kernel's, out of memory, all the same
+        :raises NodeDied: one did
+        :raises PromiseBroken: a broker did, against its promise
+        """
+        for broker in self.brokers:
+            try:
+                broker.node.check_alive()
+            except NodeDied as error:
+                if not promised or broker.node.exit_code() == -signal.SIGKILL:
+                    raise
+                raise PromiseBroken(f"{broker} should go on, wounded or not: {error}") from error
+        for node in self.quorum_nodes:
             node.check_alive()
 
     def stop(self) -> None:
@@ -299,7 +313,8 @@ class Cluster:
     def await_healthy(self, timeout_s: float = timeouts.RECOVERY_S, failure: type[JbodError] = AwaitTimeout) -> None:
         """Wait until there are no :meth:`ailments`.
 
-        :param failure: what a time-out means: after healing a fault, that Kafka does not recover
+        :param failure: what a time-out means, and a broker that ends by itself: after healing a fault, that Kafka does
+            not recover
         """
         await_until(
             self.ailments,
@@ -307,7 +322,7 @@ class Cluster:
             timeout_s=timeout_s,
             what="a healthy cluster",
             retry_on=(NoAnswer,),
-            watch=self.check_nodes,
+            watch=partial(self.check_nodes, promised=failure is PromiseBroken),
             failure=failure,
         )
         self.journal.write("cluster.healthy")

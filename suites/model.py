@@ -18,14 +18,14 @@ state"):
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, NodeDied, PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.log_dir import LogDir
 from harness.metadata import PartitionState
 from harness.topic import Partition, Topic
@@ -163,22 +163,12 @@ class World:
             timeout_s=timeout_s,
             what="the cluster to be as the KIP promises",
             retry_on=(NoAnswer,),
-            watch=self._check_brokers,
+            watch=partial(self._cluster.check_nodes, promised=True),
             failure=PromiseBroken,
         )
         self._cluster.journal.write(
             "state.validated", expected={f"{t}-{p}": str(e) for (t, p), e in self._partitions.items()}
         )
-
-    def _check_brokers(self) -> None:
-        for broker in self._cluster.brokers:
-            try:
-                broker.node.check_alive()
-            except NodeDied as error:
-                if broker.node.exit_code() == -signal.SIGKILL:
-                    raise
-                raise PromiseBroken(f"{broker} should go on, wounded or not: {error}") from error
-        self._cluster.check_nodes()
 
     def disagreements(self) -> list[str]:
         """Every difference between the model and a source, now."""
