@@ -26,7 +26,7 @@ from harness.metadata import ClusterState, LogDirState, PartitionState, ReplicaI
 from harness.wire import Connection
 
 _EARLIEST, _LATEST = -2, -1
-_TOPIC, _SET = 2, 0  # a config resource's type; a config operation
+_TOPIC, _BROKER, _SET = 2, 4, 0  # two config resources' types; a config operation
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -218,25 +218,33 @@ class Admin:
 
         :raises Refused: with Kafka's error
         """
+        self._set_configs(_TOPIC, topic, configs)
+
+    def set_broker_configs(self, broker: int, configs: Mapping[str, str]) -> None:
+        """Set some of a broker's dynamic configs (KIP-226); any broker may be asked.
+
+        :raises Refused: with Kafka's error
+        """
+        self._set_configs(_BROKER, str(broker), configs)
+
+    def _set_configs(self, resource_type: int, name: str, configs: Mapping[str, str]) -> None:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource
         answer = self._connection.ask(
             IncrementalAlterConfigsRequest(
                 resources=[
                     resource(
-                        resource_type=_TOPIC,
-                        resource_name=topic,
+                        resource_type=resource_type,
+                        resource_name=name,
                         configs=[
-                            resource.AlterableConfig(name=name, config_operation=_SET, value=value)
-                            for name, value in configs.items()
+                            resource.AlterableConfig(name=key, config_operation=_SET, value=value)
+                            for key, value in configs.items()
                         ],
                     )
                 ],
                 validate_only=False,
             )
         )
-        _raise_first(
-            f"set {', '.join(configs)} of {topic}", ((r.error_code, r.error_message) for r in answer.responses)
-        )
+        _raise_first(f"set {', '.join(configs)} of {name}", ((r.error_code, r.error_message) for r in answer.responses))
 
     def alter_replica_log_dir(self, topic: str, partition: int, log_dir: str) -> None:
         """Move this broker's replica into ``log_dir`` (KIP-113).

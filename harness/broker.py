@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -11,12 +12,12 @@ from harness import timeouts
 from harness.admin import Admin
 from harness.journal import Journal, now
 from harness.log_dir import LogDir
-from harness.metadata import ClusterState, LogDirState
+from harness.metadata import ClusterState, LogDirState, ReplicaInDir
 from harness.nodes.base import Node
 from harness.ports import HOST
 from harness.undo import UndoLog
 from harness.volume import Volume
-from harness.waiting import let_pass
+from harness.waiting import await_until, let_pass
 from harness.wire import Connection
 
 
@@ -79,6 +80,19 @@ class Broker:
         self.log_dirs = log_dirs
         self.node.configure({"log.dirs": ",".join(str(log_dir.path) for log_dir in log_dirs)})
 
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Set some of its dynamic configs, and wait until it logs that it has heard of them (it acts on them next)."""
+        since = now()
+        self.admin.set_broker_configs(self.id, configs)
+        await_until(
+            lambda: [name for name in configs if self.log.first(re.escape(name), since=since) is None],
+            lambda unheard: not unheard,
+            timeout_s=timeouts.REQUEST_S,
+            what=f"{self} to log its new configs",
+            watch=self.node.check_alive,
+        )
+        self.journal.write("broker.configured", broker=self.id, configs=dict(configs))
+
     @property
     def is_alive(self) -> bool:
         """Whether its process runs."""
@@ -94,12 +108,23 @@ class Broker:
         """Its log dirs as it describes them."""
         return self.admin.describe_log_dirs()
 
+    def find_replica(
+        self, topic: str, partition: int, *, is_future: bool = False
+    ) -> tuple[LogDir, ReplicaInDir] | None:
+        """Its replica and the log dir that holds it, as it says; None for none.
+
+        :param is_future: not the replica that serves, but the copy of it that is on its way into another log dir
+        """
+        for state in self.describe_log_dirs():
+            for replica in state.replicas:
+                if (replica.topic, replica.partition, replica.is_future) == (topic, partition, is_future):
+                    return next(log_dir for log_dir in self.log_dirs if str(log_dir.path) == state.path), replica
+        return None
+
     def log_dir_of(self, topic: str, partition: int) -> LogDir | None:
         """Which of its log dirs holds the (current) replica, as it says; None for none."""
-        for state in self.describe_log_dirs():
-            if any(r.topic == topic and r.partition == partition and not r.is_future for r in state.replicas):
-                return next(log_dir for log_dir in self.log_dirs if str(log_dir.path) == state.path)
-        return None
+        found = self.find_replica(topic, partition)
+        return found and found[0]
 
     def __str__(self) -> str:
         return f"broker {self.id}"

@@ -27,7 +27,7 @@ from harness.versions import Tool
 TOOL_S = 60.0
 """A JVM starts (1 s on idle cores), asks, and asks again for a replica that isn't there yet: 10 s."""
 
-_DONE = (" is completed.", " completed successfully.")
+_DONE = (" is completed.", " is complete.", " completed successfully.")  # the second before 3.4
 
 
 @dataclass(frozen=True, kw_only=True)

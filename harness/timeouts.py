@@ -33,3 +33,6 @@ RECOVERY_S = 60.0
 
 PROGRESS_S = 60.0
 """Clients get through again after a fault: at most a few of their own request time-outs."""
+
+CLEANING_S = 20.0
+"""What is dirty is compacted; the cleaner looks each ``log.cleaner.backoff.ms``, 15 s unless a case says less."""

@@ -55,6 +55,14 @@ class Partition:
             raise AwaitTimeout(f"{broker} names no log dir for {self}")
         return log_dir
 
+    def move_to(self, log_dir: LogDir) -> None:
+        """Begin to move its replica on the log dir's broker into this log dir (KIP-113), or call such a move off.
+
+        Asked for the log dir that the replica is in, the broker gives up a move that is under way.
+        """
+        log_dir.broker.admin.alter_replica_log_dir(self.topic, self.index, str(log_dir.path))
+        log_dir.broker.journal.write("replica.move", partition=str(self), to=str(log_dir))
+
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
 

@@ -18,10 +18,11 @@ from faults.segment import IndexByteFlipped
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.log_dir import LogDir
-from harness.topic import Topic
+from harness.topic import Partition, Topic
 from harness.waiting import await_until
+from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 
 
@@ -82,18 +83,19 @@ def check_one_copy(topic: Topic) -> None:
                 raise PromiseBroken(f"{broker} has {partition} twice, in {' and '.join(found)}")
 
 
-def check_no_remains(cluster: Cluster, topics: Collection[str]) -> None:
+def check_no_remains(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.RECOVERY_S) -> None:
     """On every broker that runs, each log dir holds whole replicas of these topics only, and no replica lies twice.
 
     What a finished move leaves, a folder ``….<uuid>-delete``, goes after ``log.segment.delete.delay.ms``; a move that
-    ended in any way leaves no ``….<uuid>-future`` (``LocalLog.logFutureDirName``), and nobody a ``-stray``.
+    ended in any way leaves no ``….<uuid>-future`` (``LocalLog.logFutureDirName``), and nobody a ``-stray``. A segment
+    that is no longer needed, ``….deleted``, goes after ``file.delete.delay.ms``.
 
     :raises PromiseBroken: something else is there
     """
     await_until(
         lambda: _remains(cluster, topics),
         lambda found: not found,
-        timeout_s=timeouts.RECOVERY_S,
+        timeout_s=timeout_s,
         what="no remains of replicas to be in any log dir",
         failure=PromiseBroken,
     )
@@ -110,9 +112,35 @@ def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
                     if folder.name in seen:
                         found.append(f"{folder.name} is on {broker} twice")
                     seen.add(folder.name)
+                    found += [f"{file.name} in {folder.name} in {log_dir}" for file in folder.glob("*.deleted")]
                 elif any(folder.name.startswith(f"{topic}-") for topic in topics):
                     found.append(f"{folder.name} in {log_dir}")
     return found
+
+
+def check_cleaned(partition: Partition, below: int, failure: type[JbodError] = PromiseBroken) -> None:
+    """On every replica the cleaner has taken what is outdated: no log has more bytes than are left by then.
+
+    :param failure: what it means if one has
+    """
+
+    def dirty() -> list[str]:
+        found = []
+        for broker in (partition.leader(), *partition.followers()):
+            replica = broker.find_replica(partition.topic, partition.index)
+            size = None if replica is None else replica[1].size
+            if size is None or size > below:
+                found.append(f"{broker} has {size} bytes of it")
+        return found
+
+    await_until(
+        dirty,
+        lambda found: not found,
+        timeout_s=timeouts.CLEANING_S,
+        what=f"every log of {partition} to be cleaned to at most {below} bytes",
+        retry_on=(NoAnswer,),
+        failure=failure,
+    )
 
 
 def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:

@@ -19,9 +19,10 @@ from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
 from harness.reassign import Placement, execute, verify
 from harness.tools import tool_command
-from harness.topic import Topic
+from harness.topic import Partition, Topic
 from harness.versions import Tool
 from harness.waiting import await_until
+from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_no_remains, check_noticed
 from suites.model import World
@@ -95,11 +96,82 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
     broker.journal.write("disk.formatted", broker=broker.id, said=done.stdout.strip()[-300:])
 
 
-def write_as_a_stranger(topic: Topic, count: int) -> None:
-    """Records that no producer of the run sent: whoever is handed one of them later was handed what should be gone."""
-    client = Producer({"bootstrap.servers": topic.cluster.bootstrap, "acks": "all"})
+MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
+# A broker setting for cases that hold moves: a move is throttled after its first fetch, which may take 1 MB by default.
+SMALL_FETCHES = {"replica.fetch.max.bytes": "16384"}
+
+
+@contextmanager
+def moves_held(broker: Broker) -> Iterator[None]:
+    """Moves between the broker's log dirs stand still inside the block, by KIP-113's throttle, after one fetch each."""
+    broker.configure({MOVE_THROTTLE: "1"})
+    yield
+    broker.configure({MOVE_THROTTLE: str(1 << 40)})
+
+
+def begin_move(partition: Partition, log_dir: LogDir) -> None:
+    """Begin to move a replica into another log dir of its broker, and see that the move is under way.
+
+    :raises Inconclusive: it is not, or it is already done
+    """
+    partition.move_to(log_dir)
+    check_under_way(partition, log_dir)
+
+
+def check_under_way(partition: Partition, log_dir: LogDir) -> None:
+    """The move into the log dir has begun and has not come to its end, so that what happens now happens amid it.
+
+    :raises Inconclusive: it is not so
+    """
+
+    def lag() -> int | None:
+        future = log_dir.broker.find_replica(partition.topic, partition.index, is_future=True)
+        return future[1].offset_lag if future is not None and future[0] == log_dir else None
+
+    records = await_until(
+        lag,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the move of {partition} into {log_dir} to be under way",
+        retry_on=(NoAnswer,),
+        failure=Inconclusive,
+    )
+    log_dir.broker.journal.write("move.under_way", partition=str(partition), to=str(log_dir), lag=records)
+
+
+def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeouts.MOVE_S) -> None:
+    """The replica is in this log dir, and no copy of it is on its way into any of the broker's (KIP-113).
+
+    :raises PromiseBroken: it doesn't get there
+    """
+    broker = log_dir.broker
+
+    def missing() -> str | None:
+        here, coming = (broker.find_replica(partition.topic, partition.index, is_future=f) for f in (False, True))
+        if coming is not None:
+            return f"its copy in {coming[0]} is {coming[1].offset_lag} records behind"
+        return None if here is not None and here[0] == log_dir else f"it is in {here and here[0]}"
+
+    await_until(
+        missing,
+        lambda what: what is None,
+        timeout_s=timeout_s,
+        what=f"{partition} to be in {log_dir}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
+
+
+def write_as_a_stranger(topic: Topic, count: int, *, size: int = 0, keys: int | None = None) -> None:
+    """Records that no producer of the run sent: whoever is handed one of them later was handed what should be gone.
+
+    :param size: bytes of each value, at least
+    :param keys: how many different keys they have in turn; None: no keys
+    """
+    client = Producer({"bootstrap.servers": topic.cluster.bootstrap, "acks": "all", "batch.size": 16384})
     for number in range(count):
-        client.produce(topic.name, f"stranger {number}".encode(), partition=number % len(topic))
+        value, key = f"stranger {number}".ljust(size), None if keys is None else str(number % keys)
+        client.produce(topic.name, value, key, partition=number % len(topic))
     left = client.flush(timeouts.PROGRESS_S)
     if left:
         raise Inconclusive(f"{left} of {count} records could not be written to {topic}")
