@@ -41,6 +41,8 @@ class CaseId:
     mode: str
     seed: int
     nodeid: str
+    issue: str | None = None
+    """The bug of Kafka that the scenario was written for, such as ``KAFKA-16709``."""
 
 
 @dataclass(kw_only=True)
@@ -65,6 +67,7 @@ class CaseResult:
             "id": self.case.id,
             "kip": self.case.kip,
             "plan": self.case.plan,
+            "issue": self.case.issue,
             "mode": self.case.mode,
             "kafka": self.kafka,
             "backend": self.backend,
@@ -82,7 +85,7 @@ class CaseResult:
     def from_json(cls, entry: Mapping[str, Any], *, nodeid: str, seed: int) -> CaseResult:
         """What :meth:`to_json` made of a result, as a result again."""
         fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
-        case = {name: entry[name] for name in ("id", "kip", "plan", "mode")}
+        case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}
         return cls(
             case=CaseId(**case, nodeid=nodeid, seed=seed),
             run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
@@ -132,6 +135,7 @@ class Case:
             "case": id.id,
             "kip": id.kip,
             "plan": id.plan,
+            "issue": id.issue,
             "mode": id.mode,
             "seed": id.seed,
             "nodeid": id.nodeid,

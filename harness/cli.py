@@ -221,6 +221,7 @@ def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
                 "id": marker.kwargs["id"],
                 "kip": marker.kwargs["kip"],
                 "plan": marker.kwargs["plan"],
+                "issue": marker.kwargs["issue"],
                 "claim": (item.function.__doc__ or "").strip().splitlines()[0],
                 "modes": [],
                 "kafka": [],

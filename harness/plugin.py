@@ -155,6 +155,20 @@ def case_id(item: pytest.Item) -> str:
     return str(marker.kwargs["id"]) + (name[name.index("[") :] if "[" in name else "")
 
 
+def _identity(item: pytest.Item, run: Run) -> CaseId:
+    marker = item.get_closest_marker("scenario")
+    assert marker is not None
+    return CaseId(
+        id=case_id(item),
+        kip=marker.kwargs["kip"],
+        plan=marker.kwargs["plan"],
+        issue=marker.kwargs["issue"],
+        mode=str(mode_of(item)),
+        seed=run.seed,
+        nodeid=item.nodeid,
+    )
+
+
 def mode_of(item: pytest.Item) -> Mode:
     """The metadata mode of a scenario's case."""
     assert isinstance(item, pytest.Function)
@@ -239,16 +253,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
 def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
     """The running case: its folder and journal. Ended in ``pytest_runtest_makereport``, when all is known."""
     run = run_of(request.config)
-    marker = request.node.get_closest_marker("scenario")
-    id = CaseId(
-        id=case_id(request.node),
-        kip=marker.kwargs["kip"],
-        plan=marker.kwargs["plan"],
-        mode=str(mode),
-        seed=run.seed,
-        nodeid=request.node.nodeid,
-    )
-    case = Case.begin(id, run.runs_dir, [Path(run.argv[0]).name, *run.argv[1:]])
+    case = Case.begin(_identity(request.node, run), run.runs_dir, [Path(run.argv[0]).name, *run.argv[1:]])
     request.node.stash[_CASE] = run.running = case
     return case
 
@@ -338,16 +343,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
     if case is not None:
         case.end(verdict, reason, faults)
     return CaseResult(
-        case=case.id
-        if case
-        else CaseId(
-            id=case_id(item),
-            kip=marker.kwargs["kip"],
-            plan=marker.kwargs["plan"],
-            mode=str(mode),
-            seed=run.seed,
-            nodeid=item.nodeid,
-        ),
+        case=case.id if case else _identity(item, run),
         kafka=str(run.builds.version(mode)),
         backend="process",
         verdict=verdict,

@@ -20,6 +20,7 @@ def scenario(
     judged: bool = True,
     floors: Floors = DEFAULT_FLOORS,
     needs: tuple[str, ...] = (),
+    issue: str | None = None,
     **spec: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a test as the scenario ``id``; its docstring's first line is its claim.
@@ -31,10 +32,11 @@ def scenario(
     :param judged: it must end with a verdict of the judge; a scenario without a workload says False
     :param floors: the least that must have happened for the case to show anything
     :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
+    :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
     :param spec: fields of :class:`harness.spec.ClusterSpec` other than the mode
     """
     return pytest.mark.scenario(
-        id=id, kip=kip, plan=plan, modes=modes, judged=judged, floors=floors, needs=needs, spec=spec
+        id=id, kip=kip, plan=plan, modes=modes, judged=judged, floors=floors, needs=needs, issue=issue, spec=spec
     )
 
 

@@ -86,6 +86,12 @@ def test_list_as_json_names_every_case_of_the_plan() -> None:
     assert sum(len(scenario["cases"]) for scenario in scenarios) == 18
 
 
+def test_every_known_bug_has_its_issue() -> None:
+    done = jbod("list", "known-bugs", "--json")
+    assert done.returncode == 0
+    assert all(row["issue"].startswith("KAFKA-") for row in json.loads(done.stdout)["scenarios"])
+
+
 def test_plain_pytest_knows_the_same_options(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "suites/kip_112", "--mode", "zk", "--collect-only", "-q"],

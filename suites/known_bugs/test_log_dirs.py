@@ -1,0 +1,64 @@
+"""Bugs of Kafka with failed log dirs (KIP-112), one scenario each: what must hold on every build.
+
+Here are those that the suite of KIP-112 itself doesn't show; the README has the table of what was seen.
+"""
+
+from __future__ import annotations
+
+from faults.base import injected
+from faults.broker import BrokerKilled
+from faults.file_system import NoInodes
+from faults.log_dir import Chmod000
+from faults.targets import leader_of
+from harness.cluster import Cluster
+from harness.reassign import Placement
+from harness.timeouts import RECOVERY_S
+from suites.checks import check_noticed
+from suites.model import World
+from suites.scenario import scenario
+from suites.steps import failed, reassign
+
+
+@scenario(
+    "known-bugs/reassigned-to-wounded",
+    kip=112,
+    plan="7. Partition reassignment: onto a broker with a failed log directory",
+    issue="KAFKA-10314",
+    judged=False,
+)
+def test_reassigned_to_wounded(cluster: Cluster) -> None:
+    """A partition is reassigned to a broker with a failed log dir: it is made on the good one and joins the ISR."""
+    orders = cluster.create_topic("orders", replicas=2)
+    everywhere = cluster.create_topic("everywhere", replicas=3)
+    holders = [leader_of(orders[0]), *orders[0].followers()]
+    [wounded] = cluster.others(*holders)
+    world = World(cluster, orders, everywhere)
+    with failed(world, Chmod000(everywhere[0].log_dir_on(wounded))):
+        reassign(cluster, world, Placement(partition=orders[0], on=(*holders, wounded)), timeout_s=RECOVERY_S / 2)
+
+
+@scenario(
+    "known-bugs/full-at-start",
+    kip=112,
+    plan="3. Broker bootstraps with bad log directories: one has no inodes left",
+    issue="KAFKA-13773",
+    judged=False,
+    volumes="ext4",
+    needs=NoInodes.needs,
+)
+def test_full_at_start(cluster: Cluster) -> None:
+    """A killed broker comes back to a disk without inodes: it starts, and goes on without that log dir."""
+    orders = cluster.create_topic("orders", replicas=3)
+    world = World(cluster, orders)
+    # Without a record in the leader's epoch, loading the log writes its leader-epoch-checkpoint anew.
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with injected(BrokerKilled(victim)):
+        world.broker_gone(victim)
+        world.check()
+        with injected(NoInodes(log_dir)) as fault:
+            victim.start()
+            world.log_dir_failed(log_dir)
+            world.broker_back(victim)
+            world.check(RECOVERY_S / 2)
+            check_noticed(fault)

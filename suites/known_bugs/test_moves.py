@@ -1,0 +1,131 @@
+"""Bugs of Kafka in moving replicas between log dirs (KIP-113), one scenario each: what must hold on every build.
+
+Each is red on builds that have its bug and green on those that haven't; the README has the table of what was seen. A
+move is held up by its throttle until the thing has happened that the bug waits for, so that none of them is a race.
+"""
+
+from __future__ import annotations
+
+from faults.base import injected
+from faults.broker import BrokerStopped
+from faults.targets import follower_of, leader_of, other_dir
+from harness.cluster import Cluster
+from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.journal import now
+from harness.topic import Topic
+from suites.checks import check_cleaned, check_no_remains
+from suites.model import World
+from suites.scenario import scenario
+from suites.steps import SMALL_FETCHES, await_moved, begin_move, check_under_way, moves_held, write_as_a_stranger
+
+SEGMENT = 1 << 20  # the least that Kafka 4 allows
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(SEGMENT),
+    "min.cleanable.dirty.ratio": "0.01",
+}
+AT_WORK = SMALL_FETCHES | {"log.cleaner.backoff.ms": "200"}
+
+# A replica that was moved away is deleted after log.segment.delete.delay.ms, but not in a broker's first 30 s, which
+# can be set from 3.8 on.
+DELETED_SOON = {"log.segment.delete.delay.ms": "3000", "log.initial.task.delay.ms": "1000"}
+DELETED_S = 40.0
+MOVED_S = 20.0  # four megabytes at most, on a cluster with nothing else to do
+
+
+def outdate(topic: Topic, failure: type[JbodError] = PromiseBroken) -> None:
+    """Write four segments of ten keys over and over, of which the cleaner leaves little more than the active one."""
+    write_as_a_stranger(topic, 4000, size=1000, keys=10)
+    check_cleaned(topic[0], below=2 * SEGMENT, failure=failure)
+
+
+def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
+    """A replica is on its way into another log dir when its partition's leader changes: it gets there all the same."""
+    world = World(cluster, topic)
+    leader, mover = leader_of(topic[0]), follower_of(topic[0])
+    there = other_dir(topic[0].log_dir_on(mover))
+    with moves_held(mover):
+        begin_move(topic[0], there)
+        with injected(BrokerStopped(leader)):
+            world.broker_gone(leader)
+            world.check()
+        check_under_way(topic[0], there)
+    await_moved(topic[0], there, timeout_s=MOVED_S)
+    cluster.await_healthy(failure=PromiseBroken)
+
+
+@scenario(
+    "known-bugs/new-leader-amid-move",
+    kip=113,
+    plan="a leader changes while a replica is moved: the move goes on",
+    issue="KAFKA-9654",
+    judged=False,
+    overrides=SMALL_FETCHES,
+)
+def test_new_leader_amid_move(cluster: Cluster) -> None:
+    """A replica is on its way into another log dir when its leader changes: it gets there."""
+    orders = cluster.create_topic("orders", replicas=3)
+    write_as_a_stranger(orders, 1000, size=1000)
+    move_amid_new_leader(cluster, orders)
+
+
+@scenario(
+    "known-bugs/cleaned-after-new-leader-amid-move",
+    kip=113,
+    plan="a leader changes while a replica is moved: the log goes on being cleaned",
+    issue="KAFKA-16709",
+    judged=False,
+    overrides=AT_WORK,
+)
+def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
+    """A replica is on its way into another log dir when its leader changes: once there, it is cleaned as before."""
+    accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
+    outdate(accounts, failure=Inconclusive)
+    move_amid_new_leader(cluster, accounts)
+    outdate(accounts)
+
+
+@scenario(
+    "known-bugs/move-called-off",
+    kip=113,
+    plan="a move is called off: the log goes on being cleaned",
+    issue="KAFKA-19458",
+    judged=False,
+    overrides=AT_WORK,
+)
+def test_move_called_off(cluster: Cluster) -> None:
+    """A replica on its way into another log dir is told to stay where it is: it does, and is cleaned as before."""
+    accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
+    outdate(accounts, failure=Inconclusive)
+    mover = follower_of(accounts[0])
+    here = accounts[0].log_dir_on(mover)
+    with moves_held(mover):
+        begin_move(accounts[0], other_dir(here))
+        accounts[0].move_to(here)
+        await_moved(accounts[0], here, timeout_s=MOVED_S)
+    outdate(accounts)
+
+
+@scenario(
+    "known-bugs/records-deleted-amid-move",
+    kip=113,
+    plan="a replica is moved: nothing of it is left behind",
+    issue="KAFKA-16424",
+    judged=False,
+    overrides=SMALL_FETCHES | DELETED_SOON,
+)
+def test_records_deleted_amid_move(cluster: Cluster) -> None:
+    """Records are deleted that a move has copied already: it begins anew, and what it had copied leaves the disk."""
+    orders = cluster.create_topic("orders", replicas=3)
+    write_as_a_stranger(orders, 1000, size=1000)
+    mover = follower_of(orders[0])  # a leader would answer only when the copy has heard of it, too
+    there = other_dir(orders[0].log_dir_on(mover))
+    began = now()
+    with moves_held(mover):
+        begin_move(orders[0], there)
+        orders[0].delete_records(before=1000)
+        check_under_way(orders[0], there)
+    await_moved(orders[0], there, timeout_s=MOVED_S)
+    if mover.log.first(r"orders-0.* Deleting segments as part of log truncation", since=began) is None:
+        raise Inconclusive(f"the move of orders-0 into {there} did not begin anew, and so left nothing that could stay")
+    check_no_remains(cluster, {"orders"}, timeout_s=DELETED_S)
