@@ -118,6 +118,38 @@ def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
     return found
 
 
+CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
+
+
+def check_checkpoints(cluster: Cluster, topics: Collection[str]) -> None:
+    """Each log dir's checkpoint files name the replicas that are in it, of these topics, and no others.
+
+    A line that names a replica of another log dir would be believed by the next start (``LogManager.loadLogs``).
+
+    :raises PromiseBroken: one doesn't
+    """
+
+    def differences() -> list[str]:
+        found = []
+        for log_dir in (each for broker in cluster.live_brokers() for each in broker.log_dirs):
+            here = {path.name for path in log_dir.path.iterdir() if path.name.rpartition("-")[0] in topics}
+            for file in CHECKPOINTS:
+                lines = [line.split() for line in (log_dir.path / file).read_text().splitlines()[2:]]
+                named = {f"{topic}-{partition}" for topic, partition, _ in lines if topic in topics}
+                if named != here:
+                    found.append(f"{file} in {log_dir} names {sorted(named)} instead of {sorted(here)}")
+        return found
+
+    await_until(
+        differences,
+        lambda found: not found,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what="the checkpoint files to name what is in their log dirs",
+        retry_on=(OSError,),  # a checkpoint is replaced as a whole
+        failure=PromiseBroken,
+    )
+
+
 def check_cleaned(partition: Partition, below: int, failure: type[JbodError] = PromiseBroken) -> None:
     """On every replica the cleaner has taken what is outdated: no log has more bytes than are left by then.
 

@@ -104,6 +104,11 @@ class World:
         self._partitions[key] = replace(self._partitions[key], replicas=replicas, isr=frozenset(replicas))
         self._carry_forward()
 
+    def moved(self, partition: Partition, log_dir: LogDir) -> None:
+        """A replica is now in another log dir of its broker."""
+        self._places[partition.topic, partition.index, log_dir.broker.id] = log_dir
+        self._carry_forward()
+
     def log_dir_failed(self, log_dir: LogDir) -> None:
         """A log dir failed: its replicas go offline, nothing else changes.
 
@@ -113,6 +118,11 @@ class World:
             raise Inconclusive(f"{log_dir} holds no replica of a known topic; its failure shows nothing")
         self._failed.add(log_dir)
         self._carry_forward()
+
+    def log_dirs_back(self, broker: Broker) -> None:
+        """A broker was restarted with all its log dirs good again: their replicas rejoin the ISR; leaders stay."""
+        self._failed -= set(broker.log_dirs)
+        self.broker_back(broker)
 
     def broker_gone(self, *brokers: Broker) -> None:
         """Brokers were killed or stopped, one after another: all their replicas go offline."""

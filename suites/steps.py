@@ -100,6 +100,10 @@ MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 # A broker setting for cases that hold moves: a move is throttled after its first fetch, which may take 1 MB by default.
 SMALL_FETCHES = {"replica.fetch.max.bytes": "16384"}
 
+# What a move leaves is deleted after the first of these, 60 s by default, but not in a broker's first 30 s, which can
+# be set from 3.8 on.
+DELETED_SOON = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "1000"}
+
 
 @contextmanager
 def moves_held(broker: Broker) -> Iterator[None]:

@@ -20,10 +20,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import failed, reassign
-
-DELETED_SOON = {"log.segment.delete.delay.ms": "1000"}
-"""A move's source is deleted this long after it; 60 s by default."""
+from suites.steps import DELETED_SOON, failed, reassign
 
 
 @scenario(

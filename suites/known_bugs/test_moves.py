@@ -16,7 +16,15 @@ from harness.topic import Topic
 from suites.checks import check_cleaned, check_no_remains
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import SMALL_FETCHES, await_moved, begin_move, check_under_way, moves_held, write_as_a_stranger
+from suites.steps import (
+    DELETED_SOON,
+    SMALL_FETCHES,
+    await_moved,
+    begin_move,
+    check_under_way,
+    moves_held,
+    write_as_a_stranger,
+)
 
 SEGMENT = 1 << 20  # the least that Kafka 4 allows
 COMPACTED = {
@@ -26,9 +34,6 @@ COMPACTED = {
 }
 AT_WORK = SMALL_FETCHES | {"log.cleaner.backoff.ms": "200"}
 
-# A replica that was moved away is deleted after log.segment.delete.delay.ms, but not in a broker's first 30 s, which
-# can be set from 3.8 on.
-DELETED_SOON = {"log.segment.delete.delay.ms": "3000", "log.initial.task.delay.ms": "1000"}
 DELETED_S = 40.0
 MOVED_S = 20.0  # four megabytes at most, on a cluster with nothing else to do
 

@@ -82,6 +82,22 @@ def test_a_replica_that_left_a_log_dir_no_longer_goes_with_it(world: World) -> N
     assert world.expected("lone") == expect(3, {3}, set(), 3)
 
 
+def test_a_replica_that_moved_goes_with_its_new_log_dir(world: World) -> None:
+    world.moved(partition("lone"), DIRS[3, 2])
+    world.log_dir_failed(DIRS[3, 1])
+    assert world.expected("lone") == expect(3, {3}, set(), 3)
+    world.log_dir_failed(DIRS[3, 2])
+    assert world.expected("lone") == expect(None, None, {3}, 3)
+
+
+def test_a_broker_that_is_back_with_good_log_dirs_is_in_all_isrs(world: World) -> None:
+    world.log_dir_failed(DIRS[2, 1])
+    world.broker_gone(BROKERS[2])
+    world.log_dirs_back(cast(Any, SimpleNamespace(id=2, log_dirs=[DIRS[2, 1], DIRS[2, 2]])))
+    assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
+    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+
+
 def test_a_single_replica_becomes_leaderless(world: World) -> None:
     world.log_dir_failed(DIRS[3, 1])
     assert world.expected("lone") == expect(None, None, {3}, 3)

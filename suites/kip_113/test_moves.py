@@ -1,0 +1,335 @@
+"""KIP-113's moves that don't go to plan: each is hit while it is under way, and must come to the end that the KIP says.
+
+So that none of this is a race, a move is held by its own throttle after one small fetch
+(:func:`~suites.steps.moves_held`) until the thing has happened; that it was under way then is seen at the broker and
+noted in the journal, or else the case is inconclusive. Afterwards there is one copy on each broker, in the log dir that
+it should be in, no folder and no line in a checkpoint file that nobody needs, and nothing was lost or doubled.
+
+What a broker finds that dies while it swaps the copies is made while it is down, out of a finished move: the last
+rename is taken back ("3. Handle failure that happens when broker is moving data or swapping replica"). Out of a
+finished one, because in KRaft a broker tells the controller where the replica will be before it swaps, and believes the
+controller when it is back (KIP-858; ``LogManager.recoverAbandonedFutureLogs``).
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from faults.base import injected
+from faults.broker import BrokerKilled, BrokerStopped
+from faults.file_system import FullTmpfs
+from faults.log_dir import Chmod000, LogDirFault
+from faults.targets import follower_of, leader_of, other_dir
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.measure import Floors
+from harness.pipeline.pair import Pair
+from harness.reassign import Placement, execute
+from harness.topic import Partition
+from harness.versions import Mode
+from harness.workload import CaseWorkload
+from suites.checks import check_checkpoints, check_delivery, check_no_remains
+from suites.model import World
+from suites.scenario import each_fault, scenario
+from suites.steps import (
+    DELETED_SOON,
+    SMALL_FETCHES,
+    await_moved,
+    await_reassigned,
+    begin_move,
+    check_under_way,
+    failed,
+    moves_held,
+    write_as_a_stranger,
+)
+
+NO_FAULT = Floors(faults=0)
+a_move = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES | DELETED_SOON)
+each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
+
+
+@dataclass(kw_only=True)
+class Move:
+    """A replica that is on its way from ``here`` to ``there``, held until the block ends, while a pair is at work.
+
+    :ivar ends: where it is to be afterwards; a scenario may say otherwise, and of other replicas of the broker too
+    """
+
+    world: World
+    pair: Pair
+    partition: Partition
+    here: LogDir
+    there: LogDir
+    ends: dict[Partition, LogDir]
+
+    @property
+    def broker(self) -> Broker:
+        """Whose replica it is."""
+        return self.here.broker
+
+    @contextmanager
+    def broker_down(self) -> Iterator[None]:
+        """Its broker is killed, and down inside the block; back, and in all ISRs, after it."""
+        with injected(BrokerKilled(self.broker)):
+            self.world.broker_gone(self.broker)
+            self.world.check()
+            self.pair.await_progress(after=now())
+            yield
+        self.world.broker_back(self.broker)
+
+    @property
+    def folder(self) -> Path:
+        """Of the replica, where the move has brought it."""
+        return self.there.replica_dir(self.partition.topic, self.partition.index)
+
+    def marked(self, suffix: str) -> str:
+        """The folder's name with one of Kafka's suffixes (``LocalLog.logDeleteDirName``, ``logFutureDirName``)."""
+        return f"{self.folder.name}.{uuid.uuid4().hex}-{suffix}"
+
+
+@contextmanager
+def moving(
+    cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker] = follower_of, *, held: bool = True
+) -> Iterator[Move]:
+    """A move under way inside the block; afterwards it comes to its end, and all is as it should be.
+
+    Beside what is moved there are replicas in every log dir, so that the failure of one shows. All have more in them
+    than the few fetches with which a held move may begin.
+
+    :param held: else it is done when the block begins
+    """
+    orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
+    write_as_a_stranger(beside, 2000, size=1000)
+    world = World(cluster, orders, beside)
+    mover = role(orders[0])
+    here = orders[0].log_dir_on(mover)
+    there = other_dir(here)
+    with workload.running(orders, record_bytes=1000) as pair:
+        pair.await_count(500)
+        move = Move(world=world, pair=pair, partition=orders[0], here=here, there=there, ends={orders[0]: there})
+        with moves_held(mover) if held else nullcontext():
+            if held:
+                begin_move(orders[0], there)
+            else:
+                orders[0].move_to(there)
+                await_moved(orders[0], there)
+                world.moved(orders[0], there)
+            yield move
+            pair.await_progress(after=now())
+        for partition, log_dir in move.ends.items():
+            await_moved(partition, log_dir)
+            world.moved(partition, log_dir)
+        world.check(timeouts.RECOVERY_S)
+        check_no_remains(cluster, {"orders", "beside"})
+        check_checkpoints(cluster, {"orders", "beside"})
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@a_move("kip-113/under-load", plan="2. Complete replica data movement", floors=NO_FAULT)
+@each_role
+def test_under_load(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
+    """The leader's replica, or a follower's, moves to the other log dir while the pair is at work."""
+    with moving(cluster, workload, role) as move:
+        move.pair.await_progress(after=now())
+
+
+@a_move("kip-113/called-off", plan="cancel an existing movement of the replica", floors=NO_FAULT)
+def test_called_off(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A move is called off: the replica stays where it is, and its copy is gone."""
+    with moving(cluster, workload) as move:
+        move.partition.move_to(move.here)
+        move.ends[move.partition] = move.here
+
+
+@a_move(
+    "kip-113/pointed-elsewhere",
+    plan="a move is given another log dir",
+    floors=NO_FAULT,
+    log_dirs=3,
+)
+def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A move is pointed to a third log dir midway: the replica ends there, and its first copy is gone."""
+    with moving(cluster, workload) as move:
+        third = next(each for each in move.broker.log_dirs if each not in (move.here, move.there))
+        begin_move(move.partition, third)
+        move.ends[move.partition] = third
+
+
+@a_move("kip-113/source-fails", plan="movement will stop if either … becomes offline: source")
+def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The log dir that a replica is leaving fails: it is offline; with the dir back, the move goes on to its end."""
+    with moving(cluster, workload) as move:
+        with failed(move.world, Chmod000(move.here)):
+            move.pair.await_progress(after=now())
+            move.broker.stop()
+            move.world.broker_gone(move.broker)
+        healed(cluster, move)
+
+
+@a_move(
+    "kip-113/destination-fails",
+    plan="movement will stop if either … becomes offline: destination",
+)
+@each_fault("fail_log_dir", (Chmod000, FullTmpfs))
+def test_destination_fails(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
+    """The log dir that a replica is going to fails, or is full: it serves on; with the dir back, it gets there."""
+    with moving(cluster, workload) as move:
+        with failed(move.world, fail_log_dir(move.there)):
+            move.pair.await_progress(after=now())
+            move.broker.stop()
+            move.world.broker_gone(move.broker)
+        healed(cluster, move)
+
+
+def healed(cluster: Cluster, move: Move) -> None:
+    """The broker is started on its healed log dir, and finds the move where it was."""
+    move.broker.start()
+    cluster.await_healthy(failure=PromiseBroken)
+    move.world.log_dirs_back(move.broker)
+    move.world.check()
+    check_under_way(move.partition, move.there)
+
+
+@a_move("kip-113/restart-with-both", plan="3. both … exist on good log directories")
+def test_restart_with_both(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker dies amid a move: it finds both copies, and the move goes on by itself."""
+    with moving(cluster, workload) as move:
+        with move.broker_down():
+            pass
+        move.world.check(timeouts.RECOVERY_S)
+        check_under_way(move.partition, move.there)
+
+
+@a_move(
+    "kip-113/restart-with-copy",
+    plan="3. topicPartition.move exists but topicPartition doesn't … no bad log directory",
+)
+def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker dies while it swaps the copies: the new one alone is there, and becomes the replica."""
+    with moving(cluster, workload, held=False) as move:
+        with move.broker_down():
+            move.folder.rename(move.there.path / move.marked("future"))
+        move.world.check(timeouts.RECOVERY_S)
+
+
+@a_move(
+    "kip-113/restart-with-copy-and-bad-dir",
+    plan="3. topicPartition.move exists but topicPartition doesn't … and if there is bad log directory",
+    log_dirs=3,
+)
+def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload) -> None:
+    """As before, but another log dir is bad, where the replica might be: it is offline, and its copy not touched.
+
+    In KRaft the controller knows that the replica is not there, and it is online.
+    """
+    with moving(cluster, workload, held=False) as move:
+        bad = next(each for each in move.broker.log_dirs if each not in (move.here, move.there))
+        with move.broker_down(), injected(Chmod000(bad)):
+            copy = move.folder.rename(move.there.path / move.marked("future"))
+            move.world.log_dir_failed(bad)
+            unknown = cluster.spec.mode is Mode.ZK
+            if unknown:
+                move.world.moved(move.partition, bad)
+            move.broker.start()
+            move.world.broker_back(move.broker)
+            move.world.check(timeouts.RECOVERY_S)
+            if unknown and not copy.is_dir():
+                raise PromiseBroken(f"{copy.name} in {move.there} was touched while {bad} was bad")
+            move.pair.await_progress(after=now())
+            move.broker.stop()
+            move.world.broker_gone(move.broker)
+        move.world.moved(move.partition, move.there)
+        move.world.log_dirs_back(move.broker)
+        move.world.check(timeouts.RECOVERY_S)
+
+
+@a_move("kip-113/restart-with-deleted", plan="3. If topicPartition.delete exists")
+def test_restart_with_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker dies before it has deleted what a finished move left: it does when it is back."""
+    with moving(cluster, workload, held=False) as move:
+        with move.broker_down():
+            left = move.here.path / move.marked("delete")
+            move.broker.node.run_as_user(["cp", "-r", str(move.folder), str(left)])
+            if not left.is_dir():
+                raise Inconclusive(f"{left} could not be made")
+        move.world.check(timeouts.RECOVERY_S)
+
+
+@a_move("kip-113/new-leader", plan="a leader changes while a replica is moved")
+@each_role
+def test_new_leader(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
+    """The partition's leader is stopped amid a move of another replica, or of its own: the move gets to its end."""
+    with moving(cluster, workload, role) as move:
+        leader = leader_of(move.partition)
+        with injected(BrokerStopped(leader)):
+            move.world.broker_gone(leader)
+            move.world.check()
+            move.pair.await_progress(after=now())
+        move.world.broker_back(leader)
+        move.world.check(timeouts.RECOVERY_S)
+        check_under_way(move.partition, move.there)
+
+
+@a_move(
+    "kip-113/topic-deleted",
+    plan="a topic is deleted while a replica is moved",
+    floors=NO_FAULT,
+)
+def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A topic is deleted amid a move of one of its replicas: nothing of it stays, and others are not disturbed."""
+    with moving(cluster, workload) as move:
+        refunds = cluster.create_topic("refunds")
+        place = refunds[0].log_dir_on(move.broker)
+        refunds[0].move_to(other_dir(place))
+        cluster.delete_topic(refunds)
+        check_no_remains(cluster, {"refunds"})
+
+
+@a_move(
+    "kip-113/crosswise",
+    plan="two moves at once, each into the log dir that the other leaves",
+    floors=NO_FAULT,
+)
+def test_crosswise(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Two replicas of a broker change places: both get there."""
+    with moving(cluster, workload) as move:
+        beside = [Partition(cluster, "beside", index) for index in range(4)]
+        other = next(each for each in beside if each.log_dir_on(move.broker) == move.there)
+        begin_move(other, move.here)
+        move.ends[other] = move.here
+
+
+@a_move(
+    "kip-113/reassigned-amid-move",
+    plan="a partition is reassigned while a replica is moved",
+    floors=NO_FAULT,
+    brokers=4,
+)
+def test_reassigned_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A replica goes to another broker amid a move: neither it nor its copy stays on the broker that it left."""
+    orders = cluster.create_topic("orders")
+    world = World(cluster, orders)
+    leaving = follower_of(orders[0])
+    assigned = orders[0].describe().replicas
+    coming = next(broker for broker in cluster.brokers if broker.id not in assigned)
+    placement = Placement(
+        partition=orders[0], on=tuple(coming if id == leaving.id else cluster.broker(id) for id in assigned)
+    )
+    with workload.running(orders) as pair, moves_held(leaving):
+        begin_move(orders[0], other_dir(orders[0].log_dir_on(leaving)))
+        execute(cluster, placement)
+        await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+        pair.await_progress(after=now())
+    check_delivery(workload)
