@@ -22,8 +22,9 @@ what is there. Indeterminate, though the last attempt was not written, because a
 - ``MSG_SIZE_TOO_LARGE``, ``RECORD_LIST_TOO_LARGE`` from a broker: it measures the batch, and an earlier attempt may
   have gone out in a smaller one; ``INVALID_RECORD``, ``INVALID_TIMESTAMP``: a topic's settings may change in between.
 
-(Where the client itself refuses at the call, by its own ``message.max.bytes`` or the partitions that it knows of, the
-record is failed.) Indeterminate, because the attempt itself may have been written:
+(Where the client itself refuses at the call, by its own ``message.max.bytes``, the partitions that it knows of, or
+because it was refused for its rights before, the record is failed.) Indeterminate, because the attempt itself may have
+been written:
 
 - ``_MSG_TIMED_OUT``, ``_PURGE_INFLIGHT``: some were, some were not (seen); ``_TRANSPORT``: the connection was lost;
 - ``REQUEST_TIMED_OUT``: the leader has written it, and waited for followers in vain (seen).
