@@ -35,6 +35,8 @@ COMPACTED = {
 AT_WORK = SMALL_FETCHES | {"log.cleaner.backoff.ms": "200"}
 
 DELETED_S = 40.0
+# So long after a move began anew is what it had copied deleted: the move must have come to its end by then.
+DELETE_DELAY_S = 5
 MOVED_S = 20.0  # four megabytes at most, on a cluster with nothing else to do
 
 
@@ -117,7 +119,7 @@ def test_move_called_off(cluster: Cluster) -> None:
     plan="a replica is moved: nothing of it is left behind",
     issue="KAFKA-16424",
     judged=False,
-    overrides=SMALL_FETCHES | DELETED_SOON,
+    overrides=SMALL_FETCHES | DELETED_SOON | {"log.segment.delete.delay.ms": f"{DELETE_DELAY_S}000"},
 )
 def test_records_deleted_amid_move(cluster: Cluster) -> None:
     """Records are deleted that a move has copied already: it begins anew, and what it had copied leaves the disk."""
@@ -131,6 +133,9 @@ def test_records_deleted_amid_move(cluster: Cluster) -> None:
         orders[0].delete_records(before=1000)
         check_under_way(orders[0], there)
     await_moved(orders[0], there, timeout_s=MOVED_S)
-    if mover.log.first(r"orders-0.* Deleting segments as part of log truncation", since=began) is None:
-        raise Inconclusive(f"the move of orders-0 into {there} did not begin anew, and so left nothing that could stay")
+    moved_at = now()
+    anew = mover.log.first(r"orders-0.* Deleting segments as part of log truncation", since=began)
+    if anew is None or (moved_at - anew.at).total_seconds() >= DELETE_DELAY_S:
+        how = "did not begin anew" if anew is None else f"took longer than {DELETE_DELAY_S} s after it began anew"
+        raise Inconclusive(f"the move of orders-0 into {there} {how}, and so left nothing that could stay")
     check_no_remains(cluster, {"orders"}, timeout_s=DELETED_S)
