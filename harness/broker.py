@@ -12,6 +12,7 @@ from harness import timeouts
 from harness.admin import Admin
 from harness.journal import Journal, now
 from harness.log_dir import LogDir
+from harness.mbeans import MBeans
 from harness.metadata import ClusterState, LogDirState, ReplicaInDir
 from harness.nodes.base import Node
 from harness.ports import HOST
@@ -24,6 +25,7 @@ from harness.wire import Connection
 class Broker:
     """One broker of the cluster under test.
 
+    :ivar mbeans: None where the spec does without
     :ivar started_at: when it was last spawned
     """
 
@@ -32,6 +34,7 @@ class Broker:
         *,
         id: int,
         node: Node,
+        mbeans: MBeans | None,
         port: int,
         log_dirs: Mapping[Path, Volume | None],
         journal: Journal,
@@ -42,6 +45,7 @@ class Broker:
         self.journal = journal
         self.undo_log = undo_log
         self.node = node
+        self.mbeans = mbeans
         self.bootstrap = f"{HOST}:{port}"
         self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log

@@ -59,7 +59,7 @@ class CaseResult:
     phases_s: Mapping[str, float]
     faults: Sequence[Mapping[str, Any]]
     rerun: str
-    deviation: Mapping[str, str] | None = None
+    deviation: Mapping[str, object] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the contract has it."""

@@ -10,15 +10,18 @@ import secrets
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from harness import class_data, timeouts
 from harness.broker import Broker
 from harness.broker_user import broker_user
-from harness.distribution import Distribution
+from harness.cache import cache_dir
+from harness.distribution import Distribution, jolokia_agent
 from harness.errors import AwaitTimeout, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
+from harness.mbeans import MBeans, agent_options
 from harness.metadata import ClusterState
 from harness.nodes.base import Node, NodeSpec
 from harness.nodes.process import ProcessBackend
@@ -35,6 +38,8 @@ from harness.volume import Volume, make_volumes, sync
 from harness.waiting import await_until
 from harness.watcher import Watcher
 from harness.wire import NoAnswer
+
+_KAFKA = "kafka.Kafka"
 
 
 class Cluster:
@@ -77,7 +82,10 @@ class Cluster:
                 metadata_apart=spec.metadata_apart,
             )
         )
-        self.quorum_nodes: list[Node] = [backend.node(node_spec) for node_spec in self.quorum.node_specs()]
+        self.mbeans: dict[str, MBeans] = {}
+        self.quorum_nodes: list[Node] = [
+            backend.node(self._observable(node_spec)) for node_spec in self.quorum.node_specs()
+        ]
         self.brokers = [self._broker(id, backend, work_dir) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
         self._watcher = Watcher(self.brokers, journal)
@@ -103,16 +111,26 @@ class Cluster:
             **self.quorum.broker_settings(id),
             **self.spec.overrides,
         }
-        node = backend.node(NodeSpec(name=f"broker-{id}", main_class="kafka.Kafka", properties=properties))
+        node_spec = NodeSpec(name=f"broker-{id}", main_class=_KAFKA, properties=properties)
+        node = backend.node(self._observable(node_spec))
         return Broker(
             id=id,
             node=node,
+            mbeans=self.mbeans.get(node_spec.name),
             port=port,
             log_dirs=log_dirs,
             journal=self.journal,
             undo_log=self.undo_log,
             registration_outlives_s=self.quorum.registration_outlives_s,
         )
+
+    def _observable(self, node_spec: NodeSpec) -> NodeSpec:
+        """The node with an agent in it that answers for its MBeans, where it is Kafka's and that is wanted."""
+        if not self.spec.mbeans or node_spec.main_class != _KAFKA:
+            return node_spec
+        port = self._ports.take()
+        self.mbeans[node_spec.name] = MBeans(port)
+        return replace(node_spec, jvm_options=agent_options(jolokia_agent(cache_dir()), port))
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -223,7 +241,12 @@ class Cluster:
         raise error
 
     def create_topic(
-        self, name: str, *, partitions: int = 1, replicas: int = 3, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        *,
+        partitions: int = 1,
+        replicas: int = 3,
+        configs: Mapping[str, str] | None = None,
     ) -> Topic:
         """Create a topic and wait until it is there.
 
@@ -273,6 +296,18 @@ class Cluster:
         )
         self.topics.pop(topic.name, None)
         self.journal.write("topic.deleted", topic=topic.name)
+
+    def offline_partitions(self) -> int:
+        """OfflinePartitionsCount as the active controller has it.
+
+        :raises NoAnswer: no node that answers is the active controller
+        """
+        alive = [node.spec.name for node in (*self.quorum_nodes, *(b.node for b in self.brokers)) if node.is_alive()]
+        counts = (self.mbeans[name].offline_partitions() for name in alive if name in self.mbeans)
+        for count in counts:
+            if count is not None:
+                return count
+        raise NoAnswer("no node says that it is the active controller")
 
     def controller_broker(self) -> Broker | None:
         """The broker that is the controller; None in KRaft, where a node of its own is."""
@@ -370,7 +405,8 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, say: Callable[[s
 
     def make(folder: Path) -> None:
         cluster = boot(
-            ClusterSpec(mode=mode, brokers=1, log_dirs=1),
+            # The JVM makes no archive with an agent in it.
+            ClusterSpec(mode=mode, brokers=1, log_dirs=1, mbeans=False),
             distribution,
             run_id=f"classes-{secrets.token_hex(3)}",
             record_dir=folder,

@@ -17,7 +17,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,6 +46,8 @@ _SPARK_KAFKA = (
     "org.apache.kafka:kafka-clients:3.9.0",
     "org.apache.commons:commons-pool2:2.12.0",
 )
+
+_JOLOKIA = "2.6.0"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,16 +192,44 @@ def spark_kafka_jars(cache: Path, *, say: Callable[[str], None] = silent) -> tup
     :raises EnvironmentLacks, HarnessError: they can't be fetched, see :func:`harness.maven.copy_dependencies`
     """
 
+    return _fetched(
+        cache / "spark" / f"kafka-connector-{_SPARK}",
+        _SPARK_KAFKA,
+        what=f"Spark {_SPARK}: fetching its Kafka connector with mvn",
+        who_needs_it="the record pipeline",
+        say=say,
+    )
+
+
+def jolokia_agent(cache: Path, *, say: Callable[[str], None] = silent) -> Path:
+    """Jolokia's JVM agent, through which MBeans are read (:mod:`harness.mbeans`); from the cache or from Maven.
+
+    :raises EnvironmentLacks, HarnessError: it can't be fetched, see :func:`harness.maven.copy_dependencies`
+    """
+    [jar] = _fetched(
+        cache / f"jolokia-{_JOLOKIA}",
+        [f"org.jolokia:jolokia-agent-jvm:{_JOLOKIA}:javaagent"],
+        what=f"Jolokia {_JOLOKIA}: fetching it with mvn",
+        who_needs_it="reading brokers' MBeans",
+        say=say,
+    )
+    return jar
+
+
+def _fetched(
+    folder: Path, coordinates: Sequence[str], *, what: str, who_needs_it: str, say: Callable[[str], None]
+) -> tuple[Path, ...]:
+    """Exactly these artifacts' jars, in a folder of the cache."""
+
     def fetch(folder: Path) -> None:
-        say(f"Spark {_SPARK}: fetching its Kafka connector with mvn")
+        say(what)
         try:
-            copy_dependencies(_SPARK_KAFKA, folder, transitive=False, say=say)
+            copy_dependencies(coordinates, folder, transitive=False, say=say)
         except ArtifactNotFound as error:
-            raise EnvironmentLacks(f"{error}; the record pipeline needs it") from error
+            raise EnvironmentLacks(f"{error}; {who_needs_it} can't do without") from error
         _write_sums(folder)
 
-    folder = publish(cache / "spark" / f"kafka-connector-{_SPARK}", fetch, is_sound)
-    return _jars(folder)
+    return _jars(publish(folder, fetch, is_sound))
 
 
 # --- a folder of jars and its checksum ------------------------------------------------------------------------------

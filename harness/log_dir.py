@@ -26,6 +26,11 @@ class LogDir:
         """The folder of a replica in it."""
         return self.path / f"{topic}-{partition}"
 
+    def directory_id(self) -> str:
+        """Its ``directory.id`` (KIP-858), as its ``meta.properties`` has it."""
+        lines = (self.path / "meta.properties").read_text().splitlines()
+        return next(line.partition("=")[2] for line in lines if line.startswith("directory.id="))
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LogDir) and self.path == other.path
 

@@ -56,7 +56,7 @@ def copy_dependencies(
 
     Not atomic by itself: give it a folder that nobody reads yet (:func:`harness.cache.publish` does).
 
-    :param coordinates: ``group:artifact:version``; where versions conflict, what is named here wins
+    :param coordinates: ``group:artifact:version[:classifier]``; where versions conflict, what is named here wins
     :param transitive: False for exactly the artifacts named
     :param say: is handed one line for each jar that is downloaded, none for those that Maven has already
     :raises ArtifactNotFound: one that was named is in none of the repositories
@@ -79,11 +79,9 @@ def copy_dependencies(
 def _pom(coordinates: Sequence[str]) -> str:
     dependencies = []
     for coordinate in coordinates:
-        group, artifact, version = map(escape, coordinate.split(":"))
-        dependencies.append(
-            f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
-            f"<version>{version}</version></dependency>\n"
-        )
+        names = ("groupId", "artifactId", "version", "classifier")
+        parts = zip(names, map(escape, coordinate.split(":")), strict=False)
+        dependencies.append(f"<dependency>{''.join(f'<{name}>{part}</{name}>' for name, part in parts)}</dependency>\n")
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
         "<groupId>jbod</groupId><artifactId>fetch</artifactId><version>1</version><packaging>pom</packaging>\n"
@@ -145,8 +143,9 @@ def _failure(status: int, lines: Sequence[str], coordinates: Sequence[str]) -> H
     telling = next((line for line in errors if line), "") or next((line for line in reversed(lines) if line), "nothing")
     for match in _NOT_THERE.finditer(telling):
         artifact = _ARTIFACT.search(match[1] or match[2] or match[3])
-        if artifact and ":".join(artifact.groups()) in coordinates:
-            return ArtifactNotFound(":".join(artifact.groups()))
+        named = [c for c in coordinates if artifact and c.split(":")[:3] == list(artifact.groups())]
+        if named:
+            return ArtifactNotFound(named[0])
     telling = telling.removesuffix("-> [Help 1]").strip()
     if len(telling) > 600:
         telling = f"{telling[:200]} … {telling[-400:]}"

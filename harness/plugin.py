@@ -23,7 +23,7 @@ from harness.builds import BuildOptions, Builds
 from harness.cache import cache_dir
 from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
 from harness.cluster import Cluster, boot, prepare_fast_starts
-from harness.distribution import spark_kafka_jars
+from harness.distribution import jolokia_agent, spark_kafka_jars
 from harness.errors import HarnessError, JbodError, UsageError
 from harness.host import Ability, abilities
 from harness.measure import measure_faults
@@ -211,6 +211,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         for mode in sorted(modes):
             prepare_fast_starts(run.builds.of(mode, run.say), mode, run.say)
         spark_kafka_jars(cache_dir(), say=run.say)
+        jolokia_agent(cache_dir(), say=run.say)
     except JbodError as error:
         pytest.exit(str(error), returncode=error.exit_code)
 
@@ -339,6 +340,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         except Exception as error:
             case.journal.write("measure.failed", error=repr(error))
             seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
+    expected = [d for d in marker.kwargs["deviations"] if run.builds.version(mode) in d.builds]
     verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
     if case is not None:
         case.end(verdict, reason, faults)
@@ -353,6 +355,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         phases_s=case.phases_s() if case else {},
         faults=faults,
         rerun=rerun_command(case.run_dir if case else None, item.nodeid),
+        deviation=next((d.to_json() for d in expected if verdict == "valid"), None),
     )
 
 

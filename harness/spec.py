@@ -49,6 +49,7 @@ class ClusterSpec:
         Kafka's default
     :ivar volumes: each log dir lies on a file system of its own, of this kind; None: all in one folder
     :ivar volume_mb: how big each of these is
+    :ivar mbeans: Kafka's nodes carry an agent that answers for their MBeans (:mod:`harness.mbeans`)
     :ivar overrides: broker settings over :data:`BROKER_SETTINGS`
     """
 
@@ -59,6 +60,7 @@ class ClusterSpec:
     metadata_apart: bool = True
     volumes: VolumeKind | None = None
     volume_mb: int = 320
+    mbeans: bool = True
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.log_dir import LogDir
+from harness.quorum.zookeeper import LogDirEvents
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.wire import NoAnswer
@@ -45,6 +46,22 @@ def check_noticed(fault: Fault, since: datetime | None = None) -> None:
     fault.broker.journal.write(
         "fault.noticed", broker=fault.broker.id, logged_at=line.at.isoformat(), line=line.text[:300]
     )
+
+
+def check_notified(events: LogDirEvents, broker: Broker) -> None:
+    """ZooKeeper: the broker told the controller that a log dir failed, in one znode, which is gone (KIP-112).
+
+    :raises PromiseBroken: there was none, it said something else, or it is still there
+    """
+    wanted = [{"version": 1, "broker": broker.id, "event": 1}]
+    await_until(
+        lambda: (list(events.seen().values()), events.left()),
+        lambda found: found == (wanted, []),
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"one notification {wanted[0]}, and none that is left",
+        failure=PromiseBroken,
+    )
+    broker.journal.write("log_dir.notified", broker=broker.id, znodes=events.seen())
 
 
 def check_ends(broker: Broker, *, exit_code: int, saying: str) -> None:

@@ -2,8 +2,9 @@
 
 The harness keeps its own expectation of partition → broker → log dir → state: taken once from a healthy cluster, then
 carried forward by the events that a scenario causes, with the rules that the KIPs promise. After each step
-:meth:`World.check` compares every source with it: the metadata of every live broker, the log dirs that each of them
-describes, the process table. A disagreement names its source and both values.
+:meth:`World.check` compares every source (:mod:`suites.sources`) with it: processes, each broker's metadata, log dirs
+and MBeans, folders on disk; where a scenario asks for it, Kafka's own programs. A disagreement names its source and
+both values.
 
 The rules, for an event that takes replicas away (KIP-18 "Handling disk failures", KIP-112 "5. User queries replicas
 state"):
@@ -13,12 +14,14 @@ state"):
 * ISR' = ISR − the replicas that went offline; where none would be left the partition has no leader (which last
   member Kafka then keeps in the ISR is not promised and not compared);
 * a leader that is still in the ISR stays; otherwise the first of the assignment that is in ISR' leads;
+* a partition without a leader is led again when the last of its ISR comes back, by that one;
 * partitions without a replica on what failed are untouched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,10 +30,12 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
 from harness.log_dir import LogDir
-from harness.metadata import PartitionState
+from harness.metadata import ClusterState, PartitionState
+from harness.tool_answers import DescribedPartition, Key
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.wire import NoAnswer
+from suites.sources import AT_EACH_STEP, Source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,27 +47,36 @@ class Expected:
     isr: frozenset[int] | None
     offline: frozenset[int]
 
-    def disagreement(self, seen: PartitionState) -> str | None:
-        """What differs, in words; None where nothing does."""
+    def disagreement(self, seen: PartitionState | DescribedPartition) -> str | None:
+        """What differs, in words; None where nothing does. Kafka's programs don't tell offline replicas."""
         wanted: list[tuple[str, object, object]] = [
             ("replicas", self.replicas, seen.replicas),
             ("leader", self.leader, seen.leader),
-            ("offline_replicas", set(self.offline), set(seen.offline_replicas)),
         ]
+        if isinstance(seen, PartitionState):
+            wanted.append(("offline_replicas", set(self.offline), set(seen.offline_replicas)))
         if self.isr is not None:
             wanted.append(("isr", set(self.isr), set(seen.isr)))
         return ", ".join(f"{what} {was} instead of {should}" for what, should, was in wanted if was != should) or None
 
 
 class World:
-    """The model: begin with the topics of a healthy cluster, then tell it of every event."""
+    """The model: begin with the topics of a healthy cluster, then tell it of every event.
+
+    :ivar partitions: what each known partition should look like
+    :ivar failed: the log dirs that have failed
+    :ivar dead: the brokers that don't run
+    :ivar started_wounded: the brokers that were started with a log dir that had failed before
+    """
 
     def __init__(self, cluster: Cluster, *topics: Topic) -> None:
-        self._cluster = cluster
-        self._partitions: dict[tuple[str, int], Expected] = {}
+        self.cluster = cluster
+        self.partitions: dict[Key, Expected] = {}
+        self.failed: set[LogDir] = set()
+        self.dead: set[int] = set()
+        self.started_wounded: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
-        self._failed: set[LogDir] = set()
-        self._dead: set[int] = set()
+        self._last_isr: dict[Key, frozenset[int]] = {}
         if topics:
             cluster.await_healthy(failure=Inconclusive)
         for topic in topics:
@@ -77,16 +91,16 @@ class World:
         """
         for partition in topic.partitions:
             seen = partition.describe()
-            places = {id: partition.log_dir_on(self._cluster.broker(id)) for id in seen.replicas}
+            places = {id: partition.log_dir_on(self.cluster.broker(id)) for id in seen.replicas}
             for log_dir in places.values():
-                if log_dir in self._failed:
+                if log_dir in self.failed:
                     raise PromiseBroken(f"{partition} was created on {log_dir}, which has failed")
             self.add(seen, places)
 
     def add(self, seen: PartitionState, places: Mapping[int, LogDir]) -> None:
         """Take over one partition as it is: its state, and each replica's log dir by broker id."""
         key = (seen.topic, seen.partition)
-        self._partitions[key] = Expected(
+        self.partitions[key] = Expected(
             replicas=seen.replicas, leader=seen.leader, isr=frozenset(seen.isr), offline=frozenset()
         )
         self._places |= {(*key, id): log_dir for id, log_dir in places.items()}
@@ -97,11 +111,11 @@ class World:
         A leader that is still a replica stays; otherwise the first of the new replicas that can leads.
         """
         key = (partition.topic, partition.index)
-        for id in self._partitions[key].replicas:
+        for id in self.partitions[key].replicas:
             del self._places[(*key, id)]
         self._places |= {(*key, log_dir.broker.id): log_dir for log_dir in log_dirs}
         replicas = tuple(log_dir.broker.id for log_dir in log_dirs)
-        self._partitions[key] = replace(self._partitions[key], replicas=replicas, isr=frozenset(replicas))
+        self.partitions[key] = replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas))
         self._carry_forward()
 
     def moved(self, partition: Partition, log_dir: LogDir) -> None:
@@ -116,102 +130,109 @@ class World:
         """
         if log_dir not in self._places.values():
             raise Inconclusive(f"{log_dir} holds no replica of a known topic; its failure shows nothing")
-        self._failed.add(log_dir)
+        self.failed.add(log_dir)
         self._carry_forward()
 
     def log_dirs_back(self, broker: Broker) -> None:
         """A broker was restarted with all its log dirs good again: their replicas rejoin the ISR; leaders stay."""
-        self._failed -= set(broker.log_dirs)
+        self.failed -= set(broker.log_dirs)
         self.broker_back(broker)
 
     def broker_gone(self, *brokers: Broker) -> None:
         """Brokers were killed or stopped, one after another: all their replicas go offline."""
         for broker in brokers:
-            self._dead.add(broker.id)
+            self.dead.add(broker.id)
             self._carry_forward()
 
     def broker_back(self, broker: Broker) -> None:
         """A broker was started: its replicas on good dirs catch up and rejoin the ISR; leaders stay."""
-        self._dead.discard(broker.id)
-        for key, was in self._partitions.items():
+        self.dead.discard(broker.id)
+        self.started_wounded.discard(broker.id)
+        if any(log_dir.broker == broker for log_dir in self.failed):
+            self.started_wounded.add(broker.id)
+        for key, was in self.partitions.items():
             offline = self._offline(key, was.replicas)
             back = frozenset({broker.id} & set(was.replicas)) - offline
-            isr = None if was.isr is None else was.isr | back
-            self._partitions[key] = replace(was, isr=isr, offline=offline)
+            if was.isr is not None:
+                self.partitions[key] = replace(was, isr=was.isr | back, offline=offline)
+            elif back & self._last_isr[key]:
+                self.partitions[key] = replace(was, leader=broker.id, isr=back, offline=offline)
+            else:
+                self.partitions[key] = replace(was, offline=offline)
 
-    def _offline(self, key: tuple[str, int], replicas: tuple[int, ...]) -> frozenset[int]:
-        return frozenset(id for id in replicas if id in self._dead or self._places.get((*key, id)) in self._failed)
+    def log_dir_healed(self, log_dir: LogDir) -> None:
+        """A log dir was mended, with its old data; Kafka sees it when its broker is next :meth:`back <broker_back>`."""
+        self.failed.discard(log_dir)
+
+    def _offline(self, key: Key, replicas: tuple[int, ...]) -> frozenset[int]:
+        return frozenset(id for id in replicas if id in self.dead or self._places.get((*key, id)) in self.failed)
 
     def _carry_forward(self) -> None:
-        for key, was in self._partitions.items():
+        for key, was in self.partitions.items():
             offline = self._offline(key, was.replicas)
             isr = None if was.isr is None else was.isr - offline
             if not isr:
-                self._partitions[key] = replace(was, leader=None, isr=None, offline=offline)
+                self._last_isr[key] = was.isr or self._last_isr[key]
+                self.partitions[key] = replace(was, leader=None, isr=None, offline=offline)
                 continue
             leader = was.leader if was.leader in isr else next(id for id in was.replicas if id in isr)
-            self._partitions[key] = replace(was, leader=leader, isr=isr, offline=offline)
+            self.partitions[key] = replace(was, leader=leader, isr=isr, offline=offline)
 
-    # --- the check --------------------------------------------------------------------------------------------------
+    # --- what it says -----------------------------------------------------------------------------------------------
 
     def expected(self, topic: str, partition: int = 0) -> Expected:
         """What the model says of one partition."""
-        return self._partitions[topic, partition]
+        return self.partitions[topic, partition]
 
-    def check(self, timeout_s: float = timeouts.LOG_DIR_FAILURE_S) -> None:
+    def live_brokers(self) -> list[Broker]:
+        """The brokers that should run."""
+        return [broker for broker in self.cluster.brokers if broker.id not in self.dead]
+
+    def bootstrap(self) -> str:
+        """The addresses of the brokers that should run."""
+        return ",".join(broker.bootstrap for broker in self.live_brokers())
+
+    def replicas_in(self, log_dir: LogDir) -> set[Key]:
+        """The replicas that belong in a log dir."""
+        return {(topic, partition) for (topic, partition, _), place in self._places.items() if place == log_dir}
+
+    def strangers(self, seen: ClusterState) -> list[PartitionState]:
+        """Those of the cluster's partitions that are of no known topic."""
+        return [state for state in seen.partitions if (state.topic, state.partition) not in self.partitions]
+
+    # --- the check --------------------------------------------------------------------------------------------------
+
+    def check(self, timeout_s: float = timeouts.LOG_DIR_FAILURE_S, *, also: Sequence[Source] = ()) -> None:
         """Wait until all sources agree with the model.
 
+        :param also: sources beside those that are asked at each step, such as :data:`suites.sources.TOOLS`
         :raises PromiseBroken: they don't, with every disagreement last seen; or a broker ended by itself, other than
             by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
         :raises Inconclusive: no broker is left to ask
         """
-        if len(self._dead) == len(self._cluster.brokers):
+        if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
         await_until(
-            self.disagreements,
+            lambda: self.disagreements(also),
             lambda found: not found,
             timeout_s=timeout_s,
             what="the cluster to be as the KIP promises",
             retry_on=(NoAnswer,),
-            watch=partial(self._cluster.check_nodes, promised=True),
+            watch=partial(self.cluster.check_nodes, promised=True),
             failure=PromiseBroken,
         )
-        self._cluster.journal.write(
-            "state.validated", expected={f"{t}-{p}": str(e) for (t, p), e in self._partitions.items()}
+        self.cluster.journal.write(
+            "state.validated",
+            expected={f"{t}-{p}": str(e) for (t, p), e in self.partitions.items()},
+            sources=[source.__name__ for source in (*AT_EACH_STEP, *also)],
         )
 
-    def disagreements(self) -> list[str]:
-        """Every difference between the model and a source, now."""
-        found = []
-        alive = tuple(broker.id for broker in self._cluster.brokers if broker.id not in self._dead)
-        for broker in self._cluster.brokers:
-            if broker.is_alive == (broker.id in self._dead):
-                found.append(f"{broker} {'runs' if broker.is_alive else 'does not run'}")
-        for broker in (self._cluster.broker(id) for id in alive):
-            seen = broker.describe_cluster()
-            if seen.brokers != alive:
-                found.append(f"{broker} sees brokers {list(seen.brokers)} instead of {list(alive)}")
-            described = {(state.topic, state.partition): state for state in seen.partitions}
-            for key, expected in self._partitions.items():
-                difference = expected.disagreement(described[key]) if key in described else "no such partition"
-                if difference:
-                    found.append(f"{broker} sees {key[0]}-{key[1]}: {difference}")
-            found += self._log_dir_disagreements(broker)
-        return found
-
-    def _log_dir_disagreements(self, broker: Broker) -> list[str]:
-        found = []
-        described = {state.path: state for state in broker.describe_log_dirs()}
-        for log_dir in broker.log_dirs:
-            state = described.get(str(log_dir.path))
-            if state is None:
-                found.append(f"{broker} does not describe {log_dir.path.name}")
-            elif state.offline != (log_dir in self._failed):
-                found.append(f"{broker} describes {log_dir.path.name} as {state.error or 'online'}")
-            elif not state.offline:
-                holds = {(r.topic, r.partition) for r in state.replicas if not r.is_future}
-                should = {(t, p) for (t, p, id), place in self._places.items() if place == log_dir}
-                found += [f"{broker} has no {t}-{p} in {log_dir.path.name}" for t, p in sorted(should - holds)]
-                stray = {key for key in holds - should if key in self._partitions}
-                found += [f"{broker} has a {t}-{p} in {log_dir.path.name}" for t, p in sorted(stray)]
-        return found
+    def disagreements(self, also: Sequence[Source] = ()) -> list[str]:
+        """Every difference between the model and a source, now; the dear ones are asked where the others agree."""
+        found = [difference for source in AT_EACH_STEP for difference in source(self)]
+        if found or not also:
+            return found
+        with ThreadPoolExecutor(len(also)) as side_by_side:
+            return [
+                difference for each in side_by_side.map(lambda source: list(source(self)), also) for difference in each
+            ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from harness.deviation import Deviation
 from harness.measure import DEFAULT_FLOORS, Floors
 from harness.versions import Mode
 
@@ -21,6 +22,7 @@ def scenario(
     floors: Floors = DEFAULT_FLOORS,
     needs: tuple[str, ...] = (),
     issue: str | None = None,
+    deviations: tuple[Deviation, ...] = (),
     **spec: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a test as the scenario ``id``; its docstring's first line is its claim.
@@ -33,10 +35,20 @@ def scenario(
     :param floors: the least that must have happened for the case to show anything
     :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
     :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
+    :param deviations: what it shows of builds that are known to do other than the KIP says
     :param spec: fields of :class:`harness.spec.ClusterSpec` other than the mode
     """
     return pytest.mark.scenario(
-        id=id, kip=kip, plan=plan, modes=modes, judged=judged, floors=floors, needs=needs, issue=issue, spec=spec
+        id=id,
+        kip=kip,
+        plan=plan,
+        modes=modes,
+        judged=judged,
+        floors=floors,
+        needs=needs,
+        issue=issue,
+        deviations=deviations,
+        spec=spec,
     )
 
 

@@ -71,6 +71,16 @@ def await_reassigned(cluster: Cluster, world: World, *placements: Placement, tim
     check_no_remains(cluster, {placement.partition.topic for placement in placements})
 
 
+def restarted_healed(world: World, *log_dirs: LogDir) -> None:
+    """The log dirs' brokers, whose disks are good again, are restarted one after another; the model is told."""
+    for log_dir in log_dirs:
+        log_dir.broker.stop()
+        world.broker_gone(log_dir.broker)
+        world.log_dir_healed(log_dir)
+        log_dir.broker.start()
+        world.broker_back(log_dir.broker)
+
+
 def replace_by_empty_disk(log_dir: LogDir) -> None:
     """What an operator does with a dead disk: there is an empty one in its place afterwards. Its broker must be down.
 

@@ -17,12 +17,13 @@ from harness.broker_log import BrokerLog
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """One JVM: what to run with which configuration."""
+    """One JVM: what to run with which configuration; ``jvm_options`` beside those that its backend gives to all."""
 
     name: str
     main_class: str
     properties: Mapping[str, str]
     heap_mb: int = 256
+    jvm_options: tuple[str, ...] = ()
 
 
 class Node(Protocol):

@@ -248,6 +248,7 @@ class ProcessNode:
             "-XX:TieredStopAtLevel=1",
             "-XX:-UsePerfData",
             *(option.format(home=home) for option in backend.jvm_options),
+            *spec.jvm_options,
             "-Duser.timezone=UTC",
             f"-Duser.home={home}",
             f"-Djava.io.tmpdir={home}",

@@ -81,6 +81,11 @@ class KRaftQuorum:
             ),
         )
 
+    @property
+    def metadata_log(self) -> Path:
+        """The folder of the controller's metadata log."""
+        return self._controller_dir / "__cluster_metadata-0"
+
     def dirs(self) -> tuple[Path, ...]:
         """The controller's metadata log dir."""
         return (self._controller_dir,)

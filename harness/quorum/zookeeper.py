@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from kazoo.client import KazooClient
 
 from harness.admin import Admin
 from harness.nodes.base import NodeSpec
@@ -64,6 +70,53 @@ class ZooKeeperQuorum:
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
         """Nothing: brokers write their meta.properties themselves."""
 
+    @contextmanager
+    def log_dir_events(self) -> Iterator[LogDirEvents]:
+        """Watches, inside the block, what brokers tell the controller of failed log dirs (KIP-112, "Zookeeper")."""
+        client = KazooClient(self.connect)
+        client.start()
+        try:
+            yield LogDirEvents(client, self._data_dir)
+        finally:
+            client.stop()
+            client.close()
+
     def controller(self, admin: Admin) -> int | None:
         """The controller's broker, as Metadata has it."""
         return admin.describe_cluster(topics=()).controller
+
+
+class LogDirEvents:
+    """The notification znodes ``/log_dir_event_notification/log_dir_event_N``, which live for milliseconds.
+
+    That there was one is seen by a watch on their parent. What it said is read from ZooKeeper's own transaction log:
+    whoever is told by the watch and then asks comes too late when the controller was quicker (measured: once in four).
+    """
+
+    _PARENT = "/log_dir_event_notification"
+    # A transaction has the path, four bytes with the data's length, the data.
+    _CREATED = re.compile(rb"/log_dir_event_notification/(log_dir_event_\d+).{4}(\{[^}]*\})", re.DOTALL)
+
+    def __init__(self, client: KazooClient, data_dir: Path) -> None:
+        self._client = client
+        self._data_dir = data_dir
+        self._before = set(self._all())
+        self.changes = -1  # a watch is called once when it is set
+        client.ChildrenWatch(self._PARENT, self._changed)
+
+    def _changed(self, _children: list[str]) -> None:
+        self.changes += 1
+
+    def seen(self) -> dict[str, Any]:
+        """What each znode said that came since then, by its name; nothing until the watch has been called."""
+        created = self._all() if self.changes > 0 else {}
+        return {name: said for name, said in created.items() if name not in self._before}
+
+    def left(self) -> list[str]:
+        """The znodes that are there now."""
+        return sorted(self._client.get_children(self._PARENT))
+
+    def _all(self) -> dict[str, Any]:
+        logs = sorted(self._data_dir.glob("version-2/log.*"))
+        found = (match for log in logs for match in self._CREATED.finditer(log.read_bytes()))
+        return {match[1].decode(): json.loads(match[2]) for match in found}

@@ -5,25 +5,30 @@ Each scenario here names the one of the eight that it is of. What the test plan 
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
 from faults.targets import follower_of, leader_of, other_dir
+from harness import timeouts
+from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.timeouts import RECOVERY_S
+from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.topic import Topic
 from harness.versions import Mode
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_ends, check_noticed, check_one_copy
+from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_one_copy
+from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import failed, format_new_dirs, replace_by_empty_disk, write_as_a_stranger
+from suites.sources import TOOLS
+from suites.steps import failed, format_new_dirs, replace_by_empty_disk, restarted_healed, write_as_a_stranger
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
@@ -202,6 +207,46 @@ def check_back(cluster: Cluster, topic: Topic) -> None:
     World(cluster, topic).check()
 
 
+@scenario(
+    "kip-112/what-users-see",
+    kip=112,
+    plan="5. User queries replicas state",
+    deviations=(OFFLINE_REPLICAS_UNCOUNTED,),
+)
+def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The leader's log dir fails: brokers, Kafka's programs, MBeans, ZooKeeper or KRaft's metadata log all say so.
+
+    Beside the replicated partition there are some of one replica, of which those in the log dir have no leader until
+    the disk is back.
+    """
+    lone = cluster.create_topic("lone", partitions=12, replicas=1)
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, lone, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with notifications(cluster, victim), failed(world, Chmod000(log_dir)):
+            if all(world.expected("lone", partition.index).leader for partition in lone.partitions):
+                raise Inconclusive(f"{log_dir} holds none of {lone}; nobody would miss a leader")
+            world.check(also=TOOLS)
+            pair.await_progress(after=now())
+        restarted_healed(world, log_dir)
+        world.check(timeouts.RECOVERY_S, also=TOOLS)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@contextmanager
+def notifications(cluster: Cluster, victim: Broker) -> Iterator[None]:
+    """ZooKeeper mode: inside the block the broker, and no other, tells the controller once that a log dir failed."""
+    if not isinstance(cluster.quorum, ZooKeeperQuorum):
+        yield
+        return
+    with cluster.quorum.log_dir_events() as events:
+        yield
+        check_notified(events, victim)
+
+
 @scenario("kip-112/controller-failover", kip=112, plan="6. Controller failover")
 def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
     """With a log dir failed, another controller takes over (KRaft: it comes back): what was known is known."""
@@ -272,7 +317,9 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             pair.await_progress(after=now())
         victim.restart()
         cluster.await_healthy(failure=PromiseBroken)
-        await_until(lambda: not old.exists(), timeout_s=RECOVERY_S, what=f"{old} to be gone", failure=PromiseBroken)
+        await_until(
+            lambda: not old.exists(), timeout_s=timeouts.RECOVERY_S, what=f"{old} to be gone", failure=PromiseBroken
+        )
         pair.await_progress(after=now())
     again = Topic(cluster, "refunds", 1) if at_once else cluster.create_topic("refunds", partitions=1, replicas=3)
     check_one_copy(again)

@@ -125,6 +125,26 @@ def test_a_broker_back_rejoins_where_its_dir_is_good_and_takes_no_leadership(wor
     assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
 
 
+def test_who_led_last_leads_again_when_it_is_back(world: World) -> None:
+    world.log_dir_failed(DIRS[3, 1])
+    world.broker_gone(BROKERS[3])
+    world.broker_back(BROKERS[3])
+    assert world.expected("lone") == expect(None, None, {3}, 3)
+    world.broker_gone(BROKERS[3])
+    world.log_dir_healed(DIRS[3, 1])
+    world.broker_back(BROKERS[3])
+    assert world.expected("lone") == expect(3, {3}, set(), 3)
+    assert world.expected("t") == expect(2, {2, 3, 1}, set(), 2, 3, 1)
+
+
+def test_who_was_not_in_the_last_isr_does_not_lead_when_it_is_back(world: World) -> None:
+    world.broker_gone(BROKERS[1], BROKERS[2], BROKERS[3])
+    world.broker_back(BROKERS[1])
+    assert world.expected("t") == expect(None, None, {2, 3}, 2, 3, 1)
+    world.broker_back(BROKERS[3])
+    assert world.expected("t") == expect(3, {3}, {2}, 2, 3, 1)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

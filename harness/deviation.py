@@ -1,0 +1,26 @@
+"""A known deviation of Kafka builds from a KIP: a scenario that shows it is valid, and says so."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from harness.versions import VersionRange
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """What a KIP says, what these builds do instead, and where that is told.
+
+    Whoever checks the promise expects of these builds exactly what they do, so that a build that has been mended fails
+    the check with "no longer deviates" instead of passing by a loosened one.
+    """
+
+    kip: int
+    says: str
+    does: str
+    issue: str
+    builds: VersionRange
+
+    def to_json(self) -> dict[str, object]:
+        """As ``--json`` has it."""
+        return {**asdict(self), "builds": str(self.builds)}

@@ -1,0 +1,230 @@
+"""What Kafka's own command-line programs say, as data: the same words that an operator reads.
+
+The only module that knows their output. Texts are those of 2.0 to 4.3, read by key and not by column, since builds add
+columns (``TopicId`` 2.8, ``Elr`` 3.8). Each question is a JVM start (0.7 s of CPU); ask several side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.distribution import Distribution
+from harness.metadata import LogDirState, ReplicaInDir
+from harness.tools import tool_output
+from harness.versions import Tool
+
+ASK_S = 60.0
+"""A JVM start and a request, on a machine that is busy."""
+
+Key = tuple[str, int]
+"""Topic and partition."""
+
+
+# --- kafka-topics -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribedPartition:
+    """A partition as ``kafka-topics --describe`` prints it; it has no word for offline replicas."""
+
+    leader: int | None
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> dict[Key, DescribedPartition]:
+    """``kafka-topics --describe``.
+
+    :param only: ``--under-replicated-partitions`` or ``--unavailable-partitions``
+    :raises HarnessError: the tool failed
+    """
+    arguments = ("--bootstrap-server", bootstrap, "--describe", *only)
+    with tool_output(distribution, Tool.TOPICS, *arguments, timeout_s=ASK_S) as lines:
+        return read_topics(lines)
+
+
+def read_topics(lines: Iterable[str]) -> dict[Key, DescribedPartition]:
+    r"""The partitions in ``Topic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2``, and no other lines."""
+    found = {}
+    for line in lines:
+        fields = dict(re.findall(r"(\w+): ?([^\t\n]*)", line))
+        if "Partition" in fields:
+            leader = fields["Leader"]
+            found[fields["Topic"], int(fields["Partition"])] = DescribedPartition(
+                leader=None if leader in ("none", "-1") else int(leader),
+                replicas=_ids(fields["Replicas"]),
+                isr=_ids(fields["Isr"]),
+            )
+    return found
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(map(int, filter(None, text.strip().split(","))))
+
+
+# --- kafka-log-dirs ---------------------------------------------------------------------------------------------------
+
+
+def describe_log_dirs(
+    distribution: Distribution, bootstrap: str, brokers: Collection[int]
+) -> dict[int, tuple[LogDirState, ...]]:
+    """``kafka-log-dirs --describe`` of these brokers.
+
+    :raises HarnessError: the tool failed
+    """
+    arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)))
+    with tool_output(distribution, Tool.LOG_DIRS, *arguments, timeout_s=ASK_S) as lines:
+        return read_log_dirs(lines)
+
+
+def read_log_dirs(lines: Iterable[str]) -> dict[int, tuple[LogDirState, ...]]:
+    """The log dirs in the one line of JSON among its lines; errors in Kafka's names, as its protocol has them."""
+    answer = json.loads(next(line for line in lines if line.startswith("{")))
+    return {
+        broker["broker"]: tuple(
+            LogDirState(
+                path=log_dir["logDir"],
+                error=_error_name(log_dir["error"]),
+                replicas=tuple(_replica(partition) for partition in log_dir["partitions"]),
+            )
+            for log_dir in broker["logDirs"]
+        )
+        for broker in answer["brokers"]
+    }
+
+
+def _replica(partition: Mapping[str, Any]) -> ReplicaInDir:
+    topic, _, index = partition["partition"].rpartition("-")
+    return ReplicaInDir(
+        topic=topic,
+        partition=int(index),
+        size=partition["size"],
+        offset_lag=partition["offsetLag"],
+        is_future=partition["isFuture"],
+    )
+
+
+def _error_name(exception: str | None) -> str | None:
+    """KAFKA_STORAGE_ERROR for ``org.apache.kafka.common.errors.KafkaStorageException``."""
+    if exception is None:
+        return None
+    words = exception.rpartition(".")[2].removesuffix("Exception")
+    return f"{re.sub(r'(?<!^)(?=[A-Z])', '_', words).upper()}_ERROR"
+
+
+# --- kafka-dump-log of the metadata log -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directories:
+    """What KRaft's metadata log says of log dirs, by their ``directory.id`` (KIP-858).
+
+    :ivar online: of each registered broker, the log dirs that it says are online
+    :ivar assigned: of each partition, each replica's log dir, by broker
+    """
+
+    online: Mapping[int, frozenset[str]]
+    assigned: Mapping[Key, Mapping[int, str]]
+
+
+def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
+    """``kafka-dump-log --cluster-metadata-decoder`` of a metadata log that begins at offset 0.
+
+    :raises HarnessError: the tool failed
+    """
+    segments = ",".join(map(str, sorted(metadata_log.glob("*.log"))))
+    arguments = ("--cluster-metadata-decoder", "--files", segments)
+    with tool_output(distribution, Tool.DUMP_LOG, *arguments, timeout_s=ASK_S) as lines:
+        return read_directories(lines)
+
+
+def read_directories(lines: Iterable[str]) -> Directories:
+    """The state after all records of a dump, in which a record that changes something has only what changes."""
+    names: dict[str, str] = {}
+    online: dict[int, frozenset[str]] = {}
+    replicas: dict[tuple[str, int], list[int]] = {}
+    dirs: dict[tuple[str, int], list[str]] = {}
+    for line in lines:
+        _, found, payload = line.partition(" payload: ")
+        if not found:
+            continue
+        record = json.loads(payload)
+        kind, data = record["type"], record["data"]
+        if kind == "TOPIC_RECORD":
+            names[data["topicId"]] = data["name"]
+        elif kind == "REMOVE_TOPIC_RECORD":
+            names.pop(data["topicId"])
+        elif kind in ("REGISTER_BROKER_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD") and "logDirs" in data:
+            online[data["brokerId"]] = frozenset(data["logDirs"])
+        elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
+            key = (data["topicId"], data["partitionId"])
+            replicas[key] = data.get("replicas") or replicas[key]
+            dirs[key] = data.get("directories") or dirs[key]
+    assigned = {
+        (names[topic], partition): dict(zip(brokers, dirs[topic, partition], strict=True))
+        for (topic, partition), brokers in replicas.items()
+        if topic in names
+    }
+    return Directories(online=online, assigned=assigned)
+
+
+# --- kafka-reassign-partitions ----------------------------------------------------------------------------------------
+
+
+_REASSIGNMENT = re.compile(
+    r"(?:Reassignment of|There is no active reassignment of) partition (?P<topic>\S+)-(?P<partition>\d+)"
+    r"(?: is| is still|, but) (?P<state>(?!still ).+?)\.?\s*$"
+)
+
+
+class ReassignTool:
+    """``kafka-reassign-partitions`` for one wish: partitions and the brokers that should have them."""
+
+    def __init__(self, distribution: Distribution, bootstrap: str, wish: Mapping[Key, Iterable[int]]) -> None:
+        self._distribution = distribution
+        self._bootstrap = bootstrap
+        self._wish = {
+            "version": 1,
+            "partitions": [{"topic": t, "partition": p, "replicas": list(ids)} for (t, p), ids in wish.items()],
+        }
+
+    def execute(self, throttle: int) -> str:
+        """``--execute --throttle`` (bytes a second); what it printed.
+
+        :raises HarnessError: the tool failed
+        """
+        return self._run("--execute", "--throttle", str(throttle))
+
+    def cancel(self) -> str:
+        """``--cancel``; what it printed.
+
+        :raises HarnessError: the tool failed
+        """
+        return self._run("--cancel")
+
+    def verify(self) -> dict[Key, str]:
+        """``--verify``: "in progress", "completed", or what else it says of each partition. It clears throttles.
+
+        :raises HarnessError: the tool failed
+        """
+        return read_verified(self._run("--verify").splitlines())
+
+    def _run(self, *arguments: str) -> str:
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as wish:
+            json.dump(self._wish, wish)
+            wish.flush()
+            common = ("--bootstrap-server", self._bootstrap, "--reassignment-json-file", wish.name)
+            with tool_output(self._distribution, Tool.REASSIGN, *common, *arguments, timeout_s=ASK_S) as lines:
+                return lines.read()
+
+
+def read_verified(lines: Iterable[str]) -> dict[Key, str]:
+    """The state of each partition in ``Reassignment of partition t-0 is completed.`` and its like."""
+    matches = filter(None, map(_REASSIGNMENT.match, lines))
+    return {(match["topic"], int(match["partition"])): match["state"] for match in matches}

@@ -1,0 +1,252 @@
+"""Every source of the model of where everything is: quiet where the model is right, named where it is wrong.
+
+The answers are those of real brokers (4.3.1, KRaft) with broker 3's first log dir failed, less a few partitions; the
+expectation is what is made wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.log_dir import LogDir
+from harness.mbeans import BrokerMetrics
+from harness.metadata import ClusterState, PartitionState
+from harness.tool_answers import read_directories, read_log_dirs, read_topics, read_verified
+from suites import sources
+from suites.model import World
+
+ANSWERS = Path(__file__).with_name("answers")
+IDS = {  # directory.id of the good log dirs
+    (1, 1): "CDcygthCQruRvucVxVzhUw",
+    (1, 2): "79Jhl1IwTF-VSw_ricrjNw",
+    (2, 1): "Gg8qJ8BCRoqJmwFScXMcPg",
+    (2, 2): "WS6228hhSkCvXYtlRPjaIQ",
+    (3, 2): "eKdAf3zzQmSENcN4FdLmCg",
+}
+
+
+class OneBroker(SimpleNamespace):
+    """What the comparisons need of a broker."""
+
+    def __str__(self) -> str:
+        return f"broker {self.id}"
+
+
+BROKERS: dict[int, Any] = {id: OneBroker(id=id) for id in (1, 2, 3)}
+DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/data/broker-{id}-log-dir-{n}")) for id in BROKERS for n in (1, 2)}
+for id, broker in BROKERS.items():
+    broker.log_dirs = (DIRS[id, 1], DIRS[id, 2])
+
+
+def state(topic: str, partition: int, *replicas: int, offline: tuple[int, ...] = ()) -> PartitionState:
+    isr = tuple(id for id in replicas if id not in offline)
+    return PartitionState(
+        topic=topic,
+        partition=partition,
+        leader=isr[0] if isr else None,
+        leader_epoch=0,
+        replicas=replicas,
+        isr=isr,
+        offline_replicas=offline,
+    )
+
+
+SEEN = ClusterState(
+    cluster_id="c",
+    controller=1,
+    brokers=(1, 2, 3),
+    partitions=(
+        state("orders", 0, 3, 1, 2, offline=(3,)),
+        state("lone", 0, 3, offline=(3,)),
+        state("lone", 1, 1),
+        state("lone", 3, 3),
+        state("elsewhere", 0, 3, offline=(3,)),
+    ),
+)
+METRICS = BrokerMetrics(
+    offline_log_dirs=1,
+    log_dir_offline={"/data/broker-3-log-dir-1": True, "/data/broker-3-log-dir-2": False},
+    offline_replicas=3,
+)
+
+
+def healthy_world() -> World:
+    """As the model has it before the fault."""
+    world = World(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()))))
+    world.add(state("orders", 0, 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
+    world.add(state("lone", 0, 3), {3: DIRS[3, 1]})
+    world.add(state("lone", 1, 1), {1: DIRS[1, 2]})
+    world.add(state("lone", 3, 3), {3: DIRS[3, 2]})
+    return world
+
+
+def right_world() -> World:
+    world = healthy_world()
+    world.log_dir_failed(DIRS[3, 1])
+    return world
+
+
+def other_dir_failed() -> World:
+    world = healthy_world()
+    world.log_dir_failed(DIRS[3, 2])
+    return world
+
+
+def replica_elsewhere() -> World:
+    """One replica on a good log dir is expected in its broker's other one."""
+    world = right_world()
+    world.add(state("lone", 1, 1), {1: DIRS[1, 1]})
+    return world
+
+
+def answer(name: str) -> list[str]:
+    return (ANSWERS / f"{name}.txt").read_text().splitlines()
+
+
+def metadata(world: World) -> Iterable[str]:
+    return sources.compare_metadata(world, BROKERS[1], SEEN)
+
+
+def log_dirs_tool(world: World) -> Iterable[str]:
+    seen = read_log_dirs(answer("kafka-log-dirs"))
+    for id, broker in BROKERS.items():
+        yield from sources.compare_log_dirs(world, broker, seen[id], by=f"kafka-log-dirs of {broker}")
+
+
+def folders(world: World) -> Iterable[str]:
+    on_disk = ["cleaner-offset-checkpoint", "lone-1", "lone-3.0f3b-delete", "orders-0-future", "meta.properties"]
+    return sources.compare_folders(world, DIRS[1, 2], on_disk)
+
+
+def mbeans(world: World) -> Iterable[str]:
+    return sources.compare_mbeans(world, BROKERS[3], METRICS, SEEN, uncounted=False)
+
+
+def offline_partitions(world: World) -> Iterable[str]:
+    return sources.compare_offline_partitions(world, 2, SEEN)
+
+
+def topics_tool(world: World) -> Iterable[str]:
+    return sources.compare_topics(world, read_topics(answer("kafka-topics")))
+
+
+def under_replicated_tool(world: World) -> Iterable[str]:
+    return sources.compare_under_replicated(world, set(read_topics(answer("kafka-topics-under-replicated"))))
+
+
+def unavailable_tool(world: World) -> Iterable[str]:
+    return sources.compare_unavailable(world, set(read_topics(answer("kafka-topics-unavailable"))))
+
+
+def registrations(world: World) -> Iterable[str]:
+    good = {DIRS[where]: id for where, id in IDS.items() if DIRS[where] not in world.failed}
+    return sources.compare_registrations(world, good, read_directories(answer("kafka-dump-log")))
+
+
+ALL = (
+    metadata,
+    log_dirs_tool,
+    folders,
+    mbeans,
+    offline_partitions,
+    topics_tool,
+    under_replicated_tool,
+    unavailable_tool,
+    registrations,
+)
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], Iterable[str]]) -> None:
+    assert list(source(right_world())) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong", "says"),
+    [
+        (
+            metadata,
+            healthy_world,
+            "broker 1 sees orders-0: leader 1 instead of 3, offline_replicas {3} instead of set()",
+        ),
+        (log_dirs_tool, healthy_world, "kafka-log-dirs of broker 3 describes broker-3-log-dir-1 of broker 3 as KAFKA_"),
+        (
+            log_dirs_tool,
+            other_dir_failed,
+            "kafka-log-dirs of broker 3 describes broker-3-log-dir-2 of broker 3 as online",
+        ),
+        (
+            log_dirs_tool,
+            replica_elsewhere,
+            "kafka-log-dirs of broker 1 has no lone-1 in broker-1-log-dir-1 of broker 1",
+        ),
+        (log_dirs_tool, replica_elsewhere, "kafka-log-dirs of broker 1 has a lone-1 in broker-1-log-dir-2 of broker 1"),
+        (folders, replica_elsewhere, "the disk has a lone-1 in broker-1-log-dir-2 of broker 1"),
+        (mbeans, healthy_world, "the MBeans of broker 3 say OfflineLogDirectoryCount 1 instead of 0"),
+        (mbeans, other_dir_failed, "the MBeans of broker 3 say LogDirectoryOffline {'broker-3-log-dir-1': 1, "),
+        (mbeans, other_dir_failed, "the MBeans of broker 3 say OfflineReplicaCount 3 instead of 2"),
+        (offline_partitions, healthy_world, "the controller's MBean says OfflinePartitionsCount 2 instead of 1"),
+        (topics_tool, healthy_world, "kafka-topics --describe shows lone-0: leader None instead of 3"),
+        (topics_tool, other_dir_failed, "kafka-topics --describe shows lone-3: leader 3 instead of None"),
+        (
+            under_replicated_tool,
+            healthy_world,
+            "kafka-topics --under-replicated-partitions lists ['lone-0', 'orders-0']",
+        ),
+        (
+            unavailable_tool,
+            other_dir_failed,
+            "kafka-topics --unavailable-partitions lists ['lone-0'] instead of ['lone-3']",
+        ),
+        (
+            registrations,
+            other_dir_failed,
+            "the metadata log registers broker 3 with ['eKdAf3zzQmSENcN4FdLmCg'] instead",
+        ),
+        (registrations, replica_elsewhere, "the metadata log assigns lone-1 on broker 1 to 79Jhl1IwTF-VSw_ricrjNw"),
+    ],
+)
+def test_a_wrong_expectation_is_named_with_its_source(
+    source: Callable[[World], Iterable[str]], wrong: Callable[[], World], says: str
+) -> None:
+    found = list(source(wrong()))
+    assert any(difference.startswith(says) for difference in found), found
+
+
+def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> None:
+    none = replace(METRICS, offline_replicas=0)
+    assert list(sources.compare_mbeans(right_world(), BROKERS[3], none, SEEN, uncounted=True)) == []
+    [mended] = sources.compare_mbeans(right_world(), BROKERS[3], METRICS, SEEN, uncounted=True)
+    assert "no longer deviates" in mended
+
+
+def test_a_broker_that_started_with_a_bad_dir_promises_no_count() -> None:
+    world = healthy_world()
+    world.broker_gone(BROKERS[3])
+    world.log_dir_failed(DIRS[3, 1])
+    world.broker_back(BROKERS[3])
+    assert (
+        list(sources.compare_mbeans(world, BROKERS[3], replace(METRICS, offline_replicas=1), SEEN, uncounted=False))
+        == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        ("Reassignment of partition a-b-0 is completed.", "completed"),
+        ("Reassignment of partition a-b-0 is still in progress.", "in progress"),
+        (
+            "There is no active reassignment of partition a-b-0, but replica set is 1,2 rather than 3,2.",
+            "replica set is 1,2 rather than 3,2",
+        ),
+    ],
+)
+def test_the_states_of_reassignments_are_read(line: str, state: str) -> None:
+    assert read_verified(["Status of partition reassignment:", line]) == {("a-b", 0): state}

@@ -1,0 +1,253 @@
+"""Who can be asked where everything is: each source's answer, compared with the model (:class:`suites.model.World`).
+
+A source is two small functions: one asks, one compares what was said with the model and names every difference, source
+first. Comparing is pure, so that it can be tried on answers of real brokers with an expectation that is wrong. All
+sources are compared with the one model, which is to compare them with each other.
+
+:data:`AT_EACH_STEP` costs milliseconds a broker. :data:`TOOLS` are Kafka's own programs, a JVM each: for the steps
+where a scenario asks for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness import tool_answers
+from harness.broker import Broker
+from harness.log_dir import LogDir
+from harness.mbeans import BrokerMetrics
+from harness.metadata import ClusterState, LogDirState
+from harness.quorum.kraft import KRaftQuorum
+from harness.tool_answers import DescribedPartition, Directories, Key
+from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
+
+if TYPE_CHECKING:
+    from suites.model import World
+
+Source = Callable[["World"], Iterator[str]]
+
+
+# --- processes ------------------------------------------------------------------------------------------------------
+
+
+def processes(world: World) -> Iterator[str]:
+    """The process table."""
+    for broker in world.cluster.brokers:
+        if broker.is_alive == (broker.id in world.dead):
+            yield f"{broker} {'runs' if broker.is_alive else 'does not run'}"
+
+
+# --- what every broker says over the wire ---------------------------------------------------------------------------
+
+
+def metadata(world: World) -> Iterator[str]:
+    """Every live broker's Metadata response."""
+    for broker in world.live_brokers():
+        yield from compare_metadata(world, broker, broker.describe_cluster())
+
+
+def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterator[str]:
+    """Members, and every partition's leader, replicas, ISR and offline replicas."""
+    alive = tuple(each.id for each in world.live_brokers())
+    if seen.brokers != alive:
+        yield f"{broker} sees brokers {list(seen.brokers)} instead of {list(alive)}"
+    described = {(state.topic, state.partition): state for state in seen.partitions}
+    for key, expected in world.partitions.items():
+        difference = expected.disagreement(described[key]) if key in described else "no such partition"
+        if difference:
+            yield f"{broker} sees {name(key)}: {difference}"
+
+
+def log_dirs(world: World) -> Iterator[str]:
+    """Every live broker's DescribeLogDirs response."""
+    for broker in world.live_brokers():
+        yield from compare_log_dirs(world, broker, broker.describe_log_dirs(), by=str(broker))
+
+
+def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...], *, by: str) -> Iterator[str]:
+    """Every log dir is described, in the right state, with the replicas that belong there and no others of ours."""
+    described = {state.path: state for state in seen}
+    for log_dir in broker.log_dirs:
+        state = described.get(str(log_dir.path))
+        if state is None:
+            yield f"{by} does not describe {log_dir}"
+        elif state.offline != (log_dir in world.failed):
+            yield f"{by} describes {log_dir} as {state.error or 'online'}"
+        elif not state.offline:
+            holds = {(replica.topic, replica.partition) for replica in state.replicas if not replica.is_future}
+            yield from _strays(world, log_dir, holds, by=by)
+
+
+def _strays(world: World, log_dir: LogDir, holds: set[Key], *, by: str) -> Iterator[str]:
+    should = world.replicas_in(log_dir)
+    for key in sorted(should - holds):
+        yield f"{by} has no {name(key)} in {log_dir}"
+    for key in sorted((holds - should) & set(world.partitions)):
+        yield f"{by} has a {name(key)} in {log_dir}"
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+def folders(world: World) -> Iterator[str]:
+    """The folders on disk, in the good log dirs of live brokers."""
+    for broker in world.live_brokers():
+        for log_dir in broker.log_dirs:
+            if log_dir not in world.failed:
+                yield from compare_folders(world, log_dir, [path.name for path in log_dir.path.iterdir()])
+
+
+def compare_folders(world: World, log_dir: LogDir, seen: list[str]) -> Iterator[str]:
+    """A folder of each replica that belongs there, and of no other of ours; ``-delete`` and ``-future`` are none."""
+    holds = {key for key in world.partitions if name(key) in seen}
+    yield from _strays(world, log_dir, holds, by="the disk")
+
+
+# --- MBeans ---------------------------------------------------------------------------------------------------------
+
+
+def mbeans(world: World) -> Iterator[str]:
+    """Every live broker's MBeans, and the active controller's."""
+    if not world.cluster.spec.mbeans:
+        return
+    elsewhere = world.cluster.describe()
+    for broker in world.live_brokers():
+        assert broker.mbeans is not None
+        uncounted = world.cluster.distribution.version in OFFLINE_REPLICAS_UNCOUNTED.builds
+        yield from compare_mbeans(world, broker, broker.mbeans.describe_broker(), elsewhere, uncounted=uncounted)
+    yield from compare_offline_partitions(world, world.cluster.offline_partitions(), elsewhere)
+
+
+def compare_mbeans(
+    world: World, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState, *, uncounted: bool
+) -> Iterator[str]:
+    """OfflineLogDirectoryCount, LogDirectoryOffline, OfflineReplicaCount.
+
+    The last only where log dirs failed at run time. A broker that found one bad when it started counts a replica there
+    once it is told of its partition for the second time, which nobody promises to happen.
+
+    :param elsewhere: the cluster by the wire, for topics that the model doesn't know
+    :param uncounted: :data:`suites.deviations.OFFLINE_REPLICAS_UNCOUNTED` is expected of the build
+    """
+    by = f"the MBeans of {broker} say"
+    failed = {str(log_dir.path): log_dir in world.failed for log_dir in broker.log_dirs}
+    if dict(seen.log_dir_offline) != failed:
+        yield f"{by} LogDirectoryOffline {_names(seen.log_dir_offline)} instead of {_names(failed)}"
+    if seen.offline_log_dirs != sum(failed.values()):
+        yield f"{by} OfflineLogDirectoryCount {seen.offline_log_dirs} instead of {sum(failed.values())}"
+    if broker.id in world.started_wounded:
+        return
+    replicas = [key for key, expected in world.partitions.items() if broker.id in expected.offline]
+    strangers = [state for state in world.strangers(elsewhere) if broker.id in state.offline_replicas]
+    should = 0 if uncounted else len(replicas) + len(strangers)
+    if seen.offline_replicas != should:
+        mended = f"; no longer deviates: {OFFLINE_REPLICAS_UNCOUNTED.does}" if uncounted else ""
+        yield f"{by} OfflineReplicaCount {seen.offline_replicas} instead of {should}{mended}"
+
+
+def _names(offline: Mapping[str, bool]) -> dict[str, int]:
+    return {Path(path).name: int(value) for path, value in sorted(offline.items())}
+
+
+def compare_offline_partitions(world: World, seen: int, elsewhere: ClusterState) -> Iterator[str]:
+    """OfflinePartitionsCount: the partitions that nobody leads, of topics that the model doesn't know too."""
+    leaderless = [key for key, expected in world.partitions.items() if expected.leader is None]
+    strangers = [state for state in world.strangers(elsewhere) if state.leader is None]
+    should = len(leaderless) + len(strangers)
+    if seen != should:
+        yield f"the controller's MBean says OfflinePartitionsCount {seen} instead of {should}"
+
+
+# --- Kafka's own programs -------------------------------------------------------------------------------------------
+
+
+def topics_tool(world: World) -> Iterator[str]:
+    """``kafka-topics --describe``."""
+    yield from compare_topics(world, tool_answers.describe_topics(world.cluster.distribution, world.bootstrap()))
+
+
+def compare_topics(world: World, seen: Mapping[Key, DescribedPartition]) -> Iterator[str]:
+    """Every partition's leader, replicas and ISR; of offline replicas kafka-topics says nothing."""
+    for key, expected in world.partitions.items():
+        state = seen.get(key)
+        difference = "no such partition" if state is None else expected.disagreement(state)
+        if difference:
+            yield f"kafka-topics --describe shows {name(key)}: {difference}"
+
+
+def under_replicated_tool(world: World) -> Iterator[str]:
+    """``kafka-topics --describe --under-replicated-partitions``."""
+    option = "--under-replicated-partitions"
+    seen = tool_answers.describe_topics(world.cluster.distribution, world.bootstrap(), option)
+    yield from compare_under_replicated(world, set(seen))
+
+
+def compare_under_replicated(world: World, seen: set[Key]) -> Iterator[str]:
+    """Those with a smaller ISR than assignment; where nobody leads, nobody promises an ISR."""
+    sure = {key: expected.isr for key, expected in world.partitions.items() if expected.isr is not None}
+    should = {key for key, isr in sure.items() if len(isr) < len(world.partitions[key].replicas)}
+    yield from _listed("kafka-topics --under-replicated-partitions", seen & set(sure), should)
+
+
+def unavailable_tool(world: World) -> Iterator[str]:
+    """``kafka-topics --describe --unavailable-partitions``."""
+    option = "--unavailable-partitions"
+    seen = tool_answers.describe_topics(world.cluster.distribution, world.bootstrap(), option)
+    yield from compare_unavailable(world, set(seen))
+
+
+def compare_unavailable(world: World, seen: set[Key]) -> Iterator[str]:
+    """Those that nobody leads."""
+    should = {key for key, expected in world.partitions.items() if expected.leader is None}
+    yield from _listed("kafka-topics --unavailable-partitions", seen & set(world.partitions), should)
+
+
+def _listed(by: str, seen: set[Key], should: set[Key]) -> Iterator[str]:
+    if seen != should:
+        yield f"{by} lists {[*map(name, sorted(seen))]} instead of {[*map(name, sorted(should))]}"
+
+
+def log_dirs_tool(world: World) -> Iterator[str]:
+    """``kafka-log-dirs --describe`` of the live brokers."""
+    brokers = world.live_brokers()
+    ids = [broker.id for broker in brokers]
+    seen = tool_answers.describe_log_dirs(world.cluster.distribution, world.bootstrap(), ids)
+    for broker in brokers:
+        yield from compare_log_dirs(world, broker, seen.get(broker.id, ()), by=f"kafka-log-dirs of {broker}")
+
+
+def registrations(world: World) -> Iterator[str]:
+    """KRaft: the brokers' registrations and the partitions' directories in the controller's metadata log."""
+    quorum = world.cluster.quorum
+    if isinstance(quorum, KRaftQuorum):
+        seen = tool_answers.dump_directories(world.cluster.distribution, quorum.metadata_log)
+        good = [d for broker in world.live_brokers() for d in broker.log_dirs if d not in world.failed]
+        yield from compare_registrations(world, {log_dir: log_dir.directory_id() for log_dir in good}, seen)
+
+
+def compare_registrations(world: World, ids: Mapping[LogDir, str], seen: Directories) -> Iterator[str]:
+    """A live broker is registered with its good log dirs, and each replica in one of them is assigned to it.
+
+    :param ids: the ``directory.id`` of each good log dir of a live broker
+    """
+    for broker in world.live_brokers():
+        should = {id for log_dir, id in ids.items() if log_dir.broker.id == broker.id}
+        online = seen.online.get(broker.id, frozenset())
+        if online != should:
+            yield f"the metadata log registers {broker} with {sorted(online)} instead of {sorted(should)}"
+    for log_dir, id in ids.items():
+        for key in sorted(world.replicas_in(log_dir)):
+            assigned = seen.assigned.get(key, {}).get(log_dir.broker.id)
+            if assigned != id:
+                yield f"the metadata log assigns {name(key)} on {log_dir.broker} to {assigned} instead of {id}"
+
+
+def name(key: Key) -> str:
+    """``orders-0``, as Kafka writes a partition and its folder."""
+    return f"{key[0]}-{key[1]}"
+
+
+AT_EACH_STEP: tuple[Source, ...] = (processes, metadata, log_dirs, folders, mbeans)
+TOOLS: tuple[Source, ...] = (topics_tool, under_replicated_tool, unavailable_tool, log_dirs_tool, registrations)
