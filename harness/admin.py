@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
@@ -17,12 +18,13 @@ from kafka.protocol.admin import (
     DescribeLogDirsRequest,
     DescribeQuorumRequest,
     IncrementalAlterConfigsRequest,
+    ListPartitionReassignmentsRequest,
 )
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from harness.errors import HarnessError
-from harness.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
+from harness.metadata import ClusterState, LogDirState, PartitionState, Reassignment, ReplicaInDir
 from harness.wire import Connection
 
 _EARLIEST, _LATEST = -2, -1
@@ -245,6 +247,54 @@ class Admin:
             )
         )
         _raise_first(f"set {', '.join(configs)} of {name}", ((r.error_code, r.error_message) for r in answer.responses))
+
+    def alter_partition_reassignment(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
+        """Begin to give a partition these replicas (KIP-455).
+
+        ZooKeeper mode wants this asked of the controller's broker.
+
+        :raises Refused: with Kafka's error
+        """
+        wanted = AlterPartitionReassignmentsRequest.ReassignableTopic
+        ids = list(replicas)
+        answer = self._connection.ask(
+            AlterPartitionReassignmentsRequest(
+                topics=[
+                    wanted(
+                        name=topic,
+                        partitions=[wanted.ReassignablePartition(partition_index=partition, replicas=ids)],
+                    )
+                ],
+                timeout_ms=10_000,
+            ),
+            timeout_s=15.0,
+        )
+        _raise_first(
+            f"reassign {topic}-{partition} to {ids}",
+            [
+                (answer.error_code, answer.error_message),
+                *((p.error_code, p.error_message) for t in answer.responses for p in t.partitions),
+            ],
+        )
+
+    def describe_reassignments(self) -> tuple[Reassignment, ...]:
+        """All reassignments that are under way; asked like :meth:`alter_partition_reassignment`.
+
+        :raises Refused: with Kafka's error
+        """
+        answer = self._connection.ask(ListPartitionReassignmentsRequest(topics=None, timeout_ms=10_000))
+        _raise_first("the reassignments", [(answer.error_code, answer.error_message)])
+        return tuple(
+            Reassignment(
+                topic=topic.name,
+                partition=partition.partition_index,
+                replicas=tuple(partition.replicas),
+                adding=tuple(partition.adding_replicas),
+                removing=tuple(partition.removing_replicas),
+            )
+            for topic in answer.topics
+            for partition in topic.partitions
+        )
 
     def alter_replica_log_dir(self, topic: str, partition: int, log_dir: str) -> None:
         """Move this broker's replica into ``log_dir`` (KIP-113).

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from harness.distribution import Distribution, jolokia_agent
 from harness.errors import AwaitTimeout, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.mbeans import MBeans, agent_options
-from harness.metadata import ClusterState
+from harness.metadata import ClusterState, Reassignment
 from harness.nodes.base import Node, NodeSpec
 from harness.nodes.process import ProcessBackend
 from harness.ports import HOST, PortBlock
@@ -31,7 +31,7 @@ from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.spec import BROKER_SETTINGS, ClusterSpec
-from harness.topic import Topic
+from harness.topic import Partition, Topic
 from harness.undo import UndoLog
 from harness.versions import Mode
 from harness.volume import Volume, make_volumes, sync
@@ -280,6 +280,19 @@ class Cluster:
         self.topics[name] = topic
         self.journal.write("topic.created", topic=name, partitions=partitions, replicas=replicas)
         return topic
+
+    def reassign(self, partition: Partition, brokers: Sequence[Broker]) -> None:
+        """Begin to move a partition to these brokers, in this order; :meth:`reassignments` tells how far it is.
+
+        :raises Refused: with Kafka's error
+        """
+        ids = [broker.id for broker in brokers]
+        self._controlling().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
+        self.journal.write("reassignment.asked", partition=str(partition), replicas=ids)
+
+    def reassignments(self) -> tuple[Reassignment, ...]:
+        """Those that are under way."""
+        return self._controlling().admin.describe_reassignments()
 
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and wait until no live broker shows it; its data goes later."""

@@ -50,6 +50,17 @@ class ClusterState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reassignment:
+    """A partition whose replica set is being changed (KIP-455): ``replicas`` has those to come and those to go."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReplicaInDir:
     """A replica in a log dir, as DescribeLogDirs has it."""
 

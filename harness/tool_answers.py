@@ -1,14 +1,14 @@
 """What Kafka's own command-line programs say, as data: the same words that an operator reads.
 
-The only module that knows their output. Texts are those of 2.0 to 4.3, read by key and not by column, since builds add
-columns (``TopicId`` 2.8, ``Elr`` 3.8). Each question is a JVM start (0.7 s of CPU); ask several side by side.
+The only module that knows their output, but for kafka-reassign-partitions (:mod:`harness.reassign`). Texts are those of
+2.0 to 4.3, read by key and not by column, since builds add columns (``TopicId`` 2.8, ``Elr`` 3.8). Each question is a
+JVM start (0.3 to 0.7 s of CPU); ask several side by side.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import tempfile
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,59 +172,3 @@ def read_directories(lines: Iterable[str]) -> Directories:
         if topic in names
     }
     return Directories(online=online, assigned=assigned)
-
-
-# --- kafka-reassign-partitions ----------------------------------------------------------------------------------------
-
-
-_REASSIGNMENT = re.compile(
-    r"(?:Reassignment of|There is no active reassignment of) partition (?P<topic>\S+)-(?P<partition>\d+)"
-    r"(?: is| is still|, but) (?P<state>(?!still ).+?)\.?\s*$"
-)
-
-
-class ReassignTool:
-    """``kafka-reassign-partitions`` for one wish: partitions and the brokers that should have them."""
-
-    def __init__(self, distribution: Distribution, bootstrap: str, wish: Mapping[Key, Iterable[int]]) -> None:
-        self._distribution = distribution
-        self._bootstrap = bootstrap
-        self._wish = {
-            "version": 1,
-            "partitions": [{"topic": t, "partition": p, "replicas": list(ids)} for (t, p), ids in wish.items()],
-        }
-
-    def execute(self, throttle: int) -> str:
-        """``--execute --throttle`` (bytes a second); what it printed.
-
-        :raises HarnessError: the tool failed
-        """
-        return self._run("--execute", "--throttle", str(throttle))
-
-    def cancel(self) -> str:
-        """``--cancel``; what it printed.
-
-        :raises HarnessError: the tool failed
-        """
-        return self._run("--cancel")
-
-    def verify(self) -> dict[Key, str]:
-        """``--verify``: "in progress", "completed", or what else it says of each partition. It clears throttles.
-
-        :raises HarnessError: the tool failed
-        """
-        return read_verified(self._run("--verify").splitlines())
-
-    def _run(self, *arguments: str) -> str:
-        with tempfile.NamedTemporaryFile("w", suffix=".json") as wish:
-            json.dump(self._wish, wish)
-            wish.flush()
-            common = ("--bootstrap-server", self._bootstrap, "--reassignment-json-file", wish.name)
-            with tool_output(self._distribution, Tool.REASSIGN, *common, *arguments, timeout_s=ASK_S) as lines:
-                return lines.read()
-
-
-def read_verified(lines: Iterable[str]) -> dict[Key, str]:
-    """The state of each partition in ``Reassignment of partition t-0 is completed.`` and its like."""
-    matches = filter(None, map(_REASSIGNMENT.match, lines))
-    return {(match["topic"], int(match["partition"])): match["state"] for match in matches}

@@ -8,8 +8,12 @@ Running brokers, topic description and log dirs are :meth:`suites.model.World.ch
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import re
-from collections.abc import Collection
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 
 from faults.base import Fault
@@ -18,7 +22,9 @@ from faults.segment import IndexByteFlipped
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.deviation import Deviation
 from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
 from harness.topic import Partition, Topic
@@ -62,6 +68,52 @@ def check_notified(events: LogDirEvents, broker: Broker) -> None:
         failure=PromiseBroken,
     )
     broker.journal.write("log_dir.notified", broker=broker.id, znodes=events.seen())
+
+
+@contextmanager
+def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> Iterator[Collection[str]]:
+    """Inside the block no broker ever counts a log dir offline, nor says in its log that it stops serving one.
+
+    The MBeans of every broker that runs are read some times a second; the logs have what happened in between. Yields
+    what was counted so far, which should stay empty.
+
+    :param expected: what is known of the build: then a log dir must go offline
+    :raises PromiseBroken: one does, also where the block fails for that reason; or none does where it is expected
+    :raises Inconclusive: a broker's MBeans could hardly ever be read
+    """
+    start, ended = now(), threading.Event()
+    samples, counted = collections.Counter[int](), set[str]()
+
+    def sample() -> None:
+        while not ended.wait(0.2):
+            for broker in cluster.live_brokers():
+                assert broker.mbeans is not None
+                with contextlib.suppress(NoAnswer):
+                    metrics = broker.mbeans.describe_broker()
+                    samples[broker.id] += 1
+                    offline = [path for path, is_offline in metrics.log_dir_offline.items() if is_offline]
+                    if metrics.offline_log_dirs or offline:
+                        counted.add(f"{broker} counted {metrics.offline_log_dirs} log dirs offline: {offline}")
+
+    sampler = threading.Thread(target=sample, name="jbod-samples-mbeans", daemon=True)
+    sampler.start()
+    try:
+        yield counted
+    finally:
+        ended.set()
+        sampler.join()
+        said = [
+            f"{broker} said: {line.text[:300]}"
+            for broker in cluster.brokers
+            if (line := broker.log.first(LOG_DIR_STOPPED.format(path=r"\S+"), since=start))
+        ]
+        if (said or counted) and not expected:
+            raise PromiseBroken(f"nothing was done to any log dir, and {'; '.join([*sorted(counted), *said])}")
+    if expected and not counted:
+        raise PromiseBroken(f"no longer deviates: {expected.does}")
+    cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=said)
+    if any(samples[broker.id] < 10 for broker in cluster.brokers):
+        raise Inconclusive(f"the MBeans of some broker could hardly be read: {dict(samples)} times")
 
 
 def check_ends(broker: Broker, *, exit_code: int, saying: str) -> None:

@@ -33,6 +33,7 @@ from harness.log_dir import LogDir
 from harness.metadata import ClusterState, PartitionState
 from harness.tool_answers import DescribedPartition, Key
 from harness.topic import Partition, Topic
+from harness.versions import Mode
 from harness.waiting import await_until
 from harness.wire import NoAnswer
 from suites.sources import AT_EACH_STEP, Source
@@ -77,6 +78,7 @@ class World:
         self.started_wounded: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
         self._last_isr: dict[Key, frozenset[int]] = {}
+        self._left_behind: set[tuple[Key, LogDir]] = set()
         if topics:
             cluster.await_healthy(failure=Inconclusive)
         for topic in topics:
@@ -91,11 +93,15 @@ class World:
         """
         for partition in topic.partitions:
             seen = partition.describe()
-            places = {id: partition.log_dir_on(self.cluster.broker(id)) for id in seen.replicas}
-            for log_dir in places.values():
-                if log_dir in self.failed:
-                    raise PromiseBroken(f"{partition} was created on {log_dir}, which has failed")
-            self.add(seen, places)
+            self.add(seen, {})
+            for id in seen.replicas:
+                self._place(partition, self.cluster.broker(id))
+
+    def _place(self, partition: Partition, broker: Broker) -> None:
+        log_dir = partition.log_dir_on(broker)
+        if log_dir in self.failed:
+            raise PromiseBroken(f"{partition} was created on {log_dir}, which has failed")
+        self._places[partition.topic, partition.index, broker.id] = log_dir
 
     def add(self, seen: PartitionState, places: Mapping[int, LogDir]) -> None:
         """Take over one partition as it is: its state, and each replica's log dir by broker id."""
@@ -108,12 +114,19 @@ class World:
     def reassigned(self, partition: Partition, log_dirs: Sequence[LogDir]) -> None:
         """Replicas were moved, and are now in these log dirs, on their brokers in this order (KIP-113).
 
-        A leader that is still a replica stays; otherwise the first of the new replicas that can leads.
+        A leader that is still a replica stays; otherwise the first of the new replicas that can leads. A replica that
+        went from a failed log dir leaves its log behind there, since it can't be deleted ("StopReplicaRequest will fail
+        if replica is offline", KIP-112 "7. Partition reassignment").
+
+        :raises PromiseBroken: a new replica was made on a log dir that has failed
         """
         key = (partition.topic, partition.index)
-        for id in self.partitions[key].replicas:
-            del self._places[(*key, id)]
-        self._places |= {(*key, log_dir.broker.id): log_dir for log_dir in log_dirs}
+        before = {self._places.pop((*key, id)) for id in self.partitions[key].replicas}
+        self._left_behind |= {(key, place) for place in before & self.failed if place not in log_dirs}
+        for log_dir in log_dirs:
+            if log_dir in self.failed - before:
+                raise PromiseBroken(f"{partition} was moved to {log_dir}, which has failed")
+            self._places[(*key, log_dir.broker.id)] = log_dir
         replicas = tuple(log_dir.broker.id for log_dir in log_dirs)
         self.partitions[key] = replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas))
         self._carry_forward()
@@ -122,6 +135,17 @@ class World:
         """A replica is now in another log dir of its broker."""
         self._places[partition.topic, partition.index, log_dir.broker.id] = log_dir
         self._carry_forward()
+
+    def reassignment_cancelled(self, partition: Partition, wanted: Sequence[Broker]) -> None:
+        """A move to the wanted brokers was called off half-way: the replicas are what they were, in another order.
+
+        Those of them that were wanted come first now (``ReplicaAssignment.reassignTo`` and ``removeReplica``, in KRaft
+        ``PartitionReassignmentReplicas``), so that another leader may be the preferred one; KIP-455 is silent on it.
+        """
+        key = (partition.topic, partition.index)
+        was = self.partitions[key]
+        order = dict.fromkeys((*(broker.id for broker in wanted), *was.replicas))
+        self.partitions[key] = replace(was, replicas=tuple(id for id in order if id in was.replicas))
 
     def log_dir_failed(self, log_dir: LogDir) -> None:
         """A log dir failed: its replicas go offline, nothing else changes.
@@ -134,8 +158,13 @@ class World:
         self._carry_forward()
 
     def log_dirs_back(self, broker: Broker) -> None:
-        """A broker was restarted with all its log dirs good again: their replicas rejoin the ISR; leaders stay."""
+        """A broker was restarted with all its log dirs good again: their replicas rejoin the ISR; leaders stay.
+
+        What was left behind in them KRaft then sets aside, as ``-stray``; in ZooKeeper mode it stays as it was.
+        """
         self.failed -= set(broker.log_dirs)
+        if self.cluster.spec.mode is Mode.KRAFT:
+            self._left_behind = {(key, place) for key, place in self._left_behind if place not in broker.log_dirs}
         self.broker_back(broker)
 
     def broker_gone(self, *brokers: Broker) -> None:
@@ -159,10 +188,6 @@ class World:
                 self.partitions[key] = replace(was, leader=broker.id, isr=back, offline=offline)
             else:
                 self.partitions[key] = replace(was, offline=offline)
-
-    def log_dir_healed(self, log_dir: LogDir) -> None:
-        """A log dir was mended, with its old data; Kafka sees it when its broker is next :meth:`back <broker_back>`."""
-        self.failed.discard(log_dir)
 
     def _offline(self, key: Key, replicas: tuple[int, ...]) -> frozenset[int]:
         return frozenset(id for id in replicas if id in self.dead or self._places.get((*key, id)) in self.failed)
@@ -195,6 +220,10 @@ class World:
     def replicas_in(self, log_dir: LogDir) -> set[Key]:
         """The replicas that belong in a log dir."""
         return {(topic, partition) for (topic, partition, _), place in self._places.items() if place == log_dir}
+
+    def left_behind_in(self, log_dir: LogDir) -> set[Key]:
+        """The logs in a log dir of replicas that were moved away while it had failed."""
+        return {key for key, place in self._left_behind if place == log_dir}
 
     def strangers(self, seen: ClusterState) -> list[PartitionState]:
         """Those of the cluster's partitions that are of no known topic."""

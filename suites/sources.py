@@ -81,7 +81,7 @@ def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...]
 
 
 def _strays(world: World, log_dir: LogDir, holds: set[Key], *, by: str) -> Iterator[str]:
-    should = world.replicas_in(log_dir)
+    should = world.replicas_in(log_dir) | world.left_behind_in(log_dir)
     for key in sorted(should - holds):
         yield f"{by} has no {name(key)} in {log_dir}"
     for key in sorted((holds - should) & set(world.partitions)):
@@ -123,7 +123,7 @@ def mbeans(world: World) -> Iterator[str]:
 def compare_mbeans(
     world: World, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState, *, uncounted: bool
 ) -> Iterator[str]:
-    """OfflineLogDirectoryCount, LogDirectoryOffline, OfflineReplicaCount.
+    """OfflineLogDirectoryCount, LogDirectoryOffline, OfflineReplicaCount (of logs "on the bad log directories").
 
     The last only where log dirs failed at run time. A broker that found one bad when it started counts a replica there
     once it is told of its partition for the second time, which nobody promises to happen.
@@ -141,7 +141,8 @@ def compare_mbeans(
         return
     replicas = [key for key, expected in world.partitions.items() if broker.id in expected.offline]
     strangers = [state for state in world.strangers(elsewhere) if broker.id in state.offline_replicas]
-    should = 0 if uncounted else len(replicas) + len(strangers)
+    left = [key for log_dir in broker.log_dirs if log_dir in world.failed for key in world.left_behind_in(log_dir)]
+    should = 0 if uncounted else len(replicas) + len(strangers) + len(left)
     if seen.offline_replicas != should:
         mended = f"; no longer deviates: {OFFLINE_REPLICAS_UNCOUNTED.does}" if uncounted else ""
         yield f"{by} OfflineReplicaCount {seen.offline_replicas} instead of {should}{mended}"

@@ -71,14 +71,36 @@ def await_reassigned(cluster: Cluster, world: World, *placements: Placement, tim
     check_no_remains(cluster, {placement.partition.topic for placement in placements})
 
 
-def restarted_healed(world: World, *log_dirs: LogDir) -> None:
-    """The log dirs' brokers, whose disks are good again, are restarted one after another; the model is told."""
-    for log_dir in log_dirs:
-        log_dir.broker.stop()
-        world.broker_gone(log_dir.broker)
-        world.log_dir_healed(log_dir)
-        log_dir.broker.start()
-        world.broker_back(log_dir.broker)
+def reassign_over_the_wire(world: World, partition: Partition, *brokers: Broker) -> None:
+    """A partition is moved to these brokers as clients ask for it (KIP-455), which ends; all sources say so."""
+    world.cluster.reassign(partition, brokers)
+    await_no_reassignment(world.cluster)
+    world.reassigned(partition, [partition.log_dir_on(broker) for broker in brokers])
+    world.check()
+
+
+def await_no_reassignment(cluster: Cluster) -> None:
+    """No reassignment is under way any more.
+
+    :raises PromiseBroken: one goes on for longer than a replica may take to catch up
+    """
+    await_until(
+        cluster.reassignments,
+        lambda under_way: not under_way,
+        timeout_s=timeouts.MOVE_S,
+        what="all reassignments to end",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def restarted_healed(world: World, broker: Broker) -> None:
+    """A broker, all of whose log dirs are good again, is restarted, and all sources say what the model then does."""
+    broker.stop()
+    world.broker_gone(broker)
+    broker.start()
+    world.log_dirs_back(broker)
+    world.check(timeouts.RECOVERY_S)
 
 
 def replace_by_empty_disk(log_dir: LogDir) -> None:

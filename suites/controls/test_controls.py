@@ -13,6 +13,7 @@ import pytest
 from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
 from faults.file_system import PowerCut
+from faults.log_dir import Chmod000
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from faults.targets import leader_of
 from harness.case import Case
@@ -23,7 +24,7 @@ from harness.measure import Floors
 from harness.pipeline.producer import Transactions
 from harness.waiting import let_pass
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery
+from suites.checks import check_delivery, check_noticed, no_log_dir_fails
 from suites.model import World
 from suites.scenario import scenario
 
@@ -149,6 +150,19 @@ def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool
             check_delivery(workload)
     if mended:
         check_delivery(workload)
+
+
+@scenario("control/log-dir-offline", kip=112, plan="control: a log dir is taken offline", floors=NO_FAULT)
+@pytest.mark.parametrize("broken", [True, False], ids=["offline", "green"])
+def test_log_dir_offline(cluster: Cluster, workload: CaseWorkload, broken: bool) -> None:
+    """A log dir fails in a minute in which none should: it is told, by broker and log dir."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    victim = leader_of(orders[0])
+    with no_log_dir_fails(cluster), workload.running(orders) as pair, ExitStack() as stack:
+        if broken:
+            check_noticed(stack.enter_context(injected(Chmod000(orders[0].log_dir_on(victim)))))
+        pair.await_progress(after=now(), records=5000)
+    check_delivery(workload)
 
 
 @scenario(

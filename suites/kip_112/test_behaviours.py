@@ -230,8 +230,8 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
                 raise Inconclusive(f"{log_dir} holds none of {lone}; nobody would miss a leader")
             world.check(also=TOOLS)
             pair.await_progress(after=now())
-        restarted_healed(world, log_dir)
-        world.check(timeouts.RECOVERY_S, also=TOOLS)
+        restarted_healed(world, victim)
+        world.check(also=TOOLS)
         pair.await_progress(after=now())
     check_delivery(workload)
 

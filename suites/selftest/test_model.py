@@ -8,12 +8,16 @@ from typing import Any, cast
 
 import pytest
 
+from harness.errors import PromiseBroken
 from harness.log_dir import LogDir
 from harness.metadata import PartitionState
+from harness.versions import Mode
 from suites.model import Expected, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
 DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/b{id}/d{n}")) for id in BROKERS for n in (1, 2)}
+for id, broker in BROKERS.items():
+    broker.log_dirs = (DIRS[id, 1], DIRS[id, 2])
 
 
 def state(topic: str, *replicas: int) -> PartitionState:
@@ -31,7 +35,7 @@ def state(topic: str, *replicas: int) -> PartitionState:
 @pytest.fixture
 def world() -> World:
     """``t`` on every broker's first log dir, led by 2; ``u`` on every second, led by 1; ``lone`` on broker 3 alone."""
-    world = World(cast(Any, None))
+    world = World(cast(Any, SimpleNamespace(spec=SimpleNamespace(mode=Mode.KRAFT))))
     world.add(state("t", 2, 3, 1), {id: DIRS[id, 1] for id in (2, 3, 1)})
     world.add(state("u", 1, 2, 3), {id: DIRS[id, 2] for id in (1, 2, 3)})
     world.add(state("lone", 3), {3: DIRS[3, 1]})
@@ -93,7 +97,7 @@ def test_a_replica_that_moved_goes_with_its_new_log_dir(world: World) -> None:
 def test_a_broker_that_is_back_with_good_log_dirs_is_in_all_isrs(world: World) -> None:
     world.log_dir_failed(DIRS[2, 1])
     world.broker_gone(BROKERS[2])
-    world.log_dirs_back(cast(Any, SimpleNamespace(id=2, log_dirs=[DIRS[2, 1], DIRS[2, 2]])))
+    world.log_dirs_back(BROKERS[2])
     assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
     assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
 
@@ -131,8 +135,7 @@ def test_who_led_last_leads_again_when_it_is_back(world: World) -> None:
     world.broker_back(BROKERS[3])
     assert world.expected("lone") == expect(None, None, {3}, 3)
     world.broker_gone(BROKERS[3])
-    world.log_dir_healed(DIRS[3, 1])
-    world.broker_back(BROKERS[3])
+    world.log_dirs_back(BROKERS[3])
     assert world.expected("lone") == expect(3, {3}, set(), 3)
     assert world.expected("t") == expect(2, {2, 3, 1}, set(), 2, 3, 1)
 
@@ -143,6 +146,30 @@ def test_who_was_not_in_the_last_isr_does_not_lead_when_it_is_back(world: World)
     assert world.expected("t") == expect(None, None, {2, 3}, 2, 3, 1)
     world.broker_back(BROKERS[3])
     assert world.expected("t") == expect(3, {3}, {2}, 2, 3, 1)
+
+
+@pytest.mark.parametrize(("mode", "stays"), [(Mode.ZK, {("t", 0)}), (Mode.KRAFT, set())])
+def test_a_replica_that_is_moved_off_a_failed_dir_leaves_its_log_there(
+    world: World, mode: Mode, stays: set[tuple[str, int]]
+) -> None:
+    world.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
+    world.log_dir_failed(DIRS[2, 1])
+    world.reassigned(cast(Any, SimpleNamespace(topic="t", index=0)), [DIRS[3, 1], DIRS[1, 1]])
+    assert world.expected("t") == expect(3, {3, 1}, set(), 3, 1)
+    assert world.left_behind_in(DIRS[2, 1]) == {("t", 0)}
+    world.log_dirs_back(BROKERS[2])
+    assert world.left_behind_in(DIRS[2, 1]) == stays
+
+
+def test_a_cancelled_move_leaves_the_replicas_in_another_order(world: World) -> None:
+    world.reassignment_cancelled(cast(Any, SimpleNamespace(topic="u", index=0)), [BROKERS[3], BROKERS[2]])
+    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 3, 2, 1)
+
+
+def test_a_new_replica_on_a_failed_dir_is_a_broken_promise(world: World) -> None:
+    world.log_dir_failed(DIRS[2, 1])
+    with pytest.raises(PromiseBroken, match="which has failed"):
+        world.reassigned(cast(Any, SimpleNamespace(topic="lone", index=0)), [DIRS[2, 1]])
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,16 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
     assert {"producer", "seq", "topic", "partition", "offset"} <= set(found["examples"][0])
 
 
+@pytest.mark.parametrize("mode", ["zk", "kraft"])
+def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(
+    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
+) -> None:
+    red, green = (controls[1][f"control/log-dir-offline[{mode}-{word}]"] for word in ("offline", "green"))
+    assert green["verdict"] == "valid", green["reason"]
+    assert red["verdict"] == "invalid", red["reason"]
+    assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d said: Stopping serving logs", red["reason"])
+
+
 def told(controls: tuple[int, dict[str, dict[str, Any]]], case: str, kind: str) -> dict[str, Any]:
     """The story of the first record of a kind in a control's run folder."""
     stories = json.loads((Path(controls[1][f"control/{case}"]["run_dir"]) / "explained.json").read_text())["stories"]

@@ -17,7 +17,7 @@ import pytest
 from harness.log_dir import LogDir
 from harness.mbeans import BrokerMetrics
 from harness.metadata import ClusterState, PartitionState
-from harness.tool_answers import read_directories, read_log_dirs, read_topics, read_verified
+from harness.tool_answers import read_directories, read_log_dirs, read_topics
 from suites import sources
 from suites.model import World
 
@@ -235,18 +235,3 @@ def test_a_broker_that_started_with_a_bad_dir_promises_no_count() -> None:
         list(sources.compare_mbeans(world, BROKERS[3], replace(METRICS, offline_replicas=1), SEEN, uncounted=False))
         == []
     )
-
-
-@pytest.mark.parametrize(
-    ("line", "state"),
-    [
-        ("Reassignment of partition a-b-0 is completed.", "completed"),
-        ("Reassignment of partition a-b-0 is still in progress.", "in progress"),
-        (
-            "There is no active reassignment of partition a-b-0, but replica set is 1,2 rather than 3,2.",
-            "replica set is 1,2 rather than 3,2",
-        ),
-    ],
-)
-def test_the_states_of_reassignments_are_read(line: str, state: str) -> None:
-    assert read_verified(["Status of partition reassignment:", line]) == {("a-b", 0): state}

@@ -1,0 +1,183 @@
+"""No fault: an hour of what clusters do every day, condensed to a minute, in which no log dir may ever go offline.
+
+Topics come and go, segments roll, are flushed and deleted, replicas move between log dirs, brokers restart: all at once
+and under load. Kafka has more than once taken files that were renamed or deleted under it for a failed disk:
+KAFKA-15391 (topic deletion), KAFKA-15572 (a roll during a move), KAFKA-19571 (a flush of a deleted segment).
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+
+from confluent_kafka import Producer
+
+from harness import timeouts
+from harness.admin import Admin, Refused
+from harness.case import Case
+from harness.cluster import Cluster
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import now
+from harness.measure import Floors
+from harness.topic import Topic
+from harness.waiting import await_until
+from harness.wire import NoAnswer
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_one_copy, no_log_dir_fails
+from suites.deviations import GOOD_LOG_DIR_OFFLINE
+from suites.scenario import scenario
+
+RESTARTS, PATIENCE = 3, 9
+"""Every broker once, in about a minute; on a build that must take a log dir offline, at most so many until it has."""
+ROLLS = {"segment.ms": "500", "segment.bytes": "1048576"}  # 4.0 and later allow no smaller bytes (KIP-1030)
+EXPIRES = {"retention.ms": "1000", "file.delete.delay.ms": "100"}
+LEAST = {"topics deleted": 10, "moves begun": 50}
+"""What must have happened in the minute for it to show anything."""
+
+
+@scenario(
+    "kip-112/no-fault",
+    kip=112,
+    plan="OfflineLogDirectoryCount stays 0 where no log dir fails",
+    floors=Floors(faults=0),
+    deviations=(GOOD_LOG_DIR_OFFLINE,),
+    overrides={"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"},
+)
+def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
+    """Deletes, rolls, moves, restarts race under load: no log dir is ever offline, nothing is lost or doubled.
+
+    Builds with KAFKA-19571 must show it; then their brokers are restarted, and nothing is lost either.
+    """
+    known = cluster.distribution.version in GOOD_LOG_DIR_OFFLINE.builds
+    orders = cluster.create_topic("orders", partitions=3, replicas=3, configs=ROLLS)
+    with workload.running(orders, record_bytes=1000) as pair:
+        with (
+            no_log_dir_fails(cluster, expected=GOOD_LOG_DIR_OFFLINE if known else None) as offline,
+            everyday(cluster, orders, random.Random(case.id.seed)) as done,
+        ):
+            for broker in itertools.islice(itertools.cycle(cluster.brokers), PATIENCE if known else RESTARTS):
+                await_in_sync(cluster, orders, or_else=offline)
+                pair.await_progress(after=now(), records=3000)
+                if offline:
+                    break
+                broker.restart()
+                done["brokers restarted"] += 1
+        if offline:
+            pair.stop()  # moves that go on under load would take the next log dir offline
+            for broker in cluster.brokers:
+                broker.restart()
+        await_settled(cluster)
+    if too_few := {what: done[what] for what, least in LEAST.items() if done[what] < least and not offline}:
+        raise Inconclusive(f"too little happened to show anything: {too_few}")
+    check_one_copy(orders)
+    check_delivery(workload)
+
+
+@contextmanager
+def everyday(cluster: Cluster, orders: Topic, chance: random.Random) -> Iterator[collections.Counter[str]]:
+    """Inside the block topics come and go and replicas move, by two threads; yields the counts of what was done."""
+    done, ended, errors = collections.Counter[str](), threading.Event(), list[BaseException]()
+    passing: collections.deque[str] = collections.deque(maxlen=1)
+    numbers = itertools.count()
+
+    def again_and_again(step: Callable[[], None]) -> None:
+        try:
+            while not ended.wait(0.05):
+                with suppress(Refused, NoAnswer):  # a broker is down, a topic is gone, a move is under way
+                    step()
+        except BaseException as error:
+            errors.append(error)
+
+    def a_topic_passes() -> None:
+        name = f"passing-{next(numbers)}"
+        anyone(cluster, lambda admin: admin.create_topic(name, partitions=3, replicas=2, configs=ROLLS | EXPIRES))
+        done["topics created"] += 1
+        passing.append(name)
+        write(cluster, name, seconds=1.0)
+        anyone(cluster, lambda admin: admin.delete_topic(name))
+        done["topics deleted"] += 1
+
+    def a_replica_moves() -> None:
+        broker = chance.choice(cluster.live_brokers())
+        topic, partition = chance.choice([orders.name, *passing]), chance.randrange(3)
+        broker.admin.alter_replica_log_dir(topic, partition, str(chance.choice(broker.log_dirs).path))
+        done["moves begun"] += 1
+
+    threads = [
+        threading.Thread(target=again_and_again, args=(step,), daemon=True)
+        for step in (a_topic_passes, a_replica_moves)
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield done
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(timeouts.RECOVERY_S)
+        cluster.journal.write("everyday.ended", done=dict(done), errors=list(map(repr, errors)))
+    if errors:
+        raise errors[0]
+
+
+def anyone(cluster: Cluster, ask: Callable[[Admin], None]) -> None:
+    """Ask brokers in turn until one does it: in ZooKeeper mode only the controller's does."""
+    refusal: Refused | NoAnswer = NoAnswer("no broker is alive")
+    for broker in cluster.live_brokers():
+        try:
+            return ask(broker.admin)
+        except (Refused, NoAnswer) as error:
+            refusal = error
+    raise refusal
+
+
+def write(cluster: Cluster, topic: str, *, seconds: float) -> None:
+    """Records that nobody will look for, and as many rolls as there is time for."""
+    client = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "1", "message.timeout.ms": 3000, "log_level": 0})
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        client.produce(topic, bytes(1000))
+        client.poll(0.01)
+    client.flush(1.0)
+
+
+def await_in_sync(cluster: Cluster, topic: Topic, *, or_else: Collection[str]) -> None:
+    """Every live broker sees every partition of the topic led and in sync in full, or else something is the matter."""
+
+    def lagging() -> list[str]:
+        seen = [s for b in cluster.live_brokers() for s in b.admin.describe_cluster(topics=(topic.name,)).partitions]
+        return [str(state) for state in seen if state.leader is None or state.under_replicated]
+
+    await_until(
+        lagging,
+        lambda found: bool(or_else) or not found,
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{topic} to be in sync",
+        retry_on=(NoAnswer,),
+        watch=cluster.check_nodes,
+        failure=PromiseBroken,
+    )
+
+
+def await_settled(cluster: Cluster) -> None:
+    """The cluster is healthy, and no replica is being moved."""
+    cluster.await_healthy(failure=PromiseBroken)
+    await_until(
+        lambda: [
+            f"{r.topic}-{r.partition} on {b}"
+            for b in cluster.brokers
+            for d in b.describe_log_dirs()
+            for r in d.replicas
+            if r.is_future
+        ],
+        lambda moving: not moving,
+        timeout_s=timeouts.RECOVERY_S,
+        what="all moves between log dirs to end",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
