@@ -99,6 +99,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--keep-cluster", default="never", choices=["never", "on-failure", "always"], help="leave the cluster standing"
     )
     group.addoption("--json", metavar="FILE", help="write the results as JSON")
+    group.addoption("--schedules", type=int, default=1, metavar="N", help="how many random schedules a mode")
+    group.addoption("--schedule", action="append", default=[], metavar="FILE", help="play this instead")
     group.addoption("--select", action="append", default=[], metavar="SELECTOR", help="a KIP, scenario or case id")
 
 

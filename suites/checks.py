@@ -21,6 +21,7 @@ from faults.log_dir import LOG_DIR_STOPPED
 from faults.segment import IndexByteFlipped
 from harness import timeouts
 from harness.broker import Broker
+from harness.broker_log import LogLine
 from harness.cluster import Cluster
 from harness.deviation import Deviation
 from harness.errors import Inconclusive, JbodError, PromiseBroken
@@ -39,19 +40,27 @@ def check_noticed(fault: Fault, since: datetime | None = None) -> None:
     :raises PromiseBroken: it doesn't, within the time that noticing may take
     """
     assert fault.noticed_by is not None, f"{fault} names no log line by which a broker notices it"
-    pattern = fault.noticed_by
-    line = await_until(
-        lambda: fault.broker.log.first(pattern, since=since or fault.injected_at),
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{fault.broker} to log that it noticed {fault}",
-        watch=fault.broker.node.check_alive,
-        failure=PromiseBroken,
-        hint=f"looked for /{pattern}/ in {fault.broker.log.path}",
-    )
-    assert line is not None
+    line = check_says(fault.broker, fault.noticed_by, since or fault.injected_at)
     fault.broker.journal.write(
         "fault.noticed", broker=fault.broker.id, logged_at=line.at.isoformat(), line=line.text[:300]
     )
+
+
+def check_says(broker: Broker, saying: str, since: datetime) -> LogLine:
+    """The broker's log has such a line (a regular expression); the first one.
+
+    :raises PromiseBroken: it hasn't, within the time that noticing may take
+    """
+    line = await_until(
+        lambda: broker.log.first(saying, since=since),
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{broker} to log /{saying}/",
+        watch=broker.node.check_alive,
+        failure=PromiseBroken,
+        hint=f"looked in {broker.log.path}",
+    )
+    assert line is not None
+    return line
 
 
 def check_notified(events: LogDirEvents, broker: Broker) -> None:

@@ -103,6 +103,13 @@ class World:
             raise PromiseBroken(f"{partition} was created on {log_dir}, which has failed")
         self._places[partition.topic, partition.index, broker.id] = log_dir
 
+    def forget(self, topic: Topic) -> None:
+        """A topic was deleted."""
+        for partition in topic.partitions:
+            key = (partition.topic, partition.index)
+            for id in self.partitions.pop(key).replicas:
+                del self._places[(*key, id)]
+
     def add(self, seen: PartitionState, places: Mapping[int, LogDir]) -> None:
         """Take over one partition as it is: its state, and each replica's log dir by broker id."""
         key = (seen.topic, seen.partition)
@@ -208,6 +215,10 @@ class World:
     def expected(self, topic: str, partition: int = 0) -> Expected:
         """What the model says of one partition."""
         return self.partitions[topic, partition]
+
+    def log_dir_of(self, partition: Partition, broker: Broker) -> LogDir:
+        """The log dir in which a replica belongs."""
+        return self._places[partition.topic, partition.index, broker.id]
 
     def live_brokers(self) -> list[Broker]:
         """The brokers that should run."""

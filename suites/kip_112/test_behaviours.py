@@ -5,12 +5,13 @@ Each scenario here names the one of the eight that it is of. What the test plan 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from faults.base import injected
 from faults.broker import BrokerKilled
-from faults.log_dir import Chmod000
+from faults.log_dir import Chmod000, Removed
 from faults.quorum import ControllerKilled
 from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
@@ -18,12 +19,13 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
+from harness.log_dir import LogDir
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.topic import Topic
 from harness.versions import Mode
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_one_copy
+from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_one_copy, check_says
 from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
 from suites.model import World
 from suites.scenario import scenario
@@ -32,6 +34,8 @@ from suites.steps import failed, format_new_dirs, replace_by_empty_disk, restart
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
+UNFORMATTED = r"No `meta.properties` found in .*kafka-storage"
+UNTOLD = r"Shutting down because couldn't communicate offline log dir \S+ with controllers"
 
 
 @scenario("kip-112/topic-creation", kip=112, plan="1. Topic gets created")
@@ -73,6 +77,32 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.await_progress(after=now())
     for victim in victims:
         victim.restart()
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/controllers-log-dir",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime, which is the controller",
+    modes=(Mode.ZK,),
+)
+def test_controllers_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A log dir of the broker that is the controller fails: it lets others lead what was there, and stays controller.
+
+    KRaft's controllers have no log dirs; what becomes of a broker whose metadata's dir fails: kip-112/metadata-log-dir.
+    """
+    orders = cluster.create_topic("orders", partitions=3, replicas=3)
+    world = World(cluster, orders)
+    victim = cluster.controller_broker()
+    assert victim is not None
+    led = next(partition for partition in orders.partitions if leader_of(partition) == victim)
+    with workload.running(orders) as pair:
+        with failed(world, Chmod000(led.log_dir_on(victim))):
+            pair.await_progress(after=now())
+            if (controller := cluster.controller_broker()) != victim:
+                raise PromiseBroken(f"{victim} has a good log dir and is the controller no more: {controller} is")
+        restarted_healed(world, victim)
+        pair.await_progress(after=now())
     check_delivery(workload)
 
 
@@ -161,6 +191,40 @@ def test_bootstrap_healed(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
+@scenario("kip-112/bootstrap-missing", kip=112, plan="3. Broker bootstraps with bad log directories: one is missing")
+def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A log dir is not there when its broker starts: ZooKeeper mode makes it anew, KRaft refuses; then it is back.
+
+    So it is with a disk that was not mounted. One that can't be made anew is a failed one, as in the plan's item 1.
+    """
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with injected(BrokerKilled(victim)):
+            world.broker_gone(victim)
+            world.check()
+            let_be_made(log_dir)
+            with injected(Removed(log_dir)):
+                pair.await_progress(after=now())
+                victim.start()
+                if cluster.spec.mode is Mode.KRAFT:
+                    check_ends(victim, exit_code=1, saying=UNFORMATTED)
+                else:
+                    check_back(cluster, orders)
+                    pair.await_progress(after=now())
+                    victim.stop()
+        check_back(cluster, orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def let_be_made(log_dir: LogDir) -> None:
+    """Whoever owns the log dir may from now on make it anew, which an ordinary user may in any case."""
+    shutil.chown(log_dir.path.parent, log_dir.path.stat().st_uid)
+
+
 @scenario("kip-112/disk-replaced", kip=112, plan="4. The disk (or log directory) gets fixed: replaced by an empty one")
 def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
     """A failed disk is replaced by an empty one: its replicas are made anew, in one place, and rejoin the ISR."""
@@ -175,7 +239,7 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
         replace_by_empty_disk(log_dir)
         if cluster.spec.mode is Mode.KRAFT:
             victim.start()
-            check_ends(victim, exit_code=1, saying=r"No `meta.properties` found in .*kafka-storage")
+            check_ends(victim, exit_code=1, saying=UNFORMATTED)
             format_new_dirs(cluster, victim)
         victim.start()
         check_back(cluster, orders)
@@ -291,6 +355,39 @@ def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
         world.check()
         pair.await_progress(after=now())
     victim.restart()
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/no-controller-for-long",
+    kip=112,
+    plan="6. Controller failover: a log dir fails while there is none for log.dir.failure.timeout.ms (KIP-858)",
+    modes=(Mode.KRAFT,),
+    overrides={"log.dir.failure.timeout.ms": "3000"},
+)
+def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> None:
+    """KRaft: a broker that can tell no controller in time of its failed log dir ends, saying why; then others lead.
+
+    It says so in time; then it asks for a controlled shutdown, which goes on until there is a controller again or for
+    five minutes (``BrokerServer.shutdown``).
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        with ExitStack() as log_dir_failed:
+            with injected(ControllerKilled(cluster.quorum_nodes[0], victim)):
+                pair.await_progress(after=now())
+                fault = log_dir_failed.enter_context(injected(Chmod000(orders[0].log_dir_on(victim))))
+                check_says(victim, UNTOLD, fault.injected_at)
+            check_ends(victim, exit_code=0, saying=UNTOLD)
+            world.broker_gone(victim)
+            world.check(timeouts.RECOVERY_S)
+            pair.await_progress(after=now())
+        victim.start()
+        world.broker_back(victim)
+        world.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now())
     check_delivery(workload)
 
 

@@ -18,11 +18,8 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_no_remains, check_one_copy
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import await_no_reassignment, failed, reassign_over_the_wire, restarted_healed
+from suites.steps import DELETED_SOON, await_no_reassignment, failed, reassign_over_the_wire, restarted_healed
 
-DELETED_SOON = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "500"}
-"""A replica that went is deleted this long after it (60 s by default), and not before the broker has run for so long
-(30 s)."""
 SLOW = 1000
 """Bytes a second that a throttled reassignment may copy, of which its topic gets thousands of times more."""
 
