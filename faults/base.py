@@ -85,8 +85,10 @@ class Fault(ABC):
 
     def undo(self) -> None:
         """Take it back; from any state, any number of times."""
+        fields = {"fault": self.name, "target": self.target, "broker": self.broker.id}
+        self.broker.journal.write("fault.healing", **fields)
         self.mend()
-        self.broker.journal.write("fault.undone", fault=self.name, target=self.target, broker=self.broker.id)
+        self.broker.journal.write("fault.undone", **fields)
 
     def __str__(self) -> str:
         return f"{self.name} on {self.target}"

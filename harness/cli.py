@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,13 @@ _RUN_OPTIONS = [
     click.option("--spark-master", metavar="URL", help="A Spark master other than a local one."),
     click.option("--runs-dir", metavar="DIR", help="Where run folders go (default: reports/runs)."),
     click.option("--keep-cluster", metavar="never|on-failure|always", help="Leave the cluster standing."),
+    click.option("--pause-at", metavar="inject|heal", help="Wait there for Enter, to look at the cluster."),
     click.option("--json", metavar="FILE", help="Write the results as JSON."),
+]
+_SCHEDULE_OPTIONS = [
+    click.option("--schedules", metavar="N", help="How many random schedules a mode, of selector 'schedules'."),
+    click.option("--schedule", multiple=True, metavar="FILE", help="Play this schedule instead."),
+    click.option("--stop-after", metavar="SECONDS", help="Begin no case later than that."),
 ]
 _JOBS = click.option(
     "--jobs",
@@ -109,13 +117,16 @@ def _where(selectors: tuple[str, ...]) -> list[str]:
 @cli.command()
 @click.argument("selector", nargs=-1, required=True)
 @_options(_RUN_OPTIONS)
+@_options(_SCHEDULE_OPTIONS)
 @_JOBS
-def run(selector: tuple[str, ...], jobs: int, **options: str | None) -> int:
+def run(selector: tuple[str, ...], jobs: int, schedule: tuple[str, ...], **options: str | None) -> int:
     """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id or a node id."""
-    return _run(selector, options, jobs)
+    return _run(selector, options, jobs, schedule)
 
 
-def _run(selector: tuple[str, ...], options: dict[str, str | None], jobs: int = 1) -> int:
+def _run(
+    selector: tuple[str, ...], options: dict[str, str | None], jobs: int = 1, schedules: tuple[str, ...] = ()
+) -> int:
     """Run scenarios by pytest; several at once by pytest-xdist, whose workers are pytests with a Spark of their own.
 
     A case waits (for sessions to expire, checkpoints to come due) about as long as it works, so that two at once on two
@@ -131,7 +142,8 @@ def _run(selector: tuple[str, ...], options: dict[str, str | None], jobs: int = 
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
     allure = runs_dir.parent / "allure-results"
     AllureFileLogger(str(allure), clean=True)  # type: ignore[no-untyped-call]  # here: each worker would do it
-    arguments = [*_where(selector), *_arguments(options), f"--alluredir={allure}"]
+    arguments = [*_where(selector), *_arguments(options), *(f"--schedule={file}" for file in schedules)]
+    arguments += [f"--alluredir={allure}"]
     arguments += [f"--junitxml={runs_dir.parent / 'junit.xml'}"]
     if jobs > 1:
         collector = _Collector()
@@ -149,9 +161,11 @@ def _run(selector: tuple[str, ...], options: dict[str, str | None], jobs: int = 
 @cli.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @_options(_RUN_OPTIONS[len(_BUILD_OPTIONS) + 2 :])
-def repro(run_dir: Path, **options: str | None) -> int:
-    """Run once more what a run folder records: the same case, Kafka build, mode, backend and seed."""
+@click.option("--repeat", metavar="N|until-fail", help="So many times, or until it comes out other than valid.")
+def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
+    """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.case import read_run_json
+    from harness.subrun import repeat_apart
 
     run = read_run_json(run_dir)
     try:
@@ -159,7 +173,97 @@ def repro(run_dir: Path, **options: str | None) -> int:
         selector = run["case"]
     except (KeyError, TypeError) as error:
         raise HarnessError(f"{run_dir}/run.json doesn't say what ran: {error} is missing") from error
-    return _run((selector,), options | again)
+    schedules: tuple[str, ...] = ()
+    if "schedule" in run:
+        selector = re.sub(r"-\d+]$", "-0]", selector)  # the only one of this run
+        schedules = (str(run_dir / "run.json"),)
+    if repeat is None:
+        return _run((selector,), options | again, schedules=schedules)
+    if repeat != "until-fail" and not repeat.isdecimal():
+        raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
+    arguments = [selector, *_arguments(options | again), *(f"--schedule={file}" for file in schedules)]
+    times = int(repeat) if repeat.isdecimal() else None
+    return repeat_apart(arguments, times, lambda line: out.print(Text(line)))
+
+
+@cli.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@_JOBS
+def shrink(run_dir: Path, jobs: int) -> int:
+    """Find the smallest part of a random schedule that came out invalid which still does."""
+    from harness.case import read_run_json
+    from harness.nightly import shrink_run
+
+    run = read_run_json(run_dir)
+    if "schedule" not in run:
+        raise UsageError(f"{run_dir} is no run of a random schedule")
+    build = _recorded_build(run)
+    mode = build.pop("mode")
+    shrunk = shrink_run(run_dir, mode, [*_arguments(build), f"--jobs={jobs}"], lambda line: out.print(Text(line)))
+    click.echo(f"jbod run schedules --mode {mode} --schedule {shrunk.file}")
+    return EXIT_VALID
+
+
+@cli.command()
+@click.option("--budget", default="30m", show_default=True, metavar="TIME", help="Such as 90s, 30m, 8h.")
+@click.option("--every", default="7d", show_default=True, metavar="TIME", help="The longest that a case may not run.")
+@_options(_BUILD_OPTIONS)
+@click.option("--seed", type=int, metavar="N", help="Of the schedules, and of all that is left to chance.")
+@click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON.")
+@_JOBS
+def nightly(
+    budget: str,
+    every: str,
+    seed: int | None,
+    runs_dir: Path,
+    json_file: Path | None,
+    jobs: int,
+    **options: str | None,
+) -> int:
+    """The fixed suites, those first that ran longest ago, then random schedules, within a budget of time."""
+    import random
+
+    from harness.case import check_runs_dir
+    from harness.nightly import run_night
+    from harness.plugin import case_id, lacking
+    from harness.whole import write_whole
+
+    budget_s, every_s = _seconds(budget), _seconds(every)
+    check_runs_dir(runs_dir)
+    collector = _Collector()
+    code = _pytest([*_where(()), *_arguments(options), "--collect-only"], collector)
+    if code != pytest.ExitCode.OK:
+        return code
+    cases = {case_id(item): item for item in collector.items if item.get_closest_marker("scenario")}
+    fixed = [id for id, item in cases.items() if not id.startswith("schedules/") and not lacking(item)]
+    night = run_night(
+        fixed=fixed,
+        budget_s=budget_s,
+        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+        runs_dir=runs_dir,
+        every=timedelta(seconds=every_s),
+        jobs=jobs,
+        options=_arguments(options),
+        say=lambda line: out.print(Text(line)),
+    )
+    if json_file:
+        write_whole(json_file, json.dumps(night.to_json(), indent=2) + "\n")
+    out.print(f"not got to: {len(night.left)} of {len(fixed)} fixed cases; {len(night.overdue)} of them overdue")
+    for each in night.overdue:
+        out.print(Text(f"  {each}: last run {night.left[each] or 'never'}", style="yellow"))
+    return night.exit_code()
+
+
+def _seconds(text: str) -> float:
+    """90s, 30m, 8h or 7d, in seconds.
+
+    :raises UsageError: it is none of these
+    """
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if not found:
+        raise UsageError(f"{text!r} is no time; say 90s, 30m, 8h or 7d")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _recorded_build(run: Mapping[str, Any]) -> dict[str, str]:
@@ -182,6 +286,11 @@ class _Collector:
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.items = list(session.items)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """pytest ends, for a reason that its own reporter would have told."""
+        if isinstance(excinfo.value, pytest.exit.Exception):
+            err.print(Text(f"jbod: {excinfo.value.msg}"))
 
 
 @cli.command(name="list")
@@ -444,13 +553,28 @@ def up(
         folder = undo.workspace() / name  # its logs go with it
         running = boot(spec, distribution, run_id=name, record_dir=folder, journal=Journal(None), outlives=True)
         running.keep()
-    click.echo(f"{name}: Kafka {distribution.version}, {mode}, bootstrap {running.bootstrap}")
-    for broker in running.brokers:
-        out.print(
-            f"  {broker}: {broker.bootstrap}", *(str(log_dir.path) for log_dir in broker.log_dirs), highlight=False
-        )
-    click.echo(f"logs in {folder / 'brokers'}; take it down with: jbod cluster down {name}")
+    click.echo("\n".join([f"{name}: logs in {folder / 'brokers'}", *running.how_to_reach()]))
     return EXIT_VALID
+
+
+@cli.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_options(_BUILD_OPTIONS)
+@click.argument("name")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def tool(name: str, arguments: tuple[str, ...], **options: str | None) -> int:
+    """Run a program of a Kafka build, such as topics, log-dirs, reassign, dump-log: jbod tool topics --describe …"""
+    from harness.builds import BuildOptions, Builds
+    from harness.tools import tool_command
+    from harness.versions import Tool
+
+    try:
+        wanted = Tool(name.removeprefix("kafka-").removesuffix(".sh"))
+    except ValueError:
+        raise UsageError(f"no tool {name!r}; there is: {', '.join(Tool)}") from None
+    builds = Builds.choose(BuildOptions(**options))
+    command = tool_command(builds.of(builds.modes()[-1]), wanted, *arguments)
+    sys.stdout.flush()
+    os.execvp(command[0], command)
 
 
 @cluster.command()

@@ -206,6 +206,19 @@ class Cluster:
         self._watcher.stop()
         self.undo_log.keep()
 
+    def how_to_reach(self) -> list[str]:
+        """For people: where its brokers and log dirs are, and the commands to look at it and to take it down."""
+        build = f"--kafka {self.distribution.version}"
+        return [
+            f"Kafka {self.distribution.version}, {self.spec.mode}, bootstrap {self.bootstrap}",
+            *(
+                f"  {broker}: {broker.bootstrap} {' '.join(str(d.path) for d in broker.log_dirs)}"
+                for broker in self.brokers
+            ),
+            f"look at it:   jbod tool {build} topics --bootstrap-server {self.brokers[0].bootstrap} --describe",
+            f"take it down: jbod cluster down {self.undo_log.run_id}",
+        ]
+
     # --- what is in it ----------------------------------------------------------------------------------------------
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,13 @@ def now() -> datetime:
 
 
 class Journal:
-    """The journal of one run; a ``None`` path keeps it in memory only (``cluster up``)."""
+    """The journal of one run; a ``None`` path keeps it in memory only (``cluster up``).
+
+    :ivar listener: is told of each event once it is written, by the thread that wrote it
+    """
 
     def __init__(self, path: Path | None) -> None:
+        self.listener: Callable[[Mapping[str, Any]], None] | None = None
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8") if path else None
         self.events: list[dict[str, Any]] = []
@@ -39,6 +43,8 @@ class Journal:
             if self._file:
                 self._file.write(json.dumps(event, default=str) + "\n")
                 self._file.flush()
+        if self.listener is not None:
+            self.listener(event)
         return at
 
     def of_kind(self, kind: str) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,7 @@ import functools
 import operator
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from harness.errors import HarnessError, JbodError, UsageError
 from harness.host import Ability, abilities
 from harness.measure import measure_faults
 from harness.outcomes import Happenings, conclude
+from harness.pausing import MOMENTS, Pause
 from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background, sweep_scratch
 from harness.pipeline.warm import warm_up
 from harness.results import Results
@@ -70,10 +72,16 @@ class Run:
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.argv: list[str] = told.get("mainargv", sys.argv)
         self.selection = Selection(get("--select"))
-        self.results = Results(self.seed, self.json_file)
+        self.results = Results(self.seed, self.json_file, self.runs_dir)
+        self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
+        self.pause = Pause(moment) if (moment := get("--pause-at")) else None
         self.running: Case | None = None
         self.workload: CaseWorkload | None = None
         self.say: Callable[[str], None] = lambda _line: None
+
+    def is_over(self) -> bool:
+        """No case may begin any more."""
+        return self.stop_at is not None and time.monotonic() > self.stop_at
 
 
 def run_of(config: pytest.Config) -> Run:
@@ -99,6 +107,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--keep-cluster", default="never", choices=["never", "on-failure", "always"], help="leave the cluster standing"
     )
     group.addoption("--json", metavar="FILE", help="write the results as JSON")
+    group.addoption("--pause-at", choices=[*MOMENTS], help="wait there for Enter, to look")
+    group.addoption("--stop-after", type=float, metavar="SECONDS", help="begin no case later than that")
     group.addoption("--schedules", type=int, default=1, metavar="N", help="how many random schedules a mode")
     group.addoption("--schedule", action="append", default=[], metavar="FILE", help="play this instead")
     group.addoption("--select", action="append", default=[], metavar="SELECTOR", help="a KIP, scenario or case id")
@@ -147,6 +157,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("scenario")
     if marker is not None:
         metafunc.parametrize("mode", marker.kwargs["modes"], ids=str)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Any:
+    """What a suite finds wrong with the options while it is collected is said in one line, as everywhere."""
+    report: Any = yield
+    error = report.call.excinfo.value if report.failed and report.call.excinfo else None
+    if isinstance(error, JbodError):
+        pytest.exit(str(error), returncode=error.exit_code)
+    return report
 
 
 def case_id(item: pytest.Item) -> str:
@@ -230,9 +250,13 @@ def lacking(item: pytest.Item) -> list[Ability]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A case that this machine can't run is skipped, with the reason and what would fix it, and counted."""
-    if item.get_closest_marker("scenario") and (missing := lacking(item)):
+    """A case that this machine can't run, or not in time, is skipped, with the reason, and counted."""
+    if not item.get_closest_marker("scenario"):
+        return
+    if missing := lacking(item):
         pytest.skip("; ".join(f"{each.name}: {each.found} ({each.fix})" for each in missing))
+    if run_of(item.config).is_over():
+        pytest.skip(f"not begun within the {item.config.getoption('--stop-after'):.0f} s of --stop-after")
 
 
 # --- fixtures -------------------------------------------------------------------------------------------------------
@@ -278,12 +302,16 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
         journal=case.journal,
         outlives=run.keep_cluster != "never",
     )
+    if run.pause:
+        run.pause.cluster = cluster
+        case.journal.listener = run.pause
     yield cluster
+    case.journal.listener = None
     case.enter("teardown")
     failed = bool(request.node.stash[_SEEN].troubles)
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
         cluster.keep()
-        run.say(f"kept: {cluster.bootstrap}, data in {cluster.undo_log.dir}; jbod cluster down {case.run_dir.name}")
+        run.say("\n".join(["kept:", *cluster.how_to_reach()]))
     else:
         cluster.stop()
 

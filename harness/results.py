@@ -20,6 +20,7 @@ from harness.errors import (
     EXIT_VALID,
     worst,
 )
+from harness.ledger import note
 from harness.whole import write_whole
 
 VERDICT_CODES = {
@@ -36,8 +37,9 @@ class Results:
     :ivar cases: of the scenarios that ended, in that order; at the end of the run in that of the suites
     """
 
-    def __init__(self, seed: int, json_file: Path | None) -> None:
+    def __init__(self, seed: int, json_file: Path | None, runs_dir: Path) -> None:
         self.cases: list[CaseResult] = []
+        self._runs_dir = runs_dir
         self._seed = seed
         self._json_file = json_file
         self._wanted: list[str] = []
@@ -63,6 +65,7 @@ class Results:
         entry = getattr(report, "case_result", None)
         if entry is not None:
             self.cases.append(CaseResult.from_json(entry, nodeid=report.nodeid, seed=self._seed))
+            note(self._runs_dir, self.cases[-1])
         elif report.when not in ("setup", "call", "teardown"):
             self._other_codes.append(EXIT_HARNESS)  # xdist's word for a worker that died
         elif "scenario" not in report.keywords:

@@ -1,0 +1,111 @@
+"""What was really run, and when last: the memory of a runs folder over all its runs.
+
+``ledger.jsonl`` in the runs folder, one line for each case that ended, appended as it ends; the run folders themselves
+may be thrown away. It answers what no single run can: which cases have not run for long (:func:`longest_ago`), how
+often one comes out how (flakes), and how long one takes. A skipped case was not run and has no line.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from harness.case import CaseResult
+from harness.errors import HarnessError
+from harness.journal import now
+
+NAME = "ledger.jsonl"
+UNKNOWN_S = 40.0
+"""What a case is thought to take that never ran."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One case that ran.
+
+    :ivar faults: those that were proven, each as "name on target"
+    """
+
+    at: datetime
+    id: str
+    kip: int
+    plan: str
+    mode: str
+    kafka: str
+    backend: str
+    verdict: str
+    duration_s: float
+    run_id: str
+    seed: int
+    faults: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """One line of the file."""
+        return {**vars(self), "at": self.at.isoformat()}
+
+
+def note(runs_dir: Path, result: CaseResult) -> None:
+    """Append a case that ended, unless it was skipped."""
+    if result.verdict == "skipped" or result.run_dir is None:
+        return
+    entry = Entry(
+        at=now(),
+        id=result.case.id,
+        kip=result.case.kip,
+        plan=result.case.plan,
+        mode=result.case.mode,
+        kafka=result.kafka,
+        backend=result.backend,
+        verdict=result.verdict,
+        duration_s=round(result.duration_s, 1),
+        run_id=result.run_dir.name,
+        seed=result.case.seed,
+        faults=tuple(f"{fault['name']} on {fault['target']}" for fault in result.faults if fault["proven"]),
+    )
+    line = json.dumps(entry.to_json()) + "\n"
+    with (runs_dir / NAME).open("a", encoding="utf-8") as file:
+        file.write(line)  # one write of a short line: two runs at once don't mix theirs
+
+
+def read(runs_dir: Path) -> list[Entry]:
+    """All lines, oldest first; none where there is no ledger yet.
+
+    :raises HarnessError: a line is none, other than the last, which a full disk may have cut off
+    """
+    path = runs_dir / NAME
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    entries = []
+    for number, line in enumerate(lines, 1):
+        try:
+            content = json.loads(line)
+            content |= {"at": datetime.fromisoformat(content["at"]), "faults": tuple(content["faults"])}
+            entries.append(Entry(**content))
+        except (ValueError, KeyError, TypeError) as error:
+            if number < len(lines):
+                raise HarnessError(f"{path}:{number} can't be read: {error}; take the line out") from error
+    return entries
+
+
+def last_run(entries: Iterable[Entry]) -> dict[str, datetime]:
+    """When each case was last run to a verdict of any kind but error."""
+    return {entry.id: entry.at for entry in entries if entry.verdict != "error"}
+
+
+def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]:
+    """The cases, those that never ran first, then those that ran longest ago."""
+    last = last_run(entries)
+    never = [case for case in cases if case not in last]
+    return never + sorted((case for case in cases if case in last), key=lambda case: last[case])
+
+
+def usual_s(case: str, entries: Iterable[Entry]) -> float:
+    """How long a case takes: the median of its last five runs, in seconds."""
+    took = [entry.duration_s for entry in entries if entry.id == case][-5:]
+    return statistics.median(took) if took else UNKNOWN_S

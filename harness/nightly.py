@@ -1,0 +1,178 @@
+"""A night: the fixed suites, those first that ran longest ago, then random schedules, within a budget of time.
+
+Half of the budget goes to the fixed suites, so that a budget that is too short for all of them gets round to each in
+turn, night after night (:mod:`harness.ledger`), and the random ones always get their half. A case that is not begun in
+time is not begun; the night says which were left, and is not green where one was left for longer than it may be
+(``overdue``). A failing schedule is shrunk, which may take as long again as a quarter of the budget.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from harness import ledger
+from harness.errors import EXIT_INCONCLUSIVE, worst
+from harness.journal import now
+from harness.shrink import shrink
+from harness.subrun import SubRun, run_apart
+from harness.whole import write_whole
+
+SCHEDULES = "schedules/random"
+TRIES = 3
+"""How often the smallest failing schedule is played once more, to say how often it fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrunk:
+    """A failing schedule, made smaller.
+
+    :ivar file: where the smallest is kept; ``jbod run schedules --schedule FILE`` plays it
+    :ivar fails: how often it failed when it was played ``of`` times more
+    """
+
+    run_dir: str
+    steps_before: int
+    steps: list[dict[str, Any]]
+    file: str
+    fails: int
+    of: int
+
+
+@dataclass(kw_only=True)
+class Night:
+    """What came of it.
+
+    :ivar left: cases that were not begun, and when each was last run
+    :ivar overdue: those of them that had to run
+    """
+
+    cases: list[dict[str, Any]] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+    left: dict[str, datetime | None] = field(default_factory=dict)
+    overdue: list[str] = field(default_factory=list)
+    shrunk: list[Shrunk] = field(default_factory=list)
+
+    def exit_code(self) -> int:
+        """The worst of all; what had to run and didn't leaves the night inconclusive."""
+        return worst([*self.codes, *([EXIT_INCONCLUSIVE] if self.overdue else [])])
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``--json`` has it: a run's, and what only a night has."""
+        words = ("valid", "invalid", "unknown", "error", "skipped")
+        return {
+            "schema": 1,
+            "exit_code": self.exit_code(),
+            "scenarios": self.cases,
+            "totals": {word: sum(case["verdict"] == word for case in self.cases) for word in words},
+            "left": {id: at.isoformat() if at else None for id, at in self.left.items()},
+            "overdue": self.overdue,
+            "shrunk": [vars(each) for each in self.shrunk],
+        }
+
+
+def run_night(
+    *,
+    fixed: Collection[str],
+    budget_s: float,
+    seed: int,
+    runs_dir: Path,
+    every: timedelta,
+    jobs: int,
+    options: Sequence[str],
+    say: Callable[[str], None],
+) -> Night:
+    """Run it.
+
+    :param fixed: the ids of all fixed cases
+    :param every: the longest that a fixed case may go without being run
+    :param options: of ``jbod run``, such as the build's
+    """
+    night, ends = Night(), time.monotonic() + budget_s
+    before = ledger.read(runs_dir)
+    common = [*options, f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
+
+    def keep(run: SubRun) -> SubRun:
+        night.cases += run.cases
+        night.codes.append(run.exit_code)
+        return run
+
+    chosen = _fitting(ledger.longest_ago(fixed, before), before, budget_s / 2 * jobs)
+    say(f"fixed suites: {len(chosen)} of {len(fixed)} cases, those first that ran longest ago")
+    if chosen:
+        keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", *common))
+    remains = ends - time.monotonic()
+    count = max(1, int(remains * jobs / ledger.usual_s(SCHEDULES, _schedules(before))))
+    say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
+    schedules = keep(
+        run_apart(SCHEDULES, f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}", *common)
+    )
+    ran = {entry.id: entry.at for entry in ledger.read(runs_dir)}
+    night.left = {id: ran.get(id) for id in fixed if id not in {case["id"] for case in night.cases if _was_run(case)}}
+    night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
+    for case in schedules.cases:
+        if case["verdict"] == "invalid":
+            say(f"shrinking {case['id']}: {case['reason'][:200]}")
+            night.shrunk.append(shrink_run(Path(case["run_dir"]), case["mode"], common, say))
+    return night
+
+
+def _was_run(case: Mapping[str, Any]) -> bool:
+    return bool(case["verdict"] != "skipped")
+
+
+def _schedules(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
+    """Those of schedules, as if they were all of one case."""
+    return [
+        ledger.Entry(**{**vars(entry), "id": SCHEDULES}) for entry in entries if entry.id.startswith(f"{SCHEDULES}[")
+    ]
+
+
+def _fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: float) -> list[str]:
+    """The first of the cases that take so long together, and at least one."""
+    chosen: list[str] = []
+    for case in cases:
+        seconds -= ledger.usual_s(case, entries)
+        if seconds < 0 and chosen:
+            break
+        chosen.append(case)
+    return chosen
+
+
+def shrink_run(run_dir: Path, mode: str, options: Sequence[str], say: Callable[[str], None]) -> Shrunk:
+    """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it."""
+    schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
+
+    def play(candidates: Sequence[Sequence[Any]]) -> list[bool]:
+        files = [
+            write_whole(run_dir / f"candidate-{number}.json", json.dumps(schedule | {"steps": list(steps)}))
+            for number, steps in enumerate(candidates)
+        ]
+        wanted = [f"--schedule={file}" for file in files]
+        where = f"--runs-dir={run_dir / 'shrinking'}"  # not among the runs: parts are no cases of anybody's
+        seed = f"--seed={schedule['seed'] or 0}"
+        run = run_apart(SCHEDULES, f"--mode={mode}", seed, *wanted, *options, where, quiet=True)
+        verdicts = {case["id"].rpartition("-")[2].rstrip("]"): case["verdict"] for case in run.cases}
+        for file in files:
+            file.unlink()
+        found = [verdicts.get(str(number)) == "invalid" for number in range(len(candidates))]
+        say(f"  {sum(found)} of {len(found)} parts fail, of {', '.join(str(len(steps)) for steps in candidates)} steps")
+        return found
+
+    smallest = shrink(schedule["steps"], play)
+    file = write_whole(run_dir / "smallest.json", json.dumps(schedule | {"steps": smallest}, indent=2) + "\n")
+    fails = sum(play([smallest] * TRIES))
+    say(f"  {len(smallest)} of {len(schedule['steps'])} steps are left, which fail {fails} of {TRIES} times: {file}")
+    return Shrunk(
+        run_dir=str(run_dir),
+        steps_before=len(schedule["steps"]),
+        steps=smallest,
+        file=str(file),
+        fails=fails,
+        of=TRIES,
+    )

@@ -1,0 +1,66 @@
+"""``jbod run`` in a process of its own, for workflows made of several runs.
+
+A process each, because pytest and Spark are made for one run a process; what comes back is the ``--json`` of the run,
+which is all that anybody else has, too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import EXIT_VALID, worst
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubRun:
+    """How a run came out.
+
+    :ivar cases: the entries of ``scenarios`` in ``--json``; none where it ended before there were any
+    """
+
+    exit_code: int
+    cases: tuple[dict[str, Any], ...]
+
+
+def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
+    """``jbod run`` with these arguments, to its end; it shows its own progress.
+
+    :param quiet: it doesn't
+    """
+    with tempfile.TemporaryDirectory(prefix="jbod-subrun-") as folder:
+        result = Path(folder) / "result.json"
+        command = [sys.executable, "-c", "from harness.cli import main; main()", "run", *arguments, f"--json={result}"]
+        code = _call(command, quiet)
+        cases = json.loads(result.read_text())["scenarios"] if result.exists() else []
+    return SubRun(exit_code=code, cases=tuple(cases))
+
+
+def repeat_apart(arguments: Sequence[str], times: int | None, say: Callable[[str], None]) -> int:
+    """``jbod run`` again and again; returns the worst exit code.
+
+    :param times: None: until one is not 0
+    """
+    codes: list[int] = []
+    while times is None or len(codes) < times:
+        codes.append(run_apart(*arguments).exit_code)
+        say(f"{codes.count(EXIT_VALID)} of {len(codes)} valid")
+        if times is None and codes[-1] != EXIT_VALID:
+            break
+    return worst(codes)
+
+
+def _call(command: Sequence[str], quiet: bool) -> int:
+    """Run it to its end, also where the terminal interrupts both: the run then cleans up first."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        process.wait()
+        raise

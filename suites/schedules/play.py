@@ -1,0 +1,241 @@
+"""Plays a schedule on a cluster under load; the model (:class:`suites.model.World`) says what holds after each step.
+
+A step is passed over where it may not be done: where it would take the last in-sync replica of a partition, whose loss
+no KIP rules out, or where there is nothing to do it to. Faults stay in force until a later step heals one, so that they
+overlap; at the end all are healed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from faults.base import Fault, injected
+from faults.broker import BrokerPaused
+from faults.log_dir import LogDirFault
+from faults.quorum import ControllerKilled
+from faults.targets import other_dir
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.pipeline.pair import Pair
+from harness.topic import Partition, Topic
+from suites.checks import check_noticed
+from suites.model import World
+from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, Schedule, Step
+from suites.steps import await_moved, reassign_over_the_wire, restarted_healed
+
+
+class PassedOver(Exception):
+    """A step may not be done now, and why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outage:
+    """A fault in force."""
+
+    broker: Broker
+    fault: Fault
+
+
+class Player:
+    """Does steps, one at a time; each method is one that a :class:`Step` may name."""
+
+    def __init__(self, cluster: Cluster, world: World, topic: Topic, pair: Pair) -> None:
+        self._cluster = cluster
+        self._world = world
+        self._topic = topic
+        self._pair = pair
+        self._outages: list[_Outage] = []
+        self._passing: list[Topic] = []
+        self._numbers = itertools.count()
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """What is in force when the block ends is healed, come what may."""
+        try:
+            yield
+        finally:
+            for outage in reversed(self._outages):
+                outage.fault.undo()
+
+    def play(self, schedule: Schedule) -> int:
+        """All steps, and then everything is healed; returns how many were done."""
+        done = 0
+        for number, step in enumerate(schedule.steps):
+            try:
+                self._cluster.journal.write("step.begun", number=number, step=str(step))
+                getattr(self, step.do)(step)
+                self._pair.await_progress(after=now())
+            except PassedOver as reason:
+                self._cluster.journal.write("step.passed_over", number=number, step=str(step), reason=str(reason))
+            else:
+                done += 1
+                self._cluster.journal.write("step.done", number=number, step=str(step))
+        # Brokers first: a wounded one that leads alone may not be restarted before.
+        for outage in sorted(self._outages, key=lambda outage: isinstance(outage.fault, LogDirFault)):
+            self._heal(outage)
+        self._pair.await_progress(after=now())
+        return done
+
+    # --- faults that last -------------------------------------------------------------------------------------------
+
+    def fail_log_dir(self, step: Step) -> None:
+        """The log dir that holds a partition fails on the broker of a role."""
+        partition = self._partition(step)
+        broker = self._whole_broker(step)
+        log_dir = self._world.log_dir_of(partition, broker)
+        self._must_survive(broker, log_dir)
+        assert step.fault is not None
+        fault = LOG_DIR_WAYS[step.fault](log_dir)
+        self._outages.append(_Outage(broker=broker, fault=fault))
+        fault.inject()
+        self._world.log_dir_failed(log_dir)
+        self._world.check()
+        check_noticed(fault)
+
+    def end_broker(self, step: Step) -> None:
+        """The broker of a role ends."""
+        broker = self._whole_broker(step)
+        self._must_survive(broker)
+        assert step.fault is not None
+        fault = BROKER_WAYS[step.fault](broker)
+        self._outages.append(_Outage(broker=broker, fault=fault))
+        fault.inject()
+        self._world.broker_gone(broker)
+        self._world.check(timeouts.RECOVERY_S)
+
+    def heal(self, step: Step) -> None:
+        """One of the faults in force is taken back; a broker with a healed log dir is restarted."""
+        if not self._outages:
+            raise PassedOver("nothing is broken")
+        outage = self._outages[step.pick % len(self._outages)]
+        if isinstance(outage.fault, LogDirFault):
+            self._must_survive(outage.broker)
+        self._heal(outage)
+
+    def _heal(self, outage: _Outage) -> None:
+        outage.fault.undo()
+        self._outages.remove(outage)
+        if isinstance(outage.fault, LogDirFault):
+            restarted_healed(self._world, outage.broker)
+        else:
+            self._world.broker_back(outage.broker)
+            self._world.check(timeouts.RECOVERY_S)
+
+    # --- faults that pass -------------------------------------------------------------------------------------------
+
+    def pause(self, step: Step) -> None:
+        """The broker of a role stands still until its session has run out."""
+        broker = self._whole_broker(step)
+        self._must_survive(broker)
+        with injected(BrokerPaused(broker)):
+            self._world.broker_gone(broker)
+            self._world.check(timeouts.RECOVERY_S)
+            self._pair.await_progress(after=now())
+        self._world.broker_back(broker)
+        self._world.check(timeouts.RECOVERY_S)
+
+    def restart(self, step: Step) -> None:
+        """The broker of a role is restarted."""
+        broker = self._whole_broker(step)
+        self._must_survive(broker)
+        restarted_healed(self._world, broker)
+
+    def lose_controller(self, step: Step) -> None:
+        """The controller is killed and comes back: in ZooKeeper mode it is a broker, and another takes over."""
+        broker = self._cluster.controller_broker()
+        if broker is None:
+            witness = self._world.live_brokers()[0]
+            with injected(ControllerKilled(self._cluster.quorum_nodes[0], witness)):
+                self._pair.await_progress(after=now())
+            self._world.check(timeouts.RECOVERY_S)
+            return
+        self._must_be_whole(broker)
+        self._must_survive(broker)
+        with injected(BROKER_WAYS["broker_killed"](broker)):
+            self._world.broker_gone(broker)
+            self._world.check(timeouts.RECOVERY_S)
+            self._pair.await_progress(after=now())
+        self._world.broker_back(broker)
+        self._world.check(timeouts.RECOVERY_S)
+
+    # --- what operators do ------------------------------------------------------------------------------------------
+
+    def move(self, step: Step) -> None:
+        """A replica is moved into its broker's other log dir."""
+        partition, broker = self._partition(step), self._whole_broker(step)
+        log_dir = other_dir(self._world.log_dir_of(partition, broker))
+        partition.move_to(log_dir)
+        await_moved(partition, log_dir)
+        self._world.moved(partition, log_dir)
+        self._world.check()
+
+    def reassign(self, step: Step) -> None:
+        """A partition's replicas get another order, and with it another preferred leader."""
+        partition = self._partition(step)
+        expected = self._world.expected(partition.topic, partition.index)
+        if expected.offline:
+            raise PassedOver(f"{partition} has offline replicas")
+        first, *rest = [self._cluster.broker(id) for id in expected.replicas]
+        reassign_over_the_wire(self._world, partition, *rest, first)
+
+    def create_topic(self, step: Step) -> None:
+        """A topic is created, which must lie on good log dirs."""
+        if self._world.dead:
+            raise PassedOver(f"too few brokers for three replicas: {sorted(self._world.dead)} are dead")
+        topic = self._cluster.create_topic(f"passing-{next(self._numbers)}", partitions=2, replicas=3)
+        self._passing.append(topic)
+        self._world.learn(topic)
+        self._world.check()
+
+    def delete_topic(self, step: Step) -> None:
+        """The oldest of those topics is deleted."""
+        if not self._passing:
+            raise PassedOver("there is no topic to delete")
+        topic = self._passing[0]
+        if any(self._world.expected(topic.name, partition.index).offline for partition in topic.partitions):
+            raise PassedOver(f"{topic} has offline replicas")
+        self._cluster.delete_topic(topic)
+        self._passing.remove(topic)
+        self._world.forget(topic)
+        self._world.check()
+
+    def quiet(self, step: Step) -> None:
+        """Nothing; the load goes on."""
+        self._pair.await_progress(after=now(), records=1000)
+
+    # --- to whom ----------------------------------------------------------------------------------------------------
+
+    def _partition(self, step: Step) -> Partition:
+        return self._topic[step.pick % len(self._topic)]
+
+    def _whole_broker(self, step: Step) -> Broker:
+        """The broker of the step's role, on which nothing is broken."""
+        partition = self._partition(step)
+        expected = self._world.expected(partition.topic, partition.index)
+        followers = [id for id in expected.replicas if id != expected.leader and id not in expected.offline]
+        by_role = {"leader": expected.leader, "follower": followers[step.pick % len(followers)] if followers else None}
+        controller = self._cluster.controller_broker() if step.role == "controller" else None
+        id = controller.id if controller else by_role.get(step.role, expected.leader)
+        if id is None:
+            raise PassedOver(f"{partition} has no {step.role}")
+        broker = self._cluster.broker(id)
+        self._must_be_whole(broker)
+        return broker
+
+    def _must_be_whole(self, broker: Broker) -> None:
+        for outage in self._outages:
+            if outage.broker == broker:
+                raise PassedOver(f"{outage.fault} is in force")
+
+    def _must_survive(self, broker: Broker, log_dir: LogDir | None = None) -> None:
+        """Every partition must keep an in-sync replica without those of the broker, or of its one log dir."""
+        there = None if log_dir is None else self._world.replicas_in(log_dir)
+        for key, expected in self._world.partitions.items():
+            if (there is None or key in there) and not (expected.isr or frozenset()) - {broker.id}:
+                raise PassedOver(f"{key[0]}-{key[1]} has no other in-sync replica than {broker}'s")

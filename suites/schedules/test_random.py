@@ -1,0 +1,41 @@
+"""Random schedules: faults of all kinds, composed, aimed at roles, while operators work and clients write.
+
+One case a schedule: the seeds from ``--seed`` on, as many as ``--schedules`` says, or those in ``--schedule`` files.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.case import Case
+from harness.cluster import Cluster
+from harness.errors import Inconclusive
+from harness.plugin import run_of
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_one_copy
+from suites.model import World
+from suites.scenario import scenario
+from suites.schedules.play import Player
+from suites.schedules.schedule import Schedule, chosen
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Number the run's schedules."""
+    get = metafunc.config.getoption
+    schedules = chosen(get("--schedule"), get("--schedules"), run_of(metafunc.config).seed)
+    metafunc.parametrize("schedule", schedules, ids=[str(number) for number in range(len(schedules))])
+
+
+@scenario("schedules/random", kip=112, plan="all of it, composed at random")
+def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: Schedule) -> None:
+    """Log dirs, brokers and controllers fail one over the other: after each step all is as the KIPs promise."""
+    case.record(schedule=schedule.to_json())
+    orders = cluster.create_topic("orders", partitions=3, replicas=3)
+    world = World(cluster, orders)
+    with workload.running(orders) as pair:
+        player = Player(cluster, world, orders, pair)
+        with player.playing():
+            if not player.play(schedule):
+                raise Inconclusive("no step of the schedule could be done")
+    check_one_copy(orders)
+    check_delivery(workload)
