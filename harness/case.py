@@ -164,7 +164,7 @@ class Case:
         """What runs in this case: the build with its checksum and the cluster's shape."""
         self.record(
             kafka=distribution.to_json(),
-            backend="process",
+            backend=spec.backend,
             cluster={"brokers": spec.brokers, "log_dirs": spec.log_dirs, "racks": spec.racks, "volumes": spec.volumes},
             overrides=dict(spec.overrides),
         )

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 from harness.cache import cache_dir, publish
-from harness.distribution import Distribution
-from harness.java import java_version
+from harness.nodes.base import Runtime
 from harness.versions import Mode
 
 NAME = "classes.jsa"
@@ -26,25 +26,25 @@ MAKE_OPTION = "-XX:ArchiveClassesAtExit={home}/" + NAME
 """JVM option that leaves an archive in a node's home when it ends in good order."""
 
 
-def archive_path(distribution: Distribution, mode: Mode) -> Path:
+def archive_path(runtime: Runtime, mode: Mode) -> Path:
     """Where the archive for this build, mode and Java belongs; class path and Java version are part of its name."""
-    what = f"{distribution.sha256} {os.pathsep.join(map(str, distribution.class_path))} {java_version()[1]}"
+    what = f"{runtime.build} {os.pathsep.join(runtime.class_path)} {runtime.java_version}"
     return cache_dir() / f"classes-{mode}-{hashlib.sha256(what.encode()).hexdigest()[:16]}" / NAME
 
 
-def use_options(distribution: Distribution, mode: Mode) -> tuple[str, ...]:
-    """The JVM options that use the archive; none where there is none."""
-    path = archive_path(distribution, mode)
-    return (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-Xlog:cds=off") if path.exists() else ()
+def use_options(archive: Path) -> tuple[str, ...]:
+    """The JVM options that use the archive."""
+    return (f"-XX:SharedArchiveFile={archive}", "-Xshare:auto", "-Xlog:cds=off")
 
 
-def prepare(distribution: Distribution, mode: Mode, make: Callable[[Path], None], say: Callable[[str], None]) -> None:
+def prepare(runtime: Runtime, mode: Mode, make: Callable[[Path], None], say: Callable[[str], None]) -> None:
     """Have the archive made if it isn't there.
 
     :param make: runs a cluster with :data:`MAKE_OPTION` and copies the archive that its broker left into the folder
     """
-    path = archive_path(distribution, mode)
-    if path.exists() or java_version()[0] < _LEAST_JAVA:
+    path = archive_path(runtime, mode)
+    major = re.match(r"\d+", runtime.java_version)
+    if path.exists() or major is None or int(major[0]) < _LEAST_JAVA:
         return
-    say(f"Kafka {distribution.version}, {mode}: preparing fast starts, once")
+    say("preparing fast starts, once for this build, mode and Java")
     publish(path.parent, make, lambda folder: (folder / NAME).is_file())

@@ -317,7 +317,8 @@ def list_scenarios(selector: tuple[str, ...], as_json: bool, **options: str | No
 
 def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
     """The collected cases, grouped by scenario."""
-    from harness.plugin import BACKENDS, case_id, mode_of, run_of
+    from harness.backends import BACKENDS
+    from harness.plugin import case_id, mode_of, run_of
 
     rows: dict[str, dict[str, Any]] = {}
     for item in items:

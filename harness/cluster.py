@@ -15,22 +15,21 @@ from functools import partial
 from pathlib import Path
 
 from harness import class_data, timeouts
+from harness.backends import make_backend, runtime_of
 from harness.broker import Broker
-from harness.broker_user import broker_user
 from harness.cache import cache_dir
 from harness.distribution import Distribution, jolokia_agent
 from harness.errors import AwaitTimeout, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.mbeans import MBeans, agent_options
 from harness.metadata import ClusterState, Reassignment
-from harness.nodes.base import Node, NodeSpec
-from harness.nodes.process import ProcessBackend
-from harness.ports import HOST, PortBlock
+from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Site
+from harness.ports import PortBlock
 from harness.quorum.base import Quorum
 from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
-from harness.spec import BROKER_SETTINGS, ClusterSpec
+from harness.spec import BROKER_SETTINGS, BackendKind, ClusterSpec
 from harness.topic import Partition, Topic
 from harness.undo import UndoLog
 from harness.versions import Mode
@@ -62,36 +61,41 @@ class Cluster:
         self.undo_log = undo_log
         self._ports = PortBlock()
         work_dir = undo_log.dir
-        backend = ProcessBackend(
-            distribution=distribution,
-            user=broker_user(),
-            work_dir=work_dir,
-            record_dir=record_dir / "brokers",
-            journal=journal,
-            mark=undo_log.run_id,
-            outlives=outlives,
-            jvm_options=class_data.use_options(distribution, spec.mode) if jvm_options is None else jvm_options,
+        self._backend = make_backend(
+            Site(
+                spec=spec,
+                distribution=distribution,
+                work_dir=work_dir,
+                record_dir=record_dir / "brokers",
+                journal=journal,
+                undo_log=undo_log,
+                ports=self._ports,
+                outlives=outlives,
+            )
         )
+        self._jvm_options = self._fast_start() if jvm_options is None else jvm_options
         self.quorum: Quorum = (
-            ZooKeeperQuorum(work_dir=work_dir, port=self._ports.take())
+            ZooKeeperQuorum(work_dir=work_dir, backend=self._backend)
             if spec.mode is Mode.ZK
             else KRaftQuorum(
                 work_dir=work_dir,
-                port=self._ports.take(),
+                backend=self._backend,
                 bootstrap_checkpoint=bootstrap_checkpoint(distribution),
                 metadata_apart=spec.metadata_apart,
             )
         )
         self.mbeans: dict[str, MBeans] = {}
-        self.quorum_nodes: list[Node] = [
-            backend.node(self._observable(node_spec)) for node_spec in self.quorum.node_specs()
-        ]
-        self.brokers = [self._broker(id, backend, work_dir) for id in spec.broker_ids]
+        self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
+        self.brokers = [self._broker(id, work_dir) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
         self._watcher = Watcher(self.brokers, journal)
 
-    def _broker(self, id: int, backend: ProcessBackend, work_dir: Path) -> Broker:
-        port = self._ports.take()
+    def _fast_start(self) -> tuple[str, ...]:
+        archive = class_data.archive_path(self._backend.runtime, self.spec.mode)
+        return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
+
+    def _broker(self, id: int, work_dir: Path) -> Broker:
+        name = f"broker-{id}"
         log_dirs: dict[Path, Volume | None] = {}
         for n in range(1, self.spec.log_dirs + 1):
             if self.spec.volumes is None:
@@ -104,33 +108,31 @@ class Cluster:
         rack = self.spec.racks[id - 1] if self.spec.racks else None
         properties = {
             **BROKER_SETTINGS,
-            "listeners": f"PLAINTEXT://{HOST}:{port}",
-            "advertised.listeners": f"PLAINTEXT://{HOST}:{port}",
             "log.dirs": ",".join(map(str, log_dirs)),
             **({"broker.rack": rack} if rack else {}),
             **self.quorum.broker_settings(id),
+            **self._backend.listeners(name),
             **self.spec.overrides,
         }
-        node_spec = NodeSpec(name=f"broker-{id}", main_class=_KAFKA, properties=properties)
-        node = backend.node(self._observable(node_spec))
         return Broker(
             id=id,
-            node=node,
-            mbeans=self.mbeans.get(node_spec.name),
-            port=port,
+            node=self._node(NodeSpec(name=name, main_class=_KAFKA, properties=properties)),
+            mbeans=self.mbeans.get(name),
+            port=self._backend.endpoint(name, SERVICE).port,
             log_dirs=log_dirs,
             journal=self.journal,
             undo_log=self.undo_log,
             registration_outlives_s=self.quorum.registration_outlives_s,
         )
 
-    def _observable(self, node_spec: NodeSpec) -> NodeSpec:
-        """The node with an agent in it that answers for its MBeans, where it is Kafka's and that is wanted."""
-        if not self.spec.mbeans or node_spec.main_class != _KAFKA:
-            return node_spec
-        port = self._ports.take()
-        self.mbeans[node_spec.name] = MBeans(port)
-        return replace(node_spec, jvm_options=agent_options(jolokia_agent(cache_dir()), port))
+    def _node(self, node_spec: NodeSpec) -> Node:
+        """A node with an agent in it that answers for its MBeans, where it is Kafka's and that is wanted."""
+        options = (*self._jvm_options, *node_spec.jvm_options)
+        if self.spec.mbeans and node_spec.main_class == _KAFKA:
+            agent = self._backend.endpoint(node_spec.name, AGENT)
+            self.mbeans[node_spec.name] = MBeans(agent.port)
+            options += agent_options(self._backend.file(jolokia_agent(cache_dir())), agent.address)
+        return self._backend.node(replace(node_spec, jvm_options=options))
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -143,10 +145,7 @@ class Cluster:
             self.quorum_nodes[0].make_dir(path)
         self.quorum.format(dirs)
         sync(volumes)
-        for node in self.quorum_nodes:
-            node.start()
-        for broker in self.brokers:
-            broker.start()
+        self._backend.start([*self.quorum_nodes, *(broker.node for broker in self.brokers)])
 
     def await_ready(self) -> None:
         """Wait until every broker sees every broker and an elected controller.
@@ -426,13 +425,19 @@ def boot(
     return cluster
 
 
-def prepare_fast_starts(distribution: Distribution, mode: Mode, say: Callable[[str], None]) -> None:
-    """Make the class archive for this build and mode if it isn't there; a failure costs speed alone and is said."""
+def prepare_fast_starts(
+    distribution: Distribution, mode: Mode, backend: BackendKind, say: Callable[[str], None]
+) -> None:
+    """Make the class archive for this build, mode and backend if it isn't there; a failure costs speed, and is said.
+
+    :raises EnvironmentLacks: the backend can't be had on this machine
+    """
+    runtime = runtime_of(backend, distribution, mode, say)
 
     def make(folder: Path) -> None:
         cluster = boot(
             # The JVM makes no archive with an agent in it.
-            ClusterSpec(mode=mode, brokers=1, log_dirs=1, mbeans=False),
+            ClusterSpec(mode=mode, brokers=1, log_dirs=1, mbeans=False, backend=backend),
             distribution,
             run_id=f"classes-{secrets.token_hex(3)}",
             record_dir=folder,
@@ -448,6 +453,6 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, say: Callable[[s
             cluster.stop()
 
     try:
-        class_data.prepare(distribution, mode, make, say)
+        class_data.prepare(runtime, mode, make, say)
     except (JbodError, OSError) as error:
         say(f"brokers will start more slowly: {error}")

@@ -34,7 +34,7 @@ from harness.versions import KafkaVersion, Mode, Tool
 Source = Literal["maven", "home", "tarball"]
 
 # As bin/kafka-run-class.sh leaves them out.
-_NOT_TO_RUN = re.compile(r"-(test|test-sources|src|sources|scaladoc|javadoc)\.jar$|^connect-file.*\.jar$|^\.")
+NOT_TO_RUN = re.compile(r"-(test|test-sources|src|sources|scaladoc|javadoc)\.jar$|^connect-file.*\.jar$|^\.")
 _SUMS = "build.json"
 _PROBE_S = 10.0
 
@@ -244,7 +244,7 @@ def is_sound(libs: Path) -> bool:
 
 
 def _jars(libs: Path) -> tuple[Path, ...]:
-    return tuple(sorted(jar for jar in libs.glob("*.jar") if not _NOT_TO_RUN.search(jar.name)))
+    return tuple(sorted(jar for jar in libs.glob("*.jar") if not NOT_TO_RUN.search(jar.name)))
 
 
 def _sha256(file: Path) -> str:

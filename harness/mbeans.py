@@ -43,9 +43,10 @@ class BrokerMetrics:
     offline_replicas: int
 
 
-def agent_options(jar: Path, port: int) -> tuple[str, ...]:
-    """The JVM options that put the agent into a node; it announces itself to nobody."""
-    return (f"-javaagent:{jar}=host={HOST},port={port},discoveryEnabled=false",)
+def agent_options(jar: Path, address: str) -> tuple[str, ...]:
+    """The JVM options that put the agent into a node, at ``host:port``; it announces itself to nobody."""
+    host, _, port = address.rpartition(":")
+    return (f"-javaagent:{jar}=host={host},port={port},discoveryEnabled=false",)
 
 
 class MBeans:

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from harness import undo
+from harness.backends import BACKENDS
 from harness.builds import BuildOptions, Builds
 from harness.cache import cache_dir
 from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
@@ -34,11 +35,9 @@ from harness.pipeline.session import SparkHandle, check_master, end_spark, start
 from harness.pipeline.warm import warm_up
 from harness.results import Results
 from harness.select import Selection, names_of
-from harness.spec import ClusterSpec
+from harness.spec import BackendKind, ClusterSpec
 from harness.versions import Mode
 from harness.workload import CaseWorkload
-
-BACKENDS = ("process",)
 
 _RUN = pytest.StashKey["Run"]()
 _CASE = pytest.StashKey[Case]()
@@ -66,8 +65,7 @@ class Run:
         self.json_file = Path(get("--json")) if get("--json") else None
         if self.json_file and not self.json_file.absolute().parent.is_dir():
             raise UsageError(f"--json {self.json_file}: there is no folder {self.json_file.absolute().parent}")
-        if get("--backend") not in BACKENDS:
-            raise UsageError(f"--backend {get('--backend')}: not built yet; there is: {', '.join(BACKENDS)}")
+        self.backend = _backend(get("--backend"))
         seed: int | None = told.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.argv: list[str] = told.get("mainargv", sys.argv)
@@ -82,6 +80,13 @@ class Run:
     def is_over(self) -> bool:
         """No case may begin any more."""
         return self.stop_at is not None and time.monotonic() > self.stop_at
+
+
+def _backend(name: str) -> BackendKind:
+    for kind in BACKENDS:
+        if name == kind:
+            return kind
+    raise UsageError(f"--backend {name}: there is {' and '.join(BACKENDS)}")
 
 
 def run_of(config: pytest.Config) -> Run:
@@ -231,7 +236,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         sweep_scratch()
         check_runs_dir(run.runs_dir)
         for mode in sorted(modes):
-            prepare_fast_starts(run.builds.of(mode, run.say), mode, run.say)
+            prepare_fast_starts(run.builds.of(mode, run.say), mode, run.backend, run.say)
         spark_kafka_jars(cache_dir(), say=run.say)
         jolokia_agent(cache_dir(), say=run.say)
     except JbodError as error:
@@ -291,7 +296,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     run = run_of(request.config)
     marker = request.node.get_closest_marker("scenario")
     wanted = [getattr(value, "cluster", {}) for value in request.node.callspec.params.values()]
-    spec = ClusterSpec(mode=mode, **functools.reduce(operator.or_, wanted, marker.kwargs["spec"]))
+    spec = ClusterSpec(mode=mode, backend=run.backend, **functools.reduce(operator.or_, wanted, marker.kwargs["spec"]))
     distribution = run.builds.of(mode)
     case.record_cluster(spec, distribution)
     cluster = boot(
@@ -377,7 +382,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
     return CaseResult(
         case=case.id if case else _identity(item, run),
         kafka=str(run.builds.version(mode)),
-        backend="process",
+        backend=run.backend,
         verdict=verdict,
         reason=reason,
         duration_s=case.duration_s() if case else 0.0,

@@ -22,7 +22,10 @@ _FIRST, _LAST, _BLOCK = 20_000, 32_000, 40
 
 
 class PortBlock:
-    """Ports of one cluster; :meth:`take` hands out the next one, :meth:`release` gives the block back."""
+    """Ports of one cluster; :meth:`take` hands out the next one, :meth:`release` gives the block back.
+
+    :ivar number: 0, 1, 2 …, nobody else's on this machine meanwhile
+    """
 
     def __init__(self) -> None:
         folder = Path(tempfile.gettempdir()) / "jbod-ports"
@@ -34,6 +37,7 @@ class PortBlock:
             if lock is None:
                 continue
             if all(_is_free(port) for port in range(first, first + _BLOCK)):
+                self.number = (first - _FIRST) // _BLOCK
                 self._lock_file, self._ports = lock, iter(range(first, first + _BLOCK))
                 return
             lock.close()

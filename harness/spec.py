@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from harness.versions import Mode
 from harness.volume import VolumeKind
+
+BackendKind = Literal["process", "docker"]
 
 # Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
 BROKER_SETTINGS: Mapping[str, str] = {
@@ -50,6 +53,7 @@ class ClusterSpec:
     :ivar volumes: each log dir lies on a file system of its own, of this kind; None: all in one folder
     :ivar volume_mb: how big each of these is
     :ivar mbeans: Kafka's nodes carry an agent that answers for their MBeans (:mod:`harness.mbeans`)
+    :ivar backend: what the nodes run in (:mod:`harness.backends`)
     :ivar overrides: broker settings over :data:`BROKER_SETTINGS`
     """
 
@@ -61,6 +65,7 @@ class ClusterSpec:
     volumes: VolumeKind | None = None
     volume_mb: int = 320
     mbeans: bool = True
+    backend: BackendKind = "process"
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -172,11 +172,26 @@ def _undo_setting(path: str, text: str) -> None:
         Path(path).write_text(text)
 
 
+def _undo_containers(run: str) -> None:
+    """Remove the containers, networks and volumes that carry the run's id."""
+    from harness.engine import remove_run  # most runs have none, and need no SDK
+
+    remove_run(run)
+
+
+def _undo_share(path: str) -> None:
+    """Take a folder's mount over itself away; its users are gone or go with it."""
+    while is_mounted(Path(path)):
+        subprocess.run(["umount", "--lazy", path], check=True, capture_output=True, text=True)
+
+
 _WAYS: dict[str, Callable[..., None]] = {
     "freeze": _undo_freeze,
     "setting": _undo_setting,
     "group": _undo_group,
+    "containers": _undo_containers,
     "processes": _undo_processes,
+    "share": _undo_share,
     "mount": _undo_mount,
     "chmod": _undo_chmod,
     "rename": _undo_rename,
@@ -184,7 +199,7 @@ _WAYS: dict[str, Callable[..., None]] = {
     "tree": _undo_tree,
 }
 
-_FIRST = ("freeze", "setting", "group", "processes")
+_FIRST = ("freeze", "setting", "group", "containers", "processes")
 
 
 def _in_order(steps: Mapping[int, tuple[str, Mapping[str, Any]]]) -> list[int]:

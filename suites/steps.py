@@ -18,7 +18,6 @@ from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
 from harness.reassign import Placement, execute, verify
-from harness.tools import tool_command
 from harness.topic import Partition, Topic
 from harness.versions import Tool
 from harness.waiting import await_until
@@ -122,7 +121,7 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
     assert isinstance(cluster.quorum, KRaftQuorum)
     cluster_id, config = cluster.quorum.cluster_id, str(broker.node.config)
     arguments = ("format", "--ignore-formatted", "-t", cluster_id, "-c", config)
-    done = broker.node.run_as_user(tool_command(cluster.distribution, Tool.STORAGE, *arguments))
+    done = broker.node.run_tool(Tool.STORAGE, *arguments)
     if done.returncode:
         raise PromiseBroken(f"kafka-storage format --ignore-formatted: {(done.stderr or done.stdout).strip()}")
     broker.journal.write("disk.formatted", broker=broker.id, said=done.stdout.strip()[-300:])

@@ -1,7 +1,10 @@
 """What a backend runs, and what it must be able to do with it.
 
 A *node* is one JVM of the cluster: a broker, a KRaft controller or a ZooKeeper server. The roles are the cluster's
-business; a backend (local processes here, containers in another module) knows only this.
+business; a backend (local processes, or containers) knows only this.
+
+Folders have one path, to the harness and to a node, whatever the backend: containers get the run's folder mounted where
+it lies. So log dirs, faults and checks are the same in both; what a node's own user sees of them is asked of the node.
 """
 
 from __future__ import annotations
@@ -13,17 +16,103 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.broker_log import BrokerLog
+from harness.distribution import Distribution
+from harness.journal import Journal
+from harness.ports import PortBlock
+from harness.spec import ClusterSpec
+from harness.undo import UndoLog
+from harness.versions import Tool
+
+SERVICE = "service"
+"""The port at which a node does its work for the harness and its clients, and a quorum's node for brokers."""
+AGENT = "agent"
+"""The port at which the agent in a node answers for its MBeans (:mod:`harness.mbeans`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """A port of a node, for those who have to know it.
+
+    :ivar address: ``host:port`` that the node listens at and other nodes reach it at
+    :ivar port: where the harness and clients reach it, on :data:`harness.ports.HOST`
+    """
+
+    address: str
+    port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What a backend's JVMs run on.
+
+    :ivar java: the command that starts Java where the nodes live
+    :ivar java_version: as Java says it
+    :ivar class_path: Kafka's jars, by their paths there
+    :ivar build: a checksum of the jars
+    """
+
+    java: tuple[str, ...]
+    java_version: str
+    class_path: tuple[str, ...]
+    build: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """One JVM: what to run with which configuration; ``jvm_options`` beside those that its backend gives to all."""
+    """One JVM: what to run with which configuration.
+
+    :ivar jvm_options: beside those that all nodes have; ``{home}`` in them is the node's own folder
+    """
 
     name: str
     main_class: str
     properties: Mapping[str, str]
     heap_mb: int = 256
     jvm_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """What a backend is given for one cluster.
+
+    :ivar work_dir: the run's folder in the workspace, open to the broker user
+    :ivar record_dir: the run folder's ``brokers/``: configuration and logs for people
+    :ivar undo_log: of the run, whose id marks all that a backend makes (:mod:`harness.undo`)
+    :ivar outlives: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
+    """
+
+    spec: ClusterSpec
+    distribution: Distribution
+    work_dir: Path
+    record_dir: Path
+    journal: Journal
+    undo_log: UndoLog
+    ports: PortBlock
+    outlives: bool = False
+
+
+class Backend(Protocol):
+    """Makes the nodes of one cluster."""
+
+    runtime: Runtime
+
+    def endpoint(self, node: str, purpose: str) -> Endpoint:
+        """A port of the node of that name, :data:`SERVICE` or :data:`AGENT`; the same one however often asked."""
+
+    def listeners(self, broker: str) -> Mapping[str, str]:
+        """The settings that say where the broker of that name listens, for clients and for other brokers."""
+
+    def file(self, path: Path) -> Path:
+        """A file of the harness's as nodes can read it."""
+
+    def node(self, spec: NodeSpec) -> Node:
+        """A node that has not been started."""
+
+    def start(self, nodes: Sequence[Node]) -> None:
+        """Start all these nodes for the first time, side by side, and return without waiting until they serve.
+
+        :raises HarnessError: the backend can't
+        """
 
 
 class Node(Protocol):
@@ -62,7 +151,7 @@ class Node(Protocol):
         """From now on it may end by itself; :meth:`check_alive` says nothing of it until it is started again."""
 
     def pid(self) -> int | None:
-        """Its process id on this machine; None while it doesn't run."""
+        """Its JVM's process id on this machine; None while it doesn't run."""
 
     def exit_code(self) -> int | None:
         """How it ended: the exit status, minus the signal's number if by a signal; None while it runs or never ran."""
@@ -75,6 +164,9 @@ class Node(Protocol):
 
     def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a small command where the node lives, as the node's own user; bounded in time."""
+
+    def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of Kafka's own programs where the node lives, as the node's own user; bounded in time."""
 
     def make_dir(self, path: Path) -> None:
         """Make a folder that the node's user owns."""

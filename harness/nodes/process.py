@@ -13,87 +13,82 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import psutil
 
 from harness import timeouts
-from harness.broker_log import LAYOUT, BrokerLog
-from harness.broker_user import BrokerUser
+from harness.broker_user import broker_user
 from harness.distribution import Distribution
-from harness.errors import AwaitTimeout, HarnessError, NodeDied
-from harness.java import java_command
-from harness.journal import Journal
-from harness.nodes.base import Node, NodeSpec
+from harness.errors import AwaitTimeout, HarnessError
+from harness.java import java_command, java_version
+from harness.nodes.base import SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
+from harness.nodes.jvm import JvmNode
+from harness.ports import HOST
+from harness.tools import tool_command
 from harness.undo import MARK
+from harness.versions import Tool
 from harness.waiting import await_until
 
-_LOG4J1 = f"""\
-log4j.rootLogger=INFO, stderr
-log4j.appender.stderr=org.apache.log4j.ConsoleAppender
-log4j.appender.stderr.target=System.err
-log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
-log4j.appender.stderr.layout.ConversionPattern={LAYOUT}
-"""
-_LOG4J2 = f"""\
-Configuration:
-  Appenders:
-    Console:
-      name: stderr
-      target: SYSTEM_ERR
-      PatternLayout:
-        pattern: "{LAYOUT}"
-  Loggers:
-    Root:
-      level: INFO
-      AppenderRef:
-        ref: stderr
-"""
 
+def process_runtime(distribution: Distribution) -> Runtime:
+    """This machine's Java and the build's jars where they lie.
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessBackend:
-    """Makes nodes that are local processes.
-
-    :ivar work_dir: the run's folder in the workspace, open to the broker user
-    :ivar record_dir: the run folder's ``brokers/``: configuration and logs for people
-    :ivar mark: the run's mark, see :mod:`harness.undo`
-    :ivar outlives: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
-    :ivar jvm_options: for every node; ``{home}`` in them is the node's own folder
+    :raises EnvironmentLacks: there is no Java
     """
+    return Runtime(
+        java=tuple(java_command()),
+        java_version=java_version()[1],
+        class_path=tuple(map(str, distribution.class_path)),
+        build=distribution.sha256,
+    )
 
-    distribution: Distribution
-    user: BrokerUser
-    work_dir: Path
-    record_dir: Path
-    journal: Journal
-    mark: str
-    outlives: bool = False
-    jvm_options: tuple[str, ...] = ()
+
+class ProcessBackend:
+    """Makes nodes that are local processes; see :class:`harness.nodes.base.Backend`."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.runtime = process_runtime(site.distribution)
+        self.user = broker_user()
+        self._endpoints: dict[tuple[str, str], Endpoint] = {}
+
+    def endpoint(self, node: str, purpose: str) -> Endpoint:
+        """See :meth:`harness.nodes.base.Backend.endpoint`."""
+        if (node, purpose) not in self._endpoints:
+            port = self.site.ports.take()
+            self._endpoints[node, purpose] = Endpoint(address=f"{HOST}:{port}", port=port)
+        return self._endpoints[node, purpose]
+
+    def listeners(self, broker: str) -> Mapping[str, str]:
+        """One for all."""
+        listener = f"PLAINTEXT://{self.endpoint(broker, SERVICE).address}"
+        return {"listeners": listener, "advertised.listeners": listener}
+
+    def file(self, path: Path) -> Path:
+        """Where it lies."""
+        return path
 
     def node(self, spec: NodeSpec) -> Node:
-        """A node that has not been started."""
+        """See :meth:`harness.nodes.base.Backend.node`."""
         return ProcessNode(self, spec)
 
+    def start(self, nodes: Sequence[Node]) -> None:
+        """See :meth:`harness.nodes.base.Backend.start`."""
+        for node in nodes:
+            node.start()
 
-class ProcessNode:
+
+class ProcessNode(JvmNode):
     """One local JVM; see :class:`harness.nodes.base.Node`."""
 
     def __init__(self, backend: ProcessBackend, spec: NodeSpec) -> None:
-        self.spec = spec
-        self._backend = backend
-        self._record_dir = backend.record_dir / spec.name.removeprefix("broker-")
-        self._record_dir.mkdir(parents=True, exist_ok=True)
-        self.log = BrokerLog(self._record_dir / "broker.log")
-        self.config = backend.work_dir / spec.name / "server.properties"
+        super().__init__(backend.site, backend.runtime, backend.user, spec)
         self._process: subprocess.Popen[bytes] | None = None
-        self._meant_to_run = False
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -102,13 +97,17 @@ class ProcessNode:
         if self.is_alive():
             return
         # In this order: the kernel forgets a pdeathsig when credentials change.
-        leash = [] if self._backend.outlives else ["setpriv", "--pdeathsig", "KILL"]
-        argv = [*self._backend.user.command(), *leash, *self._java()]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8", MARK: self._backend.mark}
+        leash = [] if self._site.outlives else ["setpriv", "--pdeathsig", "KILL"]
+        argv = [*self._user.command(), *leash, *self._lay_down()]
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LC_ALL": "C.UTF-8",
+            MARK: self._site.undo_log.run_id,
+        }
         with self._append("broker.log") as broker_log, self._append("stdout.log") as stdout:
             self._process = subprocess.Popen(
                 argv,
-                cwd=self._backend.work_dir,
+                cwd=self._site.work_dir,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -170,10 +169,6 @@ class ProcessNode:
             return True
         return False
 
-    def let_end(self) -> None:
-        """See :meth:`harness.nodes.base.Node.let_end`."""
-        self._meant_to_run = False
-
     def pid(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.pid`."""
         return self._process.pid if self._process is not None and self.is_alive() else None
@@ -182,39 +177,24 @@ class ProcessNode:
         """See :meth:`harness.nodes.base.Node.exit_code`."""
         return None if self._process is None else self._process.poll()
 
-    def check_alive(self) -> None:
-        """See :meth:`harness.nodes.base.Node.check_alive`."""
-        if self._meant_to_run and not self.is_alive():
-            raise NodeDied(
-                f"{self.spec.name} ended with exit code {self.exit_code()} and nobody had stopped it; "
-                f"its log ends with:\n{self.log.tail()}"
-            )
-
-    def configure(self, changes: Mapping[str, str]) -> None:
-        """See :meth:`harness.nodes.base.Node.configure`."""
-        self.spec = replace(self.spec, properties={**self.spec.properties, **changes})
-        self._journal("node.configured", changes=dict(changes))
-
     # --- its surroundings -----------------------------------------------------------------------------------------
+
+    def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """See :meth:`harness.nodes.base.Node.run_tool`."""
+        return self.run_as_user(tool_command(self._site.distribution, tool, *arguments))
 
     def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """See :meth:`harness.nodes.base.Node.run_as_user`."""
         return subprocess.run(
-            [*self._backend.user.command(), *argv],
+            [*self._user.command(), *argv],
             cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", MARK: self._backend.mark},
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", MARK: self._site.undo_log.run_id},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=timeouts.PROBE_S,
             check=False,
         )
-
-    def make_dir(self, path: Path) -> None:
-        """See :meth:`harness.nodes.base.Node.make_dir`."""
-        path.mkdir(parents=True)
-        if self._backend.user.drop:
-            os.chown(path, self._backend.user.uid, self._backend.user.gid)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -226,45 +206,8 @@ class ProcessNode:
                 self._process.send_signal(number)
                 self._journal(event)
 
-    def _java(self) -> list[str]:
-        backend, spec = self._backend, self.spec
-        config, home = self.config, self.config.parent
-        if not home.exists():
-            self.make_dir(home)
-        config.write_text("".join(f"{key}={value}\n" for key, value in sorted(spec.properties.items())))
-        config.chmod(0o644)
-        shutil.copyfile(config, self._record_dir / "server.properties")
-        if backend.distribution.version.uses_log4j2:
-            logging, option = home / "log4j2.yaml", "log4j2.configurationFile"
-            logging.write_text(_LOG4J2)
-        else:
-            logging, option = home / "log4j.properties", "log4j.configuration"
-            logging.write_text(_LOG4J1)
-        logging.chmod(0o644)
-        return [
-            *java_command(),
-            f"-Xmx{spec.heap_mb}m",
-            "-XX:+UseSerialGC",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:-UsePerfData",
-            *(option.format(home=home) for option in backend.jvm_options),
-            *spec.jvm_options,
-            "-Duser.timezone=UTC",
-            f"-Duser.home={home}",
-            f"-Djava.io.tmpdir={home}",
-            f"-D{option}=file:{logging}",
-            "-Djava.awt.headless=true",
-            "-cp",
-            os.pathsep.join(map(str, backend.distribution.class_path)),
-            spec.main_class,
-            str(config),
-        ]
-
     def _append(self, name: str) -> IO[bytes]:
         try:
             return (self._record_dir / name).open("ab")
         except OSError as error:
             raise HarnessError(f"{self._record_dir / name} can't be written: {error.strerror}") from error
-
-    def _journal(self, kind: str, **fields: object) -> None:
-        self._backend.journal.write(kind, node=self.spec.name, **fields)

@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from harness.admin import Admin
-from harness.nodes.base import NodeSpec
-from harness.ports import HOST
+from harness.nodes.base import SERVICE, Backend, NodeSpec
 from harness.versions import Mode
 
 CONTROLLER_ID = 100
+_CONTROLLER = f"controller-{CONTROLLER_ID}"
 
 
 def random_uuid() -> str:
@@ -43,10 +43,12 @@ class KRaftQuorum:
     mode = Mode.KRAFT
     registration_outlives_s = 0.0  # a new incarnation takes the place of the old one
 
-    def __init__(self, *, work_dir: Path, port: int, bootstrap_checkpoint: Path, metadata_apart: bool = True) -> None:
+    def __init__(
+        self, *, work_dir: Path, backend: Backend, bootstrap_checkpoint: Path, metadata_apart: bool = True
+    ) -> None:
         self._work_dir = work_dir
-        self._controller_dir = work_dir / f"controller-{CONTROLLER_ID}-metadata"
-        self._port = port
+        self._controller_dir = work_dir / f"{_CONTROLLER}-metadata"
+        self._address = backend.endpoint(_CONTROLLER, SERVICE).address
         self._metadata_apart = metadata_apart
         self._checkpoint = bootstrap_checkpoint
         self.cluster_id = random_uuid()
@@ -54,7 +56,7 @@ class KRaftQuorum:
     def _shared(self, node_id: int) -> dict[str, str]:
         return {
             "node.id": str(node_id),
-            "controller.quorum.voters": f"{CONTROLLER_ID}@{HOST}:{self._port}",
+            "controller.quorum.voters": f"{CONTROLLER_ID}@{self._address}",
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             # A dead broker is fenced after 3 s (default: 9 s) …
@@ -66,12 +68,12 @@ class KRaftQuorum:
         """The controller."""
         return (
             NodeSpec(
-                name=f"controller-{CONTROLLER_ID}",
+                name=_CONTROLLER,
                 main_class="kafka.Kafka",
                 properties={
                     **self._shared(CONTROLLER_ID),
                     "process.roles": "controller",
-                    "listeners": f"CONTROLLER://{HOST}:{self._port}",
+                    "listeners": f"CONTROLLER://{self._address}",
                     "log.dirs": str(self._controller_dir),
                     # One voter has nobody to wait for before it stands for election.
                     "controller.quorum.election.timeout.ms": "200",

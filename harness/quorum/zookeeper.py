@@ -12,35 +12,40 @@ from typing import Any
 from kazoo.client import KazooClient
 
 from harness.admin import Admin
-from harness.nodes.base import NodeSpec
+from harness.nodes.base import SERVICE, Backend, NodeSpec
 from harness.ports import HOST
 from harness.versions import Mode
 
 _SESSION_MS = 2000
 _TICK_MS = 500
+_ZOOKEEPER = "zookeeper"
 
 
 class ZooKeeperQuorum:
-    """One ZooKeeper server on loopback; see :class:`harness.quorum.base.Quorum`."""
+    """One ZooKeeper server; see :class:`harness.quorum.base.Quorum`.
+
+    :ivar connect: where the harness reaches it
+    """
 
     mode = Mode.ZK
     registration_outlives_s = (_SESSION_MS + _TICK_MS) / 1000  # ephemeral; sessions end at a tick (NodeExists)
 
-    def __init__(self, *, work_dir: Path, port: int) -> None:
+    def __init__(self, *, work_dir: Path, backend: Backend) -> None:
         self._data_dir = work_dir / "zookeeper-data"
-        self.connect = f"{HOST}:{port}"
-        self._port = port
+        self._endpoint = backend.endpoint(_ZOOKEEPER, SERVICE)
+        self.connect = f"{HOST}:{self._endpoint.port}"
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
         """The ZooKeeper server."""
+        host, _, port = self._endpoint.address.rpartition(":")
         return (
             NodeSpec(
-                name="zookeeper",
+                name=_ZOOKEEPER,
                 main_class="org.apache.zookeeper.server.quorum.QuorumPeerMain",
                 properties={
                     "dataDir": str(self._data_dir),
-                    "clientPort": str(self._port),
-                    "clientPortAddress": HOST,
+                    "clientPort": port,
+                    "clientPortAddress": host,
                     "admin.enableServer": "false",
                     "maxClientCnxns": "0",
                     # Sessions last 2 to 20 ticks; brokers ask for 2 s (broker_settings).
@@ -57,7 +62,7 @@ class ZooKeeperQuorum:
         """Id, ZooKeeper's address, and a session so short that a dead broker is missed after 2 s (default: 18 s)."""
         return {
             "broker.id": str(broker_id),
-            "zookeeper.connect": self.connect,
+            "zookeeper.connect": self._endpoint.address,
             "zookeeper.session.timeout.ms": str(_SESSION_MS),
             "zookeeper.connection.timeout.ms": "60000",
             "zookeeper.metadata.migration.enable": "false",

@@ -1,0 +1,38 @@
+"""The backends by name: what nodes run in, and on which Java and jars they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import get_args
+
+from harness.distribution import Distribution
+from harness.nodes.base import Backend, Runtime, Site
+from harness.nodes.process import ProcessBackend, process_runtime
+from harness.spec import BackendKind
+from harness.versions import Mode
+
+BACKENDS: tuple[BackendKind, ...] = get_args(BackendKind)
+
+
+def runtime_of(kind: BackendKind, distribution: Distribution, mode: Mode, say: Callable[[str], None]) -> Runtime:
+    """What nodes of this build run on in this backend; made ready, if need be, and said.
+
+    :raises EnvironmentLacks: it can't be had on this machine
+    """
+    if kind == "process":
+        return process_runtime(distribution)
+    from harness.engine import compose_version  # only who asks for containers waits for the SDK to be loaded
+    from harness.images import image_for
+    from harness.nodes.container import container_runtime
+
+    compose_version()
+    return container_runtime(image_for(distribution, mode, say))
+
+
+def make_backend(site: Site) -> Backend:
+    """The backend that the site's spec asks for."""
+    if site.spec.backend == "process":
+        return ProcessBackend(site)
+    from harness.nodes.container import ContainerBackend
+
+    return ContainerBackend(site)

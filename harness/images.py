@@ -1,0 +1,204 @@
+"""Images that nodes run in: the official one of a release, or any build on a base with Java (``compose/Dockerfile``).
+
+What is used is the first of these that is there or can be had: the official image (``apache/kafka``) of a release from
+Maven, the build's own image if it was made before, the official one from the registry, the build's own image made now.
+Nothing is asked of a registry while there is something to use; what was used is in run.json.
+
+The base of an own image is ``JBOD_BASE_IMAGE``, else Temurin's JRE, else the one that :func:`make_base` makes from
+Debian's packages, for machines that reach no registry.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
+
+from harness.cache import cache_dir
+from harness.distribution import NOT_TO_RUN, Distribution
+from harness.engine import LABEL, engine, explained
+from harness.errors import DistributionError, EnvironmentLacks, HarnessError
+from harness.versions import Mode
+from harness.whole import write_whole
+
+OWN_BASE = "jbod-base:bookworm"
+_BASES = ("eclipse-temurin:17-jre", OWN_BASE)
+_DOCKERFILE = Path(__file__).resolve().parent.parent / "compose" / "Dockerfile"
+_LIBS = "/opt/kafka/libs"
+_LOOK = f"java -XX:-UsePerfData -version 2>&1 && ls {_LIBS}/*.jar && bash -c true"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image with Java and a Kafka build in it.
+
+    :ivar id: of its content
+    :ivar jars: the build's, by their paths in it
+    """
+
+    name: str
+    id: str
+    java_version: str
+    jars: tuple[str, ...]
+
+
+def image_for(distribution: Distribution, mode: Mode, say: Say) -> Image:
+    """The image for a build; fetched or made if need be.
+
+    :raises EnvironmentLacks: there is no engine, or no image and no base to make one on
+    :raises DistributionError: the image can't run Kafka
+    """
+    own = _own_name(distribution)
+    official = f"apache/kafka:{distribution.version}" if distribution.source == "maven" and mode is Mode.KRAFT else None
+    for name in filter(None, (official, own)):
+        if _is_here(name):
+            return _look_into(name)
+    if official and _pull(official, say):
+        return _look_into(official)
+    return _look_into(build(distribution, say=say))
+
+
+def _own_name(distribution: Distribution) -> str:
+    return f"jbod-kafka:{distribution.version}-{distribution.sha256[:12]}"
+
+
+def build(distribution: Distribution, *, base: str | None = None, say: Say) -> str:
+    """Make the image of a build from ``compose/Dockerfile`` and return its name.
+
+    :param base: the image under it; None: see the module's text
+    :raises EnvironmentLacks: there is no base
+    """
+    name, base = _own_name(distribution), base or _base(say)
+    say(f"Kafka {distribution.version}: making the image {name} on {base}")
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as archive:
+        archive.add(_DOCKERFILE, "Dockerfile")
+        for jar in distribution.class_path:
+            archive.add(jar, f"libs/{jar.name}", filter=_for_all)
+    context.seek(0)
+    try:
+        with explained(f"the image {name}"):
+            engine().images.build(
+                fileobj=context,
+                custom_context=True,
+                buildargs={"BASE": base},
+                tag=name,
+                rm=True,
+                forcerm=True,
+                labels={"jbod.base": base},
+            )
+    except BuildError as error:
+        raise HarnessError(f"the image {name} can't be made on {base}: {error.msg}") from error
+    return name
+
+
+def _for_all(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    entry.mode, entry.uid, entry.gid, entry.uname, entry.gname = 0o644, 0, 0, "", ""
+    return entry
+
+
+def _base(say: Say) -> str:
+    named = os.environ.get("JBOD_BASE_IMAGE")
+    bases = (named,) if named else _BASES
+    for base in bases:
+        if _is_here(base):
+            return base
+    for base in bases:
+        if base != OWN_BASE and _pull(base, say):
+            return base
+    raise EnvironmentLacks(
+        f"there is no image to build on: {' and '.join(bases)} can't be had here; jbod image base makes one from "
+        "Debian's packages"
+    )
+
+
+def make_base(say: Say) -> str:
+    """Make :data:`OWN_BASE`: Debian's smallest system with its JRE 17, by mmdebstrap; about a minute, 400 MB.
+
+    :raises EnvironmentLacks: there is no mmdebstrap, or Debian's packages can't be reached
+    """
+    program = shutil.which("mmdebstrap")
+    if program is None:
+        raise EnvironmentLacks("mmdebstrap is not on the PATH: apt-get install mmdebstrap")
+    client = engine()
+    with tempfile.TemporaryDirectory(prefix="jbod-base-") as folder:
+        file = Path(folder) / "base.tar"
+        say(f"{OWN_BASE}: collecting Debian's packages")
+        packages = "--include=openjdk-17-jre-headless"
+        done = subprocess.run(
+            [program, "--variant=minbase", packages, "bookworm", str(file)], capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            lines = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()
+            raise EnvironmentLacks(f"mmdebstrap failed: {lines[0] if lines else 'it said nothing'}")
+        say(f"{OWN_BASE}: handing it to the engine")
+        with explained(f"the image {OWN_BASE}"):
+            name, _, tag = OWN_BASE.partition(":")
+            said = client.api.import_image_from_file(str(file), repository=name, tag=tag)
+    if '"error"' in said:
+        raise HarnessError(f"the image {OWN_BASE} can't be imported: {said.strip()}")
+    return OWN_BASE
+
+
+def _is_here(name: str) -> bool:
+    with explained(f"the image {name}"):
+        try:
+            engine().images.get(name)
+        except ImageNotFound:
+            return False
+    return True
+
+
+def _pull(name: str, say: Say) -> bool:
+    """Fetch an image from its registry; False where it isn't there or can't be reached."""
+    say(f"fetching the image {name}")
+    repository, _, tag = name.rpartition(":")
+    with explained(f"the image {name}"):
+        try:
+            engine().images.pull(repository, tag=tag)
+        except APIError as error:
+            say(f"{name} can't be fetched: {error.explanation}")
+            return False
+    return True
+
+
+def _look_into(name: str) -> Image:
+    """Ask the image itself which Java and which jars it has; remembered by its id."""
+    with explained(f"the image {name}"):
+        id = str(engine().images.get(name).id)
+    known = cache_dir() / "images" / f"{id.removeprefix('sha256:')[:24]}.json"
+    if not known.exists():
+        known.parent.mkdir(exist_ok=True)
+        write_whole(known, json.dumps(_ask(name)) + "\n")
+    facts = json.loads(known.read_text())
+    return Image(name=name, id=id, java_version=facts["java_version"], jars=tuple(facts["jars"]))
+
+
+def _ask(name: str) -> dict[str, Any]:
+    try:
+        with explained(f"the image {name}"):
+            said: bytes = engine().containers.run(
+                name, ["-c", _LOOK], entrypoint="sh", network_mode="none", remove=True, labels={LABEL: "image"}
+            )
+    except ContainerError as error:
+        last = (error.stderr or b"").decode(errors="replace").strip().splitlines() or ["it said nothing"]
+        raise DistributionError(f"the image {name} can't run Kafka (Java, bash, {_LIBS}): {last[-1]}") from error
+    version = re.search(r'version "([^"]*)"', said.decode())
+    jars = sorted(line for line in said.decode().splitlines() if line.startswith(_LIBS))
+    jars = [jar for jar in jars if not NOT_TO_RUN.search(Path(jar).name)]
+    if version is None:
+        raise DistributionError(f"the image {name} doesn't say its Java's version")
+    return {"java_version": version[1], "jars": jars}

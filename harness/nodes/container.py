@@ -1,0 +1,362 @@
+"""Nodes as containers of a Docker engine on this machine, described by ``compose/``.
+
+The compose file is the description, for people and for jbod alike: it says which containers there are, at which
+addresses they listen, and which ports are published on loopback. jbod sets its variables (an env file in the run's
+folder, so that ``docker compose --env-file`` shows what ran), asks compose what came of it, and has it create
+everything. From then on containers are started and ended one by one, by the engine's own protocol.
+
+The run's folder is mounted at its own path, so that a log dir has one name, and what the harness does to it (chmod, a
+file in its place, a file system mounted over it) happens to the container, whose user has the same number inside. What
+is to be shown as that user is run in the container, or, where that doesn't run, in a short-lived one of the same image
+with the same mounts. None is privileged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from docker.errors import APIError
+from testcontainers.compose import DockerCompose
+
+from harness import timeouts
+from harness.broker_user import broker_user
+from harness.engine import LABEL, EngineGone, compose, compose_version, engine, explained
+from harness.errors import EnvironmentLacks, HarnessError
+from harness.images import Image, image_for
+from harness.nodes.base import AGENT, Endpoint, Node, NodeSpec, Runtime, Site
+from harness.nodes.jvm import JvmNode
+from harness.undo import MARK
+from harness.versions import Mode, Tool
+
+_FILES = Path(__file__).resolve().parent.parent.parent / "compose"
+_AGENT_PORT = 8778
+_NETWORK = re.compile(r"listeners$|^inter\.broker\.listener\.name$|^listener\.security\.protocol\.map$")
+# Exit codes of a JVM that ends in good order after SIGHUP, SIGINT, SIGTERM.
+_ORDERLY = (129, 130, 143)
+
+
+def container_runtime(image: Image) -> Runtime:
+    """The image's Java and jars."""
+    return Runtime(java=("java",), java_version=image.java_version, class_path=image.jars, build=image.id)
+
+
+class ContainerBackend:
+    """Makes nodes that are containers; see :class:`harness.nodes.base.Backend`."""
+
+    def __init__(self, site: Site) -> None:
+        compose_version()
+        self.site = site
+        self.user = broker_user()
+        self.image = image_for(site.distribution, site.spec.mode, lambda _line: None)
+        self.runtime = container_runtime(self.image)
+        self.mount = f"{site.work_dir}:{site.work_dir}:{'rslave' if site.spec.volumes else 'rw'}"
+        self._description = _Description(site, self.image, f"{self.user.uid}:{self.user.gid}")
+        site.journal.write("image.used", image=self.image.name, id=self.image.id)
+
+    def endpoint(self, node: str, purpose: str) -> Endpoint:
+        """See :meth:`harness.nodes.base.Backend.endpoint`."""
+        return self._description.endpoint(node, purpose)
+
+    def listeners(self, broker: str) -> Mapping[str, str]:
+        """As the description has them."""
+        return self._description.listeners(broker)
+
+    def file(self, path: Path) -> Path:
+        """A link to it, or a copy, in the run's folder."""
+        there = self.site.work_dir / path.name
+        if not there.exists():
+            try:
+                os.link(path, there)
+            except OSError:
+                shutil.copyfile(path, there)
+        return there
+
+    def node(self, spec: NodeSpec) -> Node:
+        """See :meth:`harness.nodes.base.Backend.node`."""
+        return ContainerNode(self, spec)
+
+    def start(self, nodes: Sequence[Node]) -> None:
+        """See :meth:`harness.nodes.base.Backend.start`."""
+        run = self.site.undo_log.run_id
+        if self.site.spec.volumes:
+            # File systems that are mounted later must reach the containers too.
+            share(self.site.work_dir, self.site)
+        self.site.undo_log.will("containers", run=run)
+        compose(self._description.command, "create", *(node.spec.name for node in nodes))
+        with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
+            list(pool.map(lambda node: node.start(), nodes))
+
+    def container(self, node: str) -> Any:
+        """The container of the node of that name."""
+        return engine().containers.get(f"{self._description.project}-{node}-1")
+
+
+def share(path: Path, site: Site) -> None:
+    """Have what is mounted below this folder from now on show up in containers that mount it.
+
+    :raises EnvironmentLacks: the kernel refuses
+    """
+    site.undo_log.will("share", path=str(path))
+    for argv in (["mount", "--bind", str(path), str(path)], ["mount", "--make-shared", str(path)]):
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise EnvironmentLacks(f"{path} can't be shared with containers: {done.stderr.strip()}")
+
+
+class _Description:
+    """The compose file of a mode, with its variables set for one run."""
+
+    def __init__(self, site: Site, image: Image, user: str) -> None:
+        quorum = "zookeeper" if site.spec.mode is Mode.ZK else "controller-100"
+        names = [quorum, *(f"broker-{id}" for id in site.spec.broker_ids)]
+        self.project = re.sub(r"[^a-z0-9_-]", "-", site.undo_log.run_id.lower())
+        variables = {
+            "JBOD_PROJECT": self.project,
+            "JBOD_RUN": site.undo_log.run_id,
+            "JBOD_IMAGE": image.name,
+            "JBOD_USER": user,
+            "JBOD_DIR": str(site.work_dir),
+            "JBOD_MOUNT": "rslave" if site.spec.volumes else "rw",
+            "JBOD_HEALTH_INTERVAL": "1h",  # the harness looks for itself; each look would cost a process in a container
+            "JBOD_NETWORK": _free_network(site.ports.number),
+        }
+        for name in names:
+            variable = name.upper().replace("-", "_")
+            variables |= {f"{variable}_PORT": str(site.ports.take()), f"{variable}_AGENT": str(site.ports.take())}
+        env_file = site.work_dir / "compose.env"
+        env_file.write_text("".join(f"{name}='{value}'\n" for name, value in variables.items()))
+        file = _FILES / ("zookeeper.yaml" if site.spec.mode is Mode.ZK else "kraft.yaml")
+        described = DockerCompose(_FILES, compose_file_name=[str(file)], env_file=[str(env_file)])
+        self.command = described.docker_compose_command()
+        self._config = json.loads(compose(self.command, "config", "--format", "json"))
+
+    def endpoint(self, node: str, purpose: str) -> Endpoint:
+        """The published port for this purpose."""
+        service = self._config["services"][node]
+        address = service["networks"]["default"]["ipv4_address"]
+        for port in service["ports"]:
+            if (port["target"] == _AGENT_PORT) == (purpose == AGENT):
+                return Endpoint(address=f"{address}:{port['target']}", port=int(port["published"]))
+        raise HarnessError(f"{node} publishes no port for its {purpose}")
+
+    def listeners(self, broker: str) -> Mapping[str, str]:
+        """What the broker's settings in the file say of its network."""
+        lines = self._config["configs"][broker]["content"].splitlines()
+        pairs = (line.partition("=") for line in lines)
+        return {key: value for key, _, value in pairs if _NETWORK.search(key)}
+
+
+def _free_network(preferred: int) -> str:
+    """The first three numbers of a /24 out of 198.18.0.0/15 that no network of the engine overlaps.
+
+    :raises EnvironmentLacks: there is none left
+    """
+    with explained("looking for a free network"):
+        taken = [
+            ipaddress.ip_network(config["Subnet"])
+            for network in engine().networks.list()
+            for config in (network.attrs.get("IPAM") or {}).get("Config") or ()
+            if config.get("Subnet")
+        ]
+    for number in [preferred, *range(511, -1, -1)]:
+        text = f"198.{18 + number // 256}.{number % 256}"
+        network = ipaddress.ip_network(f"{text}.0/24")
+        if not any(network.version == other.version and network.overlaps(other) for other in taken):
+            return text
+    raise EnvironmentLacks("no network in 198.18.0.0/15 is free: docker network ls, docker network prune")
+
+
+class ContainerNode(JvmNode):
+    """One container; see :class:`harness.nodes.base.Node`."""
+
+    def __init__(self, backend: ContainerBackend, spec: NodeSpec) -> None:
+        super().__init__(backend.site, backend.runtime, backend.user, spec)
+        self._backend = backend
+        self._container: Any = None
+        self._watch: _Watch | None = None
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """See :meth:`harness.nodes.base.Node.start`."""
+        if self.is_alive():
+            return
+        command = self._lay_down()
+        script = self.config.with_name("start")
+        script.write_text(f"cd {shlex.quote(str(script.parent))}\nexec {shlex.join(command)}\n")
+        script.chmod(0o644)
+        with explained(f"starting {self.spec.name}"):
+            if self._container is None:
+                self._container = self._backend.container(self.spec.name)
+            self._watch = _Watch(self._container, self._record_dir)
+            self._meant_to_run = True
+            self._journal("node.started", container=self._container.short_id)
+
+    def request_stop(self) -> None:
+        """See :meth:`harness.nodes.base.Node.request_stop`."""
+        self._signal("SIGTERM", "node.stopping")
+
+    def stop(self, timeout_s: float = timeouts.STOP_S) -> None:
+        """See :meth:`harness.nodes.base.Node.stop`."""
+        self.request_stop()
+        if self._watch is not None and not self._watch.await_end(timeout_s):
+            self._journal("node.stop_timed_out", after_s=timeout_s)
+            self.kill()
+        self._journal("node.stopped", exit_code=self.exit_code())
+
+    def kill(self) -> None:
+        """See :meth:`harness.nodes.base.Node.kill`."""
+        self._signal("SIGKILL", "node.killed")
+        if self._watch is not None:
+            self._watch.await_end(timeouts.STOP_S)
+
+    def pause(self) -> None:
+        """The engine's own pause: the kernel's freezer, for all in the container."""
+        with explained(f"pausing {self.spec.name}"):
+            self._container.pause()
+        self._journal("node.paused")
+
+    def resume(self) -> None:
+        """See :meth:`harness.nodes.base.Node.resume`."""
+        if self.is_paused():
+            with explained(f"resuming {self.spec.name}"):
+                self._container.unpause()
+            self._journal("node.resumed")
+
+    def is_alive(self) -> bool:
+        """See :meth:`harness.nodes.base.Node.is_alive`.
+
+        :raises EngineGone: nobody knows, as the engine went away
+        """
+        return self._watch is not None and not self._watch.has_ended()
+
+    def is_paused(self) -> bool:
+        """See :meth:`harness.nodes.base.Node.is_paused`."""
+        return self.is_alive() and bool(self._state()["Paused"])
+
+    def pid(self) -> int | None:
+        """See :meth:`harness.nodes.base.Node.pid`."""
+        return int(self._state()["Pid"]) if self.is_alive() else None
+
+    def exit_code(self) -> int | None:
+        """See :meth:`harness.nodes.base.Node.exit_code`."""
+        code = None if self._watch is None else self._watch.exit_code
+        return code if code is None or code < 128 or code in _ORDERLY else 128 - code
+
+    # --- its surroundings -----------------------------------------------------------------------------------------
+
+    def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """In the container, or, where it doesn't run, in another one of its kind."""
+        with explained(f"running {argv[0]} in {self.spec.name}"):
+            if self.is_alive() and not self.is_paused():
+                return self._run_inside(argv)
+            return self._run_beside(argv)
+
+    def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """See :meth:`harness.nodes.base.Node.run_tool`."""
+        main_class = self._site.distribution.main_class(tool)
+        class_path = os.pathsep.join(self._runtime.class_path)
+        return self.run_as_user([*self._runtime.java, "-cp", class_path, main_class, *arguments])
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _run_inside(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        bounded = ["timeout", "-s", "KILL", str(timeouts.PROBE_S), *argv]
+        done = self._container.exec_run(bounded, environment={"LC_ALL": "C"}, workdir="/", demux=True)
+        out, err = (text or b"" for text in done.output)
+        return subprocess.CompletedProcess(list(argv), done.exit_code, out.decode(), err.decode())
+
+    def _run_beside(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        run = self._site.undo_log.run_id
+        beside = engine().containers.create(
+            self._backend.image.name,
+            list(argv[1:]),
+            entrypoint=[argv[0]],
+            user=f"{self._user.uid}:{self._user.gid}",
+            volumes=[self._backend.mount],
+            network_mode="none",
+            environment={"LC_ALL": "C", MARK: run},
+            working_dir="/",
+            labels={LABEL: run},
+        )
+        try:
+            beside.start()
+            code = beside.wait(timeout=timeouts.PROBE_S)["StatusCode"]
+            out, err = beside.logs(stderr=False), beside.logs(stdout=False)
+        finally:
+            beside.remove(force=True)
+        return subprocess.CompletedProcess(list(argv), code, out.decode(), err.decode())
+
+    def _signal(self, name: str, event: str) -> None:
+        self._meant_to_run = False
+        if self.is_alive():
+            with explained(f"{name} to {self.spec.name}"), contextlib.suppress(APIError):  # it ended just now
+                self._container.kill(name)
+            self._journal(event)
+
+    def _state(self) -> Mapping[str, Any]:
+        with explained(f"asking for the state of {self.spec.name}"):
+            self._container.reload()
+        state: Mapping[str, Any] = self._container.attrs["State"]
+        return state
+
+
+class _Watch:
+    """One run of a container, from its start to its end: writes what it prints into its logs."""
+
+    def __init__(self, container: Any, record_dir: Path) -> None:
+        self.exit_code: int | None = None
+        self._container = container
+        self._record_dir = record_dir
+        self._gone: EngineGone | None = None
+        self._ended = threading.Event()
+        # Attached before it starts, as `docker run` does: nothing is missed, nothing of an earlier run is told again.
+        printed = container.client.api.attach(container.id, stdout=True, stderr=True, stream=True, demux=True)
+        container.start()
+        self._thread = threading.Thread(target=self._follow, args=(printed,), name="jbod-container", daemon=True)
+        self._thread.start()
+
+    def has_ended(self) -> bool:
+        """Whether it has.
+
+        :raises EngineGone: nobody knows
+        """
+        if self._gone is not None:
+            raise self._gone
+        return self._ended.is_set()
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait until it has ended, all that it printed is written, and its ports are free; False where it goes on."""
+        return self._ended.wait(timeout_s)
+
+    def _follow(self, printed: Iterator[tuple[bytes | None, bytes | None]]) -> None:
+        try:
+            with explained("following a container"):
+                with (
+                    (self._record_dir / "stdout.log").open("ab", buffering=0) as stdout,
+                    (self._record_dir / "broker.log").open("ab", buffering=0) as broker_log,
+                ):
+                    for out, err in printed:
+                        stdout.write(out or b"")
+                        broker_log.write(err or b"")
+                self.exit_code = int(self._container.wait()["StatusCode"])
+                # The engine answers this when it has taken the container's ports away, which is after its end.
+                self._container.client.api.inspect_container(self._container.id)
+        except EngineGone as error:
+            self._gone = error
+        except HarnessError:
+            pass  # removed while we were watching: it has ended
+        finally:
+            self._ended.set()

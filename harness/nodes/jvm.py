@@ -1,0 +1,125 @@
+"""What is the same of a node whatever it runs in: its folder, its configuration, the command line of its JVM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from harness.broker_log import LAYOUT, BrokerLog
+from harness.broker_user import BrokerUser
+from harness.errors import NodeDied
+from harness.nodes.base import NodeSpec, Runtime, Site
+from harness.versions import KafkaVersion
+
+_LOG4J1 = f"""\
+log4j.rootLogger=INFO, stderr
+log4j.appender.stderr=org.apache.log4j.ConsoleAppender
+log4j.appender.stderr.target=System.err
+log4j.appender.stderr.layout=org.apache.log4j.PatternLayout
+log4j.appender.stderr.layout.ConversionPattern={LAYOUT}
+"""
+_LOG4J2 = f"""\
+Configuration:
+  Appenders:
+    Console:
+      name: stderr
+      target: SYSTEM_ERR
+      PatternLayout:
+        pattern: "{LAYOUT}"
+  Loggers:
+    Root:
+      level: INFO
+      AppenderRef:
+        ref: stderr
+"""
+
+
+def _command(spec: NodeSpec, config: Path, runtime: Runtime, version: KafkaVersion) -> list[str]:
+    """Write a node's configuration and that of its logging, and return the command that starts it."""
+    home = config.parent
+    config.write_text("".join(f"{key}={value}\n" for key, value in sorted(spec.properties.items())))
+    if version.uses_log4j2:
+        logging, text, option = home / "log4j2.yaml", _LOG4J2, "log4j2.configurationFile"
+    else:
+        logging, text, option = home / "log4j.properties", _LOG4J1, "log4j.configuration"
+    logging.write_text(text)
+    for file in (config, logging):
+        file.chmod(0o644)
+    return [
+        *runtime.java,
+        f"-Xmx{spec.heap_mb}m",
+        "-XX:+UseSerialGC",
+        "-XX:TieredStopAtLevel=1",
+        "-XX:-UsePerfData",
+        *(each.replace("{home}", str(home)) for each in spec.jvm_options),
+        "-Duser.timezone=UTC",
+        f"-Duser.home={home}",
+        f"-Djava.io.tmpdir={home}",
+        f"-D{option}=file:{logging}",
+        "-Djava.awt.headless=true",
+        "-cp",
+        os.pathsep.join(runtime.class_path),
+        spec.main_class,
+        str(config),
+    ]
+
+
+class JvmNode(ABC):
+    """The part of :class:`harness.nodes.base.Node` that is no backend's business."""
+
+    def __init__(self, site: Site, runtime: Runtime, user: BrokerUser, spec: NodeSpec) -> None:
+        self.spec = spec
+        self._site = site
+        self._runtime = runtime
+        self._user = user
+        self._record_dir = site.record_dir / spec.name.removeprefix("broker-")
+        self._record_dir.mkdir(parents=True, exist_ok=True)
+        self.log = BrokerLog(self._record_dir / "broker.log")
+        self.config = site.work_dir / spec.name / "server.properties"
+        self._meant_to_run = False
+
+    @abstractmethod
+    def is_alive(self) -> bool:
+        """See :meth:`harness.nodes.base.Node.is_alive`."""
+
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """See :meth:`harness.nodes.base.Node.exit_code`."""
+
+    def let_end(self) -> None:
+        """See :meth:`harness.nodes.base.Node.let_end`."""
+        self._meant_to_run = False
+
+    def check_alive(self) -> None:
+        """See :meth:`harness.nodes.base.Node.check_alive`."""
+        if self._meant_to_run and not self.is_alive():
+            raise NodeDied(
+                f"{self.spec.name} ended with exit code {self.exit_code()} and nobody had stopped it; "
+                f"its log ends with:\n{self.log.tail()}"
+            )
+
+    def configure(self, changes: Mapping[str, str]) -> None:
+        """See :meth:`harness.nodes.base.Node.configure`."""
+        self.spec = replace(self.spec, properties={**self.spec.properties, **changes})
+        self._journal("node.configured", changes=dict(changes))
+
+    def make_dir(self, path: Path) -> None:
+        """See :meth:`harness.nodes.base.Node.make_dir`."""
+        path.mkdir(parents=True)
+        if self._user.drop:
+            os.chown(path, self._user.uid, self._user.gid)
+
+    def _lay_down(self) -> list[str]:
+        """Write what the node reads when it starts, and return the command that starts it."""
+        if not self.config.parent.exists():
+            self.make_dir(self.config.parent)
+        command = _command(self.spec, self.config, self._runtime, self._site.distribution.version)
+        shutil.copyfile(self.config, self._record_dir / "server.properties")
+        return command
+
+    def _journal(self, kind: str, **fields: object) -> None:
+        self._site.journal.write(kind, node=self.spec.name, **fields)
