@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
 from harness.distribution import Distribution
 from harness.nodes.base import Backend, Runtime, Site
 from harness.nodes.process import ProcessBackend, process_runtime
 from harness.spec import BackendKind
 from harness.versions import Mode
-
-BACKENDS: tuple[BackendKind, ...] = get_args(BackendKind)
 
 
 def runtime_of(kind: BackendKind, distribution: Distribution, mode: Mode, say: Callable[[str], None]) -> Runtime:

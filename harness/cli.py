@@ -25,6 +25,7 @@ from rich.text import Text
 
 from harness import undo
 from harness.errors import EXIT_HARNESS, EXIT_USAGE, EXIT_VALID, HarnessError, JbodError, UsageError
+from harness.spec import BACKENDS, BackendKind
 from harness.volume import VolumeKind
 
 # Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
@@ -317,7 +318,6 @@ def list_scenarios(selector: tuple[str, ...], as_json: bool, **options: str | No
 
 def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
     """The collected cases, grouped by scenario."""
-    from harness.backends import BACKENDS
     from harness.plugin import case_id, mode_of, run_of
 
     rows: dict[str, dict[str, Any]] = {}
@@ -504,6 +504,37 @@ def clean() -> int:
 
 
 @cli.group()
+def image() -> None:
+    """Images for --backend docker."""
+
+
+@image.command()
+def base() -> int:
+    """Make an image with Java to build on from Debian's packages (mmdebstrap), where no registry can be reached."""
+    from harness.images import make_base
+
+    click.echo(make_base(lambda line: err.print(Text(line, style="dim"))))
+    return EXIT_VALID
+
+
+@image.command()
+@_options(_BUILD_OPTIONS)
+@click.option("--base", metavar="IMAGE", help="What to build on: an image with Java and bash.")
+def build(base: str | None, **options: str | None) -> int:
+    """Make the image of a Kafka build by compose/Dockerfile, and print its name."""
+    from harness.builds import BuildOptions, Builds
+    from harness.images import build as build_image
+
+    def say(line: str) -> None:
+        err.print(Text(line, style="dim"))
+
+    builds = Builds.choose(BuildOptions(**options))
+    for mode in builds.modes():
+        click.echo(build_image(builds.of(mode, say), base=base, say=say))
+    return EXIT_VALID
+
+
+@cli.group()
 def cluster() -> None:
     """A cluster to try things on by hand."""
 
@@ -512,12 +543,14 @@ def cluster() -> None:
 @_options(_BUILD_OPTIONS)
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
 @click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
+@click.option("--backend", type=click.Choice(BACKENDS), default="process", show_default=True, help="What it runs in.")
 @click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
 @click.option("--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="A file system for each log dir (root).")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")
 def up(
     brokers: int,
     log_dirs: int,
+    backend: BackendKind,
     racks: str | None,
     volumes: VolumeKind | None,
     overrides: tuple[str, ...],
@@ -526,6 +559,7 @@ def up(
     """Start a cluster that stays; prints the bootstrap address and where the log dirs are."""
     import secrets
 
+    from harness.backends import runtime_of
     from harness.builds import BuildOptions, Builds
     from harness.cluster import boot
     from harness.journal import Journal
@@ -543,12 +577,14 @@ def up(
             log_dirs=log_dirs,
             racks=tuple(rack or None for rack in racks.split(",")) if racks else (),
             volumes=volumes,
+            backend=backend,
             overrides={key: value for key, _, value in pairs},
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
     undo.clean(lambda line: err.print(Text(line, style="dim")))
     distribution = builds.of(mode, lambda line: err.print(Text(line, style="dim")))
+    runtime_of(backend, distribution, mode, lambda line: err.print(Text(line, style="dim")))
     name = f"cluster-{secrets.token_hex(3)}"
     with err.status(f"Kafka {distribution.version} in mode {mode}"):
         folder = undo.workspace() / name  # its logs go with it

@@ -26,7 +26,7 @@ import docker
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
-from harness.errors import EnvironmentLacks, HarnessError
+from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 
 LABEL = "jbod.run"
 LEAST_ENGINE = (20, 10)
@@ -39,10 +39,6 @@ _GET_COMPOSE = (
     "apt-get install docker-compose-plugin (Docker's own repository) or docker-compose-v2 (Ubuntu), "
     "or put its release into ~/.docker/cli-plugins"
 )
-
-
-class EngineGone(HarnessError):
-    """The Docker engine answered, and no longer does."""
 
 
 def host() -> str:

@@ -8,6 +8,7 @@
     │   └── FaultNotProven     2  a fault was injected and its effect could not be shown from outside Kafka
     ├── HarnessError           3  the harness or its environment failed
     │   ├── EnvironmentLacks   3  a program, privilege or service that this machine doesn't have
+    │   │   └── EngineGone     3  the Docker engine answered, and no longer does
     │   ├── DistributionError  3  something is there and is no usable Kafka build
     │   ├── HistoryError       3  a stored run that can't be judged: missing, cut off, of other columns
     │   ├── NodeDied           3  a broker, controller or ZooKeeper process ended that nobody had ended
@@ -64,6 +65,10 @@ class HarnessError(JbodError):
 
 class EnvironmentLacks(HarnessError):
     """A program, privilege or service that is needed and not here; says how to get it."""
+
+
+class EngineGone(EnvironmentLacks):
+    """The Docker engine answered, and no longer does; what containers did since is not known."""
 
 
 class DistributionError(HarnessError):

@@ -299,17 +299,22 @@ def _network_namespaces() -> Seen:
 
 
 def _docker_engine() -> Seen:
-    if shutil.which("docker") is None:
-        return False, "no docker on the PATH"
-    status, line = _run(["docker", "version", "--format", "engine {{.Server.Version}}, client {{.Client.Version}}"])
-    return status == 0, line
+    from harness.engine import engine_version, host  # loads the SDK, for which only containers have a use
+
+    return True, f"engine {engine_version()} at {host()}"
 
 
 def _compose() -> Seen:
-    if shutil.which("docker") is None:
-        return False, "no docker on the PATH"
-    status, line = _run(["docker", "compose", "version", "--short"])
-    return (True, line) if status == 0 else (False, "docker has no compose plugin")
+    from harness.engine import compose_version
+
+    return True, compose_version()
+
+
+def _container_image() -> Seen:
+    from harness.images import images_here
+
+    here = images_here()
+    return bool(here), ", ".join(here) or "none with Kafka, and none to build one on"
 
 
 def _memory() -> Seen:
@@ -461,12 +466,17 @@ _PROBES = {
     "docker": _Probe(
         look=_docker_engine,
         needed_for="--backend docker",
-        fix="apt-get install docker.io and start dockerd, or be in its group",
+        fix="apt-get install docker.io iptables, start dockerd, and be in the group docker",
     ),
     "compose": _Probe(
         look=_compose,
         needed_for="--backend docker",
-        fix="apt-get install docker-compose-v2 (Ubuntu) or docker-compose-plugin (Docker's own repository)",
+        fix="apt-get install docker-compose-plugin (Docker's own repository) or docker-compose-v2 (Ubuntu)",
+    ),
+    "container image": _Probe(
+        look=_container_image,
+        needed_for="--backend docker, where no registry can be reached",
+        fix="docker pull eclipse-temurin:17-jre, or apt-get install mmdebstrap && jbod image base",
     ),
     "node": _Probe(
         look=lambda: _program("node", "--version"),

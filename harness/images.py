@@ -2,7 +2,7 @@
 
 What is used is the first of these that is there or can be had: the official image (``apache/kafka``) of a release from
 Maven, the build's own image if it was made before, the official one from the registry, the build's own image made now.
-Nothing is asked of a registry while there is something to use; what was used is in run.json.
+Nothing is asked of a registry while there is something to use; what was used is in the journal.
 
 The base of an own image is ``JBOD_BASE_IMAGE``, else Temurin's JRE, else the one that :func:`make_base` makes from
 Debian's packages, for machines that reach no registry.
@@ -151,6 +151,17 @@ def make_base(say: Say) -> str:
     if '"error"' in said:
         raise HarnessError(f"the image {OWN_BASE} can't be imported: {said.strip()}")
     return OWN_BASE
+
+
+def images_here() -> list[str]:
+    """The images that nodes could run in, or that such an image could be built on, as far as they are here.
+
+    :raises EnvironmentLacks: there is no engine
+    """
+    with explained("the engine's images"):
+        tags = [tag for image in engine().images.list() for tag in image.tags]
+    bases = {os.environ.get("JBOD_BASE_IMAGE"), *_BASES}
+    return sorted(tag for tag in tags if tag in bases or tag.startswith(("apache/kafka:", "jbod-kafka:")))
 
 
 def _is_here(name: str) -> bool:

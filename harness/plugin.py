@@ -20,7 +20,6 @@ from typing import Any
 import pytest
 
 from harness import undo
-from harness.backends import BACKENDS
 from harness.builds import BuildOptions, Builds
 from harness.cache import cache_dir
 from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
@@ -35,7 +34,7 @@ from harness.pipeline.session import SparkHandle, check_master, end_spark, start
 from harness.pipeline.warm import warm_up
 from harness.results import Results
 from harness.select import Selection, names_of
-from harness.spec import BackendKind, ClusterSpec
+from harness.spec import BACKENDS, BackendKind, ClusterSpec
 from harness.versions import Mode
 from harness.workload import CaseWorkload
 

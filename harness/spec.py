@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from harness.versions import Mode
 from harness.volume import VolumeKind
 
 BackendKind = Literal["process", "docker"]
+BACKENDS: tuple[BackendKind, ...] = get_args(BackendKind)
 
 # Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
 BROKER_SETTINGS: Mapping[str, str] = {

@@ -13,7 +13,9 @@ Decisions:
   "started" and "written down" is found too, and a reused id never is.
 * An undo is idempotent and says nothing when there is nothing left to undo.
 * Last first, but for two kinds: what holds processes in the kernel (a frozen file system, a throttle) goes before
-  the processes, which could not end otherwise; and these before the mounts that they keep busy.
+  the processes and containers, which could not end otherwise; and these before the mounts that they keep busy.
+* What can't be undone at the moment, since the Docker engine doesn't run, keeps the log and no more: all else is
+  undone, and the rest by a later clean-up.
 * A cluster that was meant to stay (``cluster up``, ``--keep-cluster``) is marked as kept: only its own
   ``cluster down`` takes it away.
 """
@@ -35,7 +37,7 @@ from typing import IO, Any
 
 import psutil
 
-from harness.errors import AwaitTimeout, HarnessError
+from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
 from harness.waiting import await_until
 
 MARK = "JBOD_RUN"
@@ -288,11 +290,32 @@ class UndoLog:
         self._file.close()
 
     def close(self) -> None:
-        """Undo all that is still open, last first, then remove the run's folder in the workspace."""
-        for token in _in_order(self._open):
-            self.undo(token)
-        _undo_tree(str(self.dir))
-        self._file.close()
+        """Undo all that is still open, last first, then remove the run's folder in the workspace.
+
+        :raises EnvironmentLacks: something can't be undone at the moment
+        """
+        try:
+            _undo_all(self.dir, dict(self._open), self.undo)
+        finally:
+            self._file.close()
+
+
+def _undo_all(folder: Path, steps: Mapping[int, tuple[str, Mapping[str, Any]]], undo: Callable[[int], None]) -> None:
+    """Undo these steps in their order, then remove the run's folder, or all but the log in it where a step must wait.
+
+    :raises EnvironmentLacks: what the first of those steps lacks
+    """
+    lacking: EnvironmentLacks | None = None
+    for token in _in_order(steps):
+        try:
+            undo(token)
+        except EnvironmentLacks as error:
+            lacking = lacking or error
+    for path in folder.iterdir() if lacking else (folder,):
+        if path.name != _LOG_NAME:
+            _undo_tree(str(path))
+    if lacking:
+        raise lacking
 
 
 def _take_back(log: Path) -> bool:
@@ -311,10 +334,12 @@ def _take_back(log: Path) -> bool:
             if "token" in entry:
                 steps[entry.pop("token")] = (entry.pop("way"), entry)
             steps.pop(entry.get("done"), None)
-        for token in _in_order(steps):
+
+        def undo(token: int) -> None:
             way, data = steps[token]
             _WAYS[way](**data)
-        _undo_tree(str(log.parent))
+
+        _undo_all(log.parent, steps, undo)
         return True
 
 
@@ -340,6 +365,8 @@ def clean(say: Callable[[str], None] = lambda _line: None) -> int:
                 count += 1
         except FileNotFoundError:
             continue  # another clean was faster
+        except EnvironmentLacks as error:
+            say(f"{log.parent.name}: can't be cleaned up after as yet: {error}")
     return count
 
 

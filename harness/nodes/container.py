@@ -32,8 +32,8 @@ from testcontainers.compose import DockerCompose
 
 from harness import timeouts
 from harness.broker_user import broker_user
-from harness.engine import LABEL, EngineGone, compose, compose_version, engine, explained
-from harness.errors import EnvironmentLacks, HarnessError
+from harness.engine import LABEL, compose, compose_version, engine, explained
+from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.images import Image, image_for
 from harness.nodes.base import AGENT, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.jvm import JvmNode
