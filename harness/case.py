@@ -196,7 +196,13 @@ class Case:
         """Seconds since the case began."""
         return time.monotonic() - self._began
 
-    def end(self, verdict: Outcome, reason: str, faults: Sequence[Mapping[str, Any]]) -> None:
+    def end(
+        self,
+        verdict: Outcome,
+        reason: str,
+        faults: Sequence[Mapping[str, Any]],
+        deviation: Mapping[str, object] | None,
+    ) -> None:
         """Write the outcome; nothing may be added afterwards."""
         self.journal.write("case.ended", verdict=verdict, reason=reason)
         self.record(
@@ -204,6 +210,7 @@ class Case:
             outcome={"verdict": verdict, "reason": reason},
             phases_s=self.phases_s(),
             faults=list(faults),
+            deviation=deviation,
         )
         self.journal.close()
 

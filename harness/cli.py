@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ from harness import undo
 from harness.errors import EXIT_HARNESS, EXIT_USAGE, EXIT_VALID, HarnessError, JbodError, UsageError
 from harness.spec import BACKENDS, BackendKind
 from harness.volume import VolumeKind
+
+_COMMANDS = "jbod.commands"
 
 # Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
 _WIDTH = None if sys.stdout.isatty() else 140
@@ -72,7 +75,25 @@ def _options(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]]
     return add
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The commands here, and those that other packages bring by the entry point ``jbod.commands``.
+
+    The reports are over the harness, which may not import them; they are loaded when they are asked for.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return sorted([*super().list_commands(ctx), *entry_points(group=_COMMANDS).names])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; None where there is none."""
+        for found in entry_points(group=_COMMANDS, name=cmd_name):
+            command: click.Command = found.load()
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 def cli() -> None:
     """Chaos and system tests for Apache Kafka on JBOD."""
 

@@ -35,7 +35,7 @@ from harness.undo import UndoLog
 from harness.versions import Mode
 from harness.volume import Volume, make_volumes, sync
 from harness.waiting import await_until
-from harness.watcher import Watcher
+from harness.watcher import MBeanWatcher, Watcher
 from harness.wire import NoAnswer
 
 _KAFKA = "kafka.Kafka"
@@ -88,7 +88,9 @@ class Cluster:
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id, work_dir) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
-        self._watcher = Watcher(self.brokers, journal)
+        nodes = {node.spec.name: node for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers))}
+        watched = {name: (mbeans, nodes[name].is_alive) for name, mbeans in self.mbeans.items()}
+        self._watchers = (Watcher(self.brokers, journal), MBeanWatcher(watched, journal))
 
     def _fast_start(self) -> tuple[str, ...]:
         archive = class_data.archive_path(self._backend.runtime, self.spec.mode)
@@ -173,7 +175,8 @@ class Cluster:
             watch=self.check_nodes,
         )
         self.journal.write("cluster.ready", bootstrap=self.bootstrap)
-        self._watcher.start()
+        for watcher in self._watchers:
+            watcher.start()
 
     def check_nodes(self, *, promised: bool = False) -> None:
         """See that no node ended that nobody had ended.
@@ -194,7 +197,8 @@ class Cluster:
 
     def stop(self) -> None:
         """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
-        self._watcher.stop()
+        for watcher in self._watchers:
+            watcher.stop()
         for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
             node.kill()
         self.undo_log.close()
@@ -202,7 +206,8 @@ class Cluster:
 
     def keep(self) -> None:
         """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""
-        self._watcher.stop()
+        for watcher in self._watchers:
+            watcher.stop()
         self.undo_log.keep()
 
     def how_to_reach(self) -> list[str]:

@@ -26,6 +26,8 @@ _OFFLINE_DIRS = "kafka.log:type=LogManager,name=OfflineLogDirectoryCount"
 _DIR_OFFLINE = "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*"
 _OFFLINE_REPLICAS = "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"
 _OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"
+_UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
+_COUNTS = (_OFFLINE_DIRS, _OFFLINE_REPLICAS, _UNDER_REPLICATED, _OFFLINE_PARTITIONS)
 _ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 
 
@@ -77,11 +79,23 @@ class MBeans:
         active, partitions = self._values(_ACTIVE, _OFFLINE_PARTITIONS)
         return int(partitions["Value"]) if active and partitions and active["Value"] else None
 
-    def _values(self, *mbeans: str) -> list[Any]:
+    def counts(self, timeout_s: float) -> dict[str, int]:
+        """What this node counts of offline log dirs, offline and under-replicated replicas and, if it is the active
+        controller, offline partitions: by the MBeans' names, those that the node has.
+
+        :raises NoAnswer: there is no agent, or it took longer
+        """
+        active, *values = self._values(_ACTIVE, *_COUNTS, timeout_s=timeout_s)
+        found = {name.rpartition("=")[2]: v["Value"] for name, v in zip(_COUNTS, values, strict=True) if v is not None}
+        if not (active and active["Value"]):
+            found.pop(_OFFLINE_PARTITIONS.rpartition("=")[2], None)
+        return found
+
+    def _values(self, *mbeans: str, timeout_s: float = timeouts.REQUEST_S) -> list[Any]:
         """Each MBean's attributes; where the name is a pattern, by MBean; None where there is none."""
         question = json.dumps([{"type": "read", "mbean": mbean} for mbean in mbeans]).encode()
         try:
-            with closing(HTTPConnection(HOST, self._port, timeout=timeouts.REQUEST_S)) as connection:
+            with closing(HTTPConnection(HOST, self._port, timeout=timeout_s)) as connection:
                 connection.request("POST", "/jolokia/", question)
                 answers = json.load(connection.getresponse())
         except (OSError, HTTPException, ValueError) as error:

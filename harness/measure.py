@@ -5,6 +5,11 @@ Of each fault, in seconds from its injection (``fault.injecting`` in the journal
 * ``noticed_s``: until the broker's log says so (a log dir; counted from the broker's start where it was down), or
   until another broker's metadata no longer has it (a killed broker);
 * ``other_leader_s``: until every partition that the broker led and lost had another leader, as the first broker saw it;
+* ``controller_told_s``: until the log of a controller says that it has been told, of the log dir or of the broker
+  (counted as ``noticed_s``); what it says is told at INFO by all builds since 2.0 (``KafkaController``) and since 3.7
+  (KRaft's ``ReplicationControlManager``);
+* ``first_ack_s``: until the ack that ended the longest stretch without one, if that was an interruption at all
+  (0.1 s or more); None too where none came while the fault was in force;
 * ``produce_gap_s``, ``consume_gap_s``: the longest that producers went without an ack, consumers without a record,
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
@@ -25,9 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.broker_log import BrokerLog
-from harness.pipeline.gaps import passed, reader_gap_s, worst_gap
+from harness.pipeline.gaps import Gap, passed, reader_gap_s, worst_gap
 
 Event = Mapping[str, Any]
+_INTERRUPTION_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +70,8 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
             other_leader_s = _other_leader_s(event, events[:index], later, at, end)
             # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
             bites = at + timedelta(seconds=max(noticed_s or 0.0, other_leader_s or 0.0))
-            entry |= {"noticed_s": noticed_s, "other_leader_s": other_leader_s}
+            told_s = _controller_told_s(event, later, at, end, run_dir)
+            entry |= {"noticed_s": noticed_s, "controller_told_s": told_s, "other_leader_s": other_leader_s}
             entry |= _felt_by_clients(events, run_dir, at, bites, end)
         entries.append(entry)
     return entries
@@ -109,11 +116,34 @@ def _noticed_s(event: Event, later: Sequence[Event], at: datetime, run_dir: Path
         seen = [e for e in later if e["kind"] == "brokers.changed" and event["broker"] not in e["brokers"]]
         return _since(at, _at(seen[0])) if seen else None
     line = BrokerLog(run_dir / "brokers" / str(event["broker"]) / "broker.log").first(event["noticed_by"], since=at)
-    if line is None:
-        return None
+    return None if line is None else _since_it_ran(event, later, at, line.at)
+
+
+def _since_it_ran(event: Event, later: Sequence[Event], at: datetime, then: datetime) -> float:
+    """Seconds from the fault, or from the start of its broker where that was down."""
     node = f"broker-{event['broker']}"
-    starts = [_at(e) for e in later if e["kind"] == "node.started" and e["node"] == node and _at(e) <= line.at]
-    return _since(starts[-1] if starts else at, line.at)
+    starts = [_at(e) for e in later if e["kind"] == "node.started" and e["node"] == node and _at(e) <= then]
+    return _since(starts[-1] if starts else at, then)
+
+
+_TOLD_OF_LOG_DIR = (
+    r"Handling log directory failure for brokers (?:\d+,)*{broker}\b"
+    r"|Directories \[.*\] in broker {broker} marked offline"
+)
+_TOLD_OF_BROKER = (
+    r"deleted brokers: (?:\d+,)*{broker}\b|Shutting down broker {broker}\b|Fencing broker {broker} at epoch"
+    r"|[Bb]roker {broker} has requested and been granted"
+)
+
+
+def _controller_told_s(
+    event: Event, later: Sequence[Event], at: datetime, end: datetime, run_dir: Path
+) -> float | None:
+    """As the logs of all nodes have it: any of them may have been the controller."""
+    pattern = (_TOLD_OF_BROKER if event["noticed_by"] is None else _TOLD_OF_LOG_DIR).format(broker=event["broker"])
+    lines = (BrokerLog(log).first(pattern, since=at) for log in run_dir.glob("brokers/*/broker.log"))
+    told = min((line.at for line in lines if line is not None and line.at <= end), default=None)
+    return None if told is None else _since_it_ran(event, later, at, told)
 
 
 def _other_leader_s(
@@ -150,6 +180,7 @@ def _felt_by_clients(
             stalled[name] = round(reader_gap_s(run_dir, topic, start, until, consumers), 3)
         felt.append(
             {
+                "first_ack_s": _interruption_ended_s(gap),
                 "produce_gap_s": None if gap is None else round(gap.produce_s, 3),
                 "consume_gap_s": None if gap is None else round(gap.consume_s, 3),
                 "acked_before": passed(run_dir, event["topic"], _at(events[0]), start)[0],
@@ -159,13 +190,19 @@ def _felt_by_clients(
         )
     longest = {
         name: max((each[name] for each in felt if each[name] is not None), default=None)
-        for name in ("produce_gap_s", "consume_gap_s")
+        for name in ("first_ack_s", "produce_gap_s", "consume_gap_s")
     }
     least = {
         name: min((each[name] for each in felt), default=None)
         for name in ("acked_before", "acked_during", "read_during")
     }
     return longest | least | ({"reader_gaps_s": stalled} if stalled else {})
+
+
+def _interruption_ended_s(gap: Gap | None) -> float | None:
+    if gap is None or gap.acked_again_s is None or gap.produce_s < _INTERRUPTION_S:
+        return None
+    return round(gap.acked_again_s, 3)
 
 
 def _since(start: datetime, then: datetime) -> float:

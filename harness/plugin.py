@@ -69,9 +69,9 @@ class Run:
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.argv: list[str] = told.get("mainargv", sys.argv)
         self.selection = Selection(get("--select"))
-        self.results = Results(self.seed, self.json_file, self.runs_dir)
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
+        self.results = Results(self.seed, self.json_file, self.runs_dir, [Path(self.argv[0]).name, *self.argv[1:]])
         self.running: Case | None = None
         self.workload: CaseWorkload | None = None
         self.say: Callable[[str], None] = lambda _line: None
@@ -376,8 +376,9 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
             seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
     expected = [d for d in marker.kwargs["deviations"] if run.builds.version(mode) in d.builds]
     verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
+    deviation = next((d.to_json() for d in expected if verdict == "valid"), None)
     if case is not None:
-        case.end(verdict, reason, faults)
+        case.end(verdict, reason, faults, deviation)
     return CaseResult(
         case=case.id if case else _identity(item, run),
         kafka=str(run.builds.version(mode)),
@@ -389,7 +390,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         phases_s=case.phases_s() if case else {},
         faults=faults,
         rerun=rerun_command(case.run_dir if case else None, item.nodeid),
-        deviation=next((d.to_json() for d in expected if verdict == "valid"), None),
+        deviation=deviation,
     )
 
 

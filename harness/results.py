@@ -7,6 +7,9 @@ the reports here, in a run without it pytest itself does, and nothing else diffe
 from __future__ import annotations
 
 import json
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,12 @@ from harness.errors import (
     EXIT_VALID,
     worst,
 )
+from harness.journal import now
 from harness.ledger import note
 from harness.whole import write_whole
+
+RESULTS_FILES = "results-*.json"
+"""What each run leaves beside its run folders: ``--json``'s content, and which cases never got their turn."""
 
 VERDICT_CODES = {
     "valid": EXIT_VALID,
@@ -37,11 +44,13 @@ class Results:
     :ivar cases: of the scenarios that ended, in that order; at the end of the run in that of the suites
     """
 
-    def __init__(self, seed: int, json_file: Path | None, runs_dir: Path) -> None:
+    def __init__(self, seed: int, json_file: Path | None, runs_dir: Path, argv: Sequence[str]) -> None:
         self.cases: list[CaseResult] = []
-        self._runs_dir = runs_dir
         self._seed = seed
         self._json_file = json_file
+        self._runs_dir = runs_dir
+        self._argv = argv
+        self._started_at = now()
         self._wanted: list[str] = []
         self._ended: set[str] = set()
         self._other_codes: list[int] = []
@@ -80,8 +89,11 @@ class Results:
             return
         session.exitstatus = self._exit_code(session, int(exitstatus))
         self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
+        content = self._content(int(session.exitstatus))
         if self._json_file:
-            self._write_json(self._json_file, int(session.exitstatus))
+            write_whole(self._json_file, json.dumps(content, indent=2) + "\n")
+        if self.cases:
+            self._leave(content)
 
     # --- what follows -------------------------------------------------------------------------------------------
 
@@ -98,13 +110,25 @@ class Results:
             codes.append(EXIT_HARNESS)
         return worst(codes)
 
-    def _write_json(self, file: Path, exit_code: int) -> None:
+    def _content(self, exit_code: int) -> dict[str, Any]:
         totals = {word: sum(each.verdict == word for each in self.cases) for word in (*VERDICT_CODES, "skipped")}
-        content: dict[str, Any] = {
+        return {
             "schema": 1,
             "exit_code": exit_code,
             "seed": self._seed,
             "scenarios": [each.to_json() for each in self.cases],
             "totals": totals | {"deviations": sum(each.deviation is not None for each in self.cases)},
         }
-        write_whole(file, json.dumps(content, indent=2) + "\n")
+
+    def _leave(self, content: dict[str, Any]) -> None:
+        """For the reports: a case that was skipped or never got its turn has no folder that could tell of it."""
+        more = {
+            "started_at": self._started_at.isoformat(),
+            "ended_at": now().isoformat(),
+            "argv": list(self._argv),
+            "not_reached": [nodeid for nodeid in self._wanted if nodeid not in self._ended],
+        }
+        name = RESULTS_FILES.replace("*", f"{self._started_at:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}")
+        with suppress(OSError):  # a full disk has been said already, and the exit code must not change by it
+            self._runs_dir.mkdir(parents=True, exist_ok=True)
+            write_whole(self._runs_dir / name, json.dumps(content | more, indent=2) + "\n")

@@ -4,21 +4,26 @@ One thread asks every live broker for its metadata some twenty times a second. W
 (``partition.changed``, ``brokers.changed``) dates leader moves to about 0.05 s without any scenario having to look, and
 is what a timeline of the run is drawn from. A broker's answer counts only where it is newer than what is known: a
 higher leader epoch, or the same epoch seen by the same broker with another ISR or other offline replicas.
+
+Another asks every live node's MBeans twice a second (``mbeans.changed``): what an operator's monitoring would have
+shown. A thread of its own, because an agent takes up to 50 ms for an answer, and one in a hung JVM a second.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from harness.admin import Admin
 from harness.broker import Broker
 from harness.journal import Journal
+from harness.mbeans import MBeans
 from harness.metadata import PartitionState
 from harness.wire import Connection, NoAnswer
 
 _EVERY_S = 0.04
 _ANSWER_S = 1.0
+_MBEANS_EVERY_S = 0.5
 
 
 class Watcher:
@@ -79,6 +84,52 @@ class Watcher:
                     offline_replicas=state.offline_replicas,
                     seen_by=broker.id,
                 )
+
+
+class MBeanWatcher:
+    """The thread that watches the MBeans of one cluster's nodes.
+
+    :param nodes: by name, the node's MBeans and whether it runs
+    """
+
+    def __init__(self, nodes: Mapping[str, tuple[MBeans, Callable[[], bool]]], journal: Journal) -> None:
+        self._journal = journal
+        self._nodes = nodes
+        self._known: dict[str, Mapping[str, int | None]] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="jbod-mbeans", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more questions to any node; also where it never began."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_MBEANS_EVERY_S):
+            for name, (mbeans, runs) in self._nodes.items():
+                if not self._stop.is_set():
+                    self._note(name, self._ask(mbeans) if runs() else {})
+
+    @staticmethod
+    def _ask(mbeans: MBeans) -> Mapping[str, int]:
+        try:
+            return mbeans.counts(_ANSWER_S)
+        except NoAnswer:
+            return {}
+
+    def _note(self, name: str, found: Mapping[str, int]) -> None:
+        """Write what changed; a count that the node no longer gives is null."""
+        before = self._known.get(name, {})
+        values: Mapping[str, int | None] = {**dict.fromkeys(before), **found}
+        if values != before:
+            self._known[name] = values
+            changed = {key: value for key, value in values.items() if key not in before or before[key] != value}
+            self._journal.write("mbeans.changed", node=name, values=changed)
 
 
 def _split(address: str) -> tuple[str, int]:

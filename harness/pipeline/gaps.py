@@ -32,12 +32,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The longest stretches of a window without an acknowledgement and without a read, in one partition."""
+    """The longest stretches of a window without an acknowledgement and without a read, in one partition.
+
+    :ivar acked_again_s: from the window's start to the acknowledgement that ended the longest stretch without one; None
+        where none came before the window ended
+    """
 
     topic: str
     partition: int
     produce_s: float
     consume_s: float
+    acked_again_s: float | None
 
 
 def max_gap_s(times: np.ndarray, start: int, end: int) -> float:
@@ -46,10 +51,17 @@ def max_gap_s(times: np.ndarray, start: int, end: int) -> float:
     :param times: sorted instants, microseconds
     :param start, end: microseconds; before the first of ``times`` in the window and behind the last one counts too
     """
+    return _longest(times, start, end)[0]
+
+
+def _longest(times: np.ndarray, start: int, end: int) -> tuple[float, float | None]:
+    """As :func:`max_gap_s`, and from the window's start to the instant that ended it; None where the window did."""
     if end < start:
         raise ValueError(f"a window must not end ({end}) before it starts ({start})")
     inside = times[np.searchsorted(times, start, "left") : np.searchsorted(times, end, "right")]
-    return float(np.diff(np.concatenate([[start], inside, [end]])).max()) / 1e6
+    stretches = np.diff(np.concatenate([[start], inside, [end]]))
+    index = int(stretches.argmax())
+    return float(stretches[index]) / 1e6, float(inside[index] - start) / 1e6 if index < len(inside) else None
 
 
 def gaps(
@@ -67,31 +79,32 @@ def gaps(
     acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
     read = _read(run_dir, topic, consumers)
     nothing = np.empty(0, dtype=np.int64)
-    return tuple(
-        Gap(
-            topic=topic,
-            partition=partition,
-            produce_s=max_gap_s(acked.get(partition, nothing), since, until),
-            consume_s=max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read),
+    found = []
+    for partition in sorted({*acked, *(partition for by_partition in read for partition in by_partition)}):
+        produce_s, again_s = _longest(acked.get(partition, nothing), since, until)
+        consume_s = max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read)
+        found.append(
+            Gap(topic=topic, partition=partition, produce_s=produce_s, consume_s=consume_s, acked_again_s=again_s)
         )
-        for partition in sorted({*acked, *(partition for by_partition in read for partition in by_partition)})
-    )
+    return tuple(found)
 
 
 def worst_gap(
     run_dir: Path, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
 ) -> Gap | None:
-    """The longest of :func:`gaps` over all partitions, each of the two figures by itself; ``partition`` is that of the
-    longer one. None if nothing was ever sent or read.
+    """The longest of :func:`gaps` over all partitions, each of the two figures by itself (``acked_again_s`` is of the
+    first); ``partition`` is that of the longer one. None if nothing was ever sent or read.
     """
     found = gaps(run_dir, topic, start, end, consumers=consumers)
     if not found:
         return None
+    unacked = max(found, key=lambda gap: gap.produce_s)
     return Gap(
         topic=topic,
         partition=max(found, key=lambda gap: max(gap.produce_s, gap.consume_s)).partition,
-        produce_s=max(gap.produce_s for gap in found),
+        produce_s=unacked.produce_s,
         consume_s=max(gap.consume_s for gap in found),
+        acked_again_s=unacked.acked_again_s,
     )
 
 

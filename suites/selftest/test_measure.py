@@ -15,6 +15,10 @@ from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LOG = "[2026-01-01 00:00:02,250] WARN Stopping serving logs in dir /d (kafka.log.LogManager)\n"
+TOLD = (
+    "[2026-01-01 00:00:02,300] INFO [Controller id=1] Handling log directory failure for brokers 3 (kafka)\n"
+    "[2026-01-01 00:00:02,400] INFO [Controller id=1] Handling log directory failure for brokers 2 (kafka)\n"
+)
 
 
 def at(seconds: float) -> datetime:
@@ -64,6 +68,8 @@ def run_dir(tmp_path: Path) -> Path:
     HistoryWriter(tmp_path, "consumed", "c0").write(table(CONSUMED, **place, role=["live"] * rows, read_at=when))
     (tmp_path / "brokers" / "2").mkdir(parents=True)
     (tmp_path / "brokers" / "2" / "broker.log").write_text(LOG)
+    (tmp_path / "brokers" / "1").mkdir()
+    (tmp_path / "brokers" / "1" / "broker.log").write_text(TOLD)
     return tmp_path
 
 
@@ -74,13 +80,42 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
         "target": "log-dir-1 of broker 2",
         "proven": True,
         "noticed_s": 0.25,
+        "controller_told_s": 0.4,
         "other_leader_s": 0.5,
+        "first_ack_s": 2.2,
         "produce_gap_s": 2.0,
         "consume_gap_s": 2.0,
         "acked_before": 11,
         "acked_during": 18,
         "read_during": 18,
     }
+
+
+@pytest.mark.parametrize(
+    ("noticed_by", "line"),
+    [
+        ("Stopping", "Directories [a, b] in broker 2 marked offline, remaining directories: [c]"),
+        ("Stopping", "Handling log directory failure for brokers 1,2"),
+        (None, "Newly added brokers: , deleted brokers: 2, bounced brokers: , all live brokers: 1,3"),
+        (None, "Fencing broker 2 at epoch 12 because its session has timed out."),
+        (None, "Unfenced broker 2 has requested and been granted a controlled shutdown."),
+    ],
+)
+def test_the_controller_was_told_by_its_own_words(run_dir: Path, noticed_by: str | None, line: str) -> None:
+    (run_dir / "brokers" / "1" / "broker.log").write_text(f"[2026-01-01 00:00:02,700] INFO {line} (kafka)\n")
+    events = [e | {"noticed_by": noticed_by} if e["kind"].startswith("fault") else e for e in EVENTS]
+    [measured] = measure_faults(events, run_dir)
+    assert measured["controller_told_s"] == 0.7
+    [other] = measure_faults([e | {"broker": 22} if "fault" in e else e for e in events], run_dir)
+    assert other["controller_told_s"] is None
+
+
+def test_acks_that_never_paused_did_not_come_again(run_dir: Path) -> None:
+    quick = [e | {"at": at(2.15).isoformat()} if e["kind"] == "pair.stopping" else e for e in EVENTS]
+    [measured] = measure_faults(quick, run_dir)
+    assert (measured["produce_gap_s"], measured["first_ack_s"]) == (0.1, 0.1)
+    short = [e | {"at": at(2.05).isoformat()} if e["kind"] == "pair.stopping" else e for e in EVENTS]
+    assert measure_faults(short, run_dir)[0]["first_ack_s"] is None
 
 
 def test_independent_readers_are_told_apart_from_the_pair(run_dir: Path) -> None:

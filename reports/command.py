@@ -1,0 +1,83 @@
+"""``jbod report``: the pages of a run, and of a candidate beside its baseline.
+
+A command of jbod's by entry point (``jbod.commands``), because nothing of the harness may import the reports.
+"""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, UsageError
+from reports.folder import RunFolder, read_folder
+from reports.index import COSTS, make_index
+from reports.pages import write_page
+from reports.rows import VERDICTS, Row, Run, read_runs, read_runs_dir, row_of
+from reports.timeline import make_timeline
+
+DEFAULT_RUNS_DIR = Path("reports/runs")
+OUT = "report"
+
+
+@click.command()
+@click.argument("runs", metavar="[RUNS_DIR|RUN_DIR]…", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to (default: RUNS_DIR/report).")
+@click.option("--open", "open_it", is_flag=True, help="Open it in a browser.")
+def report(runs: tuple[Path, ...], out: Path | None, open_it: bool) -> int:
+    """Make the HTML report of runs: an index with one answer, and a page for each case.
+
+    RUNS_DIR is a folder of run folders (default: reports/runs); a RUN_DIR is one case. All given are one report.
+    """
+    run = _read(runs or (DEFAULT_RUNS_DIR,))
+    out = (out or run.runs_dir / OUT).absolute()
+    index = write_report(run, out)
+    for note in run.notes:
+        click.echo(f"jbod: {note}", err=True)
+    click.echo(f"{make_index(run).answer.headline}\n{index}")
+    if open_it:
+        webbrowser.open(index.as_uri())
+    return EXIT_VALID if run.rows else EXIT_NOTHING_RAN
+
+
+def _read(paths: Sequence[Path]) -> Run:
+    """Everything named, as one run; a single run folder that is damaged is an error of its own."""
+    for path in paths:
+        if not path.is_dir():
+            raise UsageError(f"no such folder: {path}")
+    singles = [path for path in paths if (path / "run.json").exists() or (path / "events.jsonl").exists()]
+    for path in singles:
+        read_folder(path)
+    parts = [read_runs_dir(path) for path in paths if path not in singles]
+    parts += [read_runs([path], path) for path in singles]
+    return Run(
+        runs_dir=paths[0].absolute().parent if paths[0] in singles else paths[0].absolute(),
+        folders={name: folder for part in parts for name, folder in part.folders.items()},
+        rows=tuple(sorted((row for part in parts for row in part.rows), key=lambda row: row.began)),
+        notes=tuple(note for part in parts for note in part.notes),
+    )
+
+
+def write_report(run: Run, out: Path) -> Path:
+    """Write all pages below a folder; returns the index."""
+    for folder in run.folders.values():
+        write_case(folder, row_of(folder), out)
+    links = {"qualification": None, "allure": None, "no_allure": None}
+    return write_page(
+        out / "index.html", "index.html", index=make_index(run), verdicts=VERDICTS, cost_names=COSTS, links=links
+    )
+
+
+def write_case(folder: RunFolder, row: Row, out: Path) -> Path:
+    """Write one case's page."""
+    return write_page(
+        out / "cases" / f"{folder.name}.html",
+        "case.html",
+        folder=folder,
+        row=row,
+        timeline=make_timeline(folder),
+        run_json=json.dumps(folder.run, indent=2),
+    )

@@ -1,0 +1,173 @@
+"""What a run comes to: one answer, what is wrong, what did not run, and what each fault cost.
+
+Of a case that ran several times the newest run counts; that its verdicts differ is said beside it, because a case that
+wavers has not been shown.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from reports.rows import VERDICTS, Row, Run, newest
+
+COSTS = ("noticed_s", "controller_told_s", "other_leader_s", "first_ack_s", "produce_gap_s", "consume_gap_s")
+"""What is measured of a fault, as run.json names it (:mod:`harness.measure`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The one answer.
+
+    :ivar verdict: the worst of all, which decides
+    """
+
+    verdict: str
+    headline: str
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What one way of failing cost in one mode, over all of its runs.
+
+    :ivar costs: by name, the median and the longest; None where it was never measured
+    """
+
+    fault: str
+    mode: str
+    kafka: str
+    times: int
+    costs: Mapping[str, tuple[float, float] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """The index page, as data.
+
+    :ivar cases: the newest run of each case with all of its runs, the worst first within a KIP
+    :ivar not_run: by reason, the cases that it kept from running
+    :ivar wavering: cases whose runs differ in verdict
+    """
+
+    answer: Answer
+    totals: Mapping[str, int]
+    cases: Sequence[tuple[Row, Sequence[Row]]]
+    wrong: Sequence[Row]
+    not_run: Sequence[tuple[str, Sequence[str]]]
+    deviations: Sequence[Row]
+    wavering: Sequence[tuple[Row, Sequence[Row]]]
+    cells: Sequence[Cell]
+    suites: Sequence[tuple[str, Mapping[str, int], float]]
+    notes: Sequence[str]
+    kafka: Sequence[str]
+    began: str
+    took_s: float
+
+
+def make_index(run: Run) -> Index:
+    """Put it together."""
+    cases = sorted(newest(run.rows), key=lambda each: (each[0].suite, each[0].id, each[0].kafka))
+    rows = [row for row, _ in cases]
+    totals = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
+    wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs}) > 1]
+    reasons: dict[str, list[str]] = {}
+    for row in rows:
+        if row.verdict == "skipped":
+            reasons.setdefault(row.reason, []).append(row.id)
+    not_run = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    return Index(
+        answer=answer(totals, len(wavering), len(run.notes)),
+        totals=totals,
+        cases=cases,
+        wrong=sorted((r for r in rows if r.verdict in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.verdict)),
+        not_run=not_run,
+        deviations=[row for row in rows if row.deviation],
+        wavering=wavering,
+        cells=cells(run.rows),
+        suites=_suites(rows),
+        notes=run.notes,
+        kafka=sorted({f"{row.kafka} {row.mode}" for row in rows}),
+        began=min((row.began for row in run.rows), default=""),
+        took_s=sum(row.duration_s for row in run.rows),
+    )
+
+
+def answer(totals: Mapping[str, int], wavering: int, damaged: int) -> Answer:
+    """One answer from all verdicts: what is worst decides, and nothing that is missing is left out."""
+    ran = sum(count for word, count in totals.items() if word != "skipped")
+    beside = [
+        f"{totals[word]} {words}"
+        for word, words in (
+            ("invalid", "broken"),
+            ("error", "failed in the harness or its environment"),
+            ("unknown", "inconclusive"),
+            ("skipped", "did not run"),
+            ("valid", "held"),
+        )
+        if totals[word]
+    ]
+    beside += [f"{wavering} came out differently from run to run"] if wavering else []
+    beside += [f"{damaged} damaged or never reached"] if damaged else []
+    says = ", ".join(beside)
+    if totals["invalid"]:
+        many = totals["invalid"]
+        return Answer(verdict="invalid", headline=f"Kafka broke a guarantee in {_cases(many)} of {ran}", says=says)
+    if totals["error"]:
+        return Answer(
+            verdict="error",
+            headline=f"The harness or its environment failed in {_cases(totals['error'])} of {ran}",
+            says=says,
+        )
+    if totals["unknown"]:
+        return Answer(
+            verdict="unknown", headline=f"Nothing was shown in {_cases(totals['unknown'])} of {ran}", says=says
+        )
+    if not ran:
+        return Answer(verdict="unknown", headline="Nothing ran", says=says or "there is no run folder here")
+    if wavering or damaged:
+        return Answer(verdict="unknown", headline="Not all of it can be relied on", says=says)
+    if totals["skipped"]:
+        headline = f"Every guarantee held in the {_cases(ran)} that ran; {totals['skipped']} did not run"
+        return Answer(verdict="valid", headline=headline, says=says)
+    return Answer(verdict="valid", headline=f"Every guarantee held in {_cases(ran)}", says=says)
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"
+
+
+def cells(rows: Sequence[Row]) -> list[Cell]:
+    """What each way of failing cost in each mode, over all runs in which it was proven."""
+    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        for fault in row.faults:
+            if fault.get("proven"):
+                found.setdefault((fault["name"], row.mode, row.kafka), []).append(fault)
+    return [
+        Cell(
+            fault=name,
+            mode=mode,
+            kafka=kafka,
+            times=len(faults),
+            costs={cost: _spread([f[cost] for f in faults if f.get(cost) is not None]) for cost in COSTS},
+        )
+        for (name, mode, kafka), faults in sorted(found.items())
+    ]
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float] | None:
+    return (median(values), max(values)) if values else None
+
+
+def _suites(rows: Sequence[Row]) -> list[tuple[str, Mapping[str, int], float]]:
+    """Each suite's verdicts and seconds."""
+    names = list(dict.fromkeys(row.suite for row in rows))
+    found: list[tuple[str, Mapping[str, int], float]] = []
+    for name in names:
+        own = [row for row in rows if row.suite == name]
+        found.append((name, Counter(row.verdict for row in own), sum(row.duration_s for row in own)))
+    return found

@@ -1,0 +1,183 @@
+"""One row a case: how it came out, from its run folder or, where it left none, from its run's results.
+
+A case that was skipped, or never got its turn, has no folder; ``jbod run`` leaves ``results-….json`` beside the run
+folders, which names it. So what did not run can be said, and why.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.case import rerun_command
+from harness.results import RESULTS_FILES
+from reports.folder import Damaged, RunFolder, read_folder, run_folders
+
+VERDICTS = ("invalid", "error", "unknown", "skipped", "valid")
+"""The worst first."""
+
+_MEANS = {
+    "valid": "every guarantee held",
+    "invalid": "a guarantee was broken",
+    "unknown": "nothing was shown, either way",
+    "error": "the harness or its environment failed",
+    "skipped": "it did not run",
+}
+_KIPS = {
+    18: "KIP-18+-+JBOD+Support",
+    36: "KIP-36+Rack+aware+replica+assignment",
+    112: "KIP-112%3A+Handle+disk+failure+for+JBOD",
+    113: "KIP-113%3A+Support+replicas+movement+between+log+directories",
+    858: "KIP-858%3A+Handle+JBOD+broker+disk+failure+in+KRaft",
+    1066: "KIP-1066%3A+Mechanism+to+cordon+brokers+and+log+directories",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """How one run of one case came out.
+
+    :ivar run_id: of its run folder; None where it left none
+    :ivar faults: what each cost, as run.json has it
+    """
+
+    id: str
+    kip: int
+    plan: str
+    issue: str | None
+    mode: str
+    kafka: str
+    backend: str
+    verdict: str
+    reason: str
+    duration_s: float
+    began: str
+    run_id: str | None
+    faults: tuple[Mapping[str, Any], ...]
+    deviation: Mapping[str, Any] | None
+    rerun: str
+
+    @property
+    def meaning(self) -> str:
+        """What the verdict means."""
+        return _MEANS.get(self.verdict, "")
+
+    @property
+    def page(self) -> str | None:
+        """Its page, from the index page."""
+        return f"cases/{self.run_id}.html" if self.run_id else None
+
+    @property
+    def kip_link(self) -> str | None:
+        """The KIP's text."""
+        name = _KIPS.get(self.kip)
+        return f"https://cwiki.apache.org/confluence/display/KAFKA/{name}" if name else None
+
+    @property
+    def suite(self) -> str:
+        """What its id begins with."""
+        return self.id.partition("/")[0]
+
+    @property
+    def scenario(self) -> str:
+        """Its id without the parameters."""
+        return self.id.partition("[")[0]
+
+
+def row_of(folder: RunFolder) -> Row:
+    """The row of a case that left a folder."""
+    run = folder.run
+    verdict, reason = folder.outcome
+    return Row(
+        id=run["case"],
+        kip=run["kip"],
+        plan=run.get("plan") or "",
+        issue=run.get("issue"),
+        mode=run["mode"],
+        kafka=str((run.get("kafka") or {}).get("version", "?")),
+        backend=run.get("backend") or "?",
+        verdict=verdict if verdict in VERDICTS else "error",
+        reason=reason,
+        duration_s=folder.ended,
+        began=run["started_at"],
+        run_id=folder.name,
+        faults=tuple(run.get("faults") or ()),
+        deviation=run.get("deviation"),
+        rerun=rerun_command(folder.path, run.get("nodeid") or run["case"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """All that a runs folder tells.
+
+    :ivar folders: those that can be read, by their run id
+    :ivar rows: of every case, in order of time
+    :ivar notes: what is damaged, and what never got its turn, a sentence each
+    """
+
+    runs_dir: Path
+    folders: Mapping[str, RunFolder]
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+
+def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
+    """Read run folders, and what the runs' own results say of cases that left none."""
+    folders, notes = {}, []
+    rows: list[Row] = []
+    for path in paths:
+        try:
+            folder = read_folder(path)
+        except Damaged as damage:
+            notes.append(str(damage))
+            continue
+        folders[folder.name] = folder
+        rows.append(row_of(folder))
+    ran = {(row.id, row.kafka) for row in rows}
+    for session in _sessions(runs_dir, notes):
+        for entry in session.get("scenarios", ()):
+            if entry.get("run_dir") is None and (entry["id"], entry["kafka"]) not in ran:
+                rows.append(_row_of_entry(entry, session.get("started_at", "")))
+        notes += [f"{each} was selected and never got its turn" for each in session.get("not_reached", ())]
+    return Run(runs_dir=runs_dir, folders=folders, rows=tuple(sorted(rows, key=lambda r: r.began)), notes=tuple(notes))
+
+
+def read_runs_dir(runs_dir: Path) -> Run:
+    """Everything in a runs folder."""
+    return read_runs(run_folders(runs_dir), runs_dir)
+
+
+def _sessions(runs_dir: Path, notes: list[str]) -> Iterable[Mapping[str, Any]]:
+    for path in sorted(runs_dir.glob(RESULTS_FILES)):
+        try:
+            content = json.loads(path.read_text())
+            if isinstance(content, dict):
+                yield content
+        except (OSError, ValueError) as error:
+            notes.append(f"{path.name} can't be read: {error}")
+
+
+def _row_of_entry(entry: Mapping[str, Any], began: str) -> Row:
+    fields = {name: entry[name] for name in ("id", "kip", "plan", "mode", "kafka", "backend", "verdict", "reason")}
+    return Row(
+        **fields,
+        issue=entry.get("issue"),
+        duration_s=entry.get("duration_s", 0.0),
+        began=began,
+        run_id=None,
+        faults=(),
+        deviation=None,
+        rerun=entry.get("rerun", ""),
+    )
+
+
+def newest(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
+    """Of each case and build the newest run, with all of its runs, oldest first."""
+    by_case: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        by_case.setdefault((row.id, row.kafka), []).append(row)
+    return [(each[-1], each) for each in by_case.values()]

@@ -1,0 +1,149 @@
+"""What a case's page draws, as data: everything on one axis of time, in seconds from the case's beginning.
+
+Kept apart from how it is drawn, so that it can be tested without a browser; ``assets/timeline.js`` knows the shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports import lanes
+from reports.clients import Clients, look_at_clients, to_json
+from reports.folder import Event, RunFolder
+from reports.lanes import Lane, Span
+from reports.lines import Mark, harness_events, log_lines
+
+_SILENT_LANES = 8
+_PARTITIONS = "partitions: leader · ISR"
+_KEYS = {_PARTITIONS: "coloured by leader; underlined amber: not all replicas in sync, red: replicas offline"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anomaly:
+    """An example of the verdict's, where it is known when.
+
+    :ivar at: when the record was sent; None where the example names no record
+    :ivar story: its index among the stories; None where none was told
+    """
+
+    at: float | None
+    kind: str
+    says: str
+    story: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """A case's page, all of it that has a time.
+
+    :ivar groups: lanes by what they are of, in the order in which they are shown
+    :ivar notes: what of the run folder is damaged
+    :ivar cut: what is there and not shown
+    """
+
+    end: float
+    began_ms: float
+    clients: Clients
+    faults: Sequence[tuple[Span, Mapping[str, Any]]]
+    groups: Sequence[tuple[str, Sequence[Lane]]]
+    marks: Sequence[Mark]
+    anomalies: Sequence[Anomaly]
+    stories: Sequence[Mapping[str, Any]]
+    notes: Sequence[str]
+    cut: Sequence[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """As the page has it."""
+        return {
+            "end": self.end,
+            "began_ms": self.began_ms,
+            "bin_s": self.clients.bin_s,
+            "x": list(self.clients.middles),
+            "charts": [
+                {"name": "throughput", "unit": "records/s", "lines": [to_json(x) for x in self.clients.throughput]},
+                {"name": "latency", "unit": "ms", "log": True, "lines": [to_json(x) for x in self.clients.latency]},
+            ],
+            "faults": [[*span.to_json(), dict(cost)] for span, cost in self.faults],
+            "groups": [
+                {"name": name, "key": _KEYS.get(name, ""), "lanes": [lane.to_json() for lane in of]}
+                for name, of in self.groups
+                if of
+            ],
+            "marks": [mark.to_json() for mark in self.marks],
+            "anomalies": [[each.at, each.kind, each.says, each.story] for each in self.anomalies],
+            "stories": [_story(story) for story in self.stories],
+        }
+
+
+def make_timeline(folder: RunFolder) -> Timeline:
+    """Gather it from a run folder."""
+    examples = list(_examples(folder))
+    clients = look_at_clients(folder, [name for _, example in examples if (name := _name(example))])
+    told = {(story["producer"], story["seq"]): index for index, story in enumerate(folder.stories)}
+    lines, cut = log_lines(folder)
+    return Timeline(
+        end=folder.ended,
+        began_ms=folder.began.timestamp() * 1000,
+        clients=clients,
+        faults=_with_costs(folder, lanes.faults(folder)),
+        groups=(
+            ("", (lanes.phases(folder),)),
+            ("clients without", _silent(clients)),
+            ("brokers", lanes.nodes(folder)),
+            ("log dirs", lanes.log_dirs(folder)),
+            (_PARTITIONS, lanes.partitions(folder)),
+            ("MBeans", lanes.mbeans(folder)),
+        ),
+        marks=sorted([*lines, *harness_events(folder)], key=lambda mark: mark.at),
+        anomalies=[
+            Anomaly(
+                at=clients.sent.get(_name(example) or ("", -1)),
+                kind=kind,
+                says=", ".join(f"{key} {value}" for key, value in example.items() if value is not None),
+                story=told.get(_name(example) or ("", -1)),
+            )
+            for kind, example in examples
+        ],
+        stories=folder.stories,
+        notes=(*folder.notes, *clients.notes),
+        cut=cut,
+    )
+
+
+def _examples(folder: RunFolder) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for anomaly in (folder.verdict or {}).get("anomalies", ()):
+        for example in anomaly.get("examples", ()):
+            yield anomaly["kind"], example
+
+
+def _name(example: Mapping[str, Any]) -> tuple[str, int] | None:
+    producer, seq = example.get("producer"), example.get("seq")
+    return None if producer is None or seq is None else (producer, seq)
+
+
+def _with_costs(folder: RunFolder, found: Sequence[tuple[Event, Span]]) -> list[tuple[Span, Mapping[str, Any]]]:
+    """Each fault with what it cost, as run.json has it, in the same order."""
+    costs = folder.run.get("faults") or []
+    return [(span, costs[index] if index < len(costs) else {}) for index, (_, span) in enumerate(found)]
+
+
+def _silent(clients: Clients) -> list[Lane]:
+    """A lane for each partition whose clients went without, those that did for the longest first."""
+    found = []
+    for silence in clients.silences:
+        for what, spans in (("ack", silence.no_ack), ("read", silence.no_read)):
+            name = f"{silence.topic}-{silence.partition} no {what}"
+            drawn = tuple(
+                Span(start=a, end=b, look=f"without {what}", text=f"{b - a:.2f} s", says=f"{name} for {b - a:.3f} s")
+                for a, b in spans
+            )
+            found.append((max((b - a for a, b in spans), default=0.0), Lane(name=name, spans=drawn, quiet=not spans)))
+    longest = sorted(found, key=lambda each: -each[0])
+    shown = {lane.name for _, lane in longest[:_SILENT_LANES]}
+    return [Lane(name=lane.name, spans=lane.spans, quiet=lane.quiet or lane.name not in shown) for _, lane in found]
+
+
+def _story(story: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: story.get(key) for key in ("producer", "seq", "kinds", "summary", "timeline", "replicas")}
