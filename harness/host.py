@@ -480,7 +480,7 @@ _PROBES = {
     ),
     "node": _Probe(
         look=lambda: _program("node", "--version"),
-        needed_for="the HTML report",
+        needed_for="Allure in the report",
         fix="apt-get install nodejs",
     ),
 }

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import click
 
-from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, UsageError
+from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from reports.allure import write_allure
 from reports.folder import RunFolder, read_folder
 from reports.index import COSTS, make_index
 from reports.pages import write_page
@@ -26,17 +27,18 @@ OUT = "report"
 @click.command()
 @click.argument("runs", metavar="[RUNS_DIR|RUN_DIR]…", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to (default: RUNS_DIR/report).")
+@click.option("--allure/--no-allure", default=True, show_default=True, help="Allure's report too (needs Node.js).")
 @click.option("--open", "open_it", is_flag=True, help="Open it in a browser.")
-def report(runs: tuple[Path, ...], out: Path | None, open_it: bool) -> int:
+def report(runs: tuple[Path, ...], out: Path | None, allure: bool, open_it: bool) -> int:
     """Make the HTML report of runs: an index with one answer, and a page for each case.
 
     RUNS_DIR is a folder of run folders (default: reports/runs); a RUN_DIR is one case. All given are one report.
     """
     run = _read(runs or (DEFAULT_RUNS_DIR,))
     out = (out or run.runs_dir / OUT).absolute()
-    index = write_report(run, out)
+    index = write_report(run, out, allure=allure)
     for note in run.notes:
-        click.echo(f"jbod: {note}", err=True)
+        _say(note)
     click.echo(f"{make_index(run).answer.headline}\n{index}")
     if open_it:
         webbrowser.open(index.as_uri())
@@ -61,14 +63,24 @@ def _read(paths: Sequence[Path]) -> Run:
     )
 
 
-def write_report(run: Run, out: Path) -> Path:
+def write_report(run: Run, out: Path, *, allure: bool) -> Path:
     """Write all pages below a folder; returns the index."""
     for folder in run.folders.values():
         write_case(folder, row_of(folder), out)
-    links = {"qualification": None, "allure": None, "no_allure": None}
+    links: dict[str, str | None] = {"qualification": None, "allure": None, "no_allure": None}
+    if allure:
+        try:
+            links["allure"] = write_allure(run, out, _say).name
+        except HarnessError as error:
+            links["no_allure"] = str(error)
+            _say(str(error))
     return write_page(
         out / "index.html", "index.html", index=make_index(run), verdicts=VERDICTS, cost_names=COSTS, links=links
     )
+
+
+def _say(line: str) -> None:
+    click.echo(f"jbod: {line}", err=True)
 
 
 def write_case(folder: RunFolder, row: Row, out: Path) -> Path:

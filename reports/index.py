@@ -72,7 +72,7 @@ def make_index(run: Run) -> Index:
     """Put it together."""
     cases = sorted(newest(run.rows), key=lambda each: (each[0].suite, each[0].id, each[0].kafka))
     rows = [row for row, _ in cases]
-    totals = {word: sum(row.verdict == word for row in rows) for word in VERDICTS}
+    totals = {word: sum(row.standing == word for row in rows) for word in VERDICTS}
     wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs}) > 1]
     reasons: dict[str, list[str]] = {}
     for row in rows:
@@ -83,7 +83,7 @@ def make_index(run: Run) -> Index:
         answer=answer(totals, len(wavering), len(run.notes)),
         totals=totals,
         cases=cases,
-        wrong=sorted((r for r in rows if r.verdict in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.verdict)),
+        wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
         not_run=not_run,
         deviations=[row for row in rows if row.deviation],
         wavering=wavering,
@@ -169,5 +169,5 @@ def _suites(rows: Sequence[Row]) -> list[tuple[str, Mapping[str, int], float]]:
     found: list[tuple[str, Mapping[str, int], float]] = []
     for name in names:
         own = [row for row in rows if row.suite == name]
-        found.append((name, Counter(row.verdict for row in own), sum(row.duration_s for row in own)))
+        found.append((name, Counter(row.standing for row in own), sum(row.duration_s for row in own)))
     return found

@@ -211,7 +211,7 @@ def _partition_look(replicas: int) -> Callable[[Event | None], tuple[str, str, s
         classes = ["leaderless" if leader is None else f"leader b{(leader - 1) % 6 + 1}"]
         classes += ["shrunk"] if len(isr) < replicas else []
         classes += ["offline-replicas"] if offline else []
-        text = ("no leader" if leader is None else f"{leader}") + f" · ISR {','.join(map(str, isr))}"
+        text = ("no leader" if leader is None else f"{leader}") + f" · ISR {','.join(map(str, isr)) or 'empty'}"
         says = (
             f"leader {leader or 'none'}, epoch {event['leader_epoch']}, ISR {isr}, offline replicas {offline or 'none'}"
         )
@@ -221,6 +221,15 @@ def _partition_look(replicas: int) -> Callable[[Event | None], tuple[str, str, s
 
 
 # --- MBeans ---------------------------------------------------------------------------------------------------------
+
+
+_SHORT = {
+    "OfflineLogDirectoryCount": "log dirs",
+    "OfflineReplicaCount": "replicas",
+    "OfflinePartitionsCount": "partitions",
+    "UnderReplicatedPartitions": "under-replicated",
+}
+"""In a group of lanes that says that they are offline; the MBean's name is in each lane's title."""
 
 
 def mbeans(folder: RunFolder) -> list[Lane]:
@@ -235,7 +244,7 @@ def mbeans(folder: RunFolder) -> list[Lane]:
         changed = [p for i, p in enumerate(values) if i == 0 or values[i - 1][1] != p[1]]
         spans = tuple(_until_next(changed, folder.ended, partial(_count_look, name)))
         quiet = all(value in (0, None) for _, value in changed)
-        lanes.append(Lane(name=f"{node} {name}", spans=spans, quiet=quiet))
+        lanes.append(Lane(name=f"{node} {_SHORT.get(name, name)}", spans=spans, quiet=quiet))
     return lanes
 
 

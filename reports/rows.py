@@ -19,6 +19,9 @@ from reports.folder import Damaged, RunFolder, read_folder, run_folders
 VERDICTS = ("invalid", "error", "unknown", "skipped", "valid")
 """The worst first."""
 
+GREEN_TWIN = "-green]"
+"""How the id of a control ends in which the harm is put right."""
+
 _MEANS = {
     "valid": "every guarantee held",
     "invalid": "a guarantee was broken",
@@ -59,6 +62,34 @@ class Row:
     faults: tuple[Mapping[str, Any], ...]
     deviation: Mapping[str, Any] | None
     rerun: str
+
+    @property
+    def is_control(self) -> bool:
+        """Whether harm was done on purpose, so that the judge must say ``invalid`` (suites/controls)."""
+        return self.plan.startswith("control:")
+
+    @property
+    def standing(self) -> str:
+        """What the verdict counts as: a control that came out as it must is ``valid``, one that didn't ``error``."""
+        if not self.is_control or self.verdict not in ("valid", "invalid"):
+            return self.verdict
+        return "valid" if self.verdict == ("valid" if self.id.endswith(GREEN_TWIN) else "invalid") else "error"
+
+    @property
+    def headline(self) -> str:
+        """The verdict, for the top of its page."""
+        return (
+            f"{self.verdict}, as this control must be" if self.is_control and self.standing == "valid" else self.verdict
+        )
+
+    @property
+    def says(self) -> str:
+        """The reason, or what the verdict means."""
+        if self.is_control and self.verdict == "invalid" and self.standing == "valid":
+            return f"harm was done on purpose: {self.reason}"
+        if self.is_control and self.standing == "error" and self.verdict != "error":
+            return f"a control that should have come out otherwise: {self.verdict} {self.reason}"
+        return self.reason or self.meaning
 
     @property
     def meaning(self) -> str:

@@ -16,6 +16,7 @@ from reports.lanes import Lane, Span
 from reports.lines import Mark, harness_events, log_lines
 
 _SILENT_LANES = 8
+_MBEANS = "MBeans: how many are offline"
 _PARTITIONS = "partitions: leader · ISR"
 _KEYS = {_PARTITIONS: "coloured by leader; underlined amber: not all replicas in sync, red: replicas offline"}
 
@@ -94,7 +95,7 @@ def make_timeline(folder: RunFolder) -> Timeline:
             ("brokers", lanes.nodes(folder)),
             ("log dirs", lanes.log_dirs(folder)),
             (_PARTITIONS, lanes.partitions(folder)),
-            ("MBeans", lanes.mbeans(folder)),
+            (_MBEANS, lanes.mbeans(folder)),
         ),
         marks=sorted([*lines, *harness_events(folder)], key=lambda mark: mark.at),
         anomalies=[

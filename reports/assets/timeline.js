@@ -58,6 +58,7 @@
     placed.push([span, start, end]);
     return span;
   };
+  const labels = [];  // of faults, beside them: [element, start, end]
   const stops = [];  // what the keys n and p go through, in order of time: [at, element]
   const addMark = (track, t, look, title, open) => {
     const mark = make("button", "mark " + look);
@@ -80,6 +81,12 @@
   data.faults.forEach((fault, index) => {
     const [element, track] = row(index ? "" : "faults", "faults");
     const span = addSpan(track, fault);
+    span.textContent = "";
+    span.setAttribute("aria-label", span.title);
+    const label = make("span", "label", fault[3]);
+    label.addEventListener("click", () => openFault(fault));
+    track.append(label);
+    labels.push([label, fault[0], fault[1]]);
     span.addEventListener("click", () => openFault(fault));
     stops.push([fault[0], span]);
     root.append(element);
@@ -111,16 +118,21 @@
     for (const each of charts) {
       if (each.plot) each.plot.destroy();
       const wide = gutter();
-      const grid = { stroke: css("rule"), width: 1 };
+      // Of a scale of powers of ten only these are drawn; what lies between would be a carpet of lines.
+      const powers = (u, splits) => splits.map((v) => (v === 0 || Number.isInteger(Math.round(Math.log10(v) * 1e6) / 1e6) ? v : null));
+      const grid = { stroke: css("rule"), width: 1, filter: powers };
       each.plot = new uPlot({
         width: plotWidth(), height: 150, padding: [10, 0, 6, 0], legend: { show: false },
         cursor: { drag: { x: false, y: false }, x: false, y: false, points: { show: true, size: 6 } },
         scales: { x: { time: false, min: from, max: to },
-                  y: each.chart.log ? { distr: 3, range: (u, low, high) => [Math.max(low || 1, 0.1), Math.max(high || 10, 10)] } : { range: (u, low, high) => [0, Math.max(high || 1, 1) * 1.05] } },
+                  y: each.chart.log
+                    ? { distr: 3, range: (u, low, high) => [Math.max((low || 1) * 0.8, 0.1), Math.max((high || 10) * 1.2, 10)] }
+                    // Nothing is a value here, and a burst after a pause is a hundred times the usual.
+                    : { distr: 4, asinh: 30, range: (u, low, high) => [0, Math.max(high || 1, 10) * 1.3] } },
         axes: [{ show: false }, {
           size: wide, stroke: css("dim"), grid, ticks: { show: false }, gap: 6, font: "11px system-ui",
           values: (u, splits) => splits.map((v) => (v === null ? "" : v >= 10000 ? v / 1000 + "k" : String(v))),
-          filter: each.chart.log ? (u, splits) => splits.map((v) => (Number.isInteger(Math.round(Math.log10(v) * 1e6) / 1e6) ? v : null)) : undefined,
+          filter: powers,
         }],
         series: [{}, ...each.chart.lines.map((line, index) => ({
           label: line.name, stroke: css(colour(line.name, index)), width: line.name.includes("longest") ? 1 : 1.5,
@@ -174,12 +186,18 @@
   function place() {
     const pixels = (root.clientWidth - gutter() - 12) / 100;
     for (const [element, start, end] of [...placed, ...shades]) {
-      const left = Math.max(at(start), -1), right = Math.min(at(end), 101);
-      element.style.display = right < -0.5 || left > 100.5 ? "none" : "";
+      const left = Math.max(at(start), 0), right = Math.min(at(end), 101);
+      element.style.display = right < 0 || left > 100 ? "none" : "";
       element.style.left = left + "%";
       element.style.width = Math.max(right - left, 0) + "%";
       // A word that is cut off in its middle is noise; what there is no room for is in the title.
       if (element.dataset.letters) element.classList.toggle("narrow", (right - left) * pixels < element.dataset.letters * 6.3 + 9);
+    }
+    for (const [element, start, end] of labels) {
+      const behind = at(end) < 60 || at(start) < 25;
+      element.style.display = at(end) < 0 || at(start) > 100 ? "none" : "";
+      element.style.left = behind ? Math.max(0, Math.min(at(end), 60)) + "%" : "";
+      element.style.right = behind ? "" : 100 - at(start) + "%";
     }
     for (const [element, t] of pinned) {
       const left = at(t);

@@ -1,0 +1,221 @@
+"""Allure 3's report in one file that can be mailed, made from the run folders.
+
+Its results are written anew from what a run left, instead of taking allure-pytest's: pytest knows passed and failed, a
+run folder knows the five verdicts, phases, faults with what they cost, deviations and the command that runs it again;
+and it knows them of every run that is in the folder, also of one that was killed.
+
+Allure 3 is a program for Node.js, pinned by ``assets/package-lock.json`` and installed once into jbod's cache by npm.
+Where that can't be, it is said, and the other pages are made all the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from harness.cache import cache_dir, publish
+from harness.errors import EnvironmentLacks
+from harness.whole import write_whole
+from reports import lanes
+from reports.folder import RunFolder
+from reports.rows import Row, Run
+
+_HERE = Path(__file__).parent / "assets"
+_TIMEOUT_S = 300
+_LOG_TAIL = 256 * 1024
+HISTORY = "allure-history.jsonl"
+
+# Allure's page tells its makers that it was opened, and has no option against it; what is mailed must work offline.
+_CALLS_HOME = re.compile(
+    r'<script async src="https://www\.googletagmanager\.com[^>]*></script>\s*<script>.*?</script>', re.DOTALL
+)
+
+_STATUS = {"valid": "passed", "invalid": "failed", "unknown": "unknown", "error": "broken", "skipped": "skipped"}
+
+_CATEGORIES = [
+    {"name": "Kafka broke a promise", "matchers": {"statuses": ["failed"]}},
+    {"name": "Known deviation", "matchers": {"labels": {"deviation": "yes"}}},
+    {"name": "Inconclusive", "matchers": {"statuses": ["unknown"]}},
+    {"name": "Harness or environment", "matchers": {"statuses": ["broken"]}},
+    {"name": "Did not run", "matchers": {"statuses": ["skipped"]}},
+]
+
+
+def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
+    """Write ``out``/allure.html; the history of earlier reports of this runs folder is kept in it.
+
+    :param say: is told what takes long
+    :raises EnvironmentLacks: there is no Node.js, npm can't install Allure, or Allure fails; the message says which
+    """
+    program = _program(say)
+    work = out / ".allure"
+    shutil.rmtree(work, ignore_errors=True)
+    results = work / "results"
+    results.mkdir(parents=True)
+    for row in run.rows:
+        _write_result(results, row, run.folders.get(row.run_id or ""))
+    (results / "environment.properties").write_text(_environment(run))
+    config = {
+        "name": "jbod",
+        "output": str(work / "report"),
+        "historyPath": str(run.runs_dir / HISTORY),
+        "categories": _CATEGORIES,
+        "plugins": {
+            "awesome": {"options": {"singleFile": True, "groupBy": ["parentSuite", "suite"], "reportName": "jbod"}}
+        },
+    }
+    (work / "allurerc.json").write_text(json.dumps(config))
+    _call([*program, "generate", "--config", str(work / "allurerc.json"), str(results)], work, "Allure failed")
+    made = sorted((work / "report").rglob("index.html"), key=lambda path: -path.stat().st_size)
+    if not made:
+        raise EnvironmentLacks(f"Allure wrote no report; what it was given is in {work}")
+    page = made[0].read_text(encoding="utf-8")
+    write_whole(out / "allure.html", _CALLS_HOME.sub("", page))
+    shutil.rmtree(work, ignore_errors=True)
+    return out / "allure.html"
+
+
+def _program(say: Callable[[str], None]) -> list[str]:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        lacks = "node" if node is None else "npm"
+        raise EnvironmentLacks(f"no Allure report: there is no {lacks} on the PATH (apt-get install nodejs npm)")
+    lock = (_HERE / "package-lock.json").read_bytes()
+
+    def install(folder: Path) -> None:
+        say("installing Allure with npm, once")
+        for name in ("package.json", "package-lock.json"):
+            shutil.copyfile(_HERE / name, folder / name)
+        _call([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder, "npm could not install Allure")
+
+    target = cache_dir() / f"allure-{hashlib.sha256(lock).hexdigest()[:12]}"
+    entry = publish(target, install) / "node_modules" / "allure" / "cli.js"
+    return [node, str(entry)]
+
+
+def _call(argv: list[str], cwd: Path, failure: str) -> None:
+    try:
+        done = subprocess.run(argv, cwd=cwd, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EnvironmentLacks(f"no Allure report: {failure}: {error}") from error
+    if done.returncode:
+        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
+        raise EnvironmentLacks(f"no Allure report: {failure} (exit code {done.returncode}): {said[-1][:300]}")
+
+
+# --- results --------------------------------------------------------------------------------------------------------
+
+
+def _write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
+    name = hashlib.sha256((row.run_id or f"{row.id} {row.kafka} {row.began}").encode()).hexdigest()[:32]
+    began = int(datetime.fromisoformat(row.began).timestamp() * 1000) if row.began else 0
+    result = {
+        "uuid": name,
+        "historyId": hashlib.sha256(f"{row.id} {row.kafka} {row.backend}".encode()).hexdigest(),
+        "testCaseId": row.id,
+        "fullName": row.id,
+        "name": row.id,
+        "status": _STATUS[row.standing],
+        "statusDetails": {"message": row.says, "known": row.deviation is not None},
+        "stage": "finished",
+        "start": began,
+        "stop": began + int(row.duration_s * 1000),
+        "description": _description(row),
+        "labels": [
+            {"name": "parentSuite", "value": f"KIP-{row.kip}"},
+            {"name": "suite", "value": row.plan or row.scenario},
+            {"name": "subSuite", "value": row.scenario},
+            {"name": "tag", "value": row.mode},
+            {"name": "tag", "value": f"Kafka {row.kafka}"},
+            *([{"name": "deviation", "value": "yes"}, {"name": "tag", "value": "deviates"}] if row.deviation else []),
+        ],
+        "parameters": [
+            {"name": name, "value": str(value)}
+            for name, value in (
+                ("metadata mode", row.mode),
+                ("Kafka", row.kafka),
+                ("backend", row.backend),
+                *(("fault", f"{fault['name']} on {fault['target']}") for fault in row.faults),
+            )
+        ],
+        "links": list(_links(row)),
+        "steps": list(_steps(folder, began)) if folder else [],
+        "attachments": list(_attachments(results, name, row, folder)) if folder else [],
+    }
+    (results / f"{name}-result.json").write_text(json.dumps(result))
+
+
+def _description(row: Row) -> str:
+    lines = [f"**{row.verdict}**: {row.says}", "", f"Again: `{row.rerun}`"]
+    for fault in row.faults:
+        costs = ", ".join(f"{key} {value}" for key, value in fault.items() if key.endswith("_s") and value is not None)
+        lines += ["", f"{fault['name']} on {fault['target']}: {costs or 'not proven'}"]
+    if row.deviation:
+        lines += [
+            "",
+            f"Deviation: KIP-{row.deviation['kip']} says “{row.deviation['says']}”, this build {row.deviation['does']}",
+        ]
+    return "\n".join(lines)
+
+
+def _links(row: Row) -> Iterator[Mapping[str, str]]:
+    if row.kip_link:
+        yield {"name": f"KIP-{row.kip}", "url": row.kip_link, "type": "link"}
+    for issue in (row.issue, (row.deviation or {}).get("issue")):
+        if issue and str(issue).startswith("KAFKA-"):
+            yield {"name": issue, "url": f"https://issues.apache.org/jira/browse/{issue}", "type": "issue"}
+
+
+def _steps(folder: RunFolder, began: int) -> Iterator[Mapping[str, Any]]:
+    """The phases, and in each the faults that began in it."""
+    faults = lanes.faults(folder)
+    for phase in lanes.phases(folder).spans:
+        inside = [(event, span) for event, span in faults if phase.start <= span.start < phase.end]
+        yield {
+            "name": phase.text,
+            "status": "passed",
+            "stage": "finished",
+            "start": began + int(phase.start * 1000),
+            "stop": began + int(phase.end * 1000),
+            "steps": [
+                {
+                    "name": span.text,
+                    "status": "broken" if "unproven" in span.look else "passed",
+                    "statusDetails": {"message": span.says},
+                    "stage": "finished",
+                    "start": began + int(span.start * 1000),
+                    "stop": began + int(span.end * 1000),
+                }
+                for _, span in inside
+            ],
+        }
+
+
+def _attachments(results: Path, name: str, row: Row, folder: RunFolder) -> Iterator[Mapping[str, str]]:
+    """What the run says of itself; of one that went wrong also its journal and the ends of its logs."""
+    wanted = [folder.path / "run.json", folder.path / "verdict.json"]
+    if row.verdict not in ("valid", "skipped"):
+        wanted += [folder.path / "explained.json", folder.path / "events.jsonl"]
+        wanted += sorted(folder.path.glob("brokers/*/broker.log"))
+    for number, path in enumerate(path for path in wanted if path.exists()):
+        source = f"{name}-{number}-attachment{'.json' if path.suffix == '.json' else '.txt'}"
+        (results / source).write_bytes(path.read_bytes()[-_LOG_TAIL:])
+        kind = "application/json" if path.suffix == ".json" else "text/plain"
+        yield {"name": str(path.relative_to(folder.path)), "source": source, "type": kind}
+
+
+def _environment(run: Run) -> str:
+    host = next((folder.run.get("host") or {} for folder in run.folders.values()), {})
+    facts = {
+        "Kafka": ", ".join(sorted({f"{row.kafka} {row.mode}" for row in run.rows})),
+        "backend": ", ".join(sorted({row.backend for row in run.rows})),
+        **{f"host {key}": value for key, value in host.items()},
+    }
+    return "".join(f"{key.replace(' ', '.')}={value}\n" for key, value in facts.items())

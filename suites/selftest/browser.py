@@ -1,0 +1,103 @@
+"""A real Chromium, driven by its own chromedriver over WebDriver's plain HTTP: no package is needed for that."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.request import Request, urlopen
+
+from harness.ports import HOST, PortBlock
+from harness.waiting import await_until
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+CHROMEDRIVER = shutil.which("chromedriver")
+LACKING = "" if CHROMIUM and CHROMEDRIVER else "no chromium and chromedriver here (apt-get install chromium-driver)"
+
+ENTER, ESCAPE = "\ue007", "\ue00c"
+# Headless, and without what it would look for in a network.
+_FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+)
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, base: str, profile: Path) -> None:
+        self._base = base
+        options = {"binary": CHROMIUM, "args": [*_FLAGS.split(), f"--user-data-dir={profile}"]}
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        self._session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
+
+    def _call(self, method: str, path: str, body: object = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(self._base + path, data=data, method=method, headers={"Content-Type": "application/json"})
+        with urlopen(request, timeout=60) as answer:
+            return json.load(answer)["value"]
+
+    def _do(self, what: str, body: object) -> Any:
+        return self._call("POST", f"/session/{self._session}/{what}", body)
+
+    def open(self, page: Path) -> None:
+        """Open a page from disk; returns when it has loaded."""
+        self._do("url", {"url": page.absolute().as_uri()})
+
+    def run(self, script: str) -> Any:
+        """What a piece of JavaScript returns."""
+        return self._do("execute/sync", {"script": script, "args": []})
+
+    def resize(self, width: int, height: int) -> None:
+        """Give the page this much room."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self._do("goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
+
+    def prefer(self, scheme: str) -> None:
+        """Say that the user prefers light or dark."""
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self._do("goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": [feature]}})
+
+    def press(self, keys: str) -> None:
+        """Press keys, one after another."""
+        strokes = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
+        self._do("actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
+
+    def complaints(self) -> list[str]:
+        """What its console has said since last asked."""
+        return [entry["message"] for entry in self._do("se/log", {"type": "browser"})]
+
+    def close(self) -> None:
+        """Close the window."""
+        self._call("DELETE", f"/session/{self._session}")
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """A browser with an empty profile."""
+    assert CHROMEDRIVER is not None
+    ports = PortBlock()
+    base = f"http://{HOST}:{(port := ports.take())}"
+    driver = subprocess.Popen([CHROMEDRIVER, f"--port={port}"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        with TemporaryDirectory() as profile:
+            await_until(
+                lambda: urlopen(f"{base}/status", timeout=5).status,
+                timeout_s=30,
+                what="chromedriver to answer",
+                retry_on=(OSError,),
+            )
+            window = Browser(base, Path(profile))
+            try:
+                yield window
+            finally:
+                window.close()
+    finally:
+        driver.terminate()
+        driver.wait()
+        ports.release()

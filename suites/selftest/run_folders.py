@@ -1,0 +1,160 @@
+"""A small run folder, laid down by hand: one partition, a log dir that fails, one record lost and its story."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+RUN_ID = "20260101T000000-kip-112-leader-at-runtime-kraft-chmod-000-abc123"
+LOST = 30
+"""The seq of the record that is lost."""
+
+FAULT = {
+    "fault": "chmod_000",
+    "target": "broker-2-log-dir-1 of broker 2",
+    "broker": 2,
+    "noticed_by": "Stopping serving logs",
+}
+COSTS = {
+    "name": "chmod_000",
+    "target": FAULT["target"],
+    "proven": True,
+    "noticed_s": 0.25,
+    "controller_told_s": 0.3,
+    "other_leader_s": 0.5,
+    "first_ack_s": 2.2,
+    "produce_gap_s": 2.0,
+    "consume_gap_s": 2.0,
+}
+
+
+def at(seconds: float) -> datetime:
+    """An instant of the run."""
+    return START + timedelta(seconds=seconds)
+
+
+def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
+    """A line of the journal."""
+    return {"at": at(seconds).isoformat(), "monotonic_s": seconds, "kind": kind, **fields}
+
+
+def partition(seconds: float, leader: int | None, isr: list[int], offline: list[int]) -> dict[str, Any]:
+    """What the watcher saw of orders-0."""
+    fields = {"topic": "orders", "partition": 0, "leader": leader, "leader_epoch": 0, "seen_by": 1}
+    return event(seconds, "partition.changed", **fields, isr=isr, offline_replicas=offline)
+
+
+def journal() -> list[dict[str, Any]]:
+    """The whole run: the fault from 2 to 7 s, broker 2 restarted at 7 s."""
+    return [
+        event(0.0, "case.started", case="x", seed=1),
+        *(event(0.01, "node.started", node=f"broker-{broker}", pid=broker) for broker in (1, 2)),
+        event(0.5, "brokers.changed", seen_by=1, brokers=[1, 2]),
+        partition(0.6, 2, [1, 2], []),
+        event(0.7, "mbeans.changed", node="broker-2", values={"OfflineLogDirectoryCount": 0}),
+        event(0.8, "phase", phase="load"),
+        event(1.0, "pair.ready", topic="orders", producers=["p0"], consumers=["c0"], readers={}),
+        event(1.9, "phase", phase="fault"),
+        event(2.0, "fault.injecting", **FAULT),
+        event(2.1, "fault.injected", **FAULT, evidence="Permission denied"),
+        event(2.4, "mbeans.changed", node="broker-2", values={"OfflineLogDirectoryCount": 1}),
+        partition(2.4, None, [1, 2], [2]),
+        partition(2.5, 1, [1], [2]),
+        event(6.0, "pair.stopping", topic="orders"),
+        event(7.0, "fault.undone", **{key: FAULT[key] for key in ("fault", "target", "broker")}),
+        event(7.0, "node.stopping", node="broker-2"),
+        event(7.2, "node.stopped", node="broker-2", exit_code=143),
+        event(7.3, "node.started", node="broker-2", pid=3),
+        event(8.0, "brokers.changed", seen_by=1, brokers=[1, 2]),
+        partition(8.2, 1, [1, 2], []),
+        event(9.5, "case.ended", verdict="invalid", reason="1 acked record is in no drain"),
+    ]
+
+
+def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: Any) -> Path:
+    """Lay it down; ``changes`` are made to run.json."""
+    folder = runs_dir / name
+    for broker in (1, 2):
+        (folder / "brokers" / str(broker)).mkdir(parents=True)
+        dirs = ",".join(f"/w/{name}/broker-{broker}-log-dir-{n}" for n in (1, 2))
+        (folder / "brokers" / str(broker) / "server.properties").write_text(f"broker.id={broker}\nlog.dirs={dirs}\n")
+    (folder / "brokers" / "2" / "broker.log").write_text(
+        "[2026-01-01 00:00:00,300] INFO small talk (kafka.Kafka)\n"
+        "[2026-01-01 00:00:00,400] WARN Connection to node 1 could not be established (kafka.Client)\n"
+        f"[2026-01-01 00:00:02,250] WARN Stopping serving logs in dir /w/{name}/broker-2-log-dir-1 (kafka.LogManager)\n"
+        "[2026-01-01 00:00:02,260] ERROR Error while writing 7 (kafka.LogManager)\njava.io.IOException: no\n\tat x\n"
+        "[2026-01-01 00:00:02,270] ERROR Error while writing 8 (kafka.LogManager)\njava.io.IOException: no\n\tat x\n"
+    )
+    (folder / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in journal()))
+    run = {
+        "schema": 1,
+        "run_id": name,
+        "case": "kip-112/leader-at-runtime[kraft-chmod_000]",
+        "kip": 112,
+        "plan": "2) Log directory failure on leader during runtime",
+        "issue": None,
+        "mode": "kraft",
+        "seed": 1,
+        "nodeid": "suites/kip_112/test_plan.py::test_x[kraft-chmod_000]",
+        "run_token": "abc123",
+        "started_at": START.isoformat(),
+        "ended_at": at(9.5).isoformat(),
+        "kafka": {"version": "4.3.1"},
+        "backend": "process",
+        "outcome": {"verdict": "invalid", "reason": "1 acked record is in no drain"},
+        "faults": [COSTS],
+    }
+    (folder / "run.json").write_text(json.dumps(run | changes))
+    _write_history(folder)
+    example = {"producer": "p0", "seq": LOST, "topic": "orders", "partition": 0, "offset": LOST}
+    verdict = {"run_id": name, "verdict": "invalid", "anomalies": [{"kind": "lost", "count": 1, "examples": [example]}]}
+    (folder / "verdict.json").write_text(json.dumps(verdict))
+    told = {"at": at(4.4).isoformat(), "source": "p0", "says": "acked at orders-0@30 </script>"}
+    story = {"producer": "p0", "seq": LOST, "kinds": ["lost"], "summary": "acked and gone", "timeline": [told]}
+    (folder / "explained.json").write_text(json.dumps({"stories": [story | {"replicas": None}]}))
+    return folder
+
+
+def _write_history(folder: Path) -> None:
+    """A record every 0.1 s from 1.0 to 5.9, acked 10 ms later and read 20 ms later; none between 2.2 and 4.2."""
+    instants = [1.0 + n / 10 for n in range(50) if not 2.2 < 1.0 + n / 10 < 4.2]
+    produced = [
+        {
+            "producer": "p0",
+            "seq": seq,
+            "topic": "orders",
+            "partition": 0,
+            "offset": seq,
+            "outcome": "acked",
+            "crc32": 1,
+            "sent_at": at(instant),
+            "ended_at": at(instant + 0.01),
+        }
+        for seq, instant in enumerate(instants)
+    ]
+    consumed = [
+        {
+            "consumer": "c0",
+            "role": "live",
+            "position": seq,
+            "session": 0,
+            "topic": "orders",
+            "partition": 0,
+            "offset": seq,
+            "producer": "p0",
+            "seq": seq,
+            "crc32": 1,
+            "isolation": "read_uncommitted",
+            "read_at": at(instant + 0.02),
+        }
+        for seq, instant in enumerate(instants)
+    ]
+    HistoryWriter(folder, "produced", "p0").write(pa.Table.from_pylist(produced, PRODUCED))
+    HistoryWriter(folder, "consumed", "c0").write(pa.Table.from_pylist(consumed, CONSUMED))

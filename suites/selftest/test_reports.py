@@ -1,0 +1,244 @@
+"""The pages' data, from a small run folder; and that damaged folders get one clear line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from reports.command import report
+from reports.folder import Damaged, read_folder
+from reports.index import make_index
+from reports.lanes import Lane
+from reports.rows import read_runs_dir
+from reports.timeline import Timeline, make_timeline
+from suites.selftest.run_folders import LOST, RUN_ID, write_run_folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_run_folder(tmp_path)
+
+
+def drawn(lane: Lane) -> list[tuple[float, float, str]]:
+    return [(span.start, span.end, span.look) for span in lane.spans]
+
+
+def lanes_of(timeline: Timeline, group: str) -> dict[str, Lane]:
+    return {lane.name: lane for name, of in timeline.groups if name.startswith(group) for lane in of}
+
+
+# --- a case's page --------------------------------------------------------------------------------------------------
+
+
+def test_the_states_of_a_run_over_time(folder: Path) -> None:
+    timeline = make_timeline(read_folder(folder))
+    assert timeline.end == 9.5
+    assert drawn(lanes_of(timeline, "brokers")["broker-2"]) == [
+        (0.01, 0.5, "starting"),
+        (0.5, 7.0, "up"),
+        (7.0, 7.2, "stopping"),
+        (7.2, 7.3, "down"),
+        (7.3, 8.0, "starting"),
+        (8.0, 9.5, "up"),
+    ]
+    assert drawn(lanes_of(timeline, "log dirs")["broker 2 log-dir-1"]) == [
+        (0.01, 2.0, "good"),
+        (2.0, 2.25, "hurt"),
+        (2.25, 7.2, "offline"),
+        (7.2, 7.3, "down"),
+        (7.3, 9.5, "good"),
+    ]
+    assert drawn(lanes_of(timeline, "partitions")["orders-0"]) == [
+        (0.6, 2.4, "leader b2"),
+        (2.4, 2.5, "leaderless offline-replicas"),
+        (2.5, 8.2, "leader b1 shrunk offline-replicas"),
+        (8.2, 9.5, "leader b1"),
+    ]
+    counted = lanes_of(timeline, "MBeans")["broker-2 log dirs"]
+    assert [(span.start, span.text) for span in counted.spans] == [(0.7, "0"), (2.4, "1")]
+    assert {lane.name for _, of in timeline.groups for lane in of if lane.quiet} == {
+        "broker-1",
+        "broker 1 log-dir-1",
+        "broker 1 log-dir-2",
+        "broker 2 log-dir-2",
+    }
+
+
+def test_what_clients_saw(folder: Path) -> None:
+    clients = make_timeline(read_folder(folder)).clients
+    [silence] = clients.silences
+    assert silence.no_ack == [(2.21, 4.21)]
+    assert silence.no_read == [(2.22, 4.22)]
+    lines = {line.name: line.values for line in (*clients.throughput, *clients.latency)}
+    assert sum(v or 0 for v in lines["acked"]) * clients.bin_s == pytest.approx(31)
+    assert sum(v or 0 for v in lines["read, c0"]) * clients.bin_s == pytest.approx(31)
+    assert {v for v in lines["ack, longest"] if v is not None} == {10.0}
+    assert {v for v in lines["sent to read, longest"] if v is not None} == {20.0}
+
+
+def test_an_anomaly_stands_where_its_record_was_sent_and_has_its_story(folder: Path) -> None:
+    timeline = make_timeline(read_folder(folder))
+    [anomaly] = timeline.anomalies
+    assert (anomaly.at, anomaly.kind, anomaly.story) == (5.9, "lost", 0)
+    assert timeline.stories[0]["seq"] == LOST
+
+
+def test_a_fault_is_shaded_until_it_was_undone_and_says_what_it_cost(folder: Path) -> None:
+    [(span, cost)] = make_timeline(read_folder(folder)).faults
+    assert (span.start, span.end, cost["produce_gap_s"]) == (2.0, 7.0, 2.0)
+
+
+def test_of_a_log_the_lines_that_matter(folder: Path) -> None:
+    said = [(m.at, m.look, m.says) for m in make_timeline(read_folder(folder)).marks if m.who == "broker-2"]
+    assert said == [
+        (2.25, "warn", "Stopping serving logs in dir broker-2-log-dir-1"),
+        (2.26, "error", "Error while writing 7 (×2 within a second)"),
+    ]
+
+
+def test_a_page_is_one_file_that_asks_nobody_for_anything(folder: Path, tmp_path: Path) -> None:
+    CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / "out"), "--no-allure"])
+    page = (tmp_path / "out" / "cases" / f"{RUN_ID}.html").read_text()
+    assert not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=", page)
+    assert page.count("</script>") == page.count("<script")  # what a story says doesn't end the page's data
+    data = re.search(r'id="timeline-data">(.*?)</script>', page, re.DOTALL)
+    assert data is not None
+    assert json.loads(data[1])["stories"][0]["timeline"][0]["says"].endswith("</script>")
+
+
+# --- the index ------------------------------------------------------------------------------------------------------
+
+
+def with_verdict(runs_dir: Path, verdict: str, name: str, case: str = "kip-112/a[zk]", **more: object) -> None:
+    outcome = {"verdict": verdict, "reason": "" if verdict == "valid" else f"because {name}"}
+    write_run_folder(runs_dir, name, case=case, outcome=outcome, started_at=f"2026-01-01T00:00:0{name}+00:00", **more)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "verdict", "headline"),
+    [
+        ("valid", "valid", "Every guarantee held in 1 case"),
+        ("valid unknown", "unknown", "Nothing was shown in 1 case of 2"),
+        ("unknown error", "error", "The harness or its environment failed in 1 case of 2"),
+        ("error invalid valid", "invalid", "Kafka broke a guarantee in 1 case of 3"),
+    ],
+)
+def test_the_worst_verdict_is_the_answer(tmp_path: Path, verdicts: str, verdict: str, headline: str) -> None:
+    for number, word in enumerate(verdicts.split()):
+        with_verdict(tmp_path, word, str(number), case=f"kip-112/{word}[zk]")
+    answer = make_index(read_runs_dir(tmp_path)).answer
+    assert (answer.verdict, answer.headline) == (verdict, headline)
+
+
+def test_nothing_that_ran_is_no_pass(tmp_path: Path) -> None:
+    assert make_index(read_runs_dir(tmp_path)).answer.verdict == "unknown"
+
+
+def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path) -> None:
+    with_verdict(tmp_path, "invalid", "1")
+    with_verdict(tmp_path, "valid", "2")
+    index = make_index(read_runs_dir(tmp_path))
+    assert (index.totals["valid"], index.totals["invalid"], len(index.wavering)) == (1, 0, 1)
+    assert index.answer.verdict == "unknown"
+
+
+def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
+    with_verdict(tmp_path, "valid", "1")
+    entry = {"kip": 112, "plan": "", "mode": "zk", "kafka": "3.9.2", "backend": "process", "run_dir": None}
+    skipped = entry | {"id": "kip-112/b[zk]", "verdict": "skipped", "reason": "no root", "rerun": "pytest x"}
+    content = {"started_at": "2026-01-01T00:00:00+00:00", "scenarios": [skipped], "not_reached": ["suites/x.py::c"]}
+    (tmp_path / "results-20260101T000000-aaaaaa.json").write_text(json.dumps(content))
+    index = make_index(read_runs_dir(tmp_path))
+    assert index.not_run == [("no root", ["kip-112/b[zk]"])]
+    assert index.notes == ("suites/x.py::c was selected and never got its turn",)
+    assert index.answer.verdict == "unknown"  # what never got its turn is no pass
+
+
+@pytest.mark.parametrize(
+    ("case", "verdict", "counts_as"),
+    [
+        ("control/x[zk-lost]", "invalid", "valid"),
+        ("control/x[zk-lost]", "valid", "error"),
+        ("control/x[zk-green]", "valid", "valid"),
+        ("control/x[zk-green]", "invalid", "error"),
+        ("control/x[zk-lost]", "unknown", "unknown"),
+    ],
+)
+def test_a_control_must_be_red(tmp_path: Path, case: str, verdict: str, counts_as: str) -> None:
+    with_verdict(tmp_path, verdict, "1", case=case, plan="control: lost")
+    assert make_index(read_runs_dir(tmp_path)).answer.verdict == counts_as
+
+
+def test_a_case_that_never_ended_is_an_error(tmp_path: Path) -> None:
+    write_run_folder(tmp_path, "1", outcome=None)
+    index = make_index(read_runs_dir(tmp_path))
+    assert index.answer.verdict == "error"
+    assert "never ended" in index.wrong[0].reason
+
+
+def test_every_failure_has_its_own_command(folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(report, [str(tmp_path), "--no-allure"])
+    assert done.exit_code == 0
+    assert f"jbod repro {folder}" in (tmp_path / "report" / "index.html").read_text()
+
+
+# --- damaged folders ------------------------------------------------------------------------------------------------
+
+
+def damage(folder: Path, what: str) -> None:
+    path = {"part": "history/produced/p0-000000.parquet"}.get(what, what)
+    content = (folder / path).read_bytes()
+    (folder / path).write_bytes(content[: len(content) // 2])
+
+
+@pytest.mark.parametrize("what", ["events.jsonl", "verdict.json", "explained.json", "part"])
+def test_what_is_damaged_is_said_and_the_page_is_made(folder: Path, what: str) -> None:
+    damage(folder, what)
+    [note] = make_timeline(read_folder(folder)).notes
+    assert what.split(".")[0] in note or "p0-000000.parquet" in note
+    assert "\n" not in note
+
+
+def missing(folder: Path) -> Iterable[Path]:
+    yield from (folder / "history").rglob("*.parquet")
+    yield from (folder / name for name in ("events.jsonl", "verdict.json", "explained.json"))
+    yield from folder.rglob("brokers/*/*")
+
+
+def test_a_page_is_made_of_a_folder_that_has_run_json_alone(folder: Path) -> None:
+    for path in missing(folder):
+        path.unlink()
+    timeline = make_timeline(read_folder(folder))
+    assert timeline.notes == ("events.jsonl can't be read: No such file or directory",)
+    assert (timeline.faults, timeline.marks, timeline.end) == ([], [], 0.0)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"case": "x"}', '{"case":"x","kip":1,"mode":"zk","started_at":"?"}'])
+def test_a_folder_that_does_not_say_what_ran_is_one_line(folder: Path, tmp_path: Path, content: str) -> None:
+    (folder / "run.json").write_text(content)
+    with pytest.raises(Damaged) as raised:
+        read_folder(folder)
+    assert "\n" not in str(raised.value)
+    assert str(folder) in str(raised.value)
+    assert read_runs_dir(tmp_path).notes == (str(raised.value),)
+    done = CliRunner().invoke(report, [str(folder), "--no-allure"])
+    assert isinstance(done.exception, HarnessError)
+
+
+def test_exit_codes(folder: Path, tmp_path: Path) -> None:
+    def code(*arguments: object) -> object:
+        command = [*map(str, arguments), "--out", str(tmp_path / "out"), "--no-allure"]
+        done = CliRunner().invoke(report, command, standalone_mode=False)
+        return done.return_value if done.exception is None else type(done.exception)
+
+    (tmp_path / "empty").mkdir()
+    assert code(tmp_path) == EXIT_VALID
+    assert code(folder) == EXIT_VALID
+    assert code(tmp_path / "empty") == EXIT_NOTHING_RAN
+    assert code(tmp_path / "nowhere") is UsageError

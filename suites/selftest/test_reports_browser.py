@@ -1,0 +1,123 @@
+"""The pages in a real browser: they draw, ask nobody for anything, and can be used by keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from reports.command import report
+from suites.selftest.browser import ENTER, ESCAPE, LACKING, Browser, browser
+from suites.selftest.run_folders import RUN_ID, write_run_folder
+
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    runs_dir = tmp_path_factory.mktemp("runs")
+    write_run_folder(runs_dir)
+    write_run_folder(runs_dir, "2", case="kip-112/other[zk]", outcome={"verdict": "valid", "reason": ""})
+    CliRunner().invoke(report, [str(runs_dir), "--no-allure"], catch_exceptions=False)
+    return runs_dir / "report"
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser() as window:
+        yield window
+
+
+@pytest.fixture
+def case(window: Browser, pages: Path) -> Browser:
+    window.resize(1200, 900)
+    window.open(pages / "cases" / f"{RUN_ID}.html")
+    return window
+
+
+def test_the_timeline_is_drawn(case: Browser) -> None:
+    assert case.run("return document.documentElement.dataset.drawn") == "yes"
+    assert case.complaints() == []
+    assert case.run("return document.querySelectorAll('.uplot canvas').length") == 2
+    spans = case.run("return [...document.querySelectorAll('.span')].filter(s => s.offsetWidth > 0).length")
+    assert spans > 10
+    # The fault from 2 to 7 of 9.5 seconds, where the axis has it.
+    left, right = case.run(
+        "const a = document.querySelector('.area.over').getBoundingClientRect(),"
+        " s = document.querySelector('.shade').getBoundingClientRect();"
+        " return [(s.left - a.left) / a.width, (s.right - a.left) / a.width]"
+    )
+    assert (left, right) == (pytest.approx(2 / 9.5, abs=0.005), pytest.approx(7 / 9.5, abs=0.005))
+
+
+def test_by_keyboard_to_a_fault_an_anomaly_and_its_story(case: Browser) -> None:
+    case.run("document.getElementById('timeline').focus()")
+    case.press("n" + ENTER)
+    assert case.run("return document.querySelector('#drawer h2').textContent").startswith("chmod_000")
+    case.press(ESCAPE)
+    assert case.run("return document.getElementById('drawer').hidden")
+    case.press("n" + ENTER)
+    assert case.run("return document.querySelector('#drawer h2').textContent") == "p0 #30"
+    assert "acked and gone" in case.run("return document.getElementById('drawer').textContent")
+    case.press(ESCAPE)
+    assert "anomaly" in case.run("return document.activeElement.className")
+
+
+def test_zoom_and_back(case: Browser) -> None:
+    ticks = "return [...document.querySelectorAll('.tick')].map(t => parseFloat(t.textContent))"
+    case.run("document.getElementById('timeline').focus()")
+    whole = case.run(ticks)
+    case.press("+++")
+    near = case.run(ticks)
+    assert near[-1] - near[0] < (whole[-1] - whole[0]) / 3
+    case.press("0")
+    assert case.run(ticks) == whole
+
+
+def test_what_never_changed_is_folded_and_can_be_unfolded(case: Browser) -> None:
+    shown = "return [...document.querySelectorAll('.row')].filter(r => r.offsetHeight > 0).length"
+    before = case.run(shown)
+    case.run("document.querySelectorAll('.group button').forEach(b => b.click())")
+    assert case.run(shown) == before + 4
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [420, 900, 1600])
+def test_every_page_fits_and_can_be_read(window: Browser, pages: Path, scheme: str, width: int) -> None:
+    window.prefer(scheme)
+    window.resize(width, 900)
+    for page in (pages / "index.html", pages / "cases" / f"{RUN_ID}.html"):
+        window.open(page)
+        assert window.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+        assert window.run(_CONTRAST) >= 4.5
+        assert window.complaints() == []
+
+
+# The least contrast (WCAG 2's ratio) of what is read first with the page behind it. Colours may come as color(srgb …).
+_CONTRAST = """
+const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+const light = (colour) => {
+  canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+  const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = light(getComputedStyle(document.body).backgroundColor);
+const texts = [...document.querySelectorAll("h1, h2, p, td, th, a, .answer strong, .verdict, .dim")];
+return Math.min(...texts.map((each) => {
+  const [a, b] = [light(getComputedStyle(each).color), behind].sort((x, y) => y - x);
+  return (a + 0.05) / (b + 0.05);
+}));
+"""
+
+
+def test_the_index_is_sieved(window: Browser, pages: Path) -> None:
+    window.open(pages / "index.html")
+    shown = "return [...document.querySelectorAll('#table .case')].filter(c => !c.hidden).length"
+    assert window.run(shown) == 2
+    window.run("document.querySelector('.sieve.invalid').click()")
+    assert window.run(shown) == 1
+    window.run("const f = document.getElementById('filter'); f.value = 'other'; f.dispatchEvent(new Event('input'))")
+    assert window.run(shown) == 0
