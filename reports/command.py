@@ -16,30 +16,38 @@ from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageErro
 from reports.allure import write_allure
 from reports.folder import RunFolder, read_folder
 from reports.index import COSTS, make_index
+from reports.markdown import write_summary
 from reports.pages import write_page
+from reports.qualification import CHANGES, Qualification, qualify
 from reports.rows import VERDICTS, Row, Run, read_runs, read_runs_dir, row_of
 from reports.timeline import make_timeline
 
 DEFAULT_RUNS_DIR = Path("reports/runs")
 OUT = "report"
+QUALIFICATION = "qualification.html"
 
 
 @click.command()
 @click.argument("runs", metavar="[RUNS_DIR|RUN_DIR]…", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to (default: RUNS_DIR/report).")
+@click.option("--baseline", metavar="RUNS_DIR", type=click.Path(path_type=Path), help="Compare with these runs.")
 @click.option("--allure/--no-allure", default=True, show_default=True, help="Allure's report too (needs Node.js).")
 @click.option("--open", "open_it", is_flag=True, help="Open it in a browser.")
-def report(runs: tuple[Path, ...], out: Path | None, allure: bool, open_it: bool) -> int:
+def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allure: bool, open_it: bool) -> int:
     """Make the HTML report of runs: an index with one answer, and a page for each case.
 
-    RUNS_DIR is a folder of run folders (default: reports/runs); a RUN_DIR is one case. All given are one report.
+    RUNS_DIR is a folder of run folders (default: reports/runs); a RUN_DIR is one case. All given are one report. With
+    --baseline they are a candidate's, and a page compares them with the baseline's.
     """
     run = _read(runs or (DEFAULT_RUNS_DIR,))
     out = (out or run.runs_dir / OUT).absolute()
-    index = write_report(run, out, allure=allure)
+    compared = None if baseline is None else qualify(run, _read((baseline,)))
+    index = write_report(run, out, compared, allure=allure)
     for note in run.notes:
         _say(note)
     click.echo(f"{make_index(run).answer.headline}\n{index}")
+    if compared is not None:
+        click.echo(f"{compared.answer.headline}\n{out / QUALIFICATION}")
     if open_it:
         webbrowser.open(index.as_uri())
     return EXIT_VALID if run.rows else EXIT_NOTHING_RAN
@@ -63,20 +71,24 @@ def _read(paths: Sequence[Path]) -> Run:
     )
 
 
-def write_report(run: Run, out: Path, *, allure: bool) -> Path:
+def write_report(run: Run, out: Path, compared: Qualification | None, *, allure: bool) -> Path:
     """Write all pages below a folder; returns the index."""
+    out.mkdir(parents=True, exist_ok=True)
     for folder in run.folders.values():
         write_case(folder, row_of(folder), out)
     links: dict[str, str | None] = {"qualification": None, "allure": None, "no_allure": None}
+    if compared is not None:
+        page = write_page(out / QUALIFICATION, QUALIFICATION, q=compared, changes=CHANGES, cost_names=COSTS)
+        links["qualification"] = page.name
     if allure:
         try:
             links["allure"] = write_allure(run, out, _say).name
         except HarnessError as error:
             links["no_allure"] = str(error)
             _say(str(error))
-    return write_page(
-        out / "index.html", "index.html", index=make_index(run), verdicts=VERDICTS, cost_names=COSTS, links=links
-    )
+    index = make_index(run)
+    write_summary(out / "summary.md", index, compared)
+    return write_page(out / "index.html", "index.html", index=index, verdicts=VERDICTS, cost_names=COSTS, links=links)
 
 
 def _say(line: str) -> None:

@@ -129,7 +129,9 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int) -> Answer:
     if not ran:
         return Answer(verdict="unknown", headline="Nothing ran", says=says or "there is no run folder here")
     if wavering or damaged:
-        return Answer(verdict="unknown", headline="Not all of it can be relied on", says=says)
+        missing = f"{damaged} of the folders and cases asked for tell{'s' if damaged == 1 else ''} nothing"
+        headline = f"{_cases(wavering)} came out differently from run to run" if wavering else missing
+        return Answer(verdict="unknown", headline=headline, says=says)
     if totals["skipped"]:
         headline = f"Every guarantee held in the {_cases(ran)} that ran; {totals['skipped']} did not run"
         return Answer(verdict="valid", headline=headline, says=says)

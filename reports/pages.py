@@ -8,6 +8,7 @@ ordinary HTML beside it, which a screen reader and the keyboard get at.
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ def _environment() -> Environment:
     )
     environment.globals["asset"] = _asset
     environment.filters["seconds"] = seconds
+    environment.filters["place"] = _place
     environment.filters["short"] = short
     environment.filters["data"] = _data
     return environment
@@ -48,6 +50,11 @@ def seconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _place(value: float) -> float:
+    """Where a time lies on a strip of 120 units from 0.01 to 100 s, each power of ten 30."""
+    return round(min(max(math.log10(max(value, 0.01)) + 2, 0.0), 4.0) * 30, 1)
 
 
 @cache

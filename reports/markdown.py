@@ -1,0 +1,52 @@
+"""A run in Markdown: what a CI system shows on the page of a pull request (GitHub's ``GITHUB_STEP_SUMMARY``).
+
+The answer, what is wrong with the command that shows it again, what did not run; the rest is in the pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.whole import write_whole
+from reports.index import COSTS, Index
+from reports.lanes import short
+from reports.pages import seconds
+from reports.qualification import Qualification
+
+_MARK = {"valid": "✅", "invalid": "❌", "unknown": "❔", "error": "💥"}
+_MOST = 50
+
+
+def write_summary(path: Path, index: Index, compared: Qualification | None) -> Path:
+    """Write it, whole or not at all; its folder must be there."""
+    return write_whole(path, "\n".join(_lines(index, compared)) + "\n")
+
+
+def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
+    if compared is not None:
+        yield from (f"## {_MARK[compared.answer.verdict]} {compared.answer.headline}", "", compared.answer.says, "")
+    yield from (f"## {_MARK[index.answer.verdict]} {index.answer.headline}", "", index.answer.says)
+    for row in index.wrong[:_MOST]:
+        yield from ("", f"**{row.verdict}** `{row.id}` on Kafka {row.kafka}: {_text(row.says)}", "", f"    {row.rerun}")
+    if len(index.wrong) > _MOST:
+        yield from ("", f"and {len(index.wrong) - _MOST} more")
+    if index.not_run or index.notes:
+        yield from ("", "### Did not run", "")
+    for reason, ids in index.not_run:
+        yield f"- {_text(reason)}: {', '.join(f'`{id}`' for id in ids)}"
+    yield from (f"- {_text(note)}" for note in index.notes)
+    if index.cells:
+        yield from ("", "### What each fault cost, in seconds (median)", "")
+        heads = ("broker noticed", "controller told", "other leader", "first ack again", "no ack", "no read")
+        yield "| fault | mode | Kafka | times | " + " | ".join(heads) + " |"
+        yield "|---|---|---|--:|" + "--:|" * len(heads)
+        for cell in index.cells:
+            costs = (seconds(None if (cost := cell.costs[name]) is None else cost[0]) for name in COSTS)
+            yield f"| {cell.fault} | {cell.mode} | {cell.kafka} | {cell.times} | " + " | ".join(costs) + " |"
+
+
+def _text(text: str) -> str:
+    """In one line, and with nothing that Markdown or HTML would take for its own."""
+    plain = " ".join(short(text).split())
+    return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in plain)

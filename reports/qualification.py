@@ -1,0 +1,301 @@
+"""A candidate beside its baseline: one answer; for each case what held, what it cost, and what differs beyond noise.
+
+A broken promise is broken however rarely it shows, so verdicts are compared without statistics: it is enough that the
+candidate broke once what the baseline never broke. Times are compared by :mod:`reports.noise`, and only a difference
+that matters to somebody is named: a tenth of a second, and a fifth of the baseline's figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Literal
+
+import numpy as np
+
+from reports.index import COSTS, Answer
+from reports.noise import Runs, beyond_chance, signed_rank
+from reports.rows import Row, Run
+
+_RARE = 0.05
+_MATTERS_S = 0.1
+_MATTERS_SHARE = 0.2
+
+Change = Literal["broke", "broken", "unshown", "wavers", "mended", "held", "only baseline's"]
+CHANGES: Mapping[Change, str] = {
+    "broke": "broken by the candidate alone",
+    "broken": "broken by both",
+    "unshown": "not shown for the candidate",
+    "only baseline's": "ran for the baseline alone",
+    "wavers": "differs from run to run",
+    "mended": "broken by the baseline alone",
+    "held": "held",
+}
+"""The worst first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One figure of one fault of one case: every repeat of either build, in seconds.
+
+    :ivar chance: of it, or any that differs less, to differ so much by noise alone; None where there are too few runs
+    :ivar differs: it is rare by noise, and big enough to matter
+    """
+
+    name: str
+    candidate: tuple[float, ...]
+    baseline: tuple[float, ...]
+    chance: float | None = None
+
+    @property
+    def medians(self) -> tuple[float | None, float | None]:
+        """The baseline's and the candidate's."""
+        return (median(self.baseline) if self.baseline else None, median(self.candidate) if self.candidate else None)
+
+    @property
+    def difference_s(self) -> float:
+        """How much more the candidate takes; 0 where one of them has none."""
+        theirs, ours = self.medians
+        return 0.0 if theirs is None or ours is None else ours - theirs
+
+    @property
+    def differs(self) -> bool:
+        """More than noise, and enough to matter."""
+        theirs = self.medians[0]
+        matters = abs(self.difference_s) >= max(_MATTERS_S, _MATTERS_SHARE * (theirs or 0.0))
+        return self.chance is not None and self.chance <= _RARE and matters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One case of both builds.
+
+    :ivar faults: each fault's measures, by its name
+    """
+
+    id: str
+    kip: int
+    mode: str
+    backend: str
+    change: Change
+    candidate: tuple[Row, ...]
+    baseline: tuple[Row, ...]
+    faults: Mapping[str, tuple[Measure, ...]]
+
+    @property
+    def why(self) -> str:
+        """The reason of the candidate's newest run that isn't valid."""
+        return next((row.says for row in reversed(self.candidate) if row.standing != "valid"), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overall:
+    """One figure over all cases of a mode: how the candidate's medians compare with the baseline's.
+
+    :ivar ratio: the median over the cases of candidate / baseline
+    """
+
+    name: str
+    mode: str
+    cases: int
+    ratio: float
+    difference_s: float
+    chance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qualification:
+    """The page, as data.
+
+    :ivar missing: by reason, the cases that show nothing of the candidate
+    """
+
+    answer: Answer
+    names: tuple[str, str]
+    cases: Sequence[Case]
+    totals: Mapping[Change, int]
+    overall: Sequence[Overall]
+    missing: Sequence[tuple[str, Sequence[str]]]
+    differing: Sequence[tuple[Case, str, Measure]]
+    repeats: str
+    notes: Sequence[str]
+
+
+def qualify(candidate: Run, baseline: Run) -> Qualification:
+    """Compare the runs of two builds."""
+    ours, theirs = _by_case(candidate.rows), _by_case(baseline.rows)
+    cases = [_case(key, ours.get(key, ()), theirs.get(key, ())) for key in sorted({*ours, *theirs})]
+    cases = _with_chances(cases)
+    names = _names(candidate.rows), _names(baseline.rows)
+    totals: dict[Change, int] = {change: sum(case.change == change for case in cases) for change in CHANGES}
+    differing = [(c, fault, m) for c in cases for fault, of in c.faults.items() for m in of if m.differs]
+    overall = _overall(cases)
+    fewest = [min(len(case.candidate), len(case.baseline)) for case in cases if case.candidate and case.baseline]
+    return Qualification(
+        answer=_answer(names, totals, differing),
+        names=names,
+        cases=sorted(cases, key=lambda case: (list(CHANGES).index(case.change), case.id)),
+        totals=totals,
+        overall=overall,
+        missing=_missing(cases),
+        differing=sorted(differing, key=lambda each: -abs(each[2].difference_s)),
+        repeats=f"{min(fewest)} to {max(fewest)}" if fewest else "no",
+        notes=(*(f"candidate: {n}" for n in candidate.notes), *(f"baseline: {n}" for n in baseline.notes)),
+    )
+
+
+def _missing(cases: Sequence[Case]) -> list[tuple[str, Sequence[str]]]:
+    found: dict[str, list[str]] = {}
+    for case in cases:
+        if case.change == "unshown":
+            found.setdefault(case.why, []).append(case.id)
+        elif case.change == "only baseline's":
+            found.setdefault("ran for the baseline, and not for the candidate", []).append(case.id)
+    return sorted(found.items(), key=lambda item: -len(item[1]))
+
+
+def _by_case(rows: Sequence[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.id, row.backend), []).append(row)
+    return {key: tuple(of) for key, of in found.items()}
+
+
+def _names(rows: Sequence[Row]) -> str:
+    return "Kafka " + (", ".join(sorted({row.kafka for row in rows})) or "?")
+
+
+def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...]) -> Case:
+    known = (*ours, *theirs)[0]
+    return Case(
+        id=key[0],
+        kip=known.kip,
+        mode=known.mode,
+        backend=key[1],
+        change=_change({row.standing for row in ours}, {row.standing for row in theirs}),
+        candidate=ours,
+        baseline=theirs,
+        faults=_measures(ours, theirs),
+    )
+
+
+def _change(ours: set[str], theirs: set[str]) -> Change:
+    if "invalid" in ours:
+        return "broken" if "invalid" in theirs else "broke"
+    if not ours:
+        return "only baseline's"
+    if ours != {"valid"}:
+        return "wavers" if "valid" in ours else "unshown"
+    if "invalid" in theirs:
+        return "mended"
+    return "held"
+
+
+def _measures(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, tuple[Measure, ...]]:
+    def values(rows: Sequence[Row], fault: str, cost: str) -> tuple[float, ...]:
+        told = (_faults(row).get(fault, {}).get(cost) for row in rows)
+        return tuple(value for value in told if value is not None)
+
+    names = dict.fromkeys(name for row in (*ours, *theirs) for name in _faults(row))
+    return {
+        name: tuple(
+            Measure(name=cost, candidate=values(ours, name, cost), baseline=values(theirs, name, cost))
+            for cost in COSTS
+        )
+        for name in names
+    }
+
+
+def _faults(row: Row) -> dict[str, Mapping[str, float | None]]:
+    """A row's faults by name, numbered where several have one; which broker each hit is left to chance."""
+    found: dict[str, Mapping[str, float | None]] = {}
+    for fault in row.faults:
+        if fault.get("proven"):
+            count = sum(name.split(" ")[0] == fault["name"] for name in found)
+            found[fault["name"] + (f" {count + 1}" if count else "")] = fault
+    return found
+
+
+def _with_chances(cases: Sequence[Case]) -> list[Case]:
+    """The same, with each measure's chance."""
+    found = []
+    for case, chances in zip(cases, beyond_chance([_runs(case) for case in cases]), strict=True):
+        left = iter(chances)
+        faults = {
+            fault: tuple(replace(measure, chance=_or_none(next(left))) for measure in of)
+            for fault, of in case.faults.items()
+        }
+        found.append(replace(case, faults=faults))
+    return found
+
+
+def _runs(case: Case) -> Runs:
+    """A case's times as the statistics have them: its measures in order, a row for each run."""
+
+    def table(rows: Sequence[Row]) -> np.ndarray:
+        told = [[_faults(row).get(f, {}).get(m.name) for f, of in case.faults.items() for m in of] for row in rows]
+        columns = sum(len(of) for of in case.faults.values())
+        return np.array(told, dtype=float).reshape(len(rows), columns)
+
+    kinds = tuple(measure.name for of in case.faults.values() for measure in of)
+    return Runs(ours=table(case.candidate), theirs=table(case.baseline), kinds=kinds)
+
+
+def _or_none(chance: float) -> float | None:
+    return None if np.isnan(chance) else float(chance)
+
+
+def _overall(cases: Sequence[Case]) -> list[Overall]:
+    found = []
+    for mode in sorted({case.mode for case in cases}):
+        for cost in COSTS:
+            pairs = [
+                (theirs, ours)
+                for case in cases
+                if case.mode == mode
+                for of in case.faults.values()
+                for measure in of
+                if measure.name == cost
+                for theirs, ours in [measure.medians]
+                if theirs is not None and ours is not None
+            ]
+            if pairs:
+                found.append(
+                    Overall(
+                        name=cost,
+                        mode=mode,
+                        cases=len(pairs),
+                        ratio=median((ours + 0.01) / (theirs + 0.01) for theirs, ours in pairs),
+                        difference_s=median(ours - theirs for theirs, ours in pairs),
+                        chance=signed_rank([ours - theirs for theirs, ours in pairs]),
+                    )
+                )
+    return found
+
+
+def _answer(
+    names: tuple[str, str], totals: Mapping[Change, int], differing: Sequence[tuple[Case, str, Measure]]
+) -> Answer:
+    ours, theirs = names
+    slower = sum(measure.difference_s > 0 for _, _, measure in differing)
+    says = ", ".join(f"{count} {CHANGES[change]}" for change, count in totals.items() if count)
+    says += f"; {len(differing)} times differ beyond noise, {slower} of them longer" if differing else ""
+    unshown = totals["unshown"] + totals["only baseline's"] + totals["wavers"]
+    if totals["broke"]:
+        headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broke'])} where {theirs} keeps it"
+        return Answer(verdict="invalid", headline=headline, says=says)
+    if totals["broken"]:
+        headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broken'])}, as {theirs} does"
+        return Answer(verdict="invalid", headline=headline, says=says)
+    if unshown or not totals["held"] + totals["mended"]:
+        headline = f"Not shown: {_cases(unshown)} can't be relied on for {ours}"
+        return Answer(verdict="unknown", headline=headline if unshown else "Nothing ran", says=says or "no case ran")
+    headline = f"Qualified: {ours} kept every guarantee in {_cases(totals['held'] + totals['mended'])}"
+    if slower:
+        headline += f"; {slower} times are longer than {theirs}'s"
+    return Answer(verdict="valid", headline=headline, says=says)
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"

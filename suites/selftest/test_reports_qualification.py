@@ -1,0 +1,140 @@
+"""A candidate beside its baseline: the answer, and which differences are more than noise."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from reports.command import report
+from reports.noise import Runs, beyond_chance, signed_rank
+from reports.qualification import Qualification, qualify
+from reports.rows import read_runs_dir
+from suites.selftest.run_folders import COSTS, write_run_folder
+
+# --- noise ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("differences", [[1.0, 2.0, 3.0], [1.0, -2.0, 3.0, 3.0], [-1.0, -1.0], [0.0, 2.0]])
+def test_the_signed_rank_test_by_counting_every_sign(differences: list[float]) -> None:
+    told = [each for each in differences if each]
+    sizes = sorted(map(abs, told))
+    ranks = [np.mean([place + 1 for place, size in enumerate(sizes) if size == abs(each)]) for each in told]
+    seen = sum(rank for rank, each in zip(ranks, told, strict=True) if each > 0)
+    sums = [sum(rank for rank, up in zip(ranks, ups, strict=True) if up) for ups in product([0, 1], repeat=len(told))]
+    tails = [np.mean([s <= seen for s in sums]), np.mean([s >= seen for s in sums])]
+    assert signed_rank(differences) == pytest.approx(min(1.0, 2 * min(tails)))
+
+
+def test_no_differences_are_no_difference() -> None:
+    assert signed_rank([]) == signed_rank([0.0]) == 1.0
+
+
+def cases(dice: np.random.Generator, repeats: int, factor: float = 1.0, count: int = 30) -> list[Runs]:
+    """So many cases of three times each; the candidate's first case takes so many times longer."""
+    found = []
+    for number in range(count):
+        ours, theirs = (np.exp(dice.normal(0, 0.3, (repeats, 3))) for _ in range(2))
+        found.append(Runs(ours=ours * (factor if number == 0 else 1), theirs=theirs, kinds=("a", "b", "c")))
+    return found
+
+
+def test_what_takes_four_times_as_long_is_found_among_ninety_times() -> None:
+    first, *others = beyond_chance(cases(np.random.default_rng(1), repeats=5, factor=4.0))
+    assert (first <= 0.05).all()
+    assert (np.concatenate(others) > 0.05).all()
+
+
+def test_noise_is_seldom_named() -> None:
+    """Of 40 sets of ninety times that differ by chance alone, about 2 may have any that is named at 5 %."""
+    named = sum((np.concatenate(beyond_chance(cases(np.random.default_rng(n), 5))) <= 0.05).any() for n in range(40))
+    assert named <= 6
+
+
+def test_three_runs_beside_three_can_show_nothing() -> None:
+    assert np.isnan(np.concatenate(beyond_chance(cases(np.random.default_rng(1), repeats=3, factor=100.0)))).all()
+
+
+def test_a_time_that_some_runs_lack_is_compared_by_the_others() -> None:
+    runs = cases(np.random.default_rng(1), repeats=6, factor=4.0)
+    runs[0].ours[0, 0] = runs[0].theirs[0, 0] = np.nan
+    runs[0].ours[:3, 1] = np.nan
+    chances = beyond_chance(runs)[0]
+    assert chances[0] <= 0.05
+    assert np.isnan(chances[1])
+
+
+def test_times_that_are_all_alike_do_not_differ() -> None:
+    alike = Runs(ours=np.ones((5, 1)), theirs=np.ones((5, 1)), kinds=("a",))
+    assert beyond_chance([alike])[0].tolist() == [1.0]
+    assert beyond_chance([]) == []
+
+
+# --- the answer -----------------------------------------------------------------------------------------------------
+
+
+def lay_down(runs_dir: Path, verdicts: str, factor: float = 1.0, case: str = "kip-112/a[zk]") -> None:
+    """A run of the case for each verdict, each a little slower than the one before."""
+    runs_dir.mkdir(exist_ok=True)
+    for number, verdict in enumerate(verdicts.split()):
+        name = f"{case.partition('/')[2]}{number}"
+        costs = {k: v * factor * (1 + number / 50) if k.endswith("_s") else v for k, v in COSTS.items()}  # type: ignore[operator]
+        outcome = {"verdict": verdict, "reason": "" if verdict == "valid" else "because"}
+        write_run_folder(runs_dir, name, case=case, mode="zk", outcome=outcome, faults=[costs])
+
+
+def compared(tmp_path: Path, ours: str, theirs: str, factor: float = 1.0) -> Qualification:
+    lay_down(tmp_path / "ours", ours, factor)
+    lay_down(tmp_path / "theirs", theirs)
+    return qualify(read_runs_dir(tmp_path / "ours"), read_runs_dir(tmp_path / "theirs"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "change", "verdict"),
+    [
+        ("valid", "valid", "held", "valid"),
+        ("valid valid invalid", "valid valid", "broke", "invalid"),
+        ("invalid", "", "broke", "invalid"),
+        ("invalid", "valid invalid", "broken", "invalid"),
+        ("valid", "invalid", "mended", "valid"),
+        ("valid unknown", "valid", "wavers", "unknown"),
+        ("error", "valid", "unshown", "unknown"),
+        ("skipped", "valid", "unshown", "unknown"),
+        ("", "valid", "only baseline's", "unknown"),
+        ("valid", "", "held", "valid"),
+    ],
+)
+def test_what_a_case_comes_to(tmp_path: Path, ours: str, theirs: str, change: str, verdict: str) -> None:
+    found = compared(tmp_path, ours, theirs)
+    assert [case.change for case in found.cases] == [change]
+    assert found.answer.verdict == verdict
+
+
+def test_nothing_is_no_qualification(tmp_path: Path) -> None:
+    assert compared(tmp_path, "", "").answer.verdict == "unknown"
+
+
+def test_a_slower_candidate_is_named_and_not_called_broken(tmp_path: Path) -> None:
+    found = compared(tmp_path, "valid " * 5, "valid " * 5, factor=3.0)
+    assert {measure.name for _, _, measure in found.differing} == {k for k in COSTS if k.endswith("_s")}
+    assert found.answer.headline.endswith("6 times are longer than Kafka 4.3.1's")
+    assert found.answer.verdict == "valid"
+
+
+def test_a_difference_that_matters_to_nobody_is_not_named(tmp_path: Path) -> None:
+    assert compared(tmp_path, "valid " * 5, "valid " * 5, factor=1.15).differing == []
+
+
+def test_the_page_is_made(tmp_path: Path) -> None:
+    lay_down(tmp_path / "ours", "valid invalid")
+    lay_down(tmp_path / "theirs", "valid")
+    lay_down(tmp_path / "theirs", "valid", case="kip-112/only-there[zk]")
+    arguments = [str(tmp_path / "ours"), "--baseline", str(tmp_path / "theirs"), "--no-allure"]
+    done = CliRunner().invoke(report, arguments, catch_exceptions=False)
+    assert "Not qualified: Kafka 4.3.1 breaks a guarantee in 1 case" in done.output
+    page = (tmp_path / "ours" / "report" / "qualification.html").read_text()
+    assert "kip-112/only-there[zk]" in page
+    assert "Not qualified" in (tmp_path / "ours" / "report" / "summary.md").read_text()
