@@ -59,7 +59,8 @@ class CaseResult:
     phases_s: Mapping[str, float]
     faults: Sequence[Mapping[str, Any]]
     rerun: str
-    deviation: Mapping[str, object] | None = None
+    deviations: Sequence[Mapping[str, object]] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As the contract has it."""
@@ -79,7 +80,10 @@ class CaseResult:
             "faults": list(self.faults),
             "rerun": self.rerun,
         }
-        return entry | ({"deviation": dict(self.deviation)} if self.deviation else {})
+        entry |= {"measured": dict(self.measured)} if self.measured else {}
+        if self.deviations:
+            entry |= {"deviation": self.deviations[0], "deviations": list(self.deviations)}
+        return entry
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], *, nodeid: str, seed: int) -> CaseResult:
@@ -91,7 +95,8 @@ class CaseResult:
             run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
             faults=entry["faults"],
             rerun=entry["rerun"],
-            deviation=entry.get("deviation"),
+            deviations=entry.get("deviations", ()),
+            measured=entry.get("measured", {}),
             **fields,
         )
 
@@ -102,6 +107,7 @@ class Case:
 
     :ivar verdict: the judge's, of the whole history so far; a pair that runs afterwards makes it void
     :ivar shortfalls: why it has shown nothing, whatever the judge says
+    :ivar measured: figures that say something of themselves, by name; none of them decides the verdict
     """
 
     id: CaseId
@@ -111,6 +117,7 @@ class Case:
     phase: str = "boot"
     verdict: Verdict | None = None
     shortfalls: list[str] = field(default_factory=list)
+    measured: dict[str, float] = field(default_factory=dict)
     _phases_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.monotonic)
     _began: float = field(default_factory=time.monotonic)
@@ -177,6 +184,11 @@ class Case:
             self.phase = phase
             self.journal.write("phase", phase=phase)
 
+    def measure(self, name: str, figure: float) -> None:
+        """Note a figure that the scenario measured: for the table, ``--json`` and run.json."""
+        self.measured[name] = round(figure, 3)
+        self.journal.write("measured", name=name, figure=self.measured[name])
+
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
         """In another phase inside the block, back in this one after it."""
@@ -201,7 +213,7 @@ class Case:
         verdict: Outcome,
         reason: str,
         faults: Sequence[Mapping[str, Any]],
-        deviation: Mapping[str, object] | None,
+        deviations: Sequence[Mapping[str, object]],
     ) -> None:
         """Write the outcome; nothing may be added afterwards."""
         self.journal.write("case.ended", verdict=verdict, reason=reason)
@@ -210,7 +222,8 @@ class Case:
             outcome={"verdict": verdict, "reason": reason},
             phases_s=self.phases_s(),
             faults=list(faults),
-            deviation=deviation,
+            deviations=list(deviations),
+            measured=self.measured,
         )
         self.journal.close()
 

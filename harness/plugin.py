@@ -376,9 +376,9 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
             seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
     expected = [d for d in marker.kwargs["deviations"] if run.builds.version(mode) in d.builds]
     verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
-    deviation = next((d.to_json() for d in expected if verdict == "valid"), None)
+    deviations = [d.to_json() for d in expected if verdict == "valid"]
     if case is not None:
-        case.end(verdict, reason, faults, deviation)
+        case.end(verdict, reason, faults, deviations)
     return CaseResult(
         case=case.id if case else _identity(item, run),
         kafka=str(run.builds.version(mode)),
@@ -390,7 +390,8 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         phases_s=case.phases_s() if case else {},
         faults=faults,
         rerun=rerun_command(case.run_dir if case else None, item.nodeid),
-        deviation=deviation,
+        deviations=deviations,
+        measured=case.measured if case else {},
     )
 
 

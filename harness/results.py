@@ -117,7 +117,7 @@ class Results:
             "exit_code": exit_code,
             "seed": self._seed,
             "scenarios": [each.to_json() for each in self.cases],
-            "totals": totals | {"deviations": sum(each.deviation is not None for each in self.cases)},
+            "totals": totals | {"deviations": sum(bool(each.deviations) for each in self.cases)},
         }
 
     def _leave(self, content: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from harness.broker import Broker
 from harness.broker_log import LogLine
 from harness.cluster import Cluster
 from harness.deviation import Deviation
-from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
@@ -199,7 +199,7 @@ def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
 CHECKPOINTS = ("recovery-point-offset-checkpoint", "replication-offset-checkpoint")
 
 
-def check_checkpoints(cluster: Cluster, topics: Collection[str]) -> None:
+def check_checkpoints(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.LOG_DIR_FAILURE_S) -> None:
     """Each log dir's checkpoint files name the replicas that are in it, of these topics, and no others.
 
     A line that names a replica of another log dir would be believed by the next start (``LogManager.loadLogs``).
@@ -221,36 +221,67 @@ def check_checkpoints(cluster: Cluster, topics: Collection[str]) -> None:
     await_until(
         differences,
         lambda found: not found,
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        timeout_s=timeout_s,
         what="the checkpoint files to name what is in their log dirs",
         retry_on=(OSError,),  # a checkpoint is replaced as a whole
         failure=PromiseBroken,
     )
 
 
-def check_cleaned(partition: Partition, below: int, failure: type[JbodError] = PromiseBroken) -> None:
-    """On every replica the cleaner has taken what is outdated: no log has more bytes than are left by then.
+@contextmanager
+def promised(cluster: Cluster, *, unless: Deviation) -> Iterator[None]:
+    """What the block checks must hold, and on builds with the deviation must not.
 
-    :param failure: what it means if one has
+    Have nothing else in the block: whatever promise is broken in it counts as the deviation.
+
+    :raises PromiseBroken: it does not hold, on any other build; or it does where it is known not to
+    """
+    expected = cluster.distribution.version in unless.builds
+    try:
+        yield
+    except PromiseBroken as broken:
+        if not expected:
+            raise
+        cluster.journal.write("deviation.seen", **unless.to_json(), seen=str(broken))
+    else:
+        if expected:
+            raise PromiseBroken(f"no longer deviates: {unless.does}")
+
+
+def check_same_bytes(partition: Partition, start: int = 0) -> None:
+    """Its replicas' logs come to be the same, byte for byte, wherever their segments begin; nobody writes any more.
+
+    What a drain reads is the leader's log alone; a move may as well be a follower's.
+
+    :param start: the log's first offset: what is below it may be there or not
+    :raises PromiseBroken: they don't
     """
 
-    def dirty() -> list[str]:
-        found = []
+    def differences() -> list[str]:
+        logs = {}
         for broker in (partition.leader(), *partition.followers()):
-            replica = broker.find_replica(partition.topic, partition.index)
-            size = None if replica is None else replica[1].size
-            if size is None or size > below:
-                found.append(f"{broker} has {size} bytes of it")
-        return found
+            folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+            logs[broker] = b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+        longest = max(logs.values(), key=len)
+        return [
+            f"{broker} has {len(log)} bytes from offset {_begins(log)} on, not {len(longest)} from {_begins(longest)}"
+            for broker, log in logs.items()
+            if not longest.endswith(log) or (log != longest and not _begins(longest) < _begins(log) <= start)
+        ]
 
     await_until(
-        dirty,
+        differences,
         lambda found: not found,
-        timeout_s=timeouts.CLEANING_S,
-        what=f"every log of {partition} to be cleaned to at most {below} bytes",
-        retry_on=(NoAnswer,),
-        failure=failure,
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"the replicas of {partition} to be the same",
+        retry_on=(NoAnswer, OSError),
+        failure=PromiseBroken,
     )
+
+
+def _begins(log: bytes) -> int:
+    """The offset with which a log's first batch begins: its first field."""
+    return int.from_bytes(log[:8])
 
 
 def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:

@@ -77,6 +77,7 @@ class World:
         self.dead: set[int] = set()
         self.started_wounded: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
+        self._copies: dict[tuple[str, int, int], LogDir] = {}
         self._last_isr: dict[Key, frozenset[int]] = {}
         self._left_behind: set[tuple[Key, LogDir]] = set()
         if topics:
@@ -138,9 +139,15 @@ class World:
         self.partitions[key] = replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas))
         self._carry_forward()
 
+    def moving(self, partition: Partition, log_dir: LogDir) -> None:
+        """A replica is on its way into another log dir of its broker, and held there: both copies are to be seen."""
+        self._copies[partition.topic, partition.index, log_dir.broker.id] = log_dir
+
     def moved(self, partition: Partition, log_dir: LogDir) -> None:
-        """A replica is now in another log dir of its broker."""
-        self._places[partition.topic, partition.index, log_dir.broker.id] = log_dir
+        """A replica is now in another log dir of its broker; or in the same one, its move having been called off."""
+        key = (partition.topic, partition.index, log_dir.broker.id)
+        self._copies.pop(key, None)
+        self._places[key] = log_dir
         self._carry_forward()
 
     def reassignment_cancelled(self, partition: Partition, wanted: Sequence[Broker]) -> None:
@@ -231,6 +238,10 @@ class World:
     def replicas_in(self, log_dir: LogDir) -> set[Key]:
         """The replicas that belong in a log dir."""
         return {(topic, partition) for (topic, partition, _), place in self._places.items() if place == log_dir}
+
+    def copies_in(self, log_dir: LogDir) -> set[Key]:
+        """The replicas of which a copy is on its way into a log dir, and held there."""
+        return {(topic, partition) for (topic, partition, _), place in self._copies.items() if place == log_dir}
 
     def left_behind_in(self, log_dir: LogDir) -> set[Key]:
         """The logs in a log dir of replicas that were moved away while it had failed."""

@@ -77,7 +77,9 @@ def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...]
             yield f"{by} describes {log_dir} as {state.error or 'online'}"
         elif not state.offline:
             holds = {(replica.topic, replica.partition) for replica in state.replicas if not replica.is_future}
+            copies = {(replica.topic, replica.partition) for replica in state.replicas if replica.is_future}
             yield from _strays(world, log_dir, holds, by=by)
+            yield from _missing_copies(world, log_dir, copies, by=by)
 
 
 def _strays(world: World, log_dir: LogDir, holds: set[Key], *, by: str) -> Iterator[str]:
@@ -86,6 +88,12 @@ def _strays(world: World, log_dir: LogDir, holds: set[Key], *, by: str) -> Itera
         yield f"{by} has no {name(key)} in {log_dir}"
     for key in sorted((holds - should) & set(world.partitions)):
         yield f"{by} has a {name(key)} in {log_dir}"
+
+
+def _missing_copies(world: World, log_dir: LogDir, copies: set[Key], *, by: str) -> Iterator[str]:
+    """Of the moves that are held; others may come to their end at any time."""
+    for key in sorted(world.copies_in(log_dir) - copies):
+        yield f"{by} has no copy of {name(key)} on its way into {log_dir}"
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -100,9 +108,14 @@ def folders(world: World) -> Iterator[str]:
 
 
 def compare_folders(world: World, log_dir: LogDir, seen: list[str]) -> Iterator[str]:
-    """A folder of each replica that belongs there, and of no other of ours; ``-delete`` and ``-future`` are none."""
+    """A folder of each replica that belongs there, and of no other of ours; ``-delete`` and ``-future`` are none.
+
+    But a ``-future`` of each move into it that is held.
+    """
     holds = {key for key in world.partitions if name(key) in seen}
+    marked = {folder.partition(".")[0] for folder in seen if folder.endswith("-future")}
     yield from _strays(world, log_dir, holds, by="the disk")
+    yield from _missing_copies(world, log_dir, {key for key in world.partitions if name(key) in marked}, by="the disk")
 
 
 # --- MBeans ---------------------------------------------------------------------------------------------------------

@@ -93,6 +93,17 @@ def await_no_reassignment(cluster: Cluster) -> None:
     )
 
 
+def check_reassigning(cluster: Cluster, partition: Partition) -> None:
+    """A reassignment of the partition has not come to its end.
+
+    :raises Inconclusive: it has, so that its throttle held nothing
+    """
+    under_way = cluster.reassignments()
+    if (partition.topic, partition.index) not in {(each.topic, each.partition) for each in under_way}:
+        raise Inconclusive(f"{partition} was reassigned in spite of a throttle of a byte a second")
+    cluster.journal.write("reassignment.under_way", partition=str(partition))
+
+
 def restarted_healed(world: World, broker: Broker) -> None:
     """A broker, all of whose log dirs are good again, is restarted, and all sources say what the model then does."""
     broker.stop()
@@ -129,7 +140,9 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
 
 MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 # A broker setting for cases that hold moves: a move is throttled after its first fetch, which may take 1 MB by default.
-SMALL_FETCHES = {"replica.fetch.max.bytes": "16384"}
+SMALL_FETCHES = {"replica.fetch.max.bytes": "65536"}
+# A throttled move looks again after this long, a second by default, in which it would fall behind its rate.
+LOOKS_OFTEN = {"replica.fetch.backoff.ms": "100"}
 
 # What a move leaves is deleted after the first of these, 60 s by default, but not in a broker's first 30 s, which can
 # be set from 3.8 on.
@@ -137,24 +150,33 @@ DELETED_SOON = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.m
 
 
 @contextmanager
-def moves_held(broker: Broker) -> Iterator[None]:
-    """Moves between the broker's log dirs stand still inside the block, by KIP-113's throttle, after one fetch each."""
-    broker.configure({MOVE_THROTTLE: "1"})
+def moves_held(*brokers: Broker, rate: int = 1) -> Iterator[None]:
+    """Moves between the brokers' log dirs are throttled inside the block, by KIP-113's throttle.
+
+    :param rate: bytes a second, of each broker; with 1 they stand still after one fetch each
+    """
+    for broker in brokers:
+        broker.configure({MOVE_THROTTLE: str(rate)})
     yield
-    broker.configure({MOVE_THROTTLE: str(1 << 40)})
+    for broker in brokers:
+        broker.configure({MOVE_THROTTLE: str(1 << 40)})
 
 
-def begin_move(partition: Partition, log_dir: LogDir) -> None:
+def begin_move(partition: Partition, log_dir: LogDir) -> int:
     """Begin to move a replica into another log dir of its broker, and see that the move is under way.
+
+    Returns by how many records the copy is behind.
 
     :raises Inconclusive: it is not, or it is already done
     """
     partition.move_to(log_dir)
-    check_under_way(partition, log_dir)
+    return check_under_way(partition, log_dir)
 
 
-def check_under_way(partition: Partition, log_dir: LogDir) -> None:
+def check_under_way(partition: Partition, log_dir: LogDir) -> int:
     """The move into the log dir has begun and has not come to its end, so that what happens now happens amid it.
+
+    Returns by how many records the copy is behind.
 
     :raises Inconclusive: it is not so
     """
@@ -170,7 +192,9 @@ def check_under_way(partition: Partition, log_dir: LogDir) -> None:
         retry_on=(NoAnswer,),
         failure=Inconclusive,
     )
+    assert records is not None
     log_dir.broker.journal.write("move.under_way", partition=str(partition), to=str(log_dir), lag=records)
+    return records
 
 
 def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeouts.MOVE_S) -> None:
@@ -197,13 +221,17 @@ def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeou
     broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
 
 
-def write_as_a_stranger(topic: Topic, count: int, *, size: int = 0, keys: int | None = None) -> None:
+def write_as_a_stranger(
+    topic: Topic, count: int, *, size: int = 0, keys: int | None = None, to: Broker | None = None
+) -> None:
     """Records that no producer of the run sent: whoever is handed one of them later was handed what should be gone.
 
     :param size: bytes of each value, at least
     :param keys: how many different keys they have in turn; None: no keys
+    :param to: the leader, if it alone is to have them, acked before any follower does (default: all, acked by all)
     """
-    client = Producer({"bootstrap.servers": topic.cluster.bootstrap, "acks": "all", "batch.size": 16384})
+    bootstrap, acks = (topic.cluster.bootstrap, "all") if to is None else (to.bootstrap, "1")
+    client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384})
     for number in range(count):
         value, key = f"stranger {number}".ljust(size), None if keys is None else str(number % keys)
         client.produce(topic.name, value, key, partition=number % len(topic))

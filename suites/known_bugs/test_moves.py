@@ -10,10 +10,13 @@ from faults.base import injected
 from faults.broker import BrokerStopped
 from faults.targets import follower_of, leader_of, other_dir
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
+from harness.timeouts import CLEANING_S
 from harness.topic import Topic
-from suites.checks import check_cleaned, check_no_remains
+from suites.checks import check_no_remains, promised
+from suites.deviations import CLEANING_STOPS
+from suites.housekeeping import AT_WORK, COMPACTED, check_small, outdate
 from suites.model import World
 from suites.scenario import scenario
 from suites.steps import (
@@ -26,24 +29,10 @@ from suites.steps import (
     write_as_a_stranger,
 )
 
-SEGMENT = 1 << 20  # the least that Kafka 4 allows
-COMPACTED = {
-    "cleanup.policy": "compact",
-    "segment.bytes": str(SEGMENT),
-    "min.cleanable.dirty.ratio": "0.01",
-}
-AT_WORK = SMALL_FETCHES | {"log.cleaner.backoff.ms": "200"}
-
 DELETED_S = 40.0
 # So long after a move began anew is what it had copied deleted: the move must have come to its end by then.
 DELETE_DELAY_S = 5
 MOVED_S = 20.0  # four megabytes at most, on a cluster with nothing else to do
-
-
-def outdate(topic: Topic, failure: type[JbodError] = PromiseBroken) -> None:
-    """Write four segments of ten keys over and over, of which the cleaner leaves little more than the active one."""
-    write_as_a_stranger(topic, 4000, size=1000, keys=10)
-    check_cleaned(topic[0], below=2 * SEGMENT, failure=failure)
 
 
 def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
@@ -82,14 +71,16 @@ def test_new_leader_amid_move(cluster: Cluster) -> None:
     plan="a leader changes while a replica is moved: the log goes on being cleaned",
     issue="KAFKA-16709",
     judged=False,
-    overrides=AT_WORK,
+    overrides=SMALL_FETCHES | AT_WORK,
 )
 def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
     """A replica is on its way into another log dir when its leader changes: once there, it is cleaned as before."""
     accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
-    outdate(accounts, failure=Inconclusive)
+    outdate(accounts)
+    check_small(accounts, failure=Inconclusive)
     move_amid_new_leader(cluster, accounts)
     outdate(accounts)
+    check_small(accounts)
 
 
 @scenario(
@@ -98,12 +89,14 @@ def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
     plan="a move is called off: the log goes on being cleaned",
     issue="KAFKA-19458",
     judged=False,
-    overrides=AT_WORK,
+    deviations=(CLEANING_STOPS,),
+    overrides=SMALL_FETCHES | AT_WORK,
 )
 def test_move_called_off(cluster: Cluster) -> None:
     """A replica on its way into another log dir is told to stay where it is: it does, and is cleaned as before."""
     accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
-    outdate(accounts, failure=Inconclusive)
+    outdate(accounts)
+    check_small(accounts, failure=Inconclusive)
     mover = follower_of(accounts[0])
     here = accounts[0].log_dir_on(mover)
     with moves_held(mover):
@@ -111,6 +104,9 @@ def test_move_called_off(cluster: Cluster) -> None:
         accounts[0].move_to(here)
         await_moved(accounts[0], here, timeout_s=MOVED_S)
     outdate(accounts)
+    check_small(accounts, on=cluster.others(mover))
+    with promised(cluster, unless=CLEANING_STOPS):
+        check_small(accounts, on=[mover], timeout_s=CLEANING_S / 2)
 
 
 @scenario(

@@ -105,6 +105,13 @@ def replica_elsewhere() -> World:
     return world
 
 
+def copy_on_its_way() -> World:
+    """A replica is expected to be on its way into its broker's other log dir, which is not the one with a copy."""
+    world = right_world()
+    world.moving(cast(Any, SimpleNamespace(topic="lone", index=1)), DIRS[1, 1])
+    return world
+
+
 def answer(name: str) -> list[str]:
     return (ANSWERS / f"{name}.txt").read_text().splitlines()
 
@@ -122,6 +129,10 @@ def log_dirs_tool(world: World) -> Iterable[str]:
 def folders(world: World) -> Iterable[str]:
     on_disk = ["cleaner-offset-checkpoint", "lone-1", "lone-3.0f3b-delete", "orders-0-future", "meta.properties"]
     return sources.compare_folders(world, DIRS[1, 2], on_disk)
+
+
+def folders_of_the_other(world: World) -> Iterable[str]:
+    return sources.compare_folders(world, DIRS[1, 1], ["orders-0", "orders-1.0f3b-future", "lone-1.0f3b-delete"])
 
 
 def mbeans(world: World) -> Iterable[str]:
@@ -188,6 +199,12 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], It
         ),
         (log_dirs_tool, replica_elsewhere, "kafka-log-dirs of broker 1 has a lone-1 in broker-1-log-dir-2 of broker 1"),
         (folders, replica_elsewhere, "the disk has a lone-1 in broker-1-log-dir-2 of broker 1"),
+        (
+            log_dirs_tool,
+            copy_on_its_way,
+            "kafka-log-dirs of broker 1 has no copy of lone-1 on its way into broker-1-log-dir-1 of broker 1",
+        ),
+        (folders_of_the_other, copy_on_its_way, "the disk has no copy of lone-1 on its way into broker-1-log-dir-1"),
         (mbeans, healthy_world, "the MBeans of broker 3 say OfflineLogDirectoryCount 1 instead of 0"),
         (mbeans, other_dir_failed, "the MBeans of broker 3 say LogDirectoryOffline {'broker-3-log-dir-1': 1, "),
         (mbeans, other_dir_failed, "the MBeans of broker 3 say OfflineReplicaCount 3 instead of 2"),
@@ -217,6 +234,11 @@ def test_a_wrong_expectation_is_named_with_its_source(
 ) -> None:
     found = list(source(wrong()))
     assert any(difference.startswith(says) for difference in found), found
+
+
+def test_a_copy_on_its_way_is_seen_on_disk() -> None:
+    seen = ["orders-0", "lone-1.0f3b-future"]
+    assert list(sources.compare_folders(copy_on_its_way(), DIRS[1, 1], seen)) == []
 
 
 def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> None:

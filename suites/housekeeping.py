@@ -1,0 +1,73 @@
+"""Logs that Kafka keeps small, by compaction or by retention, and the check that it does.
+
+A log is outdated on purpose: a few megabytes of which hardly any need stay. Then every replica must become small again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness import timeouts
+from harness.broker import Broker
+from harness.errors import JbodError, PromiseBroken
+from harness.topic import Partition, Topic
+from harness.waiting import await_until
+from harness.wire import NoAnswer
+from suites.steps import write_as_a_stranger
+
+SEGMENT = 1 << 20  # the least that Kafka 4 allows
+COMPACTED = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(SEGMENT),
+    "min.cleanable.dirty.ratio": "0.01",
+}
+EXPIRING = {"cleanup.policy": "delete", "segment.bytes": str(SEGMENT), "retention.bytes": str(SEGMENT)}
+
+# Broker settings with which the cleaner and retention look often: each 15 s and 5 min by default.
+AT_WORK = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
+
+
+def outdate(*topics: Topic) -> None:
+    """Write more than two segments of ten keys over and over, of which little more than the active one need stay."""
+    for topic in topics:
+        write_as_a_stranger(topic, 2500, size=1000, keys=10)
+
+
+def check_small(
+    *topics: Topic,
+    on: Sequence[Broker] | None = None,
+    timeout_s: float = timeouts.CLEANING_S,
+    failure: type[JbodError] = PromiseBroken,
+) -> None:
+    """What is outdated goes: no log of the topics' first partitions stays larger than two segments.
+
+    :param on: the replicas of these brokers (default: of all)
+    :param failure: what it means if one does
+    """
+    partitions = [topic[0] for topic in topics]
+
+    def large() -> list[str]:
+        return [
+            f"{broker} has {size} bytes of {partition}"
+            for partition in partitions
+            for broker in (_brokers_of(partition) if on is None else on)
+            if (size := _size(partition, broker)) is None or size > 2 * SEGMENT
+        ]
+
+    await_until(
+        large,
+        lambda found: not found,
+        timeout_s=timeout_s,
+        what=f"what is outdated in {', '.join(map(str, partitions))} to be gone",
+        retry_on=(NoAnswer,),
+        failure=failure,
+    )
+
+
+def _brokers_of(partition: Partition) -> list[Broker]:
+    return [partition.leader(), *partition.followers()]
+
+
+def _size(partition: Partition, broker: Broker) -> int | None:
+    found = broker.find_replica(partition.topic, partition.index)
+    return found and found[1].size

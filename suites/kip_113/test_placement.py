@@ -1,0 +1,152 @@
+"""KIP-113: a replica is given its log dir before it exists, and every order that a broker must refuse.
+
+"If broker doesn't not have already replica created for the specified topicParition when it receives
+AlterReplicaDirRequest, it will reply ReplicaNotAvailableException AND remember (replica, destination log directory)
+pair in memory to create the replica in the specified log directory when it receives LeaderAndIsrRequest later."
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from faults.log_dir import Chmod000
+from faults.targets import follower_of, leader_of
+from harness.admin import Refused
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.measure import Floors
+from harness.topic import Partition
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_no_remains, promised
+from suites.deviations import ANY_REFUSED
+from suites.model import World
+from suites.scenario import scenario
+from suites.steps import (
+    DELETED_SOON,
+    SMALL_FETCHES,
+    await_moved,
+    begin_move,
+    failed,
+    moves_held,
+    reassign_over_the_wire,
+    restarted_healed,
+)
+
+
+def check_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
+    """Asked to move the replica into this log dir, its broker answers with one of these errors.
+
+    :raises PromiseBroken: with another, or it does as it is told
+    """
+    try:
+        partition.move_to(log_dir)
+    except Refused as refusal:
+        if refusal.error not in errors:
+            raise PromiseBroken(f"{refusal}, instead of {' or '.join(errors)}") from refusal
+        log_dir.broker.journal.write("move.refused", partition=str(partition), to=str(log_dir), error=refusal.error)
+    else:
+        raise PromiseBroken(f"a move of {partition} to {log_dir} was accepted, instead of {' or '.join(errors)}")
+
+
+def fuller_of(world: World, log_dirs: tuple[LogDir, ...]) -> LogDir:
+    """The log dir in which no broker would make a replica by itself: it has more of them than another.
+
+    :raises Inconclusive: all have as many
+    """
+    counts = {log_dir: len(world.replicas_in(log_dir)) for log_dir in log_dirs}
+    fullest = max(counts, key=lambda log_dir: counts[log_dir])
+    if counts[fullest] == min(counts.values()):
+        raise Inconclusive(f"the log dirs of {fullest.broker} are all as full: {counts[fullest]} replicas")
+    return fullest
+
+
+@scenario(
+    "kip-113/placed-before",
+    kip=113,
+    plan="remember (replica, destination log directory) pair … to create the replica in the specified log directory",
+    brokers=4,
+    floors=Floors(faults=0),
+    overrides=DELETED_SOON,
+)
+def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker is told where to put a replica that is to come, by reassignment or with its topic: it lands there."""
+    orders, everywhere = cluster.create_topic("orders"), cluster.create_topic("everywhere", replicas=4)
+    world = World(cluster, orders, everywhere)
+    staying = orders[0].followers()
+    [coming] = cluster.others(leader_of(orders[0]), *staying)
+    place = fuller_of(world, coming.log_dirs)
+    with workload.running(orders) as pair:
+        check_refused(orders[0], place, "REPLICA_NOT_AVAILABLE")
+        reassign_over_the_wire(world, orders[0], coming, *staying)
+        check_in(orders[0], place)
+        check_refused(Partition(cluster, "refunds", 0), place, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
+        refunds = cluster.create_topic("refunds", replicas=4)
+        check_in(refunds[0], place)
+        world.learn(refunds)
+        world.check()
+        pair.await_progress(after=now())
+    check_no_remains(cluster, {"orders", "everywhere", "refunds"})
+    check_delivery(workload)
+
+
+def check_in(partition: Partition, log_dir: LogDir) -> None:
+    """The replica on the log dir's broker is in this log dir.
+
+    :raises PromiseBroken: it is in another
+    """
+    place = partition.log_dir_on(log_dir.broker)
+    if place != log_dir:
+        raise PromiseBroken(f"{partition} is in {place}, and {log_dir.broker} was told before to put it into {log_dir}")
+
+
+@scenario(
+    "kip-113/refused",
+    kip=113,
+    plan="AlterReplicaDirResponse … error_code",
+    log_dirs=3,
+    deviations=(ANY_REFUSED,),
+    overrides=SMALL_FETCHES | DELETED_SOON,
+)
+def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Orders to move a replica that can't be followed are refused with the reason, and nothing is begun."""
+    orders, long_name = cluster.create_topic("orders"), cluster.create_topic("o" * 220, replicas=1)
+    beside = cluster.create_topic("beside", partitions=3)
+    world = World(cluster, orders, long_name, beside)
+    wounded = follower_of(orders[0])
+    here = orders[0].log_dir_on(wounded)
+    bad, good = (log_dir for log_dir in wounded.log_dirs if log_dir != here)
+    with workload.running(orders) as pair:
+        check_refused(orders[0], LogDir(wounded, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
+        # "topicPartition.<uuid>-future" would be longer than a file's name may be (KAFKA-4893).
+        alone = leader_of(long_name[0])
+        away = next(each for each in alone.log_dirs if each != long_name[0].log_dir_on(alone))
+        check_refused(long_name[0], away, "INVALID_TOPIC")
+        with moves_held(wounded):
+            begin_move(orders[0], good)
+            with promised(cluster, unless=ANY_REFUSED):
+                cancel_with_any(orders[0], wounded)
+            orders[0].move_to(here)
+            await_moved(orders[0], here)
+        with failed(world, Chmod000(bad)):
+            [lost] = {key for key in world.replicas_in(bad) if key[0] == "beside"}
+            check_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
+            check_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
+            check_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
+            pair.await_progress(after=now())
+        restarted_healed(world, wounded)
+        check_no_remains(cluster, {"orders", "beside", long_name.name})
+    check_delivery(workload)
+
+
+def cancel_with_any(partition: Partition, broker: Broker) -> None:
+    """Notes of 1.: "Broker will cancel existing movement of the replica if "any" is specified as destination".
+
+    :raises PromiseBroken: it doesn't
+    """
+    try:
+        broker.admin.alter_replica_log_dir(partition.topic, partition.index, "any")
+    except Refused as refusal:
+        raise PromiseBroken(str(refusal)) from refusal

@@ -1,0 +1,87 @@
+"""Checks of the suites that need no cluster to be shown what they should be red on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness import timeouts
+from harness.deviation import Deviation
+from harness.errors import PromiseBroken
+from harness.journal import Journal
+from harness.versions import KafkaVersion, VersionRange
+from suites.checks import check_same_bytes, promised
+
+DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
+
+
+@pytest.mark.parametrize(
+    ("version", "holds", "outcome"),
+    [
+        ("4.0.0", True, nullcontext()),
+        ("4.0.0", False, pytest.raises(PromiseBroken, match="it should")),
+        ("3.9.2", True, pytest.raises(PromiseBroken, match="no longer deviates: it doesn't")),
+        ("3.9.2", False, nullcontext()),
+    ],
+)
+def test_what_deviates_must_deviate(version: str, holds: bool, outcome: AbstractContextManager[Any]) -> None:
+    distribution = SimpleNamespace(version=KafkaVersion.parse(version))
+    cluster = cast(Any, SimpleNamespace(distribution=distribution, journal=Journal(None)))
+    with outcome, promised(cluster, unless=DEVIATION):
+        if not holds:
+            raise PromiseBroken("it should")
+
+
+class Lying:
+    """A partition of which each broker's log is a folder of the test's."""
+
+    topic, index = "orders", 0
+
+    def __init__(self, folders: list[Path]) -> None:
+        self._folders = folders
+
+    def leader(self) -> int:
+        return 0
+
+    def followers(self) -> Iterator[int]:
+        return iter(range(1, len(self._folders)))
+
+    def log_dir_on(self, broker: int) -> Any:
+        return SimpleNamespace(replica_dir=lambda topic, partition: self._folders[broker])
+
+
+def batch(offset: int, content: bytes = b"records") -> bytes:
+    return offset.to_bytes(8) + content
+
+
+WHOLE = {"0.log": batch(0) + batch(7)}
+
+
+@pytest.mark.parametrize(
+    ("other", "start", "same"),
+    [
+        (WHOLE, 0, True),
+        ({"0.log": batch(0), "7.log": batch(7)}, 0, True),  # wherever its segments begin
+        ({"7.log": batch(7)}, 7, True),  # what was before is deleted
+        ({"7.log": batch(7)}, 0, False),
+        ({"0.log": batch(0)}, 0, False),  # the end is missing
+        ({"0.log": batch(0) + batch(7, b"recards")}, 0, False),
+        ({"0.log": batch(0) + batch(7) + batch(7)}, 0, False),
+    ],
+)
+def test_replicas_are_the_same_byte_for_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, bytes], start: int, same: bool
+) -> None:
+    monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
+    folders = [tmp_path / "leader", tmp_path / "follower"]
+    for folder, files in zip(folders, (WHOLE, other), strict=True):
+        folder.mkdir()
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    with nullcontext() if same else pytest.raises(PromiseBroken, match="the replicas of"):
+        check_same_bytes(cast(Any, Lying(folders)), start)
