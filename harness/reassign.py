@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from harness.broker import Broker
 from harness.cluster import Cluster
@@ -70,7 +72,7 @@ def execute(
     limits = {"--throttle": throttle, "--replica-alter-log-dirs-throttle": log_dirs_throttle}
     options = [word for option, rate in limits.items() if rate is not None for word in (option, str(rate))]
     cluster.journal.write("reassignment.executing", placements=list(map(str, placements)), throttles=options)
-    _run(cluster, "--execute", placements, *options)
+    _run_on(cluster, "--execute", placements, *options)
 
 
 def verify(cluster: Cluster, *placements: Placement) -> list[str]:
@@ -78,7 +80,7 @@ def verify(cluster: Cluster, *placements: Placement) -> list[str]:
 
     :raises HarnessError: the tool failed
     """
-    return unfinished(_run(cluster, "--verify", placements), placements)
+    return unfinished(_run_on(cluster, "--verify", placements), placements)
 
 
 def unfinished(said: Sequence[str], placements: Sequence[Placement]) -> list[str]:
@@ -90,27 +92,59 @@ def unfinished(said: Sequence[str], placements: Sequence[Placement]) -> list[str
     return [line for line in status if not line.endswith(_DONE)]
 
 
+def generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[Broker]) -> tuple[list[Placement], ...]:
+    """What the tool says of the topics (``--generate``): where their replicas are, and where it would put them.
+
+    :param brokers: those among which it may choose
+    :raises HarnessError: the tool failed
+    """
+    wanted = {"version": 1, "topics": [{"topic": topic} for topic in topics]}
+    with _as_file(wanted) as file:
+        ids = ",".join(str(broker.id) for broker in brokers)
+        said = _run(cluster, "--generate", "--topics-to-move-json-file", file, "--broker-list", ids)
+    return tuple(_placements(cluster, json.loads(line)) for line in said if line.startswith("{"))
+
+
+def _placements(cluster: Cluster, answer: Mapping[str, Any]) -> list[Placement]:
+    """As :meth:`Placement.to_json` wrote them."""
+    return [
+        Placement(
+            partition=Partition(cluster, each["topic"], each["partition"]),
+            on=tuple(
+                cluster.broker(id) if path == "any" else LogDir(cluster.broker(id), Path(path))
+                for id, path in zip(each["replicas"], each["log_dirs"], strict=True)
+            ),
+        )
+        for each in answer["partitions"]
+    ]
+
+
 def cancel(cluster: Cluster, *placements: Placement) -> list[str]:
     """Call off what :func:`execute` began; returns what the tool said.
 
     :raises HarnessError: the tool failed
     """
     cluster.journal.write("reassignment.cancelling", placements=list(map(str, placements)))
-    return _run(cluster, "--cancel", placements)
+    return _run_on(cluster, "--cancel", placements)
 
 
-def _run(cluster: Cluster, action: str, placements: Sequence[Placement], *options: str) -> list[str]:
-    with _as_file(placements) as file:
-        arguments = ("--bootstrap-server", cluster.bootstrap, action, "--reassignment-json-file", file, *options)
-        with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=TOOL_S) as said:
-            lines = [line.strip() for line in said]
+def _run_on(cluster: Cluster, action: str, placements: Sequence[Placement], *options: str) -> list[str]:
+    content = {"version": 1, "partitions": [placement.to_json() for placement in placements]}
+    with _as_file(content) as file:
+        return _run(cluster, action, "--reassignment-json-file", file, *options)
+
+
+def _run(cluster: Cluster, action: str, *options: str) -> list[str]:
+    arguments = ("--bootstrap-server", cluster.bootstrap, action, *options)
+    with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=TOOL_S) as said:
+        lines = [line.strip() for line in said]
     cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
     return lines
 
 
 @contextmanager
-def _as_file(placements: Sequence[Placement]) -> Iterator[str]:
+def _as_file(content: Mapping[str, Any]) -> Iterator[str]:
     with tempfile.NamedTemporaryFile("w", prefix="jbod-reassignment-", suffix=".json") as file:
-        json.dump({"version": 1, "partitions": [placement.to_json() for placement in placements]}, file)
+        json.dump(content, file)
         file.flush()
         yield file.name

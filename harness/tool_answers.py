@@ -72,13 +72,14 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def describe_log_dirs(
-    distribution: Distribution, bootstrap: str, brokers: Collection[int]
+    distribution: Distribution, bootstrap: str, brokers: Collection[int], *only: str
 ) -> dict[int, tuple[LogDirState, ...]]:
     """``kafka-log-dirs --describe`` of these brokers.
 
+    :param only: ``--topic-list`` and topics with commas between them
     :raises HarnessError: the tool failed
     """
-    arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)))
+    arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)), *only)
     with tool_output(distribution, Tool.LOG_DIRS, *arguments, timeout_s=ASK_S) as lines:
         return read_log_dirs(lines)
 

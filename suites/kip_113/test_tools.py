@@ -1,0 +1,227 @@
+"""KIP-113's tools and protocol side by side: what one begins the others see, and all say what the disks show.
+
+kafka-reassign-partitions is what operators move replicas with; kafka-log-dirs and DescribeLogDirs are where they look.
+All of them are compared with the one model (:mod:`suites.sources`): with each other, and with the folders on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+from faults.targets import follower_of, other_dir
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.errors import HarnessError, PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.measure import Floors
+from harness.reassign import Placement, cancel, execute, generate, verify
+from harness.tool_answers import describe_log_dirs
+from harness.topic import Partition, Topic
+from harness.workload import CaseWorkload
+from suites.checks import check_checkpoints, check_delivery, check_no_remains, promised
+from suites.deviations import EMPTIED_DIR_NAMED, GROWTH_NOT_CANCELLED, HALF_EXECUTED, NO_LOG_DIRS_OPTION
+from suites.model import World
+from suites.scenario import scenario
+from suites.sources import log_dirs_tool
+from suites.steps import (
+    DELETED_SOON,
+    SMALL_FETCHES,
+    await_moved,
+    await_no_reassignment,
+    await_reassigned,
+    check_reassigning,
+    check_under_way,
+    moves_held,
+    reassign,
+)
+
+AMPLE = 1 << 30
+NO_FAULT = Floors(faults=0)
+
+
+@scenario(
+    "kip-113/tools-within",
+    kip=113,
+    plan="Scripts: kafka-reassign-partitions with log_dirs, kafka-log-dirs; on one broker",
+    floors=NO_FAULT,
+    deviations=(NO_LOG_DIRS_OPTION, EMPTIED_DIR_NAMED),
+    overrides=SMALL_FETCHES | DELETED_SOON,
+)
+def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
+    orders = cluster.create_topic("orders")
+    world = World(cluster, orders)
+    mover = follower_of(orders[0])
+    here = orders[0].log_dir_on(mover)
+    there = other_dir(here)
+    brokers = map(cluster.broker, orders[0].describe().replicas)
+    placement = Placement(partition=orders[0], on=tuple(there if broker == mover else broker for broker in brokers))
+    with workload.running(orders, record_bytes=1000) as pair:
+        pair.await_count(500)
+        with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
+            execute(cluster, placement, log_dirs_throttle=1)
+            check_under_way(orders[0], there)
+            world.moving(orders[0], there)
+            world.check(also=[log_dirs_tool])
+            check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
+            check_asked_for(cluster, orders, here)
+            cancel(cluster, placement)
+            await_moved(orders[0], here)
+            world.moved(orders[0], here)
+            world.check(also=[log_dirs_tool])
+            check_no_remains(cluster, {"orders"})
+            where = f"from log dir {here.path} to {there.path}"
+            check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
+            reassign(cluster, world, placement)
+            world.check(also=[log_dirs_tool])
+            with promised(cluster, unless=EMPTIED_DIR_NAMED):
+                check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_says(cluster: Cluster, placement: Placement, line: str) -> None:
+    """kafka-reassign-partitions --verify says this one thing of what is not done.
+
+    :raises PromiseBroken: it says something else
+    """
+    said = verify(cluster, placement)
+    if said != [line]:
+        raise PromiseBroken(f"kafka-reassign-partitions --verify says {said} instead of {line!r}")
+
+
+def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
+    """kafka-log-dirs shows the brokers and topics that it is asked for, and no others.
+
+    :raises PromiseBroken: it shows something else
+    """
+    broker, topics = log_dir.broker, ("--topic-list", topic.name)
+    ask = functools.partial(describe_log_dirs, cluster.distribution, cluster.bootstrap, [broker.id], *topics)
+    seen = ask()
+    shown = {(id, replica.topic) for id, states in seen.items() for state in states for replica in state.replicas}
+    if shown != {(broker.id, topic.name)}:
+        raise PromiseBroken(f"kafka-log-dirs shows {sorted(shown)}, and was asked for {topic} on {broker}")
+    with promised(cluster, unless=NO_LOG_DIRS_OPTION):
+        try:
+            paths = [state.path for state in ask("--log-dirs", str(log_dir.path))[broker.id]]
+        except HarnessError as error:
+            raise PromiseBroken(str(error)) from error
+        if paths != [str(log_dir.path)]:
+            raise PromiseBroken(f"kafka-log-dirs shows {paths}, and was asked for {log_dir}")
+
+
+@scenario(
+    "kip-113/tools-across",
+    kip=113,
+    plan='Scripts: kafka-reassign-partitions with log_dirs and "any"; across brokers',
+    brokers=4,
+    floors=NO_FAULT,
+    deviations=(HALF_EXECUTED,),
+    overrides=DELETED_SOON,
+)
+def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Replicas go to other brokers, into a log dir or any, also as the tool proposes; a bad order does nothing."""
+    orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=2)
+    world = World(cluster, orders, beside)
+    with workload.running(orders) as pair:
+        coming, staying = someone_else(cluster, orders[0])
+        for place in coming.log_dirs:  # whichever it would have taken by itself
+            placement = Placement(partition=orders[0], on=(place, *staying))
+            execute(cluster, placement, throttle=AMPLE, log_dirs_throttle=AMPLE)
+            await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+        pair.await_progress(after=now())
+        chosen = cluster.brokers[1:]
+        current, proposed = generate(cluster, [beside.name], chosen)
+        for placement in current:
+            check_current(world, placement)
+        if any(len(set(placement.brokers) & set(chosen)) != 3 for placement in proposed):
+            raise PromiseBroken(f"--generate proposes {', '.join(map(str, proposed))} for 3 replicas on {chosen}")
+        reassign(cluster, world, *proposed)
+        coming, staying = someone_else(cluster, beside[0])
+        nowhere = LogDir(coming, Path("/nowhere"))
+        check_not_executed(cluster, Placement(partition=beside[0], on=(nowhere, *staying)))
+        now_on = map(cluster.broker, beside[0].describe().replicas)
+        world.reassigned(beside[0], [beside[0].log_dir_on(broker) for broker in now_on])
+        world.check(also=[log_dirs_tool])
+        pair.await_progress(after=now())
+    check_no_remains(cluster, {"orders", "beside"})
+    check_delivery(workload)
+
+
+def someone_else(cluster: Cluster, partition: Partition) -> tuple[Broker, list[Broker]]:
+    """The one broker that has no replica of the partition, and all of those that have one but the first."""
+    replicas = [cluster.broker(id) for id in partition.describe().replicas]
+    [coming] = cluster.others(*replicas)
+    return coming, replicas[1:]
+
+
+def check_current(world: World, placement: Placement) -> None:
+    """What the tool takes for the present assignment is the model's; not every build's names the log dirs.
+
+    :raises PromiseBroken: it isn't
+    """
+    partition = placement.partition
+    wanted = world.expected(partition.topic, partition.index).replicas
+    wrong = [
+        place
+        for place in placement.on
+        if isinstance(place, LogDir) and (partition.topic, partition.index) not in world.replicas_in(place)
+    ]
+    if tuple(broker.id for broker in placement.brokers) != wanted or wrong:
+        raise PromiseBroken(f"--generate shows {placement} instead of {wanted}, and wrong are {wrong}")
+
+
+def check_not_executed(cluster: Cluster, placement: Placement) -> None:
+    """An order that a broker refuses is refused as a whole.
+
+    :raises PromiseBroken: the tool says nothing of it, or some of it is carried out (not on builds known to do it)
+    """
+    before = placement.partition.describe().replicas
+    try:
+        execute(cluster, placement)
+    except HarnessError as error:
+        if "Failed to alter dir" not in str(error):
+            raise
+    else:
+        raise PromiseBroken(f"kafka-reassign-partitions took {placement} for an order that can be carried out")
+    await_no_reassignment(cluster)
+    with promised(cluster, unless=HALF_EXECUTED):
+        after = placement.partition.describe().replicas
+        if after != before:
+            raise PromiseBroken(f"{placement} was refused, and the replicas went from {before} to {after}")
+
+
+@scenario(
+    "kip-113/growth-cancelled",
+    kip=455,
+    plan="kafka-reassign-partitions --cancel",
+    floors=NO_FAULT,
+    deviations=(GROWTH_NOT_CANCELLED,),
+    overrides=SMALL_FETCHES | DELETED_SOON,
+)
+def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A partition is on its way to a replica more, held by a throttle, and the tool cancels it: no replica is added."""
+    orders = cluster.create_topic("orders", replicas=2)
+    world = World(cluster, orders)
+    has = [cluster.broker(id) for id in orders[0].describe().replicas]
+    [more] = cluster.others(*has)
+    placement = Placement(partition=orders[0], on=(*has, more))
+    with workload.running(orders, record_bytes=1000) as pair:
+        pair.await_count(500)
+        execute(cluster, placement, throttle=1)
+        check_reassigning(cluster, orders[0])
+        cancel(cluster, placement)
+        await_no_reassignment(cluster)
+        with promised(cluster, unless=GROWTH_NOT_CANCELLED):
+            on = orders[0].describe().replicas
+            if on != tuple(broker.id for broker in has):
+                raise PromiseBroken(f"{placement} was cancelled, and the replicas are on {on}")
+        pair.await_progress(after=now())
+    now_on = [cluster.broker(id) for id in orders[0].describe().replicas]
+    world.reassigned(orders[0], [orders[0].log_dir_on(broker) for broker in now_on])
+    world.check()
+    check_no_remains(cluster, {"orders"})
+    check_delivery(workload)
