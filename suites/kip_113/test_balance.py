@@ -1,0 +1,147 @@
+"""KIP-113, "Changes in Operational Procedures": a broker's log dirs are balanced, as an operator does it.
+
+"Administrator needs to get the partition assignment and their size per log directory using kafka-log-dirs.sh, determine
+the reassignment of replicas per log directory per broker, and provide partition to (broker, log_directory) mapping as
+input to kafka-reassign-partitions.sh to execute the new assignment." And: "user can also track movement progress".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from harness import timeouts
+from harness.broker import Broker
+from harness.case import Case
+from harness.cluster import Cluster
+from harness.errors import PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.measure import Floors
+from harness.reassign import Placement, execute
+from harness.tool_answers import describe_log_dirs
+from harness.topic import Partition, Topic
+from harness.waiting import await_until
+from harness.wire import NoAnswer
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery
+from suites.model import World
+from suites.scenario import scenario
+from suites.steps import (
+    DELETED_SOON,
+    LOOKS_OFTEN,
+    SMALL_FETCHES,
+    await_moved,
+    await_reassigned,
+    write_as_a_stranger,
+)
+
+RATE = 500_000
+Sizes = Mapping[int, tuple[LogDir, int]]  # of a topic's replicas on one broker, by partition: where, and bytes
+
+
+@scenario(
+    "kip-113/balanced",
+    kip=113,
+    plan="Changes in Operational Procedures: need to load balance across log directories",
+    floors=Floors(faults=0),
+    overrides=SMALL_FETCHES | DELETED_SOON | LOOKS_OFTEN,
+)
+def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
+    """A broker has everything in one log dir: sizes, a plan, the tool, its progress, and the log dirs are even."""
+    orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
+    world = World(cluster, orders, bulk)
+    write_as_a_stranger(bulk, 6000, size=1000)
+    skewed = cluster.brokers[0]
+    for partition in bulk.partitions:
+        partition.move_to(skewed.log_dirs[0])
+        await_moved(partition, skewed.log_dirs[0])
+        world.moved(partition, skewed.log_dirs[0])
+    world.check()
+    with workload.running(orders) as pair:
+        plan = [
+            order(cluster, bulk[index], log_dir)
+            for index, log_dir in evenly(skewed, ask_the_tool(skewed, bulk)).items()
+        ]
+        execute(cluster, *plan, log_dirs_throttle=RATE)
+        case.measure("time to completion, as foreseen to real", follow(skewed, bulk))
+        await_reassigned(cluster, world, *plan, timeout_s=timeouts.MOVE_S)
+        check_even(skewed, ask_the_tool(skewed, bulk))
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def ask_the_tool(broker: Broker, topic: Topic) -> Sizes:
+    """Where the topic's replicas are on the broker, and how large, by kafka-log-dirs."""
+    cluster, by_path = topic.cluster, {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
+    shown = describe_log_dirs(cluster.distribution, cluster.bootstrap, [broker.id], "--topic-list", topic.name)
+    return {
+        replica.partition: (by_path[state.path], replica.size)
+        for state in shown[broker.id]
+        for replica in state.replicas
+    }
+
+
+def evenly(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
+    """Where each replica should be: the largest first, each into the log dir that has least by then."""
+    loads = dict.fromkeys(broker.log_dirs, 0)
+    plan = {}
+    for partition, (_, size) in sorted(sizes.items(), key=lambda item: item[1][1], reverse=True):
+        plan[partition] = min(loads, key=lambda log_dir: loads[log_dir])
+        loads[plan[partition]] += size
+    return plan
+
+
+def order(cluster: Cluster, partition: Partition, log_dir: LogDir) -> Placement:
+    """The partition's replicas stay where they are, but the one on the log dir's broker, which goes there."""
+    brokers = map(cluster.broker, partition.describe().replicas)
+    return Placement(partition=partition, on=tuple(log_dir if each == log_dir.broker else each for each in brokers))
+
+
+def follow(broker: Broker, topic: Topic) -> float:
+    """Watch the moves of a topic's replicas on a broker until they have ended, as their user can.
+
+    Each copy is marked as one to be (``isFuture``), and its lag falls and never rises, for nobody writes. Returns the
+    seconds that the bytes still to be copied would take at the throttle's rate, when first seen, over those they took.
+
+    :raises PromiseBroken: a lag rises, or stands at the same until it is gone
+    """
+    lags: dict[int, list[int]] = {}
+    began, left = time.monotonic(), 0
+
+    def look() -> int:
+        nonlocal left
+        seen = [r for state in broker.describe_log_dirs() for r in state.replicas if r.topic == topic.name]
+        copies = [replica for replica in seen if replica.is_future]
+        for copy in copies:
+            lags.setdefault(copy.partition, []).append(copy.offset_lag)
+        wanted = {copy.partition for copy in copies}
+        left = left or sum(r.size * (-1 if r.is_future else 1) for r in seen if r.partition in wanted)
+        return len(copies)
+
+    await_until(
+        look,
+        lambda under_way: not under_way and bool(lags),
+        timeout_s=timeouts.MOVE_S,
+        what=f"the moves of {topic} on {broker} to be seen, and to end",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    foreseen, took = left / RATE, time.monotonic() - began
+    broker.journal.write("move.followed", lags=lags, bytes=left, foreseen_s=round(foreseen, 3), took_s=round(took, 3))
+    for partition, seen in lags.items():
+        if seen != sorted(seen, reverse=True) or len(set(seen)) < 3:
+            raise PromiseBroken(f"the lag of the copy of {topic}-{partition} on {broker} should have fallen: {seen}")
+    return foreseen / took
+
+
+def check_even(broker: Broker, sizes: Sizes) -> None:
+    """No log dir has more than another by more than the largest replica.
+
+    :raises PromiseBroken: one does
+    """
+    loads = dict.fromkeys(broker.log_dirs, 0)
+    for log_dir, size in sizes.values():
+        loads[log_dir] += size
+    if max(loads.values()) - min(loads.values()) > max(size for _, size in sizes.values()):
+        raise PromiseBroken(f"{broker} is not balanced: { ({str(log_dir): load for log_dir, load in loads.items()}) }")

@@ -1,0 +1,80 @@
+"""What a move between log dirs costs, and how quick it is: figures to read, none of which decides a verdict.
+
+"The replica movement" is there so that load can be balanced without the operator's noticing much of it (KIP-113,
+"Changes in Operational Procedures"). Ratios, because seconds say more of the machine than of Kafka: the pair's
+throughput beside a move to its own alone, and a move's to that of ``cp`` of the same bytes between the two log dirs.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+
+from faults.targets import leader_of, other_dir
+from harness.case import Case
+from harness.cluster import Cluster
+from harness.errors import HarnessError
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.measure import Floors
+from harness.pipeline.gaps import passed
+from harness.topic import Partition
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery
+from suites.scenario import scenario
+from suites.steps import DELETED_SOON, await_moved, write_as_a_stranger
+
+RECORDS = 100_000  # of 1 kB each: a second or more of copying
+ALONE = 20_000
+
+
+@scenario(
+    "kip-113/cost",
+    kip=113,
+    plan="load balance across log directories",
+    floors=Floors(faults=0),
+    overrides=DELETED_SOON,
+)
+def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
+    """A large replica goes there and back beside a pair at full speed, and nothing is lost; the cost is measured."""
+    orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", replicas=1)
+    write_as_a_stranger(bulk, RECORDS, size=1000)
+    here = bulk[0].log_dir_on(leader_of(bulk[0]))
+    with workload.running(orders, rate_per_s=None, record_bytes=1000) as pair:
+        began = now()
+        pair.await_progress(after=began, records=ALONE)
+        alone_until = now()
+        beside = [move(bulk[0], other_dir(here)), move(bulk[0], here)]
+        moved_by = now()
+    quiet = [move(bulk[0], other_dir(here)), move(bulk[0], here)]
+    copying_s = copy(bulk[0], here, other_dir(here))
+    check_delivery(workload)
+
+    def acked_per_s(start: datetime, until: datetime) -> float:
+        return passed(case.run_dir, orders.name, start, until)[0] / (until - start).total_seconds()
+
+    case.measure(
+        "pair beside a move, to pair alone", acked_per_s(alone_until, moved_by) / acked_per_s(began, alone_until)
+    )
+    case.measure("move beside a pair, to cp", copying_s / min(beside))
+    case.measure("move alone, to cp", copying_s / min(quiet))
+
+
+def move(partition: Partition, there: LogDir) -> float:
+    """Move a replica; returns the seconds that it took."""
+    began = time.monotonic()
+    partition.move_to(there)
+    await_moved(partition, there)
+    return time.monotonic() - began
+
+
+def copy(partition: Partition, here: LogDir, there: LogDir) -> float:
+    """Copy a replica's files as the broker's own user, and remove the copy; returns the seconds that copying took."""
+    node, folder = here.broker.node, there.path / "plain-copy"
+    began = time.monotonic()
+    done = node.run_as_user(["cp", "-r", str(here.replica_dir(partition.topic, partition.index)), str(folder)])
+    took = time.monotonic() - began
+    node.run_as_user(["rm", "-r", str(folder)])
+    if done.returncode:
+        raise HarnessError(f"{partition} could not be copied into {there}: {done.stderr.strip()}")
+    return took
