@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import ledger
-from harness.errors import EXIT_INCONCLUSIVE, worst
+from harness.errors import EXIT_INCONCLUSIVE, HarnessError, worst
 from harness.journal import now
 from harness.shrink import shrink
 from harness.subrun import SubRun, run_apart
@@ -118,7 +118,10 @@ def run_night(
     for case in schedules.cases:
         if case["verdict"] == "invalid":
             say(f"shrinking {case['id']}: {case['reason'][:200]}")
-            night.shrunk.append(shrink_run(Path(case["run_dir"]), case["mode"], common, say))
+            try:
+                night.shrunk.append(shrink_run(Path(case["run_dir"]), case["mode"], common, say))
+            except HarnessError as error:
+                say(f"  {error}; again: jbod shrink {case['run_dir']}")
     return night
 
 
@@ -157,10 +160,15 @@ def shrink_run(run_dir: Path, mode: str, options: Sequence[str], say: Callable[[
         where = f"--runs-dir={run_dir / 'shrinking'}"  # not among the runs: parts are no cases of anybody's
         seed = f"--seed={schedule['seed'] or 0}"
         run = run_apart(SCHEDULES, f"--mode={mode}", seed, *wanted, *options, where, quiet=True)
-        verdicts = {case["id"].rpartition("-")[2].rstrip("]"): case["verdict"] for case in run.cases}
+        cases = {case["id"].rpartition("-")[2].rstrip("]"): case for case in run.cases}
         for file in files:
             file.unlink()
-        found = [verdicts.get(str(number)) == "invalid" for number in range(len(candidates))]
+        for case in cases.values():
+            if case["verdict"] == "error":  # to take it for one that holds would lead the search astray
+                raise HarnessError(f"a part of the schedule could not be played: {case['reason']}")
+        if len(cases) < len(candidates):
+            raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")
+        found = [cases[str(number)]["verdict"] == "invalid" for number in range(len(candidates))]
         say(f"  {sum(found)} of {len(found)} parts fail, of {', '.join(str(len(steps)) for steps in candidates)} steps")
         return found
 

@@ -123,7 +123,7 @@ def _write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
         "fullName": row.id,
         "name": row.id,
         "status": _STATUS[row.standing],
-        "statusDetails": {"message": row.says, "known": row.deviation is not None},
+        "statusDetails": {"message": row.says, "known": bool(row.deviations)},
         "stage": "finished",
         "start": began,
         "stop": began + int(row.duration_s * 1000),
@@ -134,7 +134,7 @@ def _write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
             {"name": "subSuite", "value": row.scenario},
             {"name": "tag", "value": row.mode},
             {"name": "tag", "value": f"Kafka {row.kafka}"},
-            *([{"name": "deviation", "value": "yes"}, {"name": "tag", "value": "deviates"}] if row.deviation else []),
+            *([{"name": "deviation", "value": "yes"}, {"name": "tag", "value": "deviates"}] if row.deviations else []),
         ],
         "parameters": [
             {"name": name, "value": str(value)}
@@ -157,18 +157,15 @@ def _description(row: Row) -> str:
     for fault in row.faults:
         costs = ", ".join(f"{key} {value}" for key, value in fault.items() if key.endswith("_s") and value is not None)
         lines += ["", f"{fault['name']} on {fault['target']}: {costs or 'not proven'}"]
-    if row.deviation:
-        lines += [
-            "",
-            f"Deviation: KIP-{row.deviation['kip']} says “{row.deviation['says']}”, this build {row.deviation['does']}",
-        ]
+    for each in row.deviations:
+        lines += ["", f"Deviation: KIP-{each['kip']} says “{each['says']}”, this build {each['does']}"]
     return "\n".join(lines)
 
 
 def _links(row: Row) -> Iterator[Mapping[str, str]]:
     if row.kip_link:
         yield {"name": f"KIP-{row.kip}", "url": row.kip_link, "type": "link"}
-    for issue in (row.issue, (row.deviation or {}).get("issue")):
+    for issue in (row.issue, *(each.get("issue") for each in row.deviations)):
         if issue and str(issue).startswith("KAFKA-"):
             yield {"name": issue, "url": f"https://issues.apache.org/jira/browse/{issue}", "type": "issue"}
 

@@ -85,7 +85,7 @@ def make_index(run: Run) -> Index:
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
         not_run=not_run,
-        deviations=[row for row in rows if row.deviation],
+        deviations=[row for row in rows if row.deviations],
         wavering=wavering,
         cells=cells(run.rows),
         suites=_suites(rows),

@@ -60,7 +60,7 @@ class Row:
     began: str
     run_id: str | None
     faults: tuple[Mapping[str, Any], ...]
-    deviation: Mapping[str, Any] | None
+    deviations: Sequence[Mapping[str, Any]]
     rerun: str
 
     @property
@@ -136,7 +136,7 @@ def row_of(folder: RunFolder) -> Row:
         began=run["started_at"],
         run_id=folder.name,
         faults=tuple(run.get("faults") or ()),
-        deviation=run.get("deviation"),
+        deviations=run.get("deviations", ()),
         rerun=rerun_command(folder.path, run.get("nodeid") or run["case"]),
     )
 
@@ -201,7 +201,7 @@ def _row_of_entry(entry: Mapping[str, Any], began: str) -> Row:
         began=began,
         run_id=None,
         faults=(),
-        deviation=None,
+        deviations=(),
         rerun=entry.get("rerun", ""),
     )
 
