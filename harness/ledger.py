@@ -7,6 +7,7 @@ often one comes out how (flakes), and how long one takes. A skipped case was not
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 from collections.abc import Collection, Iterable
@@ -16,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from harness.case import CaseResult
-from harness.errors import HarnessError
 from harness.journal import now
 
 NAME = "ledger.jsonl"
@@ -67,29 +67,26 @@ def note(runs_dir: Path, result: CaseResult) -> None:
         seed=result.case.seed,
         faults=tuple(f"{fault['name']} on {fault['target']}" for fault in result.faults if fault["proven"]),
     )
-    line = json.dumps(entry.to_json()) + "\n"
-    with (runs_dir / NAME).open("a", encoding="utf-8") as file:
-        file.write(line)  # one write of a short line: two runs at once don't mix theirs
+    path = runs_dir / NAME
+    begin = "\n" if path.exists() and not path.read_bytes().endswith(b"\n") else ""  # what was cut off spoils one line
+    with path.open("a", encoding="utf-8") as file:
+        file.write(begin + json.dumps(entry.to_json()) + "\n")  # one write: two runs at once don't mix theirs
 
 
 def read(runs_dir: Path) -> list[Entry]:
     """All lines, oldest first; none where there is no ledger yet.
 
-    :raises HarnessError: a line is none, other than the last, which a full disk may have cut off
+    A line that is none, cut off by a full disk or a kill, is passed over: its case then runs the sooner.
     """
     path = runs_dir / NAME
     if not path.exists():
         return []
-    lines = path.read_text(encoding="utf-8").splitlines()
     entries = []
-    for number, line in enumerate(lines, 1):
-        try:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             content = json.loads(line)
             content |= {"at": datetime.fromisoformat(content["at"]), "faults": tuple(content["faults"])}
             entries.append(Entry(**content))
-        except (ValueError, KeyError, TypeError) as error:
-            if number < len(lines):
-                raise HarnessError(f"{path}:{number} can't be read: {error}; take the line out") from error
     return entries
 
 

@@ -102,7 +102,7 @@ def run_night(
         night.codes.append(run.exit_code)
         return run
 
-    chosen = _fitting(ledger.longest_ago(fixed, before), before, budget_s / 2 * jobs)
+    chosen = fitting(ledger.longest_ago(fixed, before), before, budget_s / 2 * jobs)
     say(f"fixed suites: {len(chosen)} of {len(fixed)} cases, those first that ran longest ago")
     if chosen:
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", *common))
@@ -136,7 +136,7 @@ def _schedules(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
     ]
 
 
-def _fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: float) -> list[str]:
+def fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: float) -> list[str]:
     """The first of the cases that take so long together, and at least one."""
     chosen: list[str] = []
     for case in cases:

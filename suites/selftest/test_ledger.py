@@ -1,0 +1,85 @@
+"""The ledger remembers what was really run; a night goes first where nobody was for longest."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from harness import ledger
+from harness.case import CaseId, CaseResult, Outcome
+from harness.journal import now
+from harness.nightly import Night, fitting
+
+
+def ended(runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: float = 10.0) -> None:
+    """A case comes to its end."""
+    runs_dir.mkdir(exist_ok=True)
+    case = CaseId(id=name, kip=112, plan="1)", mode="kraft", seed=7, nodeid=f"suites/x.py::{name}")
+    fault = {"name": "chmod_000", "target": "log-dir-1 of broker 2", "proven": True}
+    ledger.note(
+        runs_dir,
+        CaseResult(
+            case=case,
+            kafka="4.3.1",
+            backend="process",
+            verdict=verdict,
+            reason="",
+            duration_s=duration_s,
+            run_dir=runs_dir / f"{name}-1",
+            phases_s={},
+            faults=[fault, {**fault, "proven": False}],
+            rerun="",
+        ),
+    )
+
+
+def test_what_ran_is_remembered(tmp_path: Path) -> None:
+    """Each case that ran has its line, with its proven faults; one that was skipped has none."""
+    assert ledger.read(tmp_path) == []
+    ended(tmp_path, "a")
+    ended(tmp_path, "b", "skipped")
+    [entry] = ledger.read(tmp_path)
+    assert (entry.id, entry.verdict, entry.run_id) == ("a", "valid", "a-1")
+    assert entry.faults == ("chmod_000 on log-dir-1 of broker 2",)
+    assert now() - entry.at < timedelta(minutes=1)
+
+
+def test_those_first_that_ran_longest_ago(tmp_path: Path) -> None:
+    """Never is longer ago than ever, and an error of the harness is no run."""
+    for name in ("b", "c", "a", "b"):
+        ended(tmp_path, name)
+    ended(tmp_path, "d", "error")
+    assert ledger.longest_ago(["a", "b", "c", "d", "e"], ledger.read(tmp_path)) == ["d", "e", "c", "a", "b"]
+
+
+def test_as_many_as_there_is_time_for(tmp_path: Path) -> None:
+    """What a case usually takes is its median; at least one is run, whatever the budget."""
+    for seconds in (10.0, 11.0, 300.0):
+        ended(tmp_path, "a", duration_s=seconds)
+    entries = ledger.read(tmp_path)
+    assert ledger.usual_s("a", entries) == 11.0
+    assert fitting(["a", "b", "c"], entries, 11.0 + ledger.UNKNOWN_S) == ["a", "b"]
+    assert fitting(["a", "b"], entries, 1.0) == ["a"]
+
+
+def test_a_line_cut_off(tmp_path: Path) -> None:
+    """By a full disk or a kill: that one is forgotten, those before and after are not."""
+    ended(tmp_path, "a")
+    file = tmp_path / ledger.NAME
+    file.write_text(file.read_text() + file.read_text()[:30])
+    ended(tmp_path, "b")
+    assert [entry.id for entry in ledger.read(tmp_path)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("codes", "overdue", "code"),
+    [([0, 0], [], 0), ([0, 0], ["a"], 2), ([1, 0], ["a"], 1), ([5, 5], [], 5), ([3], [], 3)],
+)
+def test_a_night_is_green_only_if_all_ran_that_had_to(codes: list[int], overdue: list[str], code: int) -> None:
+    """What had to run and didn't makes it inconclusive; nothing at all that ran is exit code 5."""
+    night = Night(codes=codes, overdue=overdue, left=dict.fromkeys(overdue, datetime(2026, 1, 1)))
+    assert night.exit_code() == code
+    assert json.loads(json.dumps(night.to_json()))["exit_code"] == code
