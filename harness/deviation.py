@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from harness.versions import VersionRange
+from harness.versions import KafkaVersion, Mode, VersionRange
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,11 @@ class Deviation:
     does: str
     issue: str
     builds: VersionRange
+    modes: tuple[Mode, ...] = tuple(Mode)
+
+    def is_of(self, version: KafkaVersion, mode: Mode) -> bool:
+        """Whether it is expected of this build in this mode."""
+        return version in self.builds and mode in self.modes
 
     def to_json(self) -> dict[str, object]:
         """As ``--json`` has it."""

@@ -374,7 +374,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         except Exception as error:
             case.journal.write("measure.failed", error=repr(error))
             seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
-    expected = [d for d in marker.kwargs["deviations"] if run.builds.version(mode) in d.builds]
+    expected = [d for d in marker.kwargs["deviations"] if d.is_of(run.builds.version(mode), mode)]
     verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
     deviations = [d.to_json() for d in expected if verdict == "valid"]
     if case is not None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.case import Case, CaseId
+from harness.case import Case, CaseId, CaseResult
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.outcomes import Happenings, conclude
@@ -102,3 +102,23 @@ def test_an_assert_of_the_scenario_is_a_promise_and_one_of_the_harness_is_not(ca
     assert concluded(Happenings(troubles=troubles), case) == "invalid"
     other_file = Path("elsewhere.py")
     assert conclude(Happenings(troubles=troubles), case, must_be_judged=True, test_file=other_file)[0] == "error"
+
+
+@pytest.mark.parametrize("shown", [[], [{"does": "a"}], [{"does": "a"}, {"does": "b"}]], ids=len)
+def test_all_deviations_are_told_and_the_first_under_its_old_name(case: Case, shown: list[dict[str, object]]) -> None:
+    result = CaseResult(
+        case=case.id,
+        kafka="4.3.1",
+        backend="process",
+        verdict="valid",
+        reason="",
+        duration_s=1.0,
+        run_dir=None,
+        phases_s={},
+        faults=[],
+        rerun="",
+        deviations=shown,
+    )
+    entry = result.to_json()
+    assert (entry.get("deviation"), entry.get("deviations", [])) == (shown[0] if shown else None, shown)
+    assert CaseResult.from_json(entry, nodeid=case.id.nodeid, seed=1).to_json() == entry
