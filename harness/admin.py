@@ -7,11 +7,13 @@ compared. Request and response classes are kafka-python's; nothing else of the h
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import kafka.errors as kafka_errors
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
     AlterReplicaLogDirsRequest,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
@@ -33,11 +35,26 @@ _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class Refused(HarnessError):
-    """A broker answered with an error; ``error`` is Kafka's name for it."""
+    """A broker answered with an error; ``error`` is Kafka's name for it, ``message`` its words, if it had any."""
 
     def __init__(self, what: str, error: str, message: str | None = None) -> None:
         super().__init__(f"{what}: {error}{f' ({message})' if message else ''}")
         self.error = error
+        self.message = message
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTopic:
+    """A topic to be created.
+
+    :ivar assignment: the brokers of each partition; empty: Kafka chooses them for so many partitions and replicas
+    """
+
+    name: str
+    partitions: int = 1
+    replicas: int = 3
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignment: Mapping[int, Iterable[int]] = field(default_factory=dict)
 
 
 def error_name(code: int) -> str | None:
@@ -62,6 +79,7 @@ class Admin:
             cluster_id=answer.cluster_id,
             controller=None if answer.controller_id < 0 else answer.controller_id,
             brokers=tuple(sorted(broker.node_id for broker in answer.brokers)),
+            racks={broker.node_id: broker.rack for broker in answer.brokers},
             partitions=tuple(
                 sorted(
                     PartitionState(
@@ -78,6 +96,11 @@ class Admin:
                 )
             ),
         )
+
+    def want_topic(self, name: str) -> None:
+        """Ask for a topic's metadata as clients do, so that it is created where that is automatic."""
+        topic = MetadataRequest.MetadataRequestTopic(name=name)
+        self._connection.ask(MetadataRequest(topics=[topic], allow_auto_topic_creation=True))
 
     def describe_log_dirs(self) -> tuple[LogDirState, ...]:
         """This broker's log dirs and what is in them (KIP-113, DescribeLogDirs)."""
@@ -124,46 +147,87 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         assignment: Mapping[int, Iterable[int]] | None = None,
     ) -> None:
-        """Create a topic; ZooKeeper mode wants this asked of the controller's broker.
+        """Create one topic, as :meth:`create_topics` does.
 
         :raises Refused: with Kafka's error
+        """
+        new = NewTopic(
+            name=name, partitions=partitions, replicas=replicas, configs=configs or {}, assignment=assignment or {}
+        )
+        self.create_topics([new])
+
+    def create_topics(self, topics: Iterable[NewTopic]) -> None:
+        """Create topics, in one request; ZooKeeper mode wants this asked of the controller's broker.
+
+        :raises Refused: with Kafka's error for the first that was refused; the others may have been created
         """
         topic = CreateTopicsRequest.CreatableTopic
         answer = self._connection.ask(
             CreateTopicsRequest(
                 topics=[
                     topic(
-                        name=name,
-                        num_partitions=-1 if assignment else partitions,
-                        replication_factor=-1 if assignment else replicas,
+                        name=new.name,
+                        num_partitions=-1 if new.assignment else new.partitions,
+                        replication_factor=-1 if new.assignment else new.replicas,
                         assignments=[
                             topic.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
-                            for index, brokers in (assignment or {}).items()
+                            for index, brokers in new.assignment.items()
                         ],
                         configs=[
-                            topic.CreatableTopicConfig(name=key, value=value) for key, value in (configs or {}).items()
+                            topic.CreatableTopicConfig(name=key, value=value) for key, value in new.configs.items()
                         ],
                     )
+                    for new in topics
                 ],
+                timeout_ms=20_000,
+                validate_only=False,
+            ),
+            timeout_s=30.0,
+        )
+        for got in answer.topics:
+            _raise_first(f"create topic {got.name}", [(got.error_code, getattr(got, "error_message", None))])
+
+    def create_partitions(self, topic: str, count: int, assignment: Iterable[Iterable[int]] | None = None) -> None:
+        """Give a topic more partitions, ``count`` in all (KIP-195).
+
+        :param assignment: the brokers of each new one; None: Kafka chooses
+        :raises Refused: with Kafka's error
+        """
+        wanted = CreatePartitionsRequest.CreatePartitionsTopic
+        assignments = assignment and [
+            wanted.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in assignment
+        ]
+        answer = self._connection.ask(
+            CreatePartitionsRequest(
+                topics=[wanted(name=topic, count=count, assignments=assignments)],
                 timeout_ms=10_000,
                 validate_only=False,
             ),
             timeout_s=15.0,
         )
-        _raise_first(f"create topic {name}", ((t.error_code, getattr(t, "error_message", None)) for t in answer.topics))
+        _raise_first(f"partitions of {topic}", ((r.error_code, r.error_message) for r in answer.results))
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic.
 
         :raises Refused: with Kafka's error
         """
+        self.delete_topics([name])
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete topics.
+
+        :raises Refused: with Kafka's error for the first that was refused
+        """
         answer = self._connection.ask(
-            DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=name)], timeout_ms=10_000),
-            timeout_s=15.0,
+            DeleteTopicsRequest(
+                topics=[DeleteTopicsRequest.DeleteTopicState(name=name) for name in names],
+                timeout_ms=20_000,
+            ),
+            timeout_s=30.0,
         )
-        _raise_first(
-            f"delete topic {name}", ((r.error_code, getattr(r, "error_message", None)) for r in answer.responses)
-        )
+        for got in answer.responses:
+            _raise_first(f"delete topic {got.name}", [(got.error_code, getattr(got, "error_message", None))])
 
     def end_offset(self, topic: str, partition: int, isolation: str = "read_uncommitted") -> int:
         """A partition's end: its high watermark, or with read_committed its last stable offset. Ask its leader.

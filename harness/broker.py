@@ -84,6 +84,10 @@ class Broker:
         self.log_dirs = log_dirs
         self.node.configure({"log.dirs": ",".join(str(log_dir.path) for log_dir in log_dirs)})
 
+    def use_rack(self, rack: str | None) -> None:
+        """Be in this rack, or in none, from its next start on."""
+        self.node.configure({"broker.rack": rack})
+
     def configure(self, configs: Mapping[str, str]) -> None:
         """Set some of its dynamic configs, and wait until it logs that it has heard of them (it acts on them next)."""
         since = now()

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from harness import class_data, timeouts
+from harness.admin import NewTopic
 from harness.backends import make_backend, runtime_of
 from harness.broker import Broker
 from harness.cache import cache_dir
@@ -30,9 +31,10 @@ from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.spec import BROKER_SETTINGS, BackendKind, ClusterSpec
+from harness.tools import tool_output
 from harness.topic import Partition, Topic
 from harness.undo import UndoLog
-from harness.versions import Mode
+from harness.versions import Mode, Tool
 from harness.volume import Volume, make_volumes, sync
 from harness.waiting import await_until
 from harness.watcher import MBeanWatcher, Watcher
@@ -178,6 +180,14 @@ class Cluster:
         for watcher in self._watchers:
             watcher.start()
 
+    def unregister(self, *brokers: Broker) -> None:
+        """Have the cluster forget brokers that don't run (KRaft; in ZooKeeper mode it has), until they are started."""
+        if self.spec.mode is Mode.KRAFT:
+            for broker in brokers:
+                arguments = ("unregister", "--bootstrap-server", self.bootstrap, "--id", str(broker.id))
+                with tool_output(self.distribution, Tool.CLUSTER, *arguments, timeout_s=timeouts.BOOT_S):
+                    self.journal.write("broker.unregistered", broker=broker.id)
+
     def check_nodes(self, *, promised: bool = False) -> None:
         """See that no node ended that nobody had ended.
 
@@ -265,38 +275,66 @@ class Cluster:
         replicas: int = 3,
         configs: Mapping[str, str] | None = None,
     ) -> Topic:
-        """Create a topic and wait until it is there.
+        """Create a topic and wait until it is there, as :meth:`create_topics` has it."""
+        [topic] = self.create_topics(
+            NewTopic(name=name, partitions=partitions, replicas=replicas, configs=configs or {})
+        )
+        return topic
+
+    def create_topics(self, *topics: NewTopic) -> list[Topic]:
+        """Create topics, in one request, and wait until they are there.
 
         That is: every live broker sees a leader and a full ISR for each partition, and each replica has its log. The
         last is not implied: a new partition's ISR is full by decree before any broker has made a log for it.
+
+        :raises Refused: with Kafka's error for one of them
         """
-        self._controlling().admin.create_topic(name, partitions=partitions, replicas=replicas, configs=configs)
-        topic = Topic(self, name, partitions)
+        self._controlling().admin.create_topics(topics)
+        self._await_partitions({new.name: len(new.assignment) or new.partitions for new in topics})
+        for new in topics:
+            self.journal.write(
+                "topic.created", topic=new.name, partitions=len(self.topics[new.name]), replicas=new.replicas
+            )
+        return [self.topics[new.name] for new in topics]
+
+    def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
+        """Give topics so many partitions in all, and wait until they are there, as :meth:`create_topics` does.
+
+        :raises Refused: with Kafka's error for one of them
+        """
+        for name, count in counts.items():
+            self._controlling().admin.create_partitions(name, count)
+        self._await_partitions(counts)
+        self.journal.write("partitions.created", topics=dict(counts))
+        return [self.topics[name] for name in counts]
+
+    def _await_partitions(self, counts: Mapping[str, int]) -> None:
+        """Wait until topics with so many partitions are led and replicated in full; they are known from then on."""
 
         def missing() -> list[str]:
             found = []
             for broker in self.live_brokers():
-                seen = broker.admin.describe_cluster(topics=(name,)).partitions
-                made = {r.partition for d in broker.describe_log_dirs() for r in d.replicas if r.topic == name}
+                seen = broker.admin.describe_cluster(topics=counts).partitions
+                made = {(r.topic, r.partition) for d in broker.describe_log_dirs() for r in d.replicas}
                 found += [str(s) for s in seen if s.leader is None or s.under_replicated]
                 found += [
-                    f"{broker} has no log of {s}" for s in seen if broker.id in s.replicas and s.partition not in made
+                    f"{broker} has no log of {s}"
+                    for s in seen
+                    if broker.id in s.replicas and (s.topic, s.partition) not in made
                 ]
-                if len(seen) < partitions:
-                    found.append(f"{broker} sees {len(seen)} of its {partitions} partitions")
+                if len(seen) < sum(counts.values()):
+                    found.append(f"{broker} sees {len(seen)} of {sum(counts.values())} partitions")
             return found
 
         await_until(
             missing,
             lambda found: not found,
             timeout_s=timeouts.LOG_DIR_FAILURE_S,
-            what=f"topic {name} to be led and replicated in full",
+            what=f"{', '.join(counts)} to be led and replicated in full",
             retry_on=(NoAnswer,),
             watch=self.check_nodes,
         )
-        self.topics[name] = topic
-        self.journal.write("topic.created", topic=name, partitions=partitions, replicas=replicas)
-        return topic
+        self.topics |= {name: Topic(self, name, partitions) for name, partitions in counts.items()}
 
     def reassign(self, partition: Partition, brokers: Sequence[Broker]) -> None:
         """Begin to move a partition to these brokers, in this order; :meth:`reassignments` tells how far it is.
@@ -313,19 +351,27 @@ class Cluster:
 
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and wait until no live broker shows it; its data goes later."""
-        self._controlling().admin.delete_topic(topic.name)
+        self.delete_topics(topic)
+
+    def delete_topics(self, *topics: Topic) -> None:
+        """Delete topics, in one request, and wait until no live broker shows them; their data goes later."""
+        names = [topic.name for topic in topics]
+        self._controlling().admin.delete_topics(names)
         await_until(
             lambda: [
-                b for b in self.live_brokers() if topic.name in {p.topic for p in b.describe_cluster().partitions}
+                broker
+                for broker in self.live_brokers()
+                if not {p.topic for p in broker.describe_cluster().partitions}.isdisjoint(names)
             ],
             lambda knowing: not knowing,
             timeout_s=timeouts.LOG_DIR_FAILURE_S,
-            what=f"topic {topic} to be gone from every broker's metadata",
+            what=f"{', '.join(names)} to be gone from every broker's metadata",
             retry_on=(NoAnswer,),
             failure=PromiseBroken,
         )
-        self.topics.pop(topic.name, None)
-        self.journal.write("topic.deleted", topic=topic.name)
+        for name in names:
+            self.topics.pop(name, None)
+            self.journal.write("topic.deleted", topic=name)
 
     def offline_partitions(self) -> int:
         """OfflinePartitionsCount as the active controller has it.

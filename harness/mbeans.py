@@ -28,6 +28,7 @@ _OFFLINE_REPLICAS = "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"
 _OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"
 _UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
 _COUNTS = (_OFFLINE_DIRS, _OFFLINE_REPLICAS, _UNDER_REPLICATED, _OFFLINE_PARTITIONS)
+_BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec,topic={topic}"
 _ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 
 
@@ -90,6 +91,14 @@ class MBeans:
         if not (active and active["Value"]):
             found.pop(_OFFLINE_PARTITIONS.rpartition("=")[2], None)
         return found
+
+    def bytes_out(self, topic: str) -> int:
+        """How many bytes of a topic this broker has sent to consumers since it was started; not to its followers.
+
+        :raises NoAnswer: there is no agent
+        """
+        [rate] = self._values(_BYTES_OUT.format(topic=topic))
+        return int(rate["Count"]) if rate else 0
 
     def _values(self, *mbeans: str, timeout_s: float = timeouts.REQUEST_S) -> list[Any]:
         """Each MBean's attributes; where the name is a pattern, by MBean; None where there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -31,11 +32,15 @@ class PartitionState:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterState:
-    """Brokers and partitions as one broker sees them."""
+    """Brokers and partitions as one broker sees them.
+
+    :ivar racks: of each of the brokers (KIP-36; Metadata v1 and later), None where it has none
+    """
 
     cluster_id: str
     controller: int | None
     brokers: tuple[int, ...]
+    racks: Mapping[int, str | None]
     partitions: tuple[PartitionState, ...]
 
     def __getitem__(self, partition: tuple[str, int]) -> PartitionState:

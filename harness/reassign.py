@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.log_dir import LogDir
 from harness.tools import tool_output
-from harness.topic import Partition
+from harness.topic import Partition, Topic
 from harness.versions import Tool
 
 TOOL_S = 60.0
@@ -92,16 +92,20 @@ def unfinished(said: Sequence[str], placements: Sequence[Placement]) -> list[str
     return [line for line in status if not line.endswith(_DONE)]
 
 
-def generate(cluster: Cluster, topics: Sequence[str], brokers: Sequence[Broker]) -> tuple[list[Placement], ...]:
+def generate(
+    cluster: Cluster, topics: Iterable[Topic], brokers: Iterable[Broker], *, ignore_racks: bool = False
+) -> tuple[list[Placement], ...]:
     """What the tool says of the topics (``--generate``): where their replicas are, and where it would put them.
 
     :param brokers: those among which it may choose
-    :raises HarnessError: the tool failed
+    :param ignore_racks: ``--disable-rack-aware``
+    :raises HarnessError: the tool refused, with what it said
     """
-    wanted = {"version": 1, "topics": [{"topic": topic} for topic in topics]}
-    with _as_file(wanted) as file:
-        ids = ",".join(str(broker.id) for broker in brokers)
-        said = _run(cluster, "--generate", "--topics-to-move-json-file", file, "--broker-list", ids)
+    ids = ",".join(str(broker.id) for broker in brokers)
+    options = ["--disable-rack-aware"] if ignore_racks else []
+    with _as_file({"version": 1, "topics": [{"topic": topic.name} for topic in topics]}) as file:
+        arguments = ("--generate", "--topics-to-move-json-file", file, "--broker-list", ids, *options)
+        said = _run(cluster, *arguments)
     return tuple(_placements(cluster, json.loads(line)) for line in said if line.startswith("{"))
 
 

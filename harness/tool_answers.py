@@ -124,12 +124,14 @@ def _error_name(exception: str | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Directories:
-    """What KRaft's metadata log says of log dirs, by their ``directory.id`` (KIP-858).
+    """What KRaft's metadata log says of brokers, and of log dirs by their ``directory.id`` (KIP-858).
 
+    :ivar racks: of each registered broker, its rack (KIP-36), None where it has none
     :ivar online: of each registered broker, the log dirs that it says are online
     :ivar assigned: of each partition, each replica's log dir, by broker
     """
 
+    racks: Mapping[int, str | None]
     online: Mapping[int, frozenset[str]]
     assigned: Mapping[Key, Mapping[int, str]]
 
@@ -148,6 +150,7 @@ def dump_directories(distribution: Distribution, metadata_log: Path) -> Director
 def read_directories(lines: Iterable[str]) -> Directories:
     """The state after all records of a dump, in which a record that changes something has only what changes."""
     names: dict[str, str] = {}
+    racks: dict[int, str | None] = {}
     online: dict[int, frozenset[str]] = {}
     replicas: dict[tuple[str, int], list[int]] = {}
     dirs: dict[tuple[str, int], list[str]] = {}
@@ -161,7 +164,9 @@ def read_directories(lines: Iterable[str]) -> Directories:
             names[data["topicId"]] = data["name"]
         elif kind == "REMOVE_TOPIC_RECORD":
             names.pop(data["topicId"])
-        elif kind in ("REGISTER_BROKER_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD") and "logDirs" in data:
+        if kind == "REGISTER_BROKER_RECORD":
+            racks[data["brokerId"]] = data["rack"]
+        if kind in ("REGISTER_BROKER_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD") and "logDirs" in data:
             online[data["brokerId"]] = frozenset(data["logDirs"])
         elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
             key = (data["topicId"], data["partitionId"])
@@ -172,4 +177,4 @@ def read_directories(lines: Iterable[str]) -> Directories:
         for (topic, partition), brokers in replicas.items()
         if topic in names
     }
-    return Directories(online=online, assigned=assigned)
+    return Directories(racks=racks, online=online, assigned=assigned)

@@ -59,4 +59,5 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
 def _why(output: IO[str], errors: str) -> str:
     """What a tool that failed gave as its reason: some print it, with the causes below, others log it."""
     said = [line.strip() for line in output if line.startswith(("Error", "Caused by: "))]
-    return "; ".join(said) or (errors.strip().splitlines() or ["it printed nothing"])[-1]
+    logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith("at ")]  # of a stack trace
+    return "; ".join(said) or (logged or ["it printed nothing"])[-1]

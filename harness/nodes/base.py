@@ -159,8 +159,8 @@ class Node(Protocol):
     def check_alive(self) -> None:
         """:raises NodeDied: it ended and nobody of the harness had ended it; carries its last log lines."""
 
-    def configure(self, changes: Mapping[str, str]) -> None:
-        """Change its properties; in force when it is next started."""
+    def configure(self, changes: Mapping[str, str | None]) -> None:
+        """Change its properties, or take those out that are None; in force when it is next started."""
 
     def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a small command where the node lives, as the node's own user; bounded in time."""

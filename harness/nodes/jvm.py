@@ -102,9 +102,10 @@ class JvmNode(ABC):
                 f"its log ends with:\n{self.log.tail()}"
             )
 
-    def configure(self, changes: Mapping[str, str]) -> None:
+    def configure(self, changes: Mapping[str, str | None]) -> None:
         """See :meth:`harness.nodes.base.Node.configure`."""
-        self.spec = replace(self.spec, properties={**self.spec.properties, **changes})
+        changed = {**self.spec.properties, **changes}
+        self.spec = replace(self.spec, properties={key: value for key, value in changed.items() if value is not None})
         self._journal("node.configured", changes=dict(changes))
 
     def make_dir(self, path: Path) -> None:

@@ -76,15 +76,27 @@ class ZooKeeperQuorum:
         """Nothing: brokers write their meta.properties themselves."""
 
     @contextmanager
-    def log_dir_events(self) -> Iterator[LogDirEvents]:
-        """Watches, inside the block, what brokers tell the controller of failed log dirs (KIP-112, "Zookeeper")."""
+    def _client(self) -> Iterator[KazooClient]:
         client = KazooClient(self.connect)
         client.start()
         try:
-            yield LogDirEvents(client, self._data_dir)
+            yield client
         finally:
             client.stop()
             client.close()
+
+    @contextmanager
+    def log_dir_events(self) -> Iterator[LogDirEvents]:
+        """Watches, inside the block, what brokers tell the controller of failed log dirs (KIP-112, "Zookeeper")."""
+        with self._client() as client:
+            yield LogDirEvents(client, self._data_dir)
+
+    def registrations(self) -> dict[int, dict[str, Any]]:
+        """What each registered broker's znode says, ``/brokers/ids/<id>`` (``kafka.zk.BrokerIdZNode``)."""
+        with self._client() as client:
+            return {
+                int(id): json.loads(client.get(f"/brokers/ids/{id}")[0]) for id in client.get_children("/brokers/ids")
+            }
 
     def controller(self, admin: Admin) -> int | None:
         """The controller's broker, as Metadata has it."""

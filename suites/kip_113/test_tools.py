@@ -134,7 +134,7 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
             await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
         pair.await_progress(after=now())
         chosen = cluster.brokers[1:]
-        current, proposed = generate(cluster, [beside.name], chosen)
+        current, proposed = generate(cluster, [beside], chosen)
         for placement in current:
             check_current(world, placement)
         if any(len(set(placement.brokers) & set(chosen)) != 3 for placement in proposed):

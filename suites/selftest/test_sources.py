@@ -58,6 +58,7 @@ def state(topic: str, partition: int, *replicas: int, offline: tuple[int, ...] =
 
 
 SEEN = ClusterState(
+    racks={},
     cluster_id="c",
     controller=1,
     brokers=(1, 2, 3),
@@ -158,6 +159,12 @@ def unavailable_tool(world: World) -> Iterable[str]:
 def registrations(world: World) -> Iterable[str]:
     good = {DIRS[where]: id for where, id in IDS.items() if DIRS[where] not in world.failed}
     return sources.compare_registrations(world, good, read_directories(answer("kafka-dump-log")))
+
+
+def test_a_registration_has_a_rack_or_none_and_the_last_one_counts() -> None:
+    assert read_directories(answer("kafka-dump-log")).racks == {1: None, 2: None, 3: None}
+    again = next(line for line in answer("kafka-dump-log") if '"brokerId":2' in line and "REGISTER_BROKER" in line)
+    assert read_directories([again, again.replace('"rack":null', '"rack":"b"')]).racks == {2: "b"}
 
 
 ALL = (
