@@ -1,0 +1,88 @@
+"""What is promised of an assignment, as pure checks: each returns what is broken, a sentence each.
+
+Of KIP-36 ("Proposed Changes", the properties of a rack-aware assignment): :func:`over_racks`, :func:`even_leaders`,
+:func:`even_replicas`. Of KRaft's placer, which is another (``StripedReplicaPlacer``, its "Goals", "Constraints" and
+"Algorithm"): :func:`over_racks_evenly`, :func:`striped`. Of both: :func:`well_formed`.
+
+Apart from the oracle (:mod:`suites.kip_36.oracle`) on purpose: that says what one algorithm does, these what anybody
+who relies on racks may count on, whichever algorithm it was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from suites.kip_36.oracle import Assignment, Racks
+
+
+def well_formed(brokers: Iterable[int], assignment: Assignment, partitions: int, replicas: int) -> Iterator[str]:
+    """As many partitions and replicas as were asked for, on brokers that there are, no two of them on the same one."""
+    known = set(brokers)
+    if sorted(assignment) != list(range(partitions)):
+        yield f"partitions {sorted(assignment)} instead of 0 to {partitions - 1}"
+    for partition, ids in assignment.items():
+        if len(ids) != replicas or len(set(ids)) != len(ids) or not set(ids) <= known:
+            yield f"partition {partition} on {list(ids)} instead of {replicas} of the brokers {sorted(known)}"
+
+
+def over_racks(racks: Racks, assignment: Assignment) -> Iterator[str]:
+    """On as many racks as possible: at most one replica a rack, or, with fewer racks than replicas, at least one."""
+    number = len(set(racks.values()))
+    for partition, ids in assignment.items():
+        reached = {racks[id] for id in ids}
+        if len(reached) < min(number, len(ids)):
+            yield f"partition {partition} on {_placed(racks, ids)}: {len(reached)} of {number} racks"
+
+
+def even_leaders(racks: Racks, assignment: Assignment) -> Iterator[str]:
+    """Every broker is the preferred leader of as many partitions, or, where that doesn't come out even, of one more.
+
+    "Each broker will have the same leader count" when the partitions are a multiple of the brokers; leaders are "chosen
+    from rack alternated list round-robin".
+    """
+    yield from _even("leads", Counter(ids[0] for ids in assignment.values()), racks)
+
+
+def even_replicas(racks: Racks, assignment: Assignment) -> Iterator[str]:
+    """Every broker has as many replicas, where the KIP says so.
+
+    That is, the partitions are a multiple of the brokers, and the racks have as many brokers each.
+    """
+    if len(assignment) % len(racks) == 0 and len(set(Counter(racks.values()).values())) == 1:
+        yield from _even("has", Counter(id for ids in assignment.values() for id in ids), racks)
+
+
+def over_racks_evenly(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator[str]:
+    """No rack has two more than another that has brokers left: "as evenly as we can across racks"."""
+    sizes = Counter(racks.values())
+    for partition, ids in assignment.items():
+        counts = Counter(racks[id] for id in ids)
+        most = max(counts.values())
+        if any(counts[rack] < most - 1 and counts[rack] < size for rack, size in sizes.items()):
+            yield f"partition {partition} on {_placed(racks, ids)}: not as even over the racks as they allow"
+
+
+def striped(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator[str]:
+    """Each rack in turn has the preferred leader: "round-robin", "each partition advances the starting offset by one".
+
+    Until, after as many partitions as there are brokers, all is shuffled and begins anew ("shuffle the rack list").
+    """
+    number, block = len(set(racks.values())), len(racks)
+    leads = [racks[ids[0]] for _, ids in sorted(assignment.items())]
+    for begin in range(0, len(leads), block):
+        turn = leads[begin : begin + block]
+        in_turn = all(turn[index] == turn[index - number] for index in range(number, len(turn)))
+        if len(set(turn)) < min(number, len(turn)) or not in_turn:
+            yield f"partitions {begin} to {begin + len(turn) - 1} are led from racks {turn}, which is not each in turn"
+
+
+def _even(does: str, counts: Counter[int], racks: Racks) -> Iterator[str]:
+    by_broker = {id: counts[id] for id in sorted(racks)}
+    least, most = min(by_broker.values()), max(by_broker.values())
+    if most - least > (1 if sum(by_broker.values()) % len(racks) else 0):
+        yield f"one broker {does} {most}, another {least}: {by_broker} on racks {dict(sorted(racks.items()))}"
+
+
+def _placed(racks: Mapping[int, str | None], ids: Iterable[int]) -> str:
+    return ", ".join(f"{id} ({racks[id]})" for id in ids)
