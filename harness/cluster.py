@@ -329,7 +329,7 @@ class Cluster:
         await_until(
             missing,
             lambda found: not found,
-            timeout_s=timeouts.LOG_DIR_FAILURE_S,
+            timeout_s=timeouts.RECOVERY_S,
             what=f"{', '.join(counts)} to be led and replicated in full",
             retry_on=(NoAnswer,),
             watch=self.check_nodes,

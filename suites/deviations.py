@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.deviation import Deviation
-from harness.versions import VersionRange
+from harness.versions import Mode, VersionRange
 
 HALF_EXECUTED = Deviation(
     kip=113,
@@ -75,4 +75,82 @@ OFFLINE_REPLICAS_UNCOUNTED = Deviation(
     does="it is always 0: it counts entries of the class of HostedPartition.Offline's companion, which none has",
     issue="since the mending of KAFKA-16157",
     builds=VersionRange.parse(">=3.7.0,<4.3.0"),
+)
+
+LEADERS_OVER_RACKS = Deviation(
+    kip=36,
+    says="when the partitions are a multiple of the brokers, each broker leads as many as any other",
+    does="KRaft's placer gives each rack as many leaders, and one broker of it more than another",
+    issue="KAFKA-15354",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+)
+
+RACKS_PASSED_OVER = Deviation(
+    kip=36,
+    says="leaders are chosen from the racks round-robin",
+    does="from the second round on, KRaft's placer passes over racks of one broker that it takes for used up",
+    issue="none found: StripedReplicaPlacer.BrokerList keeps its place when the epoch begins anew",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+)
+
+GENERATED_IN_STRIPES = Deviation(
+    kip=36,
+    says="kafka-reassign-partitions assigns replicas along the rack-alternated broker list",
+    does="--generate uses KRaft's placer",
+    issue="KAFKA-18798",
+    builds=VersionRange.parse(">=4.1.0"),
+)
+
+ADDED_ELSEWHERE = Deviation(
+    kip=36,
+    says="when the partitions are a multiple of the brokers, each broker leads as many as any other",
+    does="partitions that are added to a topic don't begin where its first ones ended",
+    issue="KAFKA-17198, in KRaft KAFKA-14437",
+    builds=VersionRange.parse(">=1.0.0"),
+)
+
+TOOL_REFUSES_WITHOUT_REASON = Deviation(
+    kip=36,
+    says="if some brokers have no rack, kafka-topics refuses, and tells so",
+    does="it says that the server had an unexpected error, and only the broker's log has the reason",
+    issue="none found",
+    builds=VersionRange.parse(">=3.0.0"),
+    modes=(Mode.ZK,),
+)
+
+AUTOMATIC_REFUSED = Deviation(
+    kip=36,
+    says="if some brokers have no rack, topics are created automatically as if none had",
+    does="they are not created",
+    issue="none found; since automatic creation goes through the controller's CreateTopics (KIP-590)",
+    builds=VersionRange.parse(">=3.0.0"),
+    modes=(Mode.ZK,),
+)
+
+NO_RACK_IS_A_RACK = Deviation(
+    kip=36,
+    says="if some brokers have no rack, kafka-topics refuses, and tells so",
+    does="it creates the topic, with the brokers without a rack as a rack of their own",
+    issue="none found; StripedReplicaPlacer takes an empty rack for a rack",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+)
+
+AUTOMATIC_BY_RACKS = Deviation(
+    kip=36,
+    says="if some brokers have no rack, topics are created automatically as if none had",
+    does="replicas are spread over the racks, with the brokers without a rack as a rack of their own",
+    issue="none found; StripedReplicaPlacer takes an empty rack for a rack",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+)
+
+NO_OPTION_TO_IGNORE_RACKS = Deviation(
+    kip=36,
+    says="kafka-topics goes on, if some brokers have no rack, when it is told to ignore racks",
+    does="there is no such option: it went with --zookeeper",
+    issue="none found",
+    builds=VersionRange.parse(">=3.0.0"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from confluent_kafka import Producer
@@ -25,6 +25,9 @@ from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_no_remains, check_noticed
 from suites.model import World
+
+NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
+"""What a broker says that ends for want of a good log dir."""
 
 
 @contextmanager
@@ -252,6 +255,32 @@ def check_serves_alone(cluster: Cluster, workload: CaseWorkload, world: World, b
         world.check()
         with workload.running(topic, via=broker) as pair:
             pair.await_progress(after=now())
+
+
+@contextmanager
+def rack_killed(world: World, rack: Sequence[Broker]) -> Iterator[None]:
+    """All brokers of a rack are killed, and every partition is led; after the block they are back.
+
+    :raises PromiseBroken: nobody leads one, since all its replicas were in that rack; or as :meth:`World.check` has it
+    """
+    with injected(*map(BrokerKilled, rack)):
+        world.broker_gone(*rack)
+        check_led(world)
+        yield
+    for broker in rack:
+        world.broker_back(broker)
+    world.check(timeouts.RECOVERY_S)
+
+
+def check_led(world: World) -> None:
+    """All sources agree with the model, and in it every partition is led.
+
+    :raises PromiseBroken: one isn't
+    """
+    world.check()
+    unled = {f"{t}-{p}": [*each.replicas] for (t, p), each in world.partitions.items() if each.leader is None}
+    if unled:
+        raise PromiseBroken(f"nobody leads {', '.join(f'{name} on brokers {ids}' for name, ids in unled.items())}")
 
 
 def make_leader(cluster: Cluster, world: World, broker: Broker) -> None:

@@ -7,6 +7,7 @@ one comes out otherwise. The green twin of each is the same with the one thing p
 from __future__ import annotations
 
 from contextlib import ExitStack
+from types import SimpleNamespace
 
 import pytest
 
@@ -27,6 +28,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
 from suites.model import World
 from suites.scenario import scenario
+from suites.steps import rack_killed
 
 UNSAFE = {"acks": "1", "enable.idempotence": False}
 SAFE = {"acks": "all", "enable.idempotence": True}
@@ -150,6 +152,23 @@ def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool
             check_delivery(workload)
     if mended:
         check_delivery(workload)
+
+
+UNTOLD, TOLD = SimpleNamespace(cluster={}), SimpleNamespace(cluster={"racks": ("a", "a", "b", "b", "c", "c")})
+
+
+@scenario("control/rack-fails", kip=36, plan="control: a topic dies with its rack", floors=Floors(during=0), brokers=6)
+@pytest.mark.parametrize("racks", [UNTOLD, TOLD], ids=["unavailable", "green"])
+def test_rack_fails(cluster: Cluster, workload: CaseWorkload, racks: SimpleNamespace) -> None:
+    """Two brokers are killed: if Kafka doesn't know that they share a rack, some partition had both replicas there.
+
+    In thirty partitions every two of six brokers come together (ZooKeeper mode); in KRaft neighbours do in six.
+    """
+    orders = cluster.create_topic("orders", partitions=30, replicas=2)
+    world = World(cluster, orders)
+    with workload.running(orders, rate_per_s=300) as pair, rack_killed(world, cluster.brokers[:2]):
+        pair.await_progress(after=now())
+    check_delivery(workload)
 
 
 @scenario("control/log-dir-offline", kip=112, plan="control: a log dir is taken offline", floors=NO_FAULT)

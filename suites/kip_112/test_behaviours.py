@@ -30,9 +30,15 @@ from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
 from suites.model import World
 from suites.scenario import scenario
 from suites.sources import TOOLS
-from suites.steps import failed, format_new_dirs, replace_by_empty_disk, restarted_healed, write_as_a_stranger
+from suites.steps import (
+    NO_GOOD_DIR,
+    failed,
+    format_new_dirs,
+    replace_by_empty_disk,
+    restarted_healed,
+    write_as_a_stranger,
+)
 
-NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
 UNFORMATTED = r"No `meta.properties` found in .*kafka-storage"
 UNTOLD = r"Shutting down because couldn't communicate offline log dir \S+ with controllers"

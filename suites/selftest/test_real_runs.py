@@ -201,6 +201,14 @@ def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(
     assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d said: Stopping serving logs", red["reason"])
 
 
+@pytest.mark.parametrize("mode", ["zk", "kraft"])
+def test_a_topic_that_dies_with_its_rack_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+    red, green = (controls[1][f"control/rack-fails[{mode}-{word}]"] for word in ("unavailable", "green"))
+    assert green["verdict"] == "valid", green["reason"]
+    assert red["verdict"] == "invalid", red["reason"]
+    assert re.search(r"nobody leads orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
+
+
 def told(controls: tuple[int, dict[str, dict[str, Any]]], case: str, kind: str) -> dict[str, Any]:
     """The story of the first record of a kind in a control's run folder."""
     stories = json.loads((Path(controls[1][f"control/{case}"]["run_dir"]) / "explained.json").read_text())["stories"]

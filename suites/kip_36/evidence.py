@@ -1,0 +1,108 @@
+"""What was seen over all the assignments of a scenario: enough of them, none that breaks a promise, what deviates.
+
+A promise that is broken ends the scenario at once. A deviation that is expected of the build must show somewhere among
+all assignments, and one that isn't nowhere; that is told at the end (:meth:`Evidence.conclude`), which also refuses to
+call it a pass where too little was tried.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from harness.cluster import Cluster
+from harness.deviation import Deviation
+from harness.errors import Inconclusive, PromiseBroken
+from suites.deviations import GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
+from suites.kip_36 import promises
+from suites.kip_36.oracle import Assignment, origin
+
+
+class Evidence:
+    """Of one scenario on one cluster; ``known`` are the deviations that it can show, on whatever build."""
+
+    def __init__(self, cluster: Cluster, known: Iterable[Deviation]) -> None:
+        self._cluster = cluster
+        self._tried = Counter[str]()
+        self._shown: dict[Deviation, list[str]] = {deviation: [] for deviation in known}
+
+    def expects(self, deviation: Deviation) -> bool:
+        """Whether this build, in this mode, is known for it."""
+        return deviation.is_of(self._cluster.distribution.version, self._cluster.spec.mode)
+
+    def tried(self, what: str) -> None:
+        """One more of what :meth:`conclude` wants some of."""
+        self._tried[what] += 1
+
+    def holds(self, what: str, broken: Iterable[str]) -> None:
+        """Nothing of a promise is broken.
+
+        :raises PromiseBroken: something is
+        """
+        found = list(broken)
+        if found:
+            raise PromiseBroken(f"{what}: {'; '.join(found[:3])}")
+
+    def deviates(self, deviation: Deviation, what: str, broken: Iterable[str]) -> None:
+        """What a build with the deviation breaks now and then, and one without never."""
+        found = list(broken)
+        self._shown[deviation] += [f"{what}: {each}" for each in found]
+        if found and not self.expects(deviation):
+            raise PromiseBroken(f"{what}: {'; '.join(found[:3])}")
+
+    def conclude(self, least: Mapping[str, int]) -> None:
+        """Nothing is left to be tried.
+
+        :param least: how many of what must have been tried for anything to be shown
+        :raises Inconclusive: they were not
+        :raises PromiseBroken: an expected deviation did not show
+        """
+        too_few = {what: self._tried[what] for what, number in least.items() if self._tried[what] < number}
+        if too_few:
+            raise Inconclusive(f"too little was tried to show anything: {too_few}, at least {dict(least)} wanted")
+        for deviation, shown in self._shown.items():
+            if self.expects(deviation) and not shown:
+                raise PromiseBroken(f"no longer deviates: {deviation.does}")
+        self._cluster.journal.write(
+            "assignments.checked",
+            tried=dict(self._tried),
+            deviations=[
+                {"does": each.does, "times": len(seen), "such_as": seen[:3]} for each, seen in self._shown.items()
+            ],
+        )
+
+
+def check_kip(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
+    """The assignment is the oracle's for some start and shift, and keeps the KIP's promises."""
+    if origin(racks, assignment) is None:
+        raise PromiseBroken(
+            f"{what}: from no start and shift does KIP-36 give {dict(assignment)} on racks {dict(racks)}"
+        )
+    evidence.holds(what, promises.over_racks(racks, assignment))
+    evidence.holds(what, promises.even_leaders(racks, assignment))
+    evidence.holds(what, promises.even_replicas(racks, assignment))
+
+
+def check_striped(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
+    """The assignment keeps the promises of KRaft's placer and those of the KIP that it shares.
+
+    What of the KIP it breaks is looked for in the first round of partitions alone, in which chance decides little.
+    """
+    first_round = len(assignment) <= len(racks)
+    evidence.holds(what, promises.over_racks(racks, assignment))
+    evidence.holds(what, promises.over_racks_evenly(racks, assignment))
+    if first_round:
+        evidence.deviates(LEADERS_OVER_RACKS, what, promises.even_leaders(racks, assignment))
+        evidence.deviates(LEADERS_OVER_RACKS, what, promises.even_replicas(racks, assignment))
+    if first_round or len(next(iter(assignment.values()))) > 1:
+        evidence.holds(what, promises.striped(racks, assignment))
+    else:
+        evidence.deviates(RACKS_PASSED_OVER, what, promises.striped(racks, assignment))
+
+
+def check_generated(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
+    """What ``kafka-reassign-partitions --generate`` proposes is the KIP's, or, where it is known for that, striped."""
+    unlike = [] if origin(racks, assignment) else [f"from no start and shift does KIP-36 give {dict(assignment)}"]
+    evidence.deviates(GENERATED_IN_STRIPES, what, unlike)
+    check = check_striped if evidence.expects(GENERATED_IN_STRIPES) else check_kip
+    check(evidence, racks, what, assignment)

@@ -1,0 +1,123 @@
+"""Where replicas of new topics, of new partitions and of generated reassignments are: KIP-36's "Proposed Changes".
+
+In ZooKeeper mode every assignment must be the oracle's (:mod:`suites.kip_36.oracle`); KRaft's placer has promises of
+its own, and what it does otherwise than the KIP is declared (:mod:`suites.deviations`). Hundreds of topics on one
+cluster, whose racks change by restarts: a cluster for each would take an hour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.reassign import generate
+from harness.topic import Topic
+from harness.versions import Mode
+from suites.deviations import ADDED_ELSEWHERE, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
+from suites.kip_36 import promises
+from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped
+from suites.kip_36.layouts import assignments, by_topic, change_racks, create, shapes, start
+from suites.kip_36.oracle import Assignment, Origin, assign
+from suites.scenario import scenario
+
+KIPS = ("rack1", "rack3", "rack3", "rack2", "rack2", "rack1")
+"""The KIP's example, of which the broker ids are one less."""
+UNEVEN = ("a", "a", "a", "b", "b", "c")
+EACH_ITS_OWN = ("a", "b", "c", "d", "e", "f")
+ONE = ("a", "a", "a", "a", "a", "a")
+GROWING = ("a", "b", "a", "b", "c", "c")
+PASSED_OVER = ((12, 1),) * 12
+"""Shapes in two of three of which KRaft passes over a rack, where each broker has its own."""
+DEVIATIONS = (LEADERS_OVER_RACKS, RACKS_PASSED_OVER, GENERATED_IN_STRIPES, ADDED_ELSEWHERE)
+LEAST = {"topics": 80, "proposals": 150, "topics with more partitions": 12}
+
+
+@scenario(
+    "kip-36/placement",
+    kip=36,
+    plan="Proposed Changes: properties and algorithm of the rack aware assignment",
+    judged=False,
+    brokers=6,
+    racks=KIPS,
+    deviations=DEVIATIONS,
+)
+def test_placement(cluster: Cluster) -> None:
+    """Whatever the racks, partitions and replicas: they are spread as the KIP says, over new brokers and racks too."""
+    evidence, brokers = Evidence(cluster, DEVIATIONS), cluster.brokers
+    kips = try_shapes(cluster, evidence, "kips")
+    propose(cluster, evidence, kips, brokers)
+    add_partitions(cluster, evidence)
+    for name, racks, more in (("uneven", UNEVEN, ()), ("own", EACH_ITS_OWN, PASSED_OVER), ("one", ONE, ())):
+        cluster.delete_topics(*cluster.topics.values())
+        change_racks(cluster, racks)
+        propose(cluster, evidence, try_shapes(cluster, evidence, name, more), brokers)
+    cluster.delete_topics(*cluster.topics.values())
+    change_racks(cluster, GROWING, only=4)
+    old = try_shapes(cluster, evidence, "four")
+    for broker in brokers[4:]:  # the first is a new rack too
+        start(cluster, broker)
+        old += try_shapes(cluster, evidence, f"and-{broker.id}")
+    propose(cluster, evidence, old, brokers)
+    evidence.conclude(LEAST)
+
+
+def racks_of(brokers: Sequence[Broker]) -> dict[int, str]:
+    return {broker.id: broker.node.spec.properties["broker.rack"] for broker in brokers}
+
+
+def try_shapes(cluster: Cluster, evidence: Evidence, name: str, more: Sequence[tuple[int, int]] = ()) -> list[Topic]:
+    """Topics of many shapes are created on the brokers that run; each is where it should be."""
+    racks = racks_of(cluster.live_brokers())
+    topics = create(cluster, name, [*shapes(len(racks)), *more])
+    check = check_kip if cluster.spec.mode is Mode.ZK else check_striped
+    for topic, (what, assignment) in zip(topics, assignments(cluster, topics).items(), strict=True):
+        evidence.tried("topics")
+        replicas = int(what.rpartition("x")[2])
+        evidence.holds(what, promises.well_formed(racks, assignment, len(topic), replicas))
+        check(evidence, racks, what, assignment)
+    return topics
+
+
+def propose(cluster: Cluster, evidence: Evidence, topics: Sequence[Topic], brokers: Sequence[Broker]) -> None:
+    """What ``--generate`` proposes for these topics, on all of these brokers and on all but the last, is right too."""
+
+    def proposed(onto: Sequence[Broker]) -> dict[str, Assignment]:
+        fit = [topic for topic in topics if int(topic.name.rpartition("x")[2]) <= len(onto)]
+        return by_topic(generate(cluster, fit, onto))
+
+    choices = (brokers, brokers[:-1])
+    with ThreadPoolExecutor(len(choices)) as side_by_side:
+        answers = list(side_by_side.map(proposed, choices))
+    for onto, answer in zip(choices, answers, strict=True):
+        racks = racks_of(onto)
+        for what, assignment in answer.items():
+            evidence.tried("proposals")
+            topic, replicas = cluster.topics[what], int(what.rpartition("x")[2])
+            evidence.holds(f"--generate {what}", promises.well_formed(racks, assignment, len(topic), replicas))
+            check_generated(evidence, racks, f"--generate {what} on {sorted(racks)}", assignment)
+
+
+def add_partitions(cluster: Cluster, evidence: Evidence) -> None:
+    """Topics of four partitions are given twelve: the eight new ones are spread over racks as the first four are.
+
+    In ZooKeeper mode they begin at the broker of partition 0, by its place among all ids
+    (``AdminZkClient.createNewPartitionsAssignment``).
+    """
+    racks = racks_of(cluster.brokers)
+    topics = create(cluster, "more", [(4, 1)] * 6 + [(4, 3)] * 6)
+    first = assignments(cluster, topics)
+    for what, whole in assignments(cluster, cluster.create_partitions({topic.name: 12 for topic in topics})).items():
+        evidence.tried("topics with more partitions")
+        replicas, added = len(whole[0]), {index: ids for index, ids in whole.items() if index >= 4}
+        evidence.holds(what, promises.well_formed(racks, whole, 12, replicas))
+        evidence.holds(what, promises.over_racks(racks, added))
+        evidence.holds(
+            what, [f"{first[what]} became {whole}"] if first[what] != {i: whole[i] for i in range(4)} else []
+        )
+        if cluster.spec.mode is Mode.ZK:
+            place = sorted(racks).index(whole[0][0])
+            should = assign(racks, 8, replicas, Origin(start=place, shift=place), first=4)
+            evidence.holds(what, [f"{added} were added instead of {dict(should)}"] if added != should else [])
+        evidence.deviates(ADDED_ELSEWHERE, what, promises.even_leaders(racks, whole))

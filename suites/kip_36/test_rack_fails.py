@@ -1,0 +1,102 @@
+"""What racks are for: one fails, and no topic goes with it; the replica that is nearest fails, and others serve."""
+
+from __future__ import annotations
+
+from faults.base import injected
+from faults.log_dir import Chmod000
+from faults.targets import follower_of, leader_of
+from harness import timeouts
+from harness.admin import NewTopic
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.errors import Inconclusive
+from harness.journal import now
+from harness.pipeline.pair import Pair
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_ends
+from suites.kip_36.layouts import racks_of
+from suites.model import World
+from suites.scenario import scenario
+from suites.steps import NO_GOOD_DIR, check_led, failed, rack_killed
+
+PAIRS = ("a", "a", "b", "b", "c", "c")
+
+
+@scenario(
+    "kip-36/rack-fails",
+    kip=36,
+    plan="Motivation: fault tolerance from the racks; killed, and all its log dirs",
+    brokers=6,
+    racks=PAIRS,
+)
+def test_rack_fails(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A rack is killed, then another loses all its log dirs: every topic goes on, with two replicas or three."""
+    shapes = [NewTopic(name="two", partitions=6, replicas=2), NewTopic(name="three", partitions=6, replicas=3)]
+    two, three = cluster.create_topics(*shapes)
+    world = World(cluster, two, three)
+    with workload.running(two, rate_per_s=200) as pair, workload.running(three, rate_per_s=200) as other:
+        with rack_killed(world, rack(cluster, "a")):
+            pair.await_progress(after=now())
+            other.await_progress(after=now())
+        lost = rack(cluster, "b")
+        with injected(*(Chmod000(log_dir) for broker in lost for log_dir in broker.log_dirs)):
+            for broker in lost:
+                check_ends(broker, exit_code=1, saying=NO_GOOD_DIR)
+            world.broker_gone(*lost)
+            check_led(world)
+            pair.await_progress(after=now())
+            other.await_progress(after=now())
+        for broker in lost:
+            broker.start()
+            world.broker_back(broker)
+        world.check(timeouts.RECOVERY_S)
+    check_delivery(workload)
+
+
+def rack(cluster: Cluster, name: str) -> list[Broker]:
+    """The brokers of a rack."""
+    racks = racks_of(cluster.brokers)
+    return [broker for broker in cluster.brokers if racks[broker.id] == name]
+
+
+@scenario(
+    "kip-36/nearest-replica",
+    kip=36,
+    plan="Motivation: racks (KIP-392: fetch from the nearest replica, whose log dir fails)",
+    racks=("a", "b", "c"),
+    overrides={"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"},
+)
+def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A consumer reads from the follower in its own rack, whose log dir fails: it reads on, from elsewhere."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    nearest, leader = follower_of(orders[0]), leader_of(orders[0])
+    near = {"client.rack": racks_of(cluster.brokers)[nearest.id] or ""}
+    with workload.running(orders, consumer_config=near) as pair:
+        check_reads_from(pair, nearest, cluster.others(nearest))
+        with failed(world, Chmod000(orders[0].log_dir_on(nearest))):
+            pair.await_progress(after=now())
+            check_reads_from(pair, leader, [])
+        nearest.restart()
+        world.log_dirs_back(nearest)
+        world.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_reads_from(pair: Pair, broker: Broker, others: list[Broker]) -> None:
+    """The pair's consumer is handed its records by this broker and by none of the others: by their own count of bytes.
+
+    :raises Inconclusive: it is not so
+    """
+    before = {each: sent(each, pair.topic) for each in (broker, *others)}
+    pair.await_progress(after=now(), records=500)
+    served = {each: sent(each, pair.topic) - count for each, count in before.items()}
+    broker.journal.write("consumer.served", bytes={str(each): count for each, count in served.items()})
+    if not served[broker] or any(count for each, count in served.items() if each != broker):
+        raise Inconclusive(f"{broker} should serve the consumer; bytes sent meanwhile: {served}")
+
+
+def sent(broker: Broker, topic: str) -> int:
+    assert broker.mbeans is not None
+    return broker.mbeans.bytes_out(topic)

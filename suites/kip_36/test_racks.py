@@ -1,0 +1,196 @@
+"""The rack in a broker's registration and in clients' metadata, and clusters in which some brokers have none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+from harness import timeouts
+from harness.admin import NewTopic, Refused
+from harness.cluster import Cluster
+from harness.errors import HarnessError, PromiseBroken
+from harness.journal import now
+from harness.quorum.kraft import KRaftQuorum
+from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.reassign import generate
+from harness.tool_answers import dump_directories
+from harness.tools import tool_output
+from harness.topic import Topic
+from harness.versions import Mode, Tool
+from harness.waiting import await_until
+from harness.wire import NoAnswer
+from suites.deviations import (
+    AUTOMATIC_BY_RACKS,
+    AUTOMATIC_REFUSED,
+    GENERATED_IN_STRIPES,
+    NO_OPTION_TO_IGNORE_RACKS,
+    NO_RACK_IS_A_RACK,
+    TOOL_REFUSES_WITHOUT_REASON,
+)
+from suites.kip_36 import promises
+from suites.kip_36.evidence import Evidence, check_kip, check_striped
+from suites.kip_36.layouts import assignments, await_racks, by_topic, create, racks_of
+from suites.kip_36.oracle import Assignment, origin_without_racks
+from suites.scenario import scenario
+
+SOME = ("a", "a", None, None)
+NOT_ALL = "Not all brokers have rack information"
+OPTIONS = ("--ignore-racks", "--disable-rack-aware")
+"""What the KIP calls the option, and what releases called it."""
+DEVIATIONS = (
+    TOOL_REFUSES_WITHOUT_REASON,
+    AUTOMATIC_REFUSED,
+    NO_RACK_IS_A_RACK,
+    AUTOMATIC_BY_RACKS,
+    NO_OPTION_TO_IGNORE_RACKS,
+)
+
+
+@scenario(
+    "kip-36/some-without-rack",
+    kip=36,
+    plan="If one or more brokers does NOT have rack information; Changes to Broker property",
+    judged=False,
+    brokers=4,
+    racks=SOME,
+    overrides={"auto.create.topics.enable": "true", "num.partitions": "12", "default.replication.factor": "2"},
+    deviations=DEVIATIONS,
+)
+def test_some_without_rack(cluster: Cluster) -> None:
+    """Racks come with restarts: half of the brokers have one, tools refuse; all have one, and it is used everywhere."""
+    evidence = Evidence(cluster, DEVIATIONS)
+    check_registered(cluster)
+    [given] = cluster.create_topics(
+        NewTopic(
+            name="given", replicas=2, assignment={index: (1 + index % 4, 1 + (index + 1) % 4) for index in range(12)}
+        )
+    )
+    check_generate(cluster, evidence, given)
+    check_automatic(cluster, evidence)
+    check_tool(cluster, evidence)
+    for broker, rack in zip(cluster.brokers, ("b", "a", "b", "c"), strict=True):
+        broker.use_rack(rack)
+        broker.restart()
+    await_racks(cluster)
+    check_registered(cluster)
+    check = check_kip if cluster.spec.mode is Mode.ZK else check_striped
+    racks = {id: str(rack) for id, rack in racks_of(cluster.brokers).items()}
+    for what, assignment in assignments(cluster, create(cluster, "all", [(6, 2), (6, 3)])).items():
+        check(evidence, racks, what, assignment)
+        evidence.tried("topics on racks that came by restart")
+    for each in cluster.brokers[:2]:  # one keeps a rack, one has none again
+        each.use_rack(None)
+        each.restart()
+    await_racks(cluster)
+    check_registered(cluster)
+    evidence.conclude({"topics on racks that came by restart": 2, "refusals": 1, "automatic": 1, "by kafka-topics": 1})
+
+
+def check_registered(cluster: Cluster) -> None:
+    """A broker's registration has its rack, or no word of one; so has what every broker tells clients.
+
+    In ZooKeeper that is version 3 of the znode's JSON or later (4 and 5 came with KIP-103 and KIP-584).
+
+    :raises PromiseBroken: it is not so
+    """
+    should = racks_of(cluster.brokers)
+    await_racks(cluster)
+    if isinstance(cluster.quorum, ZooKeeperQuorum):
+        znodes = cluster.quorum.registrations()
+        seen = {id: znode.get("rack", None) for id, znode in znodes.items()}
+        odd = {id: znode for id, znode in znodes.items() if znode["version"] < 3 or znode.get("rack", "a") is None}
+    else:
+        assert isinstance(cluster.quorum, KRaftQuorum)
+        seen = dict(dump_directories(cluster.distribution, cluster.quorum.metadata_log).racks)
+        odd = {}
+    if seen != should or odd:
+        raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {odd}")
+    cluster.journal.write("racks.registered", racks=seen)
+
+
+def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
+    """kafka-reassign-partitions refuses, and says why; told to ignore racks it goes on, and ignores them.
+
+    :raises PromiseBroken: it is not so
+    """
+    said = refusal(lambda: generate(cluster, [topic], cluster.brokers))
+    if said is None or NOT_ALL not in said or "--disable-rack-aware" not in said:
+        raise PromiseBroken(f"kafka-reassign-partitions --generate should refuse with {NOT_ALL!r}, and it said: {said}")
+    evidence.tried("refusals")
+    for what, assignment in by_topic(generate(cluster, [topic], cluster.brokers, ignore_racks=True)).items():
+        evidence.holds(what, promises.well_formed(racks_of(cluster.brokers), assignment, len(topic), 2))
+        if evidence.expects(GENERATED_IN_STRIPES):
+            ignored = not all_apart(cluster, assignment)
+        else:
+            ignored = origin_without_racks(assignment, len(cluster.brokers)) is not None
+        evidence.holds(what, [] if ignored else [f"--disable-rack-aware, and racks were not ignored: {assignment}"])
+
+
+def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
+    """A topic that is created because a client asks for it is there, and racks are ignored: some share one.
+
+    :raises PromiseBroken: it neither comes nor is refused in the controller's log
+    """
+    since = now()
+    refused = re.escape("Error processing create topic request CreatableTopic(name='automatic'")
+
+    def outcome() -> str | None:
+        cluster.live_brokers()[0].admin.want_topic("automatic")
+        seen = [s for s in cluster.describe().partitions if s.topic == "automatic"]
+        logged = any(broker.log.first(refused, since=since) for broker in cluster.brokers)
+        return "created" if len(seen) == 12 else "refused" if logged else None
+
+    came = await_until(
+        outcome,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what="a topic to be created because a client asks for it, or that to be refused",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    evidence.tried("automatic")
+    evidence.deviates(AUTOMATIC_REFUSED, "automatic", ["it was refused"] if came == "refused" else [])
+    if came == "created":
+        [assignment] = assignments(cluster, [Topic(cluster, "automatic", 12)]).values()
+        by_racks = [f"by racks: {assignment}"] if all_apart(cluster, assignment) else []
+        evidence.deviates(AUTOMATIC_BY_RACKS, "automatic", by_racks)
+
+
+def check_tool(cluster: Cluster, evidence: Evidence) -> None:
+    """kafka-topics refuses to create a topic and says why; told to ignore racks it goes on."""
+    said = refusal(lambda: kafka_topics(cluster, "plain"))
+    evidence.tried("by kafka-topics")
+    evidence.deviates(NO_RACK_IS_A_RACK, "kafka-topics", ["it created the topic"] if said is None else [])
+    unexplained = [said] if said is not None and NOT_ALL not in said else []
+    evidence.deviates(TOOL_REFUSES_WITHOUT_REASON, "kafka-topics", unexplained)
+    if said is not None:
+        by_wire = refusal(lambda: cluster.create_topic("plain", partitions=12, replicas=2))
+        evidence.holds("CreateTopics", [] if by_wire else ["it was not refused, and kafka-topics was"])
+    refused = {option: refusal(partial(kafka_topics, cluster, "ignoring", option)) for option in OPTIONS}
+    evidence.deviates(NO_OPTION_TO_IGNORE_RACKS, "kafka-topics", [str(refused)] if all(refused.values()) else [])
+    unforeseen = [word for word in refused.values() if word is not None and "not a recognized option" not in word]
+    evidence.holds("kafka-topics with an option that ignores racks", unforeseen)
+
+
+def kafka_topics(cluster: Cluster, name: str, *options: str) -> None:
+    arguments = ("--create", "--topic", name, "--partitions", "12", "--replication-factor", "2", *options)
+    connect = ("--bootstrap-server", cluster.bootstrap)
+    with tool_output(cluster.distribution, Tool.TOPICS, *connect, *arguments, timeout_s=timeouts.BOOT_S):
+        pass
+
+
+def refusal(ask: Callable[[], object]) -> str | None:
+    """What was said by whoever refused; None where nobody did."""
+    try:
+        ask()
+    except NoAnswer:
+        raise
+    except (Refused, HarnessError) as error:
+        return str(error)
+    return None
+
+
+def all_apart(cluster: Cluster, assignment: Assignment) -> bool:
+    """Whether no two replicas of a partition share a rack, with those without one for a rack of their own."""
+    racks = {id: rack or "none" for id, rack in racks_of(cluster.brokers).items()}
+    return not list(promises.over_racks(racks, assignment))

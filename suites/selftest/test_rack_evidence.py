@@ -1,0 +1,119 @@
+"""What KIP-36's suite makes of assignments: broken promises end it, deviations must show, nothing tried is no pass."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.deviation import Deviation
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import Journal
+from harness.versions import KafkaVersion, Mode
+from suites.deviations import AUTOMATIC_REFUSED, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
+from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped
+from suites.kip_36.layouts import shapes
+from suites.kip_36.oracle import assign
+from suites.selftest.test_racks import EVEN, place
+
+
+def evidence(version: str, mode: Mode, *known: Deviation) -> Evidence:
+    cluster = SimpleNamespace(
+        distribution=SimpleNamespace(version=KafkaVersion.parse(version)),
+        spec=SimpleNamespace(mode=mode),
+        journal=Journal(None),
+    )
+    return Evidence(cast(Any, cluster), known)
+
+
+ZK, KRAFT = ("3.9.2", Mode.ZK), ("4.3.1", Mode.KRAFT)
+
+
+def test_where_nothing_was_tried_nothing_is_shown() -> None:
+    with pytest.raises(Inconclusive, match=r"too little was tried .*'topics': 0.*at least \{'topics': 1\}"):
+        evidence(*ZK).conclude({"topics": 1})
+    some = evidence(*ZK)
+    some.tried("topics")
+    some.conclude({"topics": 1})
+
+
+def test_an_expected_deviation_that_nobody_looked_for_is_not_taken_for_shown() -> None:
+    with pytest.raises(PromiseBroken, match="no longer deviates: they are not created"):
+        evidence(*ZK, AUTOMATIC_REFUSED).conclude({})
+
+
+def test_a_deviation_that_is_not_expected_is_a_broken_promise() -> None:
+    with pytest.raises(PromiseBroken, match="automatic: it was refused"):
+        evidence(*KRAFT, AUTOMATIC_REFUSED).deviates(AUTOMATIC_REFUSED, "automatic", ["it was refused"])
+
+
+def test_an_expected_deviation_that_no_longer_shows_is_told() -> None:
+    seen = evidence(*ZK, AUTOMATIC_REFUSED)
+    seen.deviates(AUTOMATIC_REFUSED, "automatic", [])
+    with pytest.raises(PromiseBroken, match="no longer deviates: they are not created"):
+        seen.conclude({})
+    seen.deviates(AUTOMATIC_REFUSED, "automatic", ["it was refused"])
+    seen.conclude({})
+
+
+def test_deviations_are_of_their_modes_and_builds() -> None:
+    assert evidence(*ZK).expects(AUTOMATIC_REFUSED)
+    assert not evidence("3.9.2", Mode.KRAFT).expects(AUTOMATIC_REFUSED)
+    assert not evidence("4.0.1", Mode.KRAFT).expects(GENERATED_IN_STRIPES)
+
+
+def test_the_kips_assignment_passes_and_the_striped_one_does_not() -> None:
+    check_kip(evidence(*ZK), EVEN, "t", assign(EVEN, 12, 3))
+    with pytest.raises(PromiseBroken, match="t: from no start and shift does KIP-36 give"):
+        check_kip(evidence(*ZK), EVEN, "t", place(EVEN, 12, 3, seed=1))
+
+
+def test_the_striped_assignment_passes_and_shows_what_it_is_known_for() -> None:
+    seen = evidence(*KRAFT, LEADERS_OVER_RACKS)
+    check_striped(seen, EVEN, "t", place(EVEN, 6, 2, seed=1))
+    seen.conclude({})
+    even = evidence(*KRAFT, LEADERS_OVER_RACKS)
+    check_striped(even, EVEN, "t", place(EVEN, 6, 3, seed=1))
+    with pytest.raises(PromiseBroken, match="no longer deviates: KRaft's placer gives each rack as many leaders"):
+        even.conclude({})
+
+
+def test_an_assignment_whose_racks_don_t_take_turns_is_not_striped() -> None:
+    spoilt = {**place(EVEN, 6, 3, seed=1), 1: place(EVEN, 6, 3, seed=1)[0]}
+    with pytest.raises(PromiseBroken, match="not each in turn"):
+        check_striped(evidence(*KRAFT, LEADERS_OVER_RACKS), EVEN, "t", spoilt)
+
+
+def test_racks_that_are_passed_over_show_among_a_dozen_topics() -> None:
+    six, seen = {id: str(id) for id in range(1, 7)}, evidence(*KRAFT, RACKS_PASSED_OVER)
+    for seed in range(12):
+        check_striped(seen, six, "t", place(six, 12, 1, seed))
+    seen.conclude({})
+
+
+@pytest.mark.parametrize(("version", "striped"), [("4.0.1", False), ("4.1.0", True)])
+def test_proposals_are_the_kips_up_to_4_0(version: str, striped: bool) -> None:
+    seen = evidence(version, Mode.KRAFT, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS)
+    right, wrong = assign(EVEN, 6, 3), place(EVEN, 6, 3, seed=1)
+    check_generated(seen, EVEN, "t", wrong if striped else right)
+    if striped:
+        assert not LEADERS_OVER_RACKS.is_of(KafkaVersion.parse("3.6.2"), Mode.KRAFT)
+    else:
+        with pytest.raises(PromiseBroken, match="from no start and shift"):
+            check_generated(seen, EVEN, "t", wrong)
+
+
+def test_a_build_that_proposes_as_the_kip_says_again_is_told() -> None:
+    """Its proposals may happen to look striped; that they are the KIP's is what is noticed."""
+    seen = evidence("4.3.1", Mode.KRAFT, GENERATED_IN_STRIPES)
+    seen.deviates(GENERATED_IN_STRIPES, "t", [])
+    with pytest.raises(PromiseBroken, match="no longer deviates: --generate uses KRaft's placer"):
+        seen.conclude({})
+
+
+def test_shapes_have_every_number_of_replicas_and_more_rounds_than_one() -> None:
+    six = shapes(6)
+    assert {replicas for partitions, replicas in six if partitions == 6} == {1, 2, 3, 4, 5, 6}
+    assert {(12, 1), (12, 3), (7, 4)} <= set(six)
+    assert all(replicas <= 2 for _, replicas in shapes(2))
