@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from harness import timeouts
 from harness.admin import NewTopic
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.errors import PromiseBroken
+from harness.reassign import Placement
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.wire import NoAnswer
@@ -93,7 +94,10 @@ def assignments(cluster: Cluster, topics: Iterable[Topic]) -> dict[str, Assignme
     return {topic.name: {s.partition: s.replicas for s in seen if s.topic == topic.name} for topic in topics}
 
 
-def by_topic(proposed: Mapping[tuple[str, int], tuple[int, ...]]) -> dict[str, Assignment]:
+def by_topic(placements: Iterable[Placement]) -> dict[str, Assignment]:
     """The same of what kafka-reassign-partitions proposes."""
-    names = {name for name, _ in proposed}
-    return {name: {index: ids for (topic, index), ids in proposed.items() if topic == name} for name in names}
+    found: dict[str, dict[int, tuple[int, ...]]] = {}
+    for placement in placements:
+        ids = tuple(broker.id for broker in placement.brokers)
+        found.setdefault(placement.partition.topic, {})[placement.partition.index] = ids
+    return dict(found)

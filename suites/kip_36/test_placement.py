@@ -85,7 +85,7 @@ def propose(cluster: Cluster, evidence: Evidence, topics: Sequence[Topic], broke
 
     def proposed(onto: Sequence[Broker]) -> dict[str, Assignment]:
         fit = [topic for topic in topics if int(topic.name.rpartition("x")[2]) <= len(onto)]
-        return by_topic(generate(cluster, fit, onto))
+        return by_topic(generate(cluster, fit, onto)[1])
 
     choices = (brokers, brokers[:-1])
     with ThreadPoolExecutor(len(choices)) as side_by_side:

@@ -118,7 +118,7 @@ def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
     if said is None or NOT_ALL not in said or "--disable-rack-aware" not in said:
         raise PromiseBroken(f"kafka-reassign-partitions --generate should refuse with {NOT_ALL!r}, and it said: {said}")
     evidence.tried("refusals")
-    for what, assignment in by_topic(generate(cluster, [topic], cluster.brokers, ignore_racks=True)).items():
+    for what, assignment in by_topic(generate(cluster, [topic], cluster.brokers, ignore_racks=True)[1]).items():
         evidence.holds(what, promises.well_formed(racks_of(cluster.brokers), assignment, len(topic), 2))
         if evidence.expects(GENERATED_IN_STRIPES):
             ignored = not all_apart(cluster, assignment)
