@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import webbrowser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -42,7 +43,11 @@ def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allu
     run = _read(runs or (DEFAULT_RUNS_DIR,))
     out = (out or run.runs_dir / OUT).absolute()
     compared = None if baseline is None else qualify(run, _read((baseline,)))
-    index = write_report(run, out, compared, allure=allure)
+    try:
+        run = write_cases(run, out)
+        index = write_report(run, out, compared, allure=allure)
+    except OSError as error:
+        raise HarnessError(f"the report can't be written to {out}: {error.strerror}; see --out") from error
     for note in run.notes:
         _say(note)
     click.echo(f"{make_index(run).answer.headline}\n{index}")
@@ -71,11 +76,28 @@ def _read(paths: Sequence[Path]) -> Run:
     )
 
 
+def write_cases(run: Run, out: Path) -> Run:
+    """Write each case's page; returns the run, which says of which folders none could be made.
+
+    What is in a damaged folder can be anything, and one of two hundred must not keep the others from being told of.
+    """
+    failed = {}
+    for name, folder in run.folders.items():
+        try:
+            write_case(folder, row_of(folder), out)
+        except OSError:
+            raise
+        except Exception as error:
+            failed[name] = f"{folder.path} is damaged: no page can be made of it: {error!r}"
+    return replace(
+        run,
+        rows=tuple(replace(row, run_id=None) if row.run_id in failed else row for row in run.rows),
+        notes=(*run.notes, *failed.values()),
+    )
+
+
 def write_report(run: Run, out: Path, compared: Qualification | None, *, allure: bool) -> Path:
-    """Write all pages below a folder; returns the index."""
-    out.mkdir(parents=True, exist_ok=True)
-    for folder in run.folders.values():
-        write_case(folder, row_of(folder), out)
+    """Write the pages of a run as a whole below a folder; returns the index."""
     links: dict[str, str | None] = {"qualification": None, "allure": None, "no_allure": None}
     if compared is not None:
         page = write_page(out / QUALIFICATION, QUALIFICATION, q=compared, changes=CHANGES, cost_names=COSTS)

@@ -101,7 +101,9 @@ def read_folder(path: Path) -> RunFolder:
     """
     try:
         run = read_run_json(path)
-        run["case"], run["kip"], run["mode"], datetime.fromisoformat(run["started_at"])
+        run["case"], run["kip"], run["mode"], datetime.fromisoformat(run["started_at"]).utcoffset()
+        for fault in run.get("faults") or ():
+            fault["name"], fault["target"], fault["proven"]
     except (HarnessError, KeyError, TypeError, ValueError) as error:
         said = f"run.json lacks {error}" if isinstance(error, KeyError) else str(error)
         raise Damaged(f"{path} is damaged: {said}") from error

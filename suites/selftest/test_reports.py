@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from reports.allure import write_result
 from reports.command import report
 from reports.folder import Damaged, read_folder
 from reports.index import make_index
@@ -229,6 +230,58 @@ def test_a_folder_that_does_not_say_what_ran_is_one_line(folder: Path, tmp_path:
     assert read_runs_dir(tmp_path).notes == (str(raised.value),)
     done = CliRunner().invoke(report, [str(folder), "--no-allure"])
     assert isinstance(done.exception, HarnessError)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("events.jsonl", '{"kind": "fault.injecting", "at": "2026-01-01T00:00:01+00:00"}\n'),
+        ("verdict.json", '{"anomalies": [3]}'),
+        ("explained.json", '{"stories": [3]}'),
+    ],
+)
+def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
+    folder: Path, tmp_path: Path, name: str, content: str
+) -> None:
+    write_run_folder(tmp_path, "2", case="kip-112/other[zk]", outcome={"verdict": "valid", "reason": ""})
+    (folder / name).write_text(content)
+    done = CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    assert done.exit_code == 0
+    [line] = done.stderr.splitlines()
+    assert line.startswith(f"jbod: {folder} is damaged: no page can be made of it")
+    assert [page.name for page in (tmp_path / "report" / "cases").iterdir()] == ["2.html"]
+    assert "Kafka broke a guarantee in 1 case of 2" in done.stdout
+
+
+def test_a_report_that_cannot_be_written_is_one_line(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / "file" / "x"), "--no-allure"])
+    assert isinstance(done.exception, HarnessError)
+    assert "see --out" in str(done.exception)
+
+
+def test_without_node_it_is_said_what_is_missing_and_the_pages_are_made(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / "out")], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert "there is no node on the PATH (apt-get install nodejs npm)" in done.stderr
+    assert "there is no node on the PATH" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_what_allure_is_given(folder: Path, tmp_path: Path) -> None:
+    run = read_runs_dir(tmp_path)
+    write_result(tmp_path, run.rows[0], run.folders[RUN_ID])
+    [path] = tmp_path.glob("*-result.json")
+    result = json.loads(path.read_text())
+    assert (result["status"], result["statusDetails"]["message"]) == ("failed", "1 acked record is in no drain")
+    assert {label["name"]: label["value"] for label in result["labels"]}["parentSuite"] == "KIP-112"
+    assert [(step["name"], len(step["steps"])) for step in result["steps"]] == [("boot", 0), ("load", 0), ("fault", 1)]
+    given = {each["name"] for each in result["attachments"]}
+    assert given == {"run.json", "verdict.json", "explained.json", "events.jsonl", "brokers/2/broker.log"}
+    assert all((tmp_path / each["source"]).exists() for each in result["attachments"])
+    assert result["links"][0]["url"].startswith("https://cwiki.apache.org/")
 
 
 def test_exit_codes(folder: Path, tmp_path: Path) -> None:
