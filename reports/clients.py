@@ -18,7 +18,7 @@ from harness.pipeline.history import TableName, table_dir
 from reports.folder import RunFolder
 
 _MOST_BINS = 6000
-_LEAST_BIN_S = 0.05
+_LEAST_BIN_S = 0.1
 _SILENCE_S = 0.2
 _MICROSECONDS = 1e6
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from reports import pages
 from reports.allure import write_result
 from reports.command import report
 from reports.folder import Damaged, read_folder
@@ -113,6 +116,15 @@ def test_a_page_is_one_file_that_asks_nobody_for_anything(folder: Path, tmp_path
     assert json.loads(data[1])["stories"][0]["timeline"][0]["says"].endswith("</script>")
 
 
+def test_what_is_vendored_is_what_is_pinned() -> None:
+    assets = Path(pages.__file__).parent / "assets"
+    wanted = json.loads((assets / "package.json").read_text())["dependencies"]
+    locked = json.loads((assets / "package-lock.json").read_text())["packages"]
+    assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
+    assert f"uPlot (v{wanted['uplot']})" in (assets / "uPlot.iife.min.js").read_text()[:100]
+    assert not [name for name, package in locked.items() if "resolved" in package]  # no registry's address
+
+
 # --- the index ------------------------------------------------------------------------------------------------------
 
 
@@ -159,6 +171,37 @@ def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
     assert index.not_run == [("no root", ["kip-112/b[zk]"])]
     assert index.notes == ("suites/x.py::c was selected and never got its turn",)
     assert index.answer.verdict == "unknown"  # what never got its turn is no pass
+
+
+_THREE = """
+import pytest
+from harness.versions import Mode
+from suites.scenario import scenario
+
+@scenario("x/one", kip=112, plan="p", modes=(Mode.KRAFT,), judged=False)
+def test_one(mode): pytest.skip("no reason")
+
+@scenario("x/two", kip=112, plan="p", modes=(Mode.KRAFT,), judged=False)
+def test_two(mode): assert False, "for good reason"
+
+@scenario("x/three", kip=112, plan="p", modes=(Mode.KRAFT,), judged=False)
+def test_three(mode): pass
+"""
+
+
+@pytest.mark.cluster
+def test_a_real_run_leaves_word_of_what_left_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "test_three.py").write_text(_THREE)
+    argv = [sys.executable, "-m", "pytest", "-x", str(tmp_path), "--runs-dir", str(tmp_path / "runs")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    run = read_runs_dir(tmp_path / "runs")
+    assert [(row.id, row.verdict, row.reason) for row in run.rows] == [
+        ("x/one[kraft]", "skipped", "no reason"),
+        ("x/two[kraft]", "invalid", "for good reason\nassert False"),
+    ]
+    [note] = run.notes
+    assert note.endswith("test_three.py::test_three[kraft] was selected and never got its turn")
 
 
 @pytest.mark.parametrize(

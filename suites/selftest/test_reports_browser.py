@@ -20,7 +20,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs_dir = tmp_path_factory.mktemp("runs")
     write_run_folder(runs_dir)
     write_run_folder(runs_dir, "2", case="kip-112/other[zk]", outcome={"verdict": "valid", "reason": ""})
-    CliRunner().invoke(report, [str(runs_dir), "--no-allure"], catch_exceptions=False)
+    arguments = [str(runs_dir), "--no-allure", "--baseline", str(runs_dir)]
+    CliRunner().invoke(report, arguments, catch_exceptions=False)
     return runs_dir / "report"
 
 
@@ -88,8 +89,8 @@ def test_what_never_changed_is_folded_and_can_be_unfolded(case: Browser) -> None
 def test_every_page_fits_and_can_be_read(window: Browser, pages: Path, scheme: str, width: int) -> None:
     window.prefer(scheme)
     window.resize(width, 900)
-    for page in (pages / "index.html", pages / "cases" / f"{RUN_ID}.html"):
-        window.open(page)
+    for page in ("index.html", "qualification.html", f"cases/{RUN_ID}.html"):
+        window.open(pages / page)
         assert window.run("return document.documentElement.scrollWidth - innerWidth") <= 0
         assert window.run(_CONTRAST) >= 4.5
         assert window.complaints() == []
