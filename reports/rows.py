@@ -136,7 +136,7 @@ def row_of(folder: RunFolder) -> Row:
         began=run["started_at"],
         run_id=folder.name,
         faults=tuple(run.get("faults") or ()),
-        deviations=run.get("deviations", ()),
+        deviations=run.get("deviations") or (),
         rerun=rerun_command(folder.path, run.get("nodeid") or run["case"]),
     )
 
