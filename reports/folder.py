@@ -36,6 +36,7 @@ class RunFolder:
     :ivar events: the journal, as far as it can be read, oldest first
     :ivar verdict: verdict.json; None where the case was not judged, or it can't be read
     :ivar stories: of the worst records, as explained.json has them
+    :ivar smallest: of a random schedule that failed, the smallest part of it that still does
     :ivar notes: what is missing or damaged, a sentence each
     """
 
@@ -44,6 +45,7 @@ class RunFolder:
     events: tuple[Event, ...]
     verdict: Mapping[str, Any] | None
     stories: tuple[Mapping[str, Any], ...]
+    smallest: Mapping[str, Any] | None
     notes: tuple[str, ...]
 
     @property
@@ -116,6 +118,7 @@ def read_folder(path: Path) -> RunFolder:
         events=tuple(_events(path / "events.jsonl", notes)),
         verdict=_json(path / "verdict.json", notes),
         stories=tuple(stories) if isinstance(stories, list) else (),
+        smallest=_json(path / "smallest.json", notes),
         notes=tuple(notes),
     )
 

@@ -7,6 +7,7 @@ folders, which names it. So what did not run can be said, and why.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,7 +124,7 @@ def row_of(folder: RunFolder) -> Row:
     run = folder.run
     verdict, reason = folder.outcome
     return Row(
-        id=run["case"],
+        id=_id(run),
         kip=run["kip"],
         plan=run.get("plan") or "",
         issue=run.get("issue"),
@@ -139,6 +140,16 @@ def row_of(folder: RunFolder) -> Row:
         deviations=run.get("deviations") or (),
         rerun=rerun_command(folder.path, run.get("nodeid") or run["case"]),
     )
+
+
+def _id(run: Mapping[str, Any]) -> str:
+    """The case's id; of a random schedule, which is numbered anew in each run, by what it was drawn from or holds."""
+    schedule = run.get("schedule")
+    if not isinstance(schedule, Mapping):
+        return str(run["case"])
+    content = json.dumps(schedule, sort_keys=True)
+    drawn = f"seed {schedule['seed']}" if schedule.get("seed") is not None else "steps"
+    return f"{run['case'].partition('[')[0]}[{run['mode']}, {drawn}, {zlib.crc32(content.encode()):08x}]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +179,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
             continue
         folders[folder.name] = folder
         rows.append(row_of(folder))
-    ran = {(row.id, row.kafka) for row in rows}
+    ran = {(folder.run["case"], row.kafka) for folder, row in zip(folders.values(), rows, strict=True)}
     for session in _sessions(runs_dir, notes):
         for entry in session.get("scenarios", ()):
             if entry.get("run_dir") is None and (entry["id"], entry["kafka"]) not in ran:
@@ -207,8 +218,8 @@ def _row_of_entry(entry: Mapping[str, Any], began: str) -> Row:
 
 
 def newest(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
-    """Of each case and build the newest run, with all of its runs, oldest first."""
-    by_case: dict[tuple[str, str], list[Row]] = {}
+    """Of each case, build and backend the newest run, with all of its runs, oldest first."""
+    by_case: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
-        by_case.setdefault((row.id, row.kafka), []).append(row)
+        by_case.setdefault((row.id, row.kafka, row.backend), []).append(row)
     return [(each[-1], each) for each in by_case.values()]

@@ -161,6 +161,22 @@ def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path)
     assert index.answer.verdict == "unknown"
 
 
+def test_each_random_schedule_is_a_case_of_its_own(tmp_path: Path) -> None:
+    """They are numbered anew in each run; what failed once is not made good by another one that held."""
+    steps = [{"do": "fail_log_dir", "role": "leader", "pick": 0, "fault": "eio"}, {"do": "quiet", "fault": None}]
+    for name, verdict, seed in (("1", "invalid", 5), ("2", "valid", 6)):
+        schedule = {"seed": seed, "steps": steps, "overrides": {}}
+        with_verdict(tmp_path, verdict, name, case="schedules/random[zk-0]", mode="zk", schedule=schedule)
+    (tmp_path / "1" / "smallest.json").write_text(json.dumps({"seed": 5, "steps": steps[1:]}))
+    index = make_index(read_runs_dir(tmp_path))
+    assert (index.totals["invalid"], index.totals["valid"], index.wavering) == (1, 1, [])
+    assert index.wrong[0].id.startswith("schedules/random[zk, seed 5, ")
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "cases" / "1.html").read_text()
+    assert "<li>fail_log_dir leader 0 eio</li>" in page
+    assert f"jbod run schedules --schedule {tmp_path / '1' / 'smallest.json'}" in page
+
+
 def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
     with_verdict(tmp_path, "valid", "1")
     entry = {"kip": 112, "plan": "", "mode": "zk", "kafka": "3.9.2", "backend": "process", "run_dir": None}
