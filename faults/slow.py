@@ -15,7 +15,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import secrets
 import threading
 import time
 import uuid
@@ -26,7 +25,6 @@ from typing import Any, ClassVar
 
 from faults.base import Fault
 from faults.file_system import volume_of
-from harness.broker_user import broker_user
 from harness.control_group import SlowGroup
 from harness.errors import FaultNotProven
 from harness.log_dir import LogDir
@@ -76,12 +74,8 @@ class Slower(SlowVolume):
         self._before_s = 0.0
 
     def break_it(self) -> None:
-        """Put the broker into a group; measure how long a write takes in it, then limit them."""
-        name = f"jbod-{self.broker.undo_log.run_id}-{secrets.token_hex(3)}"
-        self._group = SlowGroup(name, self.volume.device, self.broker.undo_log)
-        pid = self.broker.node.pid()
-        if pid is not None:
-            self._group.add(pid)
+        """Measure how long a write takes in the broker's group, then limit them."""
+        self._group = self.broker.node.slow_group(self.volume.device)
         self._before_s = min(self._write_s() for _ in range(3))
         self._group.limit(self.writes_per_s)
 
@@ -91,7 +85,7 @@ class Slower(SlowVolume):
         :raises FaultNotProven: it failed
         """
         assert self._group is not None
-        done = self._group.run([*broker_user().command(), *self._write(self.timed_writes)], timeout_s=_PATIENCE_S)
+        done = self._group.run(self._write(self.timed_writes), timeout_s=_PATIENCE_S)
         told = re.search(r"copied, ([\d.e+-]+) s", done.stderr)  # of the writes alone, not of starting a program
         if done.returncode or told is None:
             raise FaultNotProven(f"a timed write to {self.log_dir} failed: {done.stderr.strip()}")

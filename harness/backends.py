@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from harness.distribution import Distribution
+from harness.host import Ability
 from harness.nodes.base import Backend, Runtime, Site
 from harness.nodes.process import ProcessBackend, process_runtime
 from harness.spec import BackendKind
 from harness.versions import Mode
+
+_SHARED_NETWORK = Ability(
+    name="own networks",
+    present=False,
+    found="brokers that are processes share this machine's network",
+    needed_for="brokers that are cut off",
+    fix="--backend docker",
+)
+LACKS: Mapping[BackendKind, tuple[Ability, ...]] = {"process": (_SHARED_NETWORK,), "docker": ()}
+"""What can't be done in a backend, whatever the machine can do."""
 
 
 def runtime_of(kind: BackendKind, distribution: Distribution, mode: Mode, say: Callable[[str], None]) -> Runtime:

@@ -8,8 +8,9 @@ v1 not, where that is done in the root group, which is therefore limited as well
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,24 +73,62 @@ def controller() -> Controller:
     raise EnvironmentLacks(seen)
 
 
+def group_of(found: Controller, pid: int) -> Path:
+    """The group that a process is in, of this controller.
+
+    :raises EnvironmentLacks: the machine doesn't say
+    """
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "" if found.version == 2 else "blkio" in controllers.split(","):
+            return found.root / path.lstrip("/")
+    raise EnvironmentLacks(f"process {pid} is in no group of {found.root}")
+
+
 class SlowGroup:
     """A group whose processes write to one device no more than so often a second; written into the undo log before.
 
-    :param name: unique on this machine
+    :param path: of the group
     :param device: ``major:minor``
+    :param run: runs a command in it, as the user of the processes that are to be slow
     """
 
-    def __init__(self, name: str, device: str, undo_log: UndoLog) -> None:
+    def __init__(
+        self,
+        path: Path,
+        device: str,
+        undo_log: UndoLog,
+        run: Callable[[Sequence[str], float], subprocess.CompletedProcess[str]],
+    ) -> None:
         self._controller = controller()
+        self._path = path
         self._device = device
         self._undo_log = undo_log
-        self._path = self._controller.root / name
-        self._tokens = [undo_log.will("group", path=str(self._path))]
-        self._path.mkdir()
+        self._run = run
+        self._tokens: list[int] = []
 
-    def add(self, pid: int) -> None:
-        """Take a process in, with all its threads."""
-        (self._path / "cgroup.procs").write_text(str(pid))
+    @classmethod
+    def make(cls, device: str, undo_log: UndoLog, user: Sequence[str], pid: int | None) -> SlowGroup:
+        """A new group.
+
+        :param user: what to put before a command so that it runs as that user
+        :param pid: a process to take in, with all its threads
+        """
+        path = controller().root / f"jbod-{undo_log.run_id}-{secrets.token_hex(3)}"
+
+        def run(argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+            command = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(path), *user, *argv]
+            environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
+            return subprocess.run(
+                command, cwd="/", env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            )
+
+        group = cls(path, device, undo_log, run)
+        group._tokens.append(undo_log.will("group", path=str(path)))
+        path.mkdir()
+        if pid is not None:
+            (path / "cgroup.procs").write_text(str(pid))
+        return group
 
     def limit(self, writes_per_s: int) -> None:
         """Limit the writes to the device from now on."""
@@ -101,18 +140,14 @@ class SlowGroup:
             file.write_text(self._controller.limit(self._device, writes_per_s))
 
     def run(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run a small command in the group.
+        """Run a small command in the group, as the user of its processes.
 
         :raises subprocess.TimeoutExpired: it took longer
         """
-        command = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(self._path), *argv]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
-        return subprocess.run(
-            command, cwd="/", env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        return self._run(argv, timeout_s)
 
     def remove(self) -> None:
-        """No limit any more, no group; its processes go back to the parent."""
+        """No limit any more; a group that was made for it goes, and its processes go back to the parent."""
         while self._tokens:
             self._undo_log.undo(self._tokens[-1])
             self._tokens.pop()

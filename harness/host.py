@@ -298,6 +298,13 @@ def _network_namespaces() -> Seen:
     return _works(["unshare", *own, "--net", "ip", "link", "set", "lo", "up"], yes=f"made one; {', '.join(tools)}")
 
 
+def _packet_filter() -> Seen:
+    if shutil.which("nsenter") is None:
+        return False, "nsenter is not on the PATH"
+    drop = ["iptables", "--wait", "-I", "OUTPUT", "--destination", "198.18.0.1", "-j", "DROP"]
+    return _works(["unshare", "--net", *drop], yes="iptables drops packets in a network namespace")
+
+
 def _docker_engine() -> Seen:
     from harness.engine import engine_version, host  # loads the SDK, for which only containers have a use
 
@@ -462,6 +469,11 @@ _PROBES = {
         look=_network_namespaces,
         needed_for="network faults between local brokers",
         fix="run as root, and apt-get install iproute2 iptables",
+    ),
+    "own networks": _Probe(
+        look=_as_root(_packet_filter),
+        needed_for="brokers that are cut off (--backend docker)",
+        fix="run as root, and apt-get install iptables util-linux",
     ),
     "docker": _Probe(
         look=_docker_engine,

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from harness import undo
+from harness.backends import LACKS
 from harness.builds import BuildOptions, Builds
 from harness.cache import cache_dir
 from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
@@ -249,7 +250,8 @@ def lacking(item: pytest.Item) -> list[Ability]:
     needs = set(marker.kwargs["needs"] if marker else ()) | {
         name for value in item.callspec.params.values() for name in getattr(value, "needs", ())
     }
-    return [each for each in abilities() if (each.required or each.name in needs) and not each.present]
+    found = (*LACKS[run_of(item.config).backend], *abilities())
+    return [each for each in found if (each.required or each.name in needs) and not each.present]
 
 
 @pytest.hookimpl(tryfirst=True)

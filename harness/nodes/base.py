@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from harness.broker_log import BrokerLog
+from harness.control_group import SlowGroup
 from harness.distribution import Distribution
 from harness.journal import Journal
 from harness.ports import PortBlock
@@ -167,6 +168,15 @@ class Node(Protocol):
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one of Kafka's own programs where the node lives, as the node's own user; bounded in time."""
+
+    def in_network(self) -> list[str]:
+        """What to put before a command so that it runs, as root, in the node's own network.
+
+        :raises EnvironmentLacks: it has none of its own
+        """
+
+    def slow_group(self, device: str) -> SlowGroup:
+        """A control group with the node in it, in which writes to a block device (``major:minor``) can be limited."""
 
     def make_dir(self, path: Path) -> None:
         """Make a folder that the node's user owns."""

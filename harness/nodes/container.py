@@ -32,8 +32,9 @@ from testcontainers.compose import DockerCompose
 
 from harness import timeouts
 from harness.broker_user import broker_user
+from harness.control_group import SlowGroup, controller, group_of
 from harness.engine import LABEL, compose, compose_version, engine, explained
-from harness.errors import EngineGone, EnvironmentLacks, HarnessError
+from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.images import Image, image_for
 from harness.nodes.base import AGENT, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.jvm import JvmNode
@@ -269,6 +270,21 @@ class ContainerNode(JvmNode):
         main_class = self._site.distribution.main_class(tool)
         class_path = os.pathsep.join(self._runtime.class_path)
         return self.run_as_user([*self._runtime.java, "-cp", class_path, main_class, *arguments])
+
+    def in_network(self) -> list[str]:
+        """See :meth:`harness.nodes.base.Node.in_network`."""
+        return ["nsenter", f"--net=/proc/{self.pid()}/ns/net"]
+
+    def slow_group(self, device: str) -> SlowGroup:
+        """The container's own group.
+
+        :raises FaultNotProven: it does not run, and has none
+        """
+        pid = self.pid()
+        if pid is None:
+            raise FaultNotProven(f"{self.spec.name} does not run: there is nothing to be slow")
+        path = group_of(controller(), pid)
+        return SlowGroup(path, device, self._site.undo_log, lambda argv, _timeout_s: self.run_as_user(argv))
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ import psutil
 
 from harness import timeouts
 from harness.broker_user import broker_user
+from harness.control_group import SlowGroup
 from harness.distribution import Distribution
-from harness.errors import AwaitTimeout, HarnessError
+from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
 from harness.java import java_command, java_version
 from harness.nodes.base import SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.jvm import JvmNode
@@ -195,6 +196,14 @@ class ProcessNode(JvmNode):
             timeout=timeouts.PROBE_S,
             check=False,
         )
+
+    def in_network(self) -> list[str]:
+        """See :meth:`harness.nodes.base.Node.in_network`."""
+        raise EnvironmentLacks(f"{self.spec.name} is a process and shares this machine's network: --backend docker")
+
+    def slow_group(self, device: str) -> SlowGroup:
+        """See :meth:`harness.nodes.base.Node.slow_group`."""
+        return SlowGroup.make(device, self._site.undo_log, self._user.command(), self.pid())
 
     # --- inside ---------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 import psutil
 
 from harness.broker_user import broker_user
+from harness.control_group import SlowGroup
 from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.undo import MARK, UndoLog
@@ -50,6 +51,9 @@ class StandIn:
 
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None and self.is_alive else None
+
+    def slow_group(self, device: str) -> SlowGroup:
+        return SlowGroup.make(device, self.undo_log, broker_user().command(), self.pid())
 
     def kill(self) -> None:
         if self._process is not None:
