@@ -484,6 +484,7 @@ def doctor(as_json: bool) -> int:
 def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, **options: str | None) -> int:
     """Measure the harness: the pair as a ratio to Kafka's verifiable clients, the judge in records a second."""
     from harness.bench.run import run_bench
+    from harness.bench.start import median_ratio
     from harness.builds import BuildOptions, Builds
 
     def say(line: str) -> None:
@@ -497,6 +498,12 @@ def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, 
         table.add_row(f"round {number}", f"{each.kafkas:,.0f}", f"{each.ours:,.0f}", f"{each.ratio:.2f}")
     if (ratio := found.ratio()) is not None:
         table.add_row("median", "", "", f"{ratio:.2f}", style="bold")
+        out.print(table)
+    if found.starts:
+        table = Table("three brokers ready", "processes, s", "containers, s", "ratio")
+        for number, start in enumerate(found.starts, 1):
+            table.add_row(f"round {number}", f"{start.process_s:.2f}", f"{start.container_s:.2f}", f"{start.ratio:.2f}")
+        table.add_row("median", "", "", f"{median_ratio(found.starts) or 0:.2f}", style="bold")
         out.print(table)
     table = Table("the judge, all kinds on", "rows", "seconds", "records/s", "peak memory, all processes")
     for judged in found.judged:

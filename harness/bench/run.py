@@ -21,6 +21,7 @@ import psutil
 
 from harness.bench.histories import Load, generate
 from harness.bench.pair import Round, compare
+from harness.bench.start import Start, compare_starts, lacking, median_ratio
 from harness.builds import Builds
 from harness.cache import cache_dir
 from harness.checkers.judge import judge
@@ -59,6 +60,7 @@ class Bench:
     """All that was measured."""
 
     pair: tuple[Round, ...]
+    starts: tuple[Start, ...]
     judged: tuple[Judged, ...]
 
     def ratio(self) -> float | None:
@@ -68,25 +70,31 @@ class Bench:
     def to_json(self) -> str:
         """For ``--json``."""
         rounds = [asdict(each) | {"ratio": round(each.ratio, 3)} for each in self.pair]
-        content = {"schema": 1, "pair": {"rounds": rounds, "ratio": self.ratio()}}
+        starts = [asdict(each) | {"ratio": round(each.ratio, 3)} for each in self.starts]
+        content = {
+            "schema": 1,
+            "pair": {"rounds": rounds, "ratio": self.ratio()},
+            "container_start": {"rounds": starts, "ratio": median_ratio(self.starts)},
+        }
         return json.dumps(content | {"judge": [asdict(each) for each in self.judged]}, indent=2) + "\n"
 
 
 def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: int, say: Say) -> Bench:
     """Measure everything.
 
-    :param rounds: of the pair beside Kafka's clients; 0 leaves it out
+    :param rounds: of the pair beside Kafka's clients, and of clusters' starts; 0 leaves them out
     :param judge_records: of the largest history that is judged, beside a usual one
     """
     spark = start_in_background(None, jars=spark_kafka_jars(cache_dir(), say=say), then=warm_up)
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=workspace()))
     try:
         pair = _pair(builds, spark, scratch, rounds, pair_records, say) if rounds else ()
+        starts = _starts(builds, scratch, rounds, say) if rounds else ()
         judged = []
         for records in (USUAL, judge_records):
             say(f"making up a history of {records:,} records")
             judged.append(_judge(spark, scratch / f"history-{records}", records, say))
-        return Bench(pair=pair, judged=tuple(judged))
+        return Bench(pair=pair, starts=starts, judged=tuple(judged))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         end_spark()
@@ -109,6 +117,14 @@ def _pair(builds: Builds, spark: SparkHandle, scratch: Path, rounds: int, record
         return tuple(found)
     finally:
         cluster.stop()
+
+
+def _starts(builds: Builds, scratch: Path, rounds: int, say: Say) -> tuple[Start, ...]:
+    if missing := lacking():
+        say(f"no containers to start here: {missing}")
+        return ()
+    mode = builds.modes()[-1]
+    return compare_starts(builds.of(mode, say), mode, scratch, rounds, say)
 
 
 def _judge(spark: SparkHandle, run_dir: Path, records: int, say: Say) -> Judged:

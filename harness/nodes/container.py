@@ -33,7 +33,7 @@ from testcontainers.compose import DockerCompose
 from harness import timeouts
 from harness.broker_user import broker_user
 from harness.control_group import SlowGroup, controller, group_of
-from harness.engine import LABEL, compose, compose_version, engine, explained
+from harness.engine import LABEL, compose, engine, explained
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.images import Image, image_for
 from harness.nodes.base import AGENT, Endpoint, Node, NodeSpec, Runtime, Site
@@ -57,7 +57,6 @@ class ContainerBackend:
     """Makes nodes that are containers; see :class:`harness.nodes.base.Backend`."""
 
     def __init__(self, site: Site) -> None:
-        compose_version()
         self.site = site
         self.user = broker_user()
         self.image = image_for(site.distribution, site.spec.mode, lambda _line: None)

@@ -1,4 +1,4 @@
-"""A broker is there for its clients and cut off from the others: no disk fails, and Kafka must still keep what it acked.
+"""A broker is there for its clients and cut off from the others: no disk fails, and what was acked must be kept.
 
 Only where brokers have networks of their own (``--backend docker``). A leader that can't be told that it no longer
 leads may take records, but must not ack one that the others don't have.

@@ -1,0 +1,71 @@
+"""How long a container cluster takes to be ready, beside the same cluster of local processes."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cluster import boot, prepare_fast_starts
+from harness.distribution import Distribution
+from harness.host import ability
+from harness.journal import Journal
+from harness.spec import BACKENDS, BackendKind, ClusterSpec
+from harness.versions import Mode
+
+NEEDS = ("docker", "compose")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One round: seconds from nothing to three brokers that all see each other, images and class data made before."""
+
+    process_s: float
+    container_s: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long containers took."""
+        return self.container_s / self.process_s
+
+
+def lacking() -> str:
+    """Why containers can't be measured here; empty where they can."""
+    return "; ".join(f"{name}: {ability(name).found}" for name in NEEDS if not ability(name).present)
+
+
+def compare_starts(
+    distribution: Distribution, mode: Mode, scratch: Path, rounds: int, say: Callable[[str], None]
+) -> tuple[Start, ...]:
+    """Start both in turn, as often as said, and take them away."""
+    for backend in BACKENDS:
+        prepare_fast_starts(distribution, mode, backend, say)
+    found = []
+    for number in range(rounds):
+        say(f"start {number + 1} of {rounds}: as processes, then in containers")
+        times = {backend: _ready_s(backend, distribution, mode, scratch) for backend in BACKENDS}
+        found.append(Start(process_s=times["process"], container_s=times["docker"]))
+    return tuple(found)
+
+
+def _ready_s(backend: BackendKind, distribution: Distribution, mode: Mode, scratch: Path) -> float:
+    run = f"start-{secrets.token_hex(3)}"
+    began = time.monotonic()
+    cluster = boot(
+        ClusterSpec(mode=mode, backend=backend),
+        distribution,
+        run_id=run,
+        record_dir=scratch / run,
+        journal=Journal(None),
+    )
+    seconds = time.monotonic() - began
+    cluster.stop()
+    return seconds
+
+
+def median_ratio(starts: tuple[Start, ...]) -> float | None:
+    """Of all rounds; None where there were none."""
+    return statistics.median(each.ratio for each in starts) if starts else None

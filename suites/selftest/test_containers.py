@@ -1,0 +1,238 @@
+"""Containers: what is said where there is no engine for them, and that nothing of theirs is left behind."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import secrets
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import undo
+from harness.backends import runtime_of
+from harness.builds import BuildOptions, Builds
+from harness.cluster import Cluster, boot
+from harness.engine import LABEL, compose_version, engine, remove_run
+from harness.errors import EnvironmentLacks, NodeDied
+from harness.host import ability
+from harness.journal import Journal
+from harness.ports import HOST
+from harness.spec import ClusterSpec
+from harness.undo import UndoLog
+from harness.versions import Mode
+from harness.waiting import await_until
+
+# --- no engine ------------------------------------------------------------------------------------------------------
+
+
+class _Engine(http.server.BaseHTTPRequestHandler):
+    """Answers as an engine of the given version does when it is asked for it."""
+
+    version = "20.10.24"
+    security: tuple[str, ...] = ()
+
+    def do_GET(self) -> None:
+        content = {"Version": self.version, "ApiVersion": "1.41"}
+        if self.path.endswith("/info"):
+            content = {"SecurityOptions": list(self.security)}  # type: ignore[dict-item]
+        body = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "socket"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    return path
+
+
+def answering(path: Path, **facts: Any) -> socketserver.UnixStreamServer:
+    server = socketserver.UnixStreamServer(str(path), type("Engine", (_Engine,), facts))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def test_no_engine_is_installed(address: Path) -> None:
+    with pytest.raises(EnvironmentLacks, match=r"no Docker engine at .*docker\.sock: apt-get install"):
+        engine()
+
+
+def test_the_engine_does_not_run(address: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(address))
+    with pytest.raises(EnvironmentLacks, match="no Docker engine runs behind"):
+        engine()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may talk to every engine")
+def test_the_engine_may_not_be_talked_to(address: Path) -> None:
+    server = answering(address)
+    address.chmod(0)
+    with pytest.raises(EnvironmentLacks, match=r"you may not talk to the Docker engine .* usermod"):
+        engine()
+    server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"version": "19.03.15"}, r"is 19\.03\.15; 20\.10 or later is needed"),
+        ({"security": ("name=rootless",)}, "maps users"),
+    ],
+)
+def test_an_engine_that_will_not_do(address: Path, facts: dict[str, Any], said: str) -> None:
+    server = answering(address, **facts)
+    try:
+        with pytest.raises(EnvironmentLacks, match=said):
+            engine()
+    finally:
+        server.shutdown()
+
+
+def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2376")
+    with pytest.raises(EnvironmentLacks, match="must be on this machine"):
+        engine()
+
+
+def test_no_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EnvironmentLacks, match="no docker command"):
+        compose_version()
+    for script, said in (("exit 1", "has no compose plugin"), ("echo 2.17.2", r"2\.17\.2; 2\.24 or later")):
+        docker = tmp_path / "docker"
+        docker.write_text(f"#!/bin/sh\n{script}\n")
+        docker.chmod(0o755)
+        with pytest.raises(EnvironmentLacks, match=said):
+            compose_version()
+
+
+def test_clean_up_waits_for_the_engine_and_does_all_else(
+    address: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
+    log = UndoLog("r")
+    log.will("containers", run="r")
+    (log.dir / "data").mkdir()
+    with pytest.raises(EnvironmentLacks):
+        log.close()
+    assert [path.name for path in log.dir.iterdir()] == ["undo.jsonl"]
+    said: list[str] = []
+    assert undo.clean(said.append) == 0
+    assert "can't be cleaned up after as yet: no Docker engine" in said[0]
+
+
+# --- an engine ------------------------------------------------------------------------------------------------------
+
+SPEC = ClusterSpec(mode=Mode.KRAFT, brokers=1, backend="docker")
+BOOT = """
+import sys
+from pathlib import Path
+from suites.selftest.test_containers import booted
+booted(sys.argv[1], Path(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def booted(run: str, folder: Path) -> Cluster:
+    distribution = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT)
+    runtime_of("docker", distribution, Mode.KRAFT, lambda _line: None)
+    return boot(SPEC, distribution, run_id=run, record_dir=folder, journal=Journal(None))
+
+
+def traces(run: str) -> list[str]:
+    """What the engine has of a run."""
+    client, own = engine(), {"label": f"{LABEL}={run}"}
+    things = (*client.containers.list(all=True, filters=own), *client.networks.list(filters=own))
+    return [thing.name for thing in (*things, *client.volumes.list(filters=own))]
+
+
+@pytest.fixture
+def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("docker", "compose", "container image"):
+        if not ability(name).present:
+            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
+    return open_folder
+
+
+@pytest.fixture
+def cluster(workspace: Path, tmp_path: Path) -> Iterator[Cluster]:
+    cluster = booted(f"Test-{secrets.token_hex(3)}", tmp_path)
+    yield cluster
+    cluster.stop()
+    assert not traces(cluster.undo_log.run_id)
+
+
+@pytest.mark.cluster
+def test_a_broker_in_a_container(cluster: Cluster) -> None:
+    """It runs as the brokers' user, is reached on loopback alone, and ends and starts as a process does."""
+    [broker] = cluster.brokers
+    node = broker.node
+    names = traces(cluster.undo_log.run_id)
+    assert names
+    assert all(cluster.undo_log.run_id.lower() in name for name in names)
+    ports = [port for c in engine().containers.list() for at in c.ports.values() for port in at or ()]
+    assert {port["HostIp"] for port in ports} == {HOST}
+    inside = node.run_as_user(["sh", "-c", "id -u; cat /proc/1/comm; echo no >&2; exit 3"])
+    assert (inside.returncode, inside.stderr) == (3, "no\n")
+    assert inside.stdout.split() == [str(broker.log_dirs[0].path.stat().st_uid), "java"]
+    node.pause()
+    assert node.is_paused()
+    node.resume()
+    broker.stop()
+    assert node.exit_code() == 143
+    beside = node.run_as_user(["sh", "-c", 'id -u; touch "$0"/x', str(broker.log_dirs[0].path)])
+    assert beside.stdout == inside.stdout.splitlines()[0] + "\n"
+    assert (broker.log_dirs[0].path / "x").exists()
+    broker.start()
+    cluster.await_healthy()
+    assert "shut down completed" in node.log.path.read_text()
+    broker.kill()
+    assert node.exit_code() == -signal.SIGKILL
+
+
+@pytest.mark.cluster
+def test_a_broker_that_ends_by_itself_is_missed(cluster: Cluster) -> None:
+    node = cluster.brokers[0].node
+    engine().containers.get(f"{cluster.undo_log.run_id.lower()}-broker-1-1").kill()
+    await_until(lambda: not node.is_alive(), timeout_s=10.0, what="the container's end to be seen")
+    with pytest.raises(NodeDied, match="broker-1 ended with exit code -9"):
+        cluster.check_nodes()
+
+
+@pytest.mark.cluster
+def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Path) -> None:
+    run = f"doomed-{secrets.token_hex(3)}"
+    with subprocess.Popen(
+        [sys.executable, "-c", BOOT, run, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as harness:
+        assert harness.stdout is not None
+        assert harness.stdout.readline() == "ready\n"
+        harness.kill()
+    assert traces(run)
+    assert undo.clean() == 1
+    assert not traces(run)
+    assert not list(workspace.glob("*"))
+    remove_run(run)  # nothing left is no error
