@@ -6,6 +6,7 @@ each other; what is waited for is the outcome, seen through Kafka's own protocol
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import signal
@@ -20,7 +21,7 @@ from harness.backends import make_backend, runtime_of
 from harness.broker import Broker
 from harness.cache import cache_dir
 from harness.distribution import Distribution, jolokia_agent
-from harness.errors import AwaitTimeout, JbodError, NodeDied, PromiseBroken
+from harness.errors import AwaitTimeout, EngineGone, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.mbeans import MBeans, agent_options
 from harness.metadata import ClusterState, Reassignment
@@ -210,9 +211,12 @@ class Cluster:
         for watcher in self._watchers:
             watcher.stop()
         for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
-            node.kill()
-        self.undo_log.close()
-        self._ports.release()
+            with contextlib.suppress(EngineGone):  # the undo log knows what is left of it
+                node.kill()
+        try:
+            self.undo_log.close()
+        finally:
+            self._ports.release()
 
     def keep(self) -> None:
         """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""

@@ -11,11 +11,13 @@ shown. A thread of its own, because an agent takes up to 50 ms for an answer, an
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.admin import Admin
 from harness.broker import Broker
+from harness.errors import EngineGone
 from harness.journal import Journal
 from harness.mbeans import MBeans
 from harness.metadata import PartitionState
@@ -53,10 +55,11 @@ class Watcher:
             connection.close()
 
     def _run(self) -> None:
-        while not self._stop.wait(_EVERY_S):
-            for broker in self._brokers:
-                if broker.is_alive:
-                    self._look_through(broker)
+        with contextlib.suppress(EngineGone):  # whoever acts on the cluster says so
+            while not self._stop.wait(_EVERY_S):
+                for broker in self._brokers:
+                    if broker.is_alive:
+                        self._look_through(broker)
 
     def _look_through(self, broker: Broker) -> None:
         try:

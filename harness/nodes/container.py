@@ -57,6 +57,8 @@ class ContainerBackend:
     """Makes nodes that are containers; see :class:`harness.nodes.base.Backend`."""
 
     def __init__(self, site: Site) -> None:
+        if site.spec.volumes:
+            _share(site)  # before anything is mounted in it
         self.site = site
         self.user = broker_user()
         self.image = image_for(site.distribution, site.spec.mode, lambda _line: None)
@@ -90,9 +92,6 @@ class ContainerBackend:
     def start(self, nodes: Sequence[Node]) -> None:
         """See :meth:`harness.nodes.base.Backend.start`."""
         run = self.site.undo_log.run_id
-        if self.site.spec.volumes:
-            # File systems that are mounted later must reach the containers too.
-            share(self.site.work_dir, self.site)
         self.site.undo_log.will("containers", run=run)
         compose(self._description.command, "create", *(node.spec.name for node in nodes))
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
@@ -103,13 +102,14 @@ class ContainerBackend:
         return engine().containers.get(f"{self._description.project}-{node}-1")
 
 
-def share(path: Path, site: Site) -> None:
-    """Have what is mounted below this folder from now on show up in containers that mount it.
+def _share(site: Site) -> None:
+    """Have file systems that are mounted in the run's folder, now or later, show up in the containers too.
 
     :raises EnvironmentLacks: the kernel refuses
     """
-    site.undo_log.will("share", path=str(path))
-    for argv in (["mount", "--bind", str(path), str(path)], ["mount", "--make-shared", str(path)]):
+    path = str(site.work_dir)
+    site.undo_log.will("share", path=path)
+    for argv in (["mount", "--bind", path, path], ["mount", "--make-shared", path]):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
             raise EnvironmentLacks(f"{path} can't be shared with containers: {done.stderr.strip()}")
