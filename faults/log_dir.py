@@ -64,7 +64,7 @@ class LogDirFault(Fault):
     def proof(self) -> str | None:
         """The error that the broker's own user gets for writing a file in the dir."""
         error = self.error_of_writing()
-        told = rf"dd: [a-z ]+ '{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
+        told = rf"dd: [a-z' ]+ '{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
         return error if error is not None and re.match(told, error) and self.expected_error in error else None
 
     def error_of_writing(self) -> str | None:

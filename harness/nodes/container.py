@@ -42,6 +42,8 @@ from harness.undo import MARK
 from harness.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parent.parent.parent / "compose"
+_DESCRIBED = 3
+"""So many brokers stand in the files."""
 _AGENT_PORT = 8778
 _NETWORK = re.compile(r"listeners$|^inter\.broker\.listener\.name$|^listener\.security\.protocol\.map$")
 # Exit codes of a JVM that ends in good order after SIGHUP, SIGINT, SIGTERM.
@@ -54,7 +56,10 @@ def container_runtime(image: Image) -> Runtime:
 
 
 class ContainerBackend:
-    """Makes nodes that are containers; see :class:`harness.nodes.base.Backend`."""
+    """Makes nodes that are containers; see :class:`harness.nodes.base.Backend`.
+
+    :ivar compose: the compose command of this cluster, to which a subcommand is added
+    """
 
     def __init__(self, site: Site) -> None:
         if site.spec.volumes:
@@ -65,6 +70,7 @@ class ContainerBackend:
         self.runtime = container_runtime(self.image)
         self.mount = f"{site.work_dir}:{site.work_dir}:{'rslave' if site.spec.volumes else 'rw'}"
         self._description = _Description(site, self.image, f"{self.user.uid}:{self.user.gid}")
+        self.compose = self._description.command
         site.journal.write("image.used", image=self.image.name, id=self.image.id)
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
@@ -93,7 +99,7 @@ class ContainerBackend:
         """See :meth:`harness.nodes.base.Backend.start`."""
         run = self.site.undo_log.run_id
         self.site.undo_log.will("containers", run=run)
-        compose(self._description.command, "create", *(node.spec.name for node in nodes))
+        compose(self.compose, "create", *(node.spec.name for node in nodes))
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
             list(pool.map(lambda node: node.start(), nodes))
 
@@ -139,8 +145,31 @@ class _Description:
         env_file.write_text("".join(f"{name}='{value}'\n" for name, value in variables.items()))
         file = _FILES / ("zookeeper.yaml" if site.spec.mode is Mode.ZK else "kraft.yaml")
         described = DockerCompose(_FILES, compose_file_name=[str(file)], env_file=[str(env_file)])
-        self.command = described.docker_compose_command()
+        self.command = list(described.docker_compose_command())
         self._config = json.loads(compose(self.command, "config", "--format", "json"))
+        if more := [id for id in site.spec.broker_ids if id > _DESCRIBED]:
+            overlay = site.work_dir / "compose.more.json"
+            overlay.write_text(json.dumps(self._add(more, variables)))
+            self.command += ["-f", str(overlay)]
+
+    def _add(self, ids: Sequence[int], variables: Mapping[str, str]) -> dict[str, Any]:
+        """Brokers beyond those in the file: the last one again, under another name, address and ports."""
+        overlay: dict[str, Any] = {"services": {}, "configs": {}}
+        last = f"broker-{_DESCRIBED}"
+        for id in ids:
+            name = f"broker-{id}"
+            other = {
+                last: name,
+                f"{variables['JBOD_NETWORK']}.{10 + _DESCRIBED}": f"{variables['JBOD_NETWORK']}.{10 + id}",
+            }
+            for purpose in ("PORT", "AGENT"):
+                other[variables[f"BROKER_{_DESCRIBED}_{purpose}"]] = variables[f"BROKER_{id}_{purpose}"]
+            for kind, described in overlay.items():
+                text = json.dumps(self._config[kind][last])
+                for old, new in other.items():
+                    text = re.sub(rf"(?<![\d.]){re.escape(old)}(?!\d)", new, text)
+                described[name] = self._config[kind][name] = json.loads(text)
+        return overlay
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
         """The published port for this purpose."""
@@ -288,7 +317,7 @@ class ContainerNode(JvmNode):
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _run_inside(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        bounded = ["timeout", "-s", "KILL", str(timeouts.PROBE_S), *argv]
+        bounded = ["timeout", "-s", "KILL", f"{timeouts.PROBE_S:.0f}", *argv]
         done = self._container.exec_run(bounded, environment={"LC_ALL": "C"}, workdir="/", demux=True)
         out, err = (text or b"" for text in done.output)
         return subprocess.CompletedProcess(list(argv), done.exit_code, out.decode(), err.decode())

@@ -22,11 +22,13 @@ from harness import undo
 from harness.backends import runtime_of
 from harness.builds import BuildOptions, Builds
 from harness.cluster import Cluster, boot
-from harness.engine import LABEL, compose_version, engine, remove_run
+from harness.engine import LABEL, compose, compose_version, engine, remove_run
 from harness.errors import EnvironmentLacks, NodeDied
 from harness.host import ability
 from harness.journal import Journal
-from harness.ports import HOST
+from harness.nodes.base import AGENT, SERVICE, Site
+from harness.nodes.container import ContainerBackend
+from harness.ports import HOST, PortBlock
 from harness.spec import ClusterSpec
 from harness.undo import UndoLog
 from harness.versions import Mode
@@ -175,6 +177,37 @@ def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     return open_folder
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_more_brokers_than_the_file_has(workspace: Path, tmp_path: Path, mode: Mode) -> None:
+    """They are as those in it, at addresses and ports of their own, and compose takes the two files together."""
+    undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
+    try:
+        backend = ContainerBackend(
+            Site(
+                spec=ClusterSpec(mode=mode, brokers=5, backend="docker"),
+                distribution=Builds.choose(BuildOptions(mode=str(mode))).of(mode),
+                work_dir=undo_log.dir,
+                record_dir=tmp_path,
+                journal=Journal(None),
+                undo_log=undo_log,
+                ports=PortBlock(),
+            )
+        )
+        names = [f"broker-{id}" for id in range(1, 6)]
+        ends = [backend.endpoint(name, purpose) for name in names for purpose in (SERVICE, AGENT)]
+        assert len({end.port for end in ends}) == len({end.address for end in ends}) == 10
+        for name in names:
+            told = backend.listeners(name)
+            service = backend.endpoint(name, SERVICE)
+            assert told["listeners"].endswith(f"OUTSIDE://{service.address}")
+            assert told["advertised.listeners"].endswith(f"OUTSIDE://{HOST}:{service.port}")
+        services = json.loads(compose(backend.compose, "config", "--format", "json"))["services"]
+        assert {*names} < {*services}
+        assert services["broker-5"]["command"] == [str(undo_log.dir / "broker-5" / "start")]
+    finally:
+        undo_log.close()
 
 
 @pytest.fixture
