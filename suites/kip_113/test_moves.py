@@ -39,7 +39,7 @@ from harness.reassign import Placement, execute
 from harness.topic import Partition
 from harness.versions import Mode
 from harness.workload import CaseWorkload
-from suites.checks import check_checkpoints, check_delivery, check_no_remains
+from suites.checks import check_checkpoints, check_delivery, check_no_remains, check_same_bytes
 from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import (
@@ -110,7 +110,7 @@ def moving(
     :param held: else it is done when the block begins
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
-    write_as_a_stranger(beside, 2000, size=1000)
+    write_as_a_stranger(beside, 800, size=1000)
     world = World(cluster, orders, beside)
     mover = role(orders[0])
     here = orders[0].log_dir_on(mover)
@@ -121,6 +121,7 @@ def moving(
         with moves_held(mover) if held else nullcontext():
             if held:
                 begin_move(orders[0], there)
+                world.moving(orders[0], there)
             else:
                 orders[0].move_to(there)
                 await_moved(orders[0], there)
@@ -134,6 +135,8 @@ def moving(
         check_no_remains(cluster, {"orders", "beside"})
         check_checkpoints(cluster, {"orders", "beside"})
         pair.await_progress(after=now())
+    for partition in (*orders.partitions, *beside.partitions):
+        check_same_bytes(partition)
     check_delivery(workload)
 
 
@@ -142,6 +145,7 @@ def moving(
 def test_under_load(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
     """The leader's replica, or a follower's, moves to the other log dir while the pair is at work."""
     with moving(cluster, workload, role) as move:
+        move.world.check()
         move.pair.await_progress(after=now())
 
 
@@ -164,6 +168,8 @@ def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
     with moving(cluster, workload) as move:
         third = next(each for each in move.broker.log_dirs if each not in (move.here, move.there))
         begin_move(move.partition, third)
+        move.world.moving(move.partition, third)
+        move.world.check()
         move.ends[move.partition] = third
 
 
