@@ -147,7 +147,7 @@ MEASURES = {
 
 
 def verdict_table(results: Sequence[CaseResult]) -> Table:
-    """One row a case, and below it one for each fault with what it cost, in seconds, and for each figure measured."""
+    """One row a case; below it its faults with what they cost, in seconds, its known deviations, and its figures."""
     table = Table(title="verdicts", title_justify="left", header_style="bold")
     table.add_column("case, and its faults", overflow="fold", min_width=44)
     table.add_column("Kafka", no_wrap=True)
@@ -161,6 +161,8 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
             proven = "" if fault["proven"] else "not proven"
             costs = (_seconds(fault.get(measure)) for measure in MEASURES)
             table.add_row(Text(f"  {fault['name']} on {fault['target']}"), "", proven, "", *costs, style="dim")
+        for deviation in result.deviations:
+            table.add_row(Text(f"  deviates: {deviation['does']} ({deviation['issue']})"), style="dim")
         for name, figure in result.measured.items():
             table.add_row(Text(f"  {name}: {figure:.2f}"), style="dim")
     return table
