@@ -10,6 +10,7 @@ The records are nobody's, so that what becomes of them is no matter of the judge
 from __future__ import annotations
 
 import re
+import time
 from contextlib import ExitStack
 
 from faults.base import injected
@@ -41,6 +42,7 @@ from suites.steps import (
 SETTINGS = SMALL_FETCHES | DELETED_SOON | AT_WORK
 NO_FAULT = Floors(faults=0)
 ALONE = 200  # records that one leader has, and nobody else, but for what is under way to them
+PAUSE_S = 1.0  # well within a session, so that they are in the ISR all the time
 CUT_OFF = r"partition=changed-0, dir={path}\] Truncating to offset \d"
 
 
@@ -175,7 +177,7 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
     there = other_dir(changed[0].log_dir_on(mover))
     with workload.running(orders) as pair, moves_held(mover):
         with ExitStack() as down:
-            with injected(*map(BrokerPaused, others)):
+            with injected(*map(BrokerPaused, others)) as pause:
                 write_as_a_stranger(changed, ALONE, size=1000, to=mover)
                 begin_move(changed[0], there)
                 await_until(
@@ -186,6 +188,9 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
                     failure=Inconclusive,
                 )
                 down.enter_context(injected(BrokerKilled(mover)))
+                paused_s = time.monotonic() - pause.injected_monotonic_s
+            if paused_s > PAUSE_S:
+                raise Inconclusive(f"{len(others)} brokers were paused for {paused_s:.1f} s, and may have left the ISR")
             world.broker_gone(mover)
             world.check()
             write_as_a_stranger(changed, ALONE, size=500)
