@@ -124,8 +124,8 @@ AUTOMATIC_REFUSED = Deviation(
     kip=36,
     says="if some brokers have no rack, topics are created automatically as if none had",
     does="they are not created",
-    issue="none found; since automatic creation goes through the controller's CreateTopics (KIP-590)",
-    builds=VersionRange.parse(">=3.0.0"),
+    issue="none found; since AutoTopicCreationManager assigns as CreateTopics does (KIP-590)",
+    builds=VersionRange.parse(">=2.8.0"),
     modes=(Mode.ZK,),
 )
 
@@ -150,7 +150,7 @@ AUTOMATIC_BY_RACKS = Deviation(
 NO_OPTION_TO_IGNORE_RACKS = Deviation(
     kip=36,
     says="kafka-topics goes on, if some brokers have no rack, when it is told to ignore racks",
-    does="there is no such option: it went with --zookeeper",
-    issue="none found",
+    does="no option does that: the broker chooses, and is not told",
+    issue="KAFKA-12596, which took --zookeeper away",
     builds=VersionRange.parse(">=3.0.0"),
 )
