@@ -108,7 +108,7 @@ def look_at_clients(folder: RunFolder, records: Iterable[tuple[str, int]] = ()) 
         waited = read - _sent_at(produced, sent, consumed)
         pair = np.array([name.startswith("c") for name in consumer], dtype=bool)
         values = _quantiles(edges, (read - waited)[pair], waited[pair], (100,))
-        latency.append(Line(name="sent to read, longest", values=values[0]))
+        latency.append(Line(name="read, longest", values=values[0]))
     return Clients(
         bin_s=round(bin_s, 4),
         middles=[round(float(each), 3) for each in edges[:-1] + bin_s / 2],

@@ -112,7 +112,7 @@
     charts.push({ chart, holder, values, plot: null });
   }
   function colour(name, index) {
-    return { failed: "invalid", indeterminate: "amber", "ack, longest": "b5", "sent to read, longest": "b3" }[name] || LINES[index % 6];
+    return { failed: "invalid", indeterminate: "amber", "ack, longest": "b5", "read, longest": "b3" }[name] || LINES[index % 6];
   }
   function draw() {
     for (const each of charts) {
@@ -126,7 +126,7 @@
         cursor: { drag: { x: false, y: false }, x: false, y: false, points: { show: true, size: 6 } },
         scales: { x: { time: false, min: from, max: to },
                   y: each.chart.log
-                    ? { distr: 3, range: (u, low, high) => [Math.max((low || 1) * 0.8, 0.1), Math.max((high || 10) * 1.2, 10)] }
+                    ? { distr: 3, range: (u, low, high) => [10 ** Math.floor(Math.log10(low || 1)), 10 ** Math.ceil(Math.log10((high || 10) * 1.05))] }
                     // Nothing is a value here, and a burst after a pause is a hundred times the usual.
                     : { distr: 4, asinh: 30, range: (u, low, high) => [0, Math.max(high || 1, 10) * 1.3] } },
         axes: [{ show: false }, {
