@@ -34,6 +34,7 @@ LEAST_ENGINE = (20, 10)
 LEAST_COMPOSE = (2, 24)
 _HOST = "unix:///var/run/docker.sock"
 _COMPOSE_S = 60.0
+_ANSWER_S = 10.0
 _GET_ENGINE = "apt-get install docker.io iptables, then systemctl start docker (or dockerd &)"
 _GET_COMPOSE = (
     "apt-get install docker-compose-plugin (Docker's own repository) or docker-compose-v2 (Ubuntu), "
@@ -58,8 +59,10 @@ def engine() -> Any:
 def _engine(address: str) -> Any:
     _check_socket(address)
     with explained("the Docker engine"):
+        # The first question is asked with less patience than others need: an engine may hang.
+        with contextlib.closing(docker.DockerClient(base_url=address, version="auto", timeout=_ANSWER_S)) as first:
+            version, info = first.version()["Version"], first.info()
         client = docker.DockerClient(base_url=address, version="auto", max_pool_size=64)
-        version, info = client.version()["Version"], client.info()
     if _numbers(version) < LEAST_ENGINE:
         raise EnvironmentLacks(f"the Docker engine at {address} is {version}; {_dots(LEAST_ENGINE)} or later is needed")
     for feature in ("rootless", "userns"):
@@ -107,11 +110,13 @@ def compose_version() -> str:
             ["docker", "compose", "version", "--short"],
             capture_output=True,
             text=True,
-            timeout=_COMPOSE_S,
+            timeout=_ANSWER_S,
             check=False,
         )
     except FileNotFoundError:
         raise EnvironmentLacks("no docker command on the PATH: apt-get install docker.io (or docker-cli)") from None
+    except subprocess.TimeoutExpired:
+        raise EnvironmentLacks(f"docker compose version did not answer within {_ANSWER_S:.0f} s") from None
     version = done.stdout.strip()
     if done.returncode or not version:
         raise EnvironmentLacks(f"the docker command has no compose plugin: {_GET_COMPOSE}")
@@ -125,7 +130,10 @@ def compose(command: list[str], *arguments: str) -> str:
 
     :raises HarnessError: it failed; with what it said last
     """
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_COMPOSE_S, check=False)
+    try:
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_COMPOSE_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise HarnessError(f"docker compose {arguments[0]} did not end within {_COMPOSE_S:.0f} s") from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
         raise _explain(f"docker compose {arguments[0]}", lines[-1])

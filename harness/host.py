@@ -306,6 +306,8 @@ def _packet_filter() -> Seen:
 
 
 def _docker_engine() -> Seen:
+    if shutil.which("docker") is None:
+        return False, "no docker on the PATH"
     from harness.engine import engine_version, host  # loads the SDK, for which only containers have a use
 
     return True, f"engine {engine_version()} at {host()}"

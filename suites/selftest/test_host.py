@@ -103,14 +103,14 @@ def test_without_programs_the_abilities_are_absent(tmp_path: Path, monkeypatch: 
 
 
 def test_a_program_that_fails_or_never_answers_is_no_ability(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, body in {"node": "echo warning; echo 'no licence' >&2; exit 3", "docker": "exec sleep 60"}.items():
+    for name, body in {"node": "echo warning; echo 'no licence' >&2; exit 3", "mvn": "exec sleep 60"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr("harness.host.PROBE_S", 0.5)
     assert (ability("node").present, ability("node").found) == (False, f"{tmp_path}/node: no licence")
-    assert not ability("docker").present
-    assert "did not answer" in ability("docker").found
+    assert not ability("maven").present
+    assert "did not answer" in ability("maven").found
 
 
 @pytest.mark.parametrize(("variable", "name"), [("JBOD_CACHE_DIR", "cache"), ("JBOD_WORK_DIR", "work dir")])
