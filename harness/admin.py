@@ -30,7 +30,9 @@ from harness.metadata import ClusterState, LogDirState, PartitionState, Reassign
 from harness.wire import Connection
 
 _EARLIEST, _LATEST = -2, -1
-_TOPIC, _BROKER, _SET = 2, 4, 0  # two config resources' types; a config operation
+_TOPIC, _BROKER = 2, 4  # two config resources' types
+_SET, _DELETE = 0, 1  # two config operations
+_MISNAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
@@ -61,6 +63,8 @@ def error_name(code: int) -> str | None:
     """Kafka's name of an error code, such as KAFKA_STORAGE_ERROR; None for 0."""
     if code == 0:
         return None
+    if code in _MISNAMED:
+        return _MISNAMED[code]
     known = kafka_errors.for_code(code)
     return str(known.message) if getattr(known, "message", None) else known.__name__
 
@@ -286,14 +290,18 @@ class Admin:
         """
         self._set_configs(_TOPIC, topic, configs)
 
-    def set_broker_configs(self, broker: int, configs: Mapping[str, str]) -> None:
-        """Set some of a broker's dynamic configs (KIP-226); any broker may be asked.
+    def set_broker_configs(self, broker: int | None, configs: Mapping[str, str | None]) -> None:
+        """Set some of a broker's dynamic configs (KIP-226), or take them away (None).
+
+        KRaft wants this asked of the broker itself, or of a controller (KIP-919), which knows less of what fits.
+
+        :param broker: None: the default of all brokers
 
         :raises Refused: with Kafka's error
         """
-        self._set_configs(_BROKER, str(broker), configs)
+        self._set_configs(_BROKER, "" if broker is None else str(broker), configs)
 
-    def _set_configs(self, resource_type: int, name: str, configs: Mapping[str, str]) -> None:
+    def _set_configs(self, resource_type: int, name: str, configs: Mapping[str, str | None]) -> None:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource
         answer = self._connection.ask(
             IncrementalAlterConfigsRequest(
@@ -302,7 +310,9 @@ class Admin:
                         resource_type=resource_type,
                         resource_name=name,
                         configs=[
-                            resource.AlterableConfig(name=key, config_operation=_SET, value=value)
+                            resource.AlterableConfig(
+                                name=key, config_operation=_DELETE if value is None else _SET, value=value
+                            )
                             for key, value in configs.items()
                         ],
                     )

@@ -88,8 +88,11 @@ class Broker:
         """Be in this rack, or in none, from its next start on."""
         self.node.configure({"broker.rack": rack})
 
-    def configure(self, configs: Mapping[str, str]) -> None:
-        """Set some of its dynamic configs, and wait until it logs that it has heard of them (it acts on them next)."""
+    def configure(self, configs: Mapping[str, str | None]) -> None:
+        """Set some of its dynamic configs, or take them away (None), and wait until it logs that it has heard of them.
+
+        It acts on them next.
+        """
         since = now()
         self.admin.set_broker_configs(self.id, configs)
         await_until(

@@ -83,24 +83,25 @@ class Cluster:
             else KRaftQuorum(
                 work_dir=work_dir,
                 backend=self._backend,
-                bootstrap_checkpoint=bootstrap_checkpoint(distribution),
+                bootstrap_checkpoint=bootstrap_checkpoint(distribution, spec.metadata_version),
                 metadata_apart=spec.metadata_apart,
             )
         )
         self.mbeans: dict[str, MBeans] = {}
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
-        self.brokers = [self._broker(id, work_dir) for id in spec.broker_ids]
+        self.brokers = [self._broker(id) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
         nodes = {node.spec.name: node for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers))}
         watched = {name: (mbeans, nodes[name].is_alive) for name, mbeans in self.mbeans.items()}
-        self._watchers = (Watcher(self.brokers, journal), MBeanWatcher(watched, journal))
+        self._watcher, self._mbean_watcher = Watcher(self.brokers, journal), MBeanWatcher(watched, journal)
+        self._watchers = (self._watcher, self._mbean_watcher)
 
     def _fast_start(self) -> tuple[str, ...]:
         archive = class_data.archive_path(self._backend.runtime, self.spec.mode)
         return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
 
-    def _broker(self, id: int, work_dir: Path) -> Broker:
-        name = f"broker-{id}"
+    def _broker(self, id: int) -> Broker:
+        name, work_dir = f"broker-{id}", self.undo_log.dir
         log_dirs: dict[Path, Volume | None] = {}
         for n in range(1, self.spec.log_dirs + 1):
             if self.spec.volumes is None:
@@ -145,7 +146,7 @@ class Cluster:
         """Make and format all folders, spawn all nodes, and return without waiting."""
         volumes = [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
         make_volumes(volumes)
-        dirs = {b.id: (*self.quorum.broker_dirs(b.id), *(d.path for d in b.log_dirs)) for b in self.brokers}
+        dirs = {broker.id: self._dirs(broker) for broker in self.brokers}
         for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
             self.quorum_nodes[0].make_dir(path)
         self.quorum.format(dirs)
@@ -159,11 +160,17 @@ class Cluster:
         :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
         """
 
+        self._await_members()
+        self.journal.write("cluster.ready", bootstrap=self.bootstrap)
+        for watcher in self._watchers:
+            watcher.start()
+
+    def _await_members(self) -> None:
         def unready() -> list[str]:
             missing = []
-            for broker in self.brokers:
+            for broker in self.live_brokers():
                 seen = broker.describe_cluster().brokers
-                if seen != tuple(self.spec.broker_ids):
+                if seen != self._ids():
                     missing.append(f"{broker} sees brokers {list(seen)}")
             if self.quorum.controller(self.brokers[0].admin) is None:
                 missing.append("no controller elected")
@@ -177,16 +184,47 @@ class Cluster:
             retry_on=(NoAnswer,),
             watch=self.check_nodes,
         )
-        self.journal.write("cluster.ready", bootstrap=self.bootstrap)
-        for watcher in self._watchers:
-            watcher.start()
+
+    def _dirs(self, broker: Broker) -> tuple[Path, ...]:
+        return (*self.quorum.broker_dirs(broker.id), *(log_dir.path for log_dir in broker.log_dirs))
+
+    def _ids(self) -> tuple[int, ...]:
+        return tuple(broker.id for broker in self.brokers)
+
+    def add_broker(self) -> Broker:
+        """Start one more broker, an empty one with the next id, and wait until every broker sees it.
+
+        Like the others, but for a rack; its log dirs are in one folder, as where the spec names no volumes.
+        """
+        if self.spec.racks or self.spec.volumes is not None:
+            raise ValueError("a broker can't be added to a cluster with racks or volumes")
+        broker = self._broker(max(self._ids()) + 1)
+        for path in self._dirs(broker):
+            broker.node.make_dir(path)
+        self.quorum.format_broker(broker.id, self._dirs(broker))
+        self._backend.start([broker.node])
+        self.brokers.append(broker)
+        self._await_members()
+        self._watcher.watch(broker)
+        if broker.mbeans is not None:
+            self._mbean_watcher.watch(broker.node.spec.name, broker.mbeans, broker.node.is_alive)
+        self.journal.write("broker.added", broker=broker.id, bootstrap=broker.bootstrap)
+        return broker
+
+    def remove_broker(self, broker: Broker) -> None:
+        """Stop a broker for good, so that nobody expects it any more: neither the cluster (KRaft) nor the harness."""
+        broker.stop()
+        self.brokers.remove(broker)
+        self.unregister(broker)
+        self._await_members()
+        self.journal.write("broker.removed", broker=broker.id)
 
     def unregister(self, *brokers: Broker) -> None:
         """Have the cluster forget brokers that don't run (KRaft; in ZooKeeper mode it has), until they are started."""
         if self.spec.mode is Mode.KRAFT:
             for broker in brokers:
                 arguments = ("unregister", "--bootstrap-server", self.bootstrap, "--id", str(broker.id))
-                with tool_output(self.distribution, Tool.CLUSTER, *arguments, timeout_s=timeouts.BOOT_S):
+                with tool_output(self.distribution, Tool.CLUSTER, *arguments, timeout_s=timeouts.TOOL_S):
                     self.journal.write("broker.unregistered", broker=broker.id)
 
     def check_nodes(self, *, promised: bool = False) -> None:
@@ -246,7 +284,7 @@ class Cluster:
 
     def broker(self, id: int) -> Broker:
         """The broker with this id."""
-        return self.brokers[id - 1]
+        return next(broker for broker in self.brokers if broker.id == id)
 
     def live_brokers(self) -> list[Broker]:
         """The brokers whose process runs."""
@@ -415,7 +453,7 @@ class Cluster:
         found = [f"{broker} does not run" for broker in self.brokers if not broker.is_alive]
         for broker in self.live_brokers():
             seen = broker.describe_cluster()
-            if seen.brokers != tuple(self.spec.broker_ids):
+            if seen.brokers != self._ids():
                 found.append(f"{broker} sees brokers {list(seen.brokers)}")
             found += [
                 f"{broker} sees {state}"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from harness.wire import NoAnswer
 
 _OFFLINE_DIRS = "kafka.log:type=LogManager,name=OfflineLogDirectoryCount"
 _DIR_OFFLINE = "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*"
+_CORDONED_DIRS = "kafka.log:type=LogManager,name=CordonedLogDirectoryCount"
+_DIR_CORDONED = "kafka.log:type=LogManager,name=LogDirectoryCordoned,logDirectory=*"
 _OFFLINE_REPLICAS = "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"
 _OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"
 _UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
@@ -39,11 +41,15 @@ class BrokerMetrics:
     :ivar offline_log_dirs: OfflineLogDirectoryCount
     :ivar log_dir_offline: LogDirectoryOffline, by the log dir's path
     :ivar offline_replicas: OfflineReplicaCount
+    :ivar cordoned_log_dirs: CordonedLogDirectoryCount; None before 4.3, which has none
+    :ivar log_dir_cordoned: LogDirectoryCordoned, by the log dir's path
     """
 
     offline_log_dirs: int
     log_dir_offline: Mapping[str, bool]
     offline_replicas: int
+    cordoned_log_dirs: int | None = None
+    log_dir_cordoned: Mapping[str, bool] = field(default_factory=dict)
 
 
 def agent_options(jar: Path, address: str) -> tuple[str, ...]:
@@ -63,13 +69,17 @@ class MBeans:
 
         :raises NoAnswer: there is no agent, or no such MBeans (a broker that is still starting)
         """
-        dirs, by_dir, replicas = self._values(_OFFLINE_DIRS, _DIR_OFFLINE, _OFFLINE_REPLICAS)
+        dirs, by_dir, replicas, cordoned, each_cordoned = self._values(
+            _OFFLINE_DIRS, _DIR_OFFLINE, _OFFLINE_REPLICAS, _CORDONED_DIRS, _DIR_CORDONED
+        )
         if dirs is None or by_dir is None or replicas is None:
             raise NoAnswer(f"{HOST}:{self._port} has no MBeans of log dirs and replicas yet")
         return BrokerMetrics(
             offline_log_dirs=int(dirs["Value"]),
             log_dir_offline={_log_dir(name): bool(value["Value"]) for name, value in by_dir.items()},
             offline_replicas=int(replicas["Value"]),
+            cordoned_log_dirs=None if cordoned is None else int(cordoned["Value"]),
+            log_dir_cordoned={_log_dir(name): bool(value["Value"]) for name, value in (each_cordoned or {}).items()},
         )
 
     def offline_partitions(self) -> int | None:

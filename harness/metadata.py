@@ -78,12 +78,16 @@ class ReplicaInDir:
 
 @dataclass(frozen=True, kw_only=True)
 class LogDirState:
-    """A log dir as its broker describes it; ``error`` is Kafka's name for the error, None where it is online."""
+    """A log dir as its broker describes it.
+
+    :ivar error: Kafka's name for the error, None where it is online
+    :ivar is_cordoned: KIP-1066; None where nothing is said of it
+    """
 
     path: str
     error: str | None
     replicas: tuple[ReplicaInDir, ...]
-    is_cordoned: bool = False
+    is_cordoned: bool | None = None
 
     @property
     def offline(self) -> bool:

@@ -226,7 +226,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Before the first scenario: clean up after interrupted runs, fetch builds, see that runs can be stored."""
     run = run_of(session.config)
-    modes = {mode_of(item) for item in session.items if item.get_closest_marker("scenario")}
+    scenarios = [item for item in session.items if item.get_closest_marker("scenario")]
+    modes = {mode_of(item) for item in scenarios if not unfit_build(item)}
     if distributes(session.config):
         modes = set(run.builds.modes())  # which of them will be wanted is for the workers to know
     if not modes or session.config.option.collectonly:
@@ -243,6 +244,14 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         pytest.exit(str(error), returncode=error.exit_code)
 
 
+def unfit_build(item: pytest.Item) -> str | None:
+    """Why this run's build can't run a case: it doesn't have what the case checks; None where it has."""
+    marker = item.get_closest_marker("scenario")
+    assert marker is not None
+    version, builds = run_of(item.config).builds.version(mode_of(item)), marker.kwargs["builds"]
+    return None if version in builds else f"KIP-{marker.kwargs['kip']} needs Kafka {builds}, and this is {version}"
+
+
 def lacking(item: pytest.Item) -> list[Ability]:
     """What this machine lacks for a case: what everything, the scenario, and the faults among its parameters need."""
     assert isinstance(item, pytest.Function)
@@ -256,9 +265,11 @@ def lacking(item: pytest.Item) -> list[Ability]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A case that this machine can't run, or not in time, is skipped, with the reason, and counted."""
+    """A case that this build or machine can't run, or not in time, is skipped, with the reason, and counted."""
     if not item.get_closest_marker("scenario"):
         return
+    if unfit := unfit_build(item):
+        pytest.skip(unfit)
     if missing := lacking(item):
         pytest.skip("; ".join(f"{each.name}: {each.found} ({each.fix})" for each in missing))
     if run_of(item.config).is_over():

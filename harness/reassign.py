@@ -19,15 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.log_dir import LogDir
 from harness.tools import tool_output
 from harness.topic import Partition, Topic
 from harness.versions import Tool
-
-TOOL_S = 60.0
-"""A JVM starts (1 s on idle cores), asks, and asks again for a replica that isn't there yet: 10 s."""
 
 _DONE = (" is completed.", " is complete.", " completed successfully.")  # the second before 3.4
 
@@ -140,7 +138,7 @@ def _run_on(cluster: Cluster, action: str, placements: Sequence[Placement], *opt
 
 def _run(cluster: Cluster, action: str, *options: str) -> list[str]:
     arguments = ("--bootstrap-server", cluster.bootstrap, action, *options)
-    with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=TOOL_S) as said:
+    with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as said:
         lines = [line.strip() for line in said]
     cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
     return lines

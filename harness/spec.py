@@ -51,6 +51,7 @@ class ClusterSpec:
     :ivar racks: ``broker.rack`` of each broker in order; empty for none at all, None within for none on that broker
     :ivar metadata_apart: KRaft: brokers keep the metadata in a folder of its own; else in the first log dir, which is
         Kafka's default
+    :ivar metadata_version: KRaft: what the cluster is formatted with, such as 4.2-IV1; None: the build's own
     :ivar volumes: each log dir lies on a file system of its own, of this kind; None: all in one folder
     :ivar volume_mb: how big each of these is
     :ivar mbeans: Kafka's nodes carry an agent that answers for their MBeans (:mod:`harness.mbeans`)
@@ -63,6 +64,7 @@ class ClusterSpec:
     log_dirs: int = 2
     racks: tuple[str | None, ...] = ()
     metadata_apart: bool = True
+    metadata_version: str | None = None
     volumes: VolumeKind | None = None
     volume_mb: int = 320
     mbeans: bool = True

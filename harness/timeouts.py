@@ -15,6 +15,9 @@ STOP_S = 30.0
 REQUEST_S = 5.0
 """One request to one broker; a broker on loopback that takes longer does not answer."""
 
+TOOL_S = 60.0
+"""One of Kafka's own programs: a JVM starts (1 s on idle cores) and asks, some ask again for what isn't there yet."""
+
 PROBE_S = 10.0
 """One small command as the broker's own user, to prove what a fault did."""
 

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import timeouts
 from harness.distribution import Distribution
 from harness.metadata import LogDirState, ReplicaInDir
 from harness.tools import tool_output
 from harness.versions import Tool
-
-ASK_S = 60.0
-"""A JVM start and a request, on a machine that is busy."""
 
 Key = tuple[str, int]
 """Topic and partition."""
@@ -45,7 +43,7 @@ def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> d
     :raises HarnessError: the tool failed
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", *only)
-    with tool_output(distribution, Tool.TOPICS, *arguments, timeout_s=ASK_S) as lines:
+    with tool_output(distribution, Tool.TOPICS, *arguments, timeout_s=timeouts.TOOL_S) as lines:
         return read_topics(lines)
 
 
@@ -80,7 +78,7 @@ def describe_log_dirs(
     :raises HarnessError: the tool failed
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)), *only)
-    with tool_output(distribution, Tool.LOG_DIRS, *arguments, timeout_s=ASK_S) as lines:
+    with tool_output(distribution, Tool.LOG_DIRS, *arguments, timeout_s=timeouts.TOOL_S) as lines:
         return read_log_dirs(lines)
 
 
@@ -93,6 +91,8 @@ def read_log_dirs(lines: Iterable[str]) -> dict[int, tuple[LogDirState, ...]]:
                 path=log_dir["logDir"],
                 error=_error_name(log_dir["error"]),
                 replicas=tuple(_replica(partition) for partition in log_dir["partitions"]),
+                # KIP-1066 doesn't say how it is to be called, and no release so far prints it.
+                is_cordoned=next((bool(value) for key, value in log_dir.items() if "cordoned" in key.lower()), None),
             )
             for log_dir in broker["logDirs"]
         )
@@ -119,6 +119,31 @@ def _error_name(exception: str | None) -> str | None:
     return f"{re.sub(r'(?<!^)(?=[A-Z])', '_', words).upper()}_ERROR"
 
 
+# --- kafka-configs ----------------------------------------------------------------------------------------------------
+
+
+def describe_broker_configs(distribution: Distribution, bootstrap: str) -> dict[int, dict[str, str]]:
+    """``kafka-configs --describe --all`` of the brokers: what each is run with, be it static or dynamic.
+
+    :raises HarnessError: the tool failed
+    """
+    arguments = ("--bootstrap-server", bootstrap, "--describe", "--all", "--entity-type", "brokers")
+    with tool_output(distribution, Tool.CONFIGS, *arguments, timeout_s=timeouts.TOOL_S) as lines:
+        return read_broker_configs(lines)
+
+
+def read_broker_configs(lines: Iterable[str]) -> dict[int, dict[str, str]]:
+    """The ``name=value sensitive=false synonyms={…}`` below ``All configs for broker 1 are:``, by broker."""
+    found: dict[int, dict[str, str]] = {}
+    for line in lines:
+        if title := re.match(r"\w+ configs for broker (\d+) are:", line):
+            found[int(title[1])] = {}
+        elif found and (setting := re.match(r"\s+([^=\s]+)=(.*) sensitive=\w+ synonyms=", line)):
+            [*_, configs] = found.values()
+            configs[setting[1]] = setting[2]
+    return found
+
+
 # --- kafka-dump-log of the metadata log -------------------------------------------------------------------------------
 
 
@@ -128,11 +153,16 @@ class Directories:
 
     :ivar racks: of each registered broker, its rack (KIP-36), None where it has none
     :ivar online: of each registered broker, the log dirs that it says are online
+    :ivar cordoned: of each registered broker, those that it says are cordoned (KIP-1066)
+    :ivar registered_as_cordoned: those that were so in the very record of its registration, before any heartbeat; None
+        where that says nothing of it
     :ivar assigned: of each partition, each replica's log dir, by broker
     """
 
     racks: Mapping[int, str | None]
     online: Mapping[int, frozenset[str]]
+    cordoned: Mapping[int, frozenset[str]]
+    registered_as_cordoned: Mapping[int, frozenset[str] | None]
     assigned: Mapping[Key, Mapping[int, str]]
 
 
@@ -143,7 +173,7 @@ def dump_directories(distribution: Distribution, metadata_log: Path) -> Director
     """
     segments = ",".join(map(str, sorted(metadata_log.glob("*.log"))))
     arguments = ("--cluster-metadata-decoder", "--files", segments)
-    with tool_output(distribution, Tool.DUMP_LOG, *arguments, timeout_s=ASK_S) as lines:
+    with tool_output(distribution, Tool.DUMP_LOG, *arguments, timeout_s=timeouts.TOOL_S) as lines:
         return read_directories(lines)
 
 
@@ -152,6 +182,8 @@ def read_directories(lines: Iterable[str]) -> Directories:
     names: dict[str, str] = {}
     racks: dict[int, str | None] = {}
     online: dict[int, frozenset[str]] = {}
+    cordoned: dict[int, frozenset[str]] = {}
+    registered: dict[int, frozenset[str] | None] = {}
     replicas: dict[tuple[str, int], list[int]] = {}
     dirs: dict[tuple[str, int], list[str]] = {}
     for line in lines:
@@ -164,10 +196,16 @@ def read_directories(lines: Iterable[str]) -> Directories:
             names[data["topicId"]] = data["name"]
         elif kind == "REMOVE_TOPIC_RECORD":
             names.pop(data["topicId"])
-        if kind == "REGISTER_BROKER_RECORD":
-            racks[data["brokerId"]] = data["rack"]
-        if kind in ("REGISTER_BROKER_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD") and "logDirs" in data:
-            online[data["brokerId"]] = frozenset(data["logDirs"])
+        elif kind in ("REGISTER_BROKER_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD"):
+            broker, said = data["brokerId"], data.get("cordonedLogDirs")
+            if data.get("logDirs") is not None:
+                online[broker] = frozenset(data["logDirs"])
+            if kind == "REGISTER_BROKER_RECORD":
+                racks[broker] = data["rack"]
+                registered[broker] = None if said is None else frozenset(said)
+                cordoned[broker] = frozenset(said or ())
+            elif said is not None:
+                cordoned[broker] = frozenset(said)
         elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
             key = (data["topicId"], data["partitionId"])
             replicas[key] = data.get("replicas") or replicas[key]
@@ -177,4 +215,6 @@ def read_directories(lines: Iterable[str]) -> Directories:
         for (topic, partition), brokers in replicas.items()
         if topic in names
     }
-    return Directories(racks=racks, online=online, assigned=assigned)
+    return Directories(
+        racks=racks, online=online, cordoned=cordoned, registered_as_cordoned=registered, assigned=assigned
+    )

@@ -35,6 +35,7 @@ class Tool(StrEnum):
     ZOOKEEPER = "zookeeper"
     STORAGE = "storage"
     CONFIGS = "configs"
+    FEATURES = "features"
     CLUSTER = "cluster"
     TOPICS = "topics"
     REASSIGN = "reassign"
@@ -51,6 +52,7 @@ _MAIN_CLASSES: Mapping[Tool, tuple[tuple[Release, str | None], ...]] = {
     Tool.ZOOKEEPER: (((1, 0, 0), "org.apache.zookeeper.server.quorum.QuorumPeerMain"), ((4, 0, 0), None)),
     Tool.STORAGE: (((2, 8, 0), "kafka.tools.StorageTool"),),
     Tool.CONFIGS: (((1, 0, 0), "kafka.admin.ConfigCommand"),),
+    Tool.FEATURES: (((2, 7, 0), "kafka.admin.FeatureCommand"), ((3, 6, 0), "org.apache.kafka.tools.FeatureCommand")),
     Tool.CLUSTER: (((2, 8, 0), "kafka.tools.ClusterTool"), ((3, 6, 0), "org.apache.kafka.tools.ClusterTool")),
     # KAFKA-14525 moved the tools out of the core jar, one by one.
     Tool.TOPICS: (((1, 0, 0), "kafka.admin.TopicCommand"), ((3, 7, 0), "org.apache.kafka.tools.TopicCommand")),

@@ -33,14 +33,21 @@ class Watcher:
 
     def __init__(self, brokers: Sequence[Broker], journal: Journal) -> None:
         self._journal = journal
-        self._brokers = brokers
+        self._brokers: list[Broker] = []
         # Connections of its own: a watcher that waits for a hung broker must not hold up the scenario.
-        self._connections = {b.id: Connection(*_split(b.bootstrap), timeout_s=_ANSWER_S) for b in brokers}
+        self._connections: dict[int, Connection] = {}
+        for broker in brokers:
+            self.watch(broker)
         self._seen: dict[tuple[int, str, int], PartitionState] = {}
         self._newest: dict[tuple[str, int], PartitionState] = {}
         self._members: dict[int, tuple[int, ...]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jbod-watcher", daemon=True)
+
+    def watch(self, broker: Broker) -> None:
+        """Look through this broker's eyes too."""
+        self._connections[broker.id] = Connection(*_split(broker.bootstrap), timeout_s=_ANSWER_S)
+        self._brokers.append(broker)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -97,10 +104,14 @@ class MBeanWatcher:
 
     def __init__(self, nodes: Mapping[str, tuple[MBeans, Callable[[], bool]]], journal: Journal) -> None:
         self._journal = journal
-        self._nodes = nodes
+        self._nodes = dict(nodes)
         self._known: dict[str, Mapping[str, int | None]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="jbod-mbeans", daemon=True)
+
+    def watch(self, name: str, mbeans: MBeans, runs: Callable[[], bool]) -> None:
+        """Ask this node too."""
+        self._nodes = {**self._nodes, name: (mbeans, runs)}  # the thread may be walking through the old one
 
     def start(self) -> None:
         """Begin to watch."""

@@ -9,7 +9,9 @@ import pytest
 
 from harness.deviation import Deviation
 from harness.measure import DEFAULT_FLOORS, Floors
-from harness.versions import Mode
+from harness.versions import Mode, VersionRange
+
+ANY_BUILD = VersionRange()
 
 
 def scenario(
@@ -18,6 +20,7 @@ def scenario(
     kip: int,
     plan: str,
     modes: tuple[Mode, ...] = tuple(Mode),
+    builds: VersionRange = ANY_BUILD,
     judged: bool = True,
     floors: Floors = DEFAULT_FLOORS,
     needs: tuple[str, ...] = (),
@@ -31,6 +34,7 @@ def scenario(
     :param kip: the KIP whose promise it checks
     :param plan: the item of the KIP's test plan, or the behaviour, in the KIP's own words
     :param modes: the metadata modes in which it makes sense
+    :param builds: the builds that have what it checks; on others it is skipped
     :param judged: it must end with a verdict of the judge; a scenario without a workload says False
     :param floors: the least that must have happened for the case to show anything
     :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
@@ -43,6 +47,7 @@ def scenario(
         kip=kip,
         plan=plan,
         modes=modes,
+        builds=builds,
         judged=judged,
         floors=floors,
         needs=needs,

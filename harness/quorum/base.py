@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +31,10 @@ class Quorum(Protocol):
         """Folders that a broker needs in this mode beside its log dirs."""
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
-        """Write what must stand in the folders before the first start."""
+        """Write what must stand in the folders before the cluster's first start."""
+
+    def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
+        """Write what must stand in one broker's folders before its first start."""
 
     def controller(self, admin: Admin) -> int | None:
         """The active controller's node id as this broker knows it; None while there is none."""

@@ -21,18 +21,22 @@ from harness.versions import Tool
 _NAME = "bootstrap.checkpoint"
 
 
-def bootstrap_checkpoint(distribution: Distribution) -> Path:
+def bootstrap_checkpoint(distribution: Distribution, metadata_version: str | None = None) -> Path:
     """Where this build's checkpoint is; made if it isn't there yet.
 
+    :param metadata_version: with the features of that version, such as 4.2-IV1; None: the build's own
     :raises DistributionError: ``kafka-storage format`` refused, with its last line
     """
-    target = cache_dir() / f"kraft-bootstrap-{distribution.sha256[:16]}"
-    return (
-        publish(target, lambda folder: _format(distribution, folder), lambda folder: (folder / _NAME).is_file()) / _NAME
+    of = "" if metadata_version is None else f"-{metadata_version}"
+    target = cache_dir() / f"kraft-bootstrap-{distribution.sha256[:16]}{of}"
+    release = () if metadata_version is None else ("--release-version", metadata_version)
+    made = publish(
+        target, lambda folder: _format(distribution, folder, *release), lambda folder: (folder / _NAME).is_file()
     )
+    return made / _NAME
 
 
-def _format(distribution: Distribution, into: Path) -> None:
+def _format(distribution: Distribution, into: Path, *release: str) -> None:
     with tempfile.TemporaryDirectory(prefix="jbod-format-") as scratch:
         config, log_dir = Path(scratch) / "server.properties", Path(scratch) / "metadata"
         config.write_text(
@@ -40,7 +44,7 @@ def _format(distribution: Distribution, into: Path) -> None:
             f"controller.quorum.voters={CONTROLLER_ID}@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
             "listeners=CONTROLLER://127.0.0.1:1\nlistener.security.protocol.map=CONTROLLER:PLAINTEXT\n"
         )
-        argv = tool_command(distribution, Tool.STORAGE, "format", "-t", random_uuid(), "-c", str(config))
+        argv = tool_command(distribution, Tool.STORAGE, "format", "-t", random_uuid(), "-c", str(config), *release)
         done = subprocess.run(argv, capture_output=True, text=True, timeout=timeouts.BOOT_S, check=False)
         made = log_dir / _NAME
         if done.returncode or not made.exists():

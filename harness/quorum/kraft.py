@@ -15,12 +15,14 @@ from __future__ import annotations
 import base64
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.admin import Admin
 from harness.nodes.base import SERVICE, Backend, NodeSpec
+from harness.ports import HOST
 from harness.versions import Mode
+from harness.wire import Connection
 
 CONTROLLER_ID = 100
 _CONTROLLER = f"controller-{CONTROLLER_ID}"
@@ -48,10 +50,13 @@ class KRaftQuorum:
     ) -> None:
         self._work_dir = work_dir
         self._controller_dir = work_dir / f"{_CONTROLLER}-metadata"
-        self._address = backend.endpoint(_CONTROLLER, SERVICE).address
+        endpoint = backend.endpoint(_CONTROLLER, SERVICE)
+        self._address = endpoint.address
         self._metadata_apart = metadata_apart
         self._checkpoint = bootstrap_checkpoint
         self.cluster_id = random_uuid()
+        self.admin = Admin(Connection(HOST, endpoint.port))
+        """The controller's own door (KIP-919)."""
 
     def _shared(self, node_id: int) -> dict[str, str]:
         return {
@@ -106,13 +111,17 @@ class KRaftQuorum:
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
         """Write meta.properties into every dir and the bootstrap checkpoint into the controller's."""
         for node_id, dirs in {CONTROLLER_ID: (self._controller_dir,), **broker_dirs}.items():
-            for dir in dirs:
-                _write_like(
-                    dir,
-                    "meta.properties",
-                    f"version=1\ncluster.id={self.cluster_id}\nnode.id={node_id}\ndirectory.id={random_uuid()}\n".encode(),
-                )
+            self.format_broker(node_id, dirs)
         _write_like(self._controller_dir, "bootstrap.checkpoint", self._checkpoint.read_bytes())
+
+    def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
+        """Write meta.properties into each of its dirs."""
+        for dir in dirs:
+            _write_like(
+                dir,
+                "meta.properties",
+                f"version=1\ncluster.id={self.cluster_id}\nnode.id={broker_id}\ndirectory.id={random_uuid()}\n".encode(),
+            )
 
     def controller(self, admin: Admin) -> int | None:
         """The quorum's leader (DescribeQuorum); Metadata names some broker or other in this mode."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,9 @@ class ZooKeeperQuorum:
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
         """Nothing: brokers write their meta.properties themselves."""
+
+    def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
+        """Nothing, likewise."""
 
     @contextmanager
     def _client(self) -> Iterator[KazooClient]:
