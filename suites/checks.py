@@ -12,14 +12,16 @@ import collections
 import contextlib
 import re
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from typing import TypeVar
 
 from faults.base import Fault
 from faults.log_dir import LOG_DIR_STOPPED
 from faults.segment import IndexByteFlipped
 from harness import timeouts
+from harness.admin import Refused
 from harness.broker import Broker
 from harness.broker_log import LogLine
 from harness.cluster import Cluster
@@ -29,6 +31,7 @@ from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
 from harness.topic import Partition, Topic
+from harness.versions import KafkaVersion
 from harness.waiting import await_until
 from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
@@ -321,3 +324,33 @@ def check_delivery(workload: CaseWorkload) -> None:
     verdict = workload.drain_and_judge()
     if verdict.verdict != "valid":
         raise {"invalid": PromiseBroken, "unknown": Inconclusive}[verdict.verdict]("; ".join(verdict.reasons))
+
+
+T = TypeVar("T")
+
+
+def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
+    """Kafka refuses what it is asked, with this error.
+
+    :param saying: a regular expression of its message
+    :raises PromiseBroken: it does it, or refuses otherwise
+    """
+    try:
+        ask()
+    except Refused as refusal:
+        if refusal.error == error and re.search(saying, refusal.message or ""):
+            return
+        raise PromiseBroken(f"{refusal}, instead of {error} with /{saying}/") from refusal
+    raise PromiseBroken(f"it was done, where {error} is promised")
+
+
+def check_known(deviation: Deviation, version: KafkaVersion, seen: T, *, promised: T, known: T) -> None:
+    """What was seen is what the KIP promises; of a build that is known to deviate, what it is known to do.
+
+    :raises PromiseBroken: it isn't; with "no longer deviates" where such a build keeps the promise
+    """
+    if version in deviation.builds and seen == promised:
+        raise PromiseBroken(f"no longer deviates: {deviation.does}; seen: {seen}")
+    should = known if version in deviation.builds else promised
+    if seen != should:
+        raise PromiseBroken(f"{deviation.says}; seen: {seen}, instead of {should}")

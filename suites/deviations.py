@@ -154,3 +154,73 @@ NO_OPTION_TO_IGNORE_RACKS = Deviation(
     issue="KAFKA-12596, which took --zookeeper away",
     builds=VersionRange.parse(">=3.0.0"),
 )
+
+# --- KIP-1066 ---------------------------------------------------------------------------------------------------------
+
+CORDONS_NOT_PRINTED = Deviation(
+    kip=1066,
+    says="the output of the LogDirsCommand tool will also be updated to show if a log directory is cordoned or not",
+    does="kafka-log-dirs prints nothing of it; DescribeLogDirs v5 has it",
+    issue="since KAFKA-19774, which brought the KIP without it",
+    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+)
+
+MOVE_ANSWERED_OTHERWISE = Deviation(
+    kip=1066,
+    says="AlterReplicaLogDirs onto a cordoned log directory is answered with KAFKA_STORAGE_ERROR",
+    does="it is answered with INVALID_REPLICA_ASSIGNMENT, which its author found more appropriate",
+    issue="KAFKA-19774",
+    builds=VersionRange.parse(">=4.3.0"),
+)
+
+_EXPLICIT = "KAFKA-20832"
+_UNMENDED = VersionRange.parse(">=4.3.0,<4.4.0")
+
+EXPLICIT_TOPIC_ACCEPTED = Deviation(
+    kip=1066,
+    says="a new topic assigned to a broker without uncordoned log directories is INVALID_REPLICA_ASSIGNMENT",
+    does="it is created, in a cordoned log dir",
+    issue=_EXPLICIT,
+    builds=_UNMENDED,
+)
+
+EXPLICIT_PARTITIONS_ACCEPTED = Deviation(
+    kip=1066,
+    says="new partitions assigned to a broker without uncordoned log directories are INVALID_REPLICA_ASSIGNMENT",
+    does="they are created, in a cordoned log dir",
+    issue=_EXPLICIT,
+    builds=_UNMENDED,
+)
+
+REASSIGNMENT_ACCEPTED = Deviation(
+    kip=1066,
+    says="a reassignment onto a broker with no uncordoned log directories is INELIGIBLE_REPLICA",
+    does="it is carried out, into a cordoned log dir",
+    issue=_EXPLICIT,
+    builds=_UNMENDED,
+)
+
+REGISTERED_WITHOUT_CORDONS = Deviation(
+    kip=1066,
+    says="the broker will include the Uuids of cordoned log directories when it registers to the controller",
+    does="it registers without them, and tells with the heartbeats that follow when it has caught up",
+    issue="KAFKA-20441, by which the KIP was changed",
+    builds=VersionRange.parse(">=4.3.0"),
+)
+
+RELATIVE_UNCORDONED = Deviation(
+    kip=1066,
+    says="entries of cordoned.log.dirs must be entries in log.dirs, and get no new partitions",
+    does="where log.dirs has relative paths, the entry is taken, and nothing is cordoned",
+    issue="KAFKA-20901",
+    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+)
+
+STATIC_HALF_IN_FORCE = Deviation(
+    kip=1066,
+    says="cordoned.log.dirs can be set in the broker properties files; no new partitions can be allocated there then",
+    does="the file's cordons are known to the controller alone: the broker calls nothing cordoned, and makes new "
+    "replicas there wherever the controller leaves the choice to it, which is where it has two others or more",
+    issue="none found; LogManager's set of them is empty until a configuration is changed",
+    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+)

@@ -15,7 +15,9 @@ state"):
   member Kafka then keeps in the ISR is not promised and not compared);
 * a leader that is still in the ISR stays; otherwise the first of the assignment that is in ISR' leads;
 * a partition without a leader is led again when the last of its ISR comes back, by that one;
-* partitions without a replica on what failed are untouched.
+* partitions without a replica on what failed are untouched;
+* a replica that is made or moved comes neither to a failed log dir nor to a cordoned one (KIP-1066), whose replicas
+  are untouched.
 """
 
 from __future__ import annotations
@@ -66,6 +68,7 @@ class World:
 
     :ivar partitions: what each known partition should look like
     :ivar failed: the log dirs that have failed
+    :ivar cordoned: the log dirs that are cordoned, as far as the controller knows too
     :ivar dead: the brokers that don't run
     :ivar started_wounded: the brokers that were started with a log dir that had failed before
     """
@@ -74,6 +77,7 @@ class World:
         self.cluster = cluster
         self.partitions: dict[Key, Expected] = {}
         self.failed: set[LogDir] = set()
+        self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
         self.started_wounded: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
@@ -87,22 +91,29 @@ class World:
 
     # --- events -----------------------------------------------------------------------------------------------------
 
-    def learn(self, topic: Topic) -> None:
-        """A topic was just created: take over what Kafka decided (assignment, leader, dirs), and check it.
+    def learn(self, topic: Topic, *, cordoned: frozenset[LogDir] | None = None) -> None:
+        """A topic, or more partitions of a known one, was just created: take over what Kafka decided, and check it.
 
-        New replicas must be on good log dirs (KIP-112, "New replicas will only be created on good log directory").
+        New replicas must be on good log dirs (KIP-112, "New replicas will only be created on good log directory") that
+        are not cordoned (KIP-1066, "only a log directory not currently cordoned will be selected").
+
+        :param cordoned: the log dirs that were so all the while it was created; None: those that are so now
         """
         for partition in topic.partitions:
+            if (topic.name, partition.index) in self.partitions:
+                continue
             seen = partition.describe()
             self.add(seen, {})
             for id in seen.replicas:
-                self._place(partition, self.cluster.broker(id))
+                log_dir = partition.log_dir_on(self.cluster.broker(id))
+                self._check_fit(partition, log_dir, self.cordoned if cordoned is None else cordoned)
+                self._places[partition.topic, partition.index, id] = log_dir
 
-    def _place(self, partition: Partition, broker: Broker) -> None:
-        log_dir = partition.log_dir_on(broker)
-        if log_dir in self.failed:
-            raise PromiseBroken(f"{partition} was created on {log_dir}, which has failed")
-        self._places[partition.topic, partition.index, broker.id] = log_dir
+    def _check_fit(self, partition: Partition, log_dir: LogDir, cordoned: frozenset[LogDir]) -> None:
+        """A log dir that just got a replica may get one."""
+        for what, those in (("has failed", self.failed), ("is cordoned", cordoned)):
+            if log_dir in those:
+                raise PromiseBroken(f"{partition} came to {log_dir}, which {what}")
 
     def forget(self, topic: Topic) -> None:
         """A topic was deleted."""
@@ -126,14 +137,14 @@ class World:
         went from a failed log dir leaves its log behind there, since it can't be deleted ("StopReplicaRequest will fail
         if replica is offline", KIP-112 "7. Partition reassignment").
 
-        :raises PromiseBroken: a new replica was made on a log dir that has failed
+        :raises PromiseBroken: a new replica was made on a log dir that has failed, or is cordoned
         """
         key = (partition.topic, partition.index)
         before = {self._places.pop((*key, id)) for id in self.partitions[key].replicas}
         self._left_behind |= {(key, place) for place in before & self.failed if place not in log_dirs}
         for log_dir in log_dirs:
-            if log_dir in self.failed - before:
-                raise PromiseBroken(f"{partition} was moved to {log_dir}, which has failed")
+            if log_dir not in before:
+                self._check_fit(partition, log_dir, self.cordoned)
             self._places[(*key, log_dir.broker.id)] = log_dir
         replicas = tuple(log_dir.broker.id for log_dir in log_dirs)
         self.partitions[key] = replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas))
@@ -144,8 +155,13 @@ class World:
         self._copies[partition.topic, partition.index, log_dir.broker.id] = log_dir
 
     def moved(self, partition: Partition, log_dir: LogDir) -> None:
-        """A replica is now in another log dir of its broker; or in the same one, its move having been called off."""
+        """A replica is now in another log dir of its broker; or in the same one, its move having been called off.
+
+        :raises PromiseBroken: it came to one that has failed, or is cordoned
+        """
         key = (partition.topic, partition.index, log_dir.broker.id)
+        if self._places.get(key) != log_dir:
+            self._check_fit(partition, log_dir, self.cordoned)
         self._copies.pop(key, None)
         self._places[key] = log_dir
         self._carry_forward()
@@ -180,6 +196,10 @@ class World:
         if self.cluster.spec.mode is Mode.KRAFT:
             self._left_behind = {(key, place) for key, place in self._left_behind if place not in broker.log_dirs}
         self.broker_back(broker)
+
+    def cordons(self, broker: Broker, *log_dirs: LogDir) -> None:
+        """These log dirs of a broker are cordoned, and no others; nothing else changes (KIP-1066)."""
+        self.cordoned = frozenset(each for each in self.cordoned if each.broker != broker) | frozenset(log_dirs)
 
     def broker_gone(self, *brokers: Broker) -> None:
         """Brokers were killed or stopped, one after another: all their replicas go offline."""

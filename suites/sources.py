@@ -21,7 +21,7 @@ from harness.mbeans import BrokerMetrics
 from harness.metadata import ClusterState, LogDirState
 from harness.quorum.kraft import KRaftQuorum
 from harness.tool_answers import DescribedPartition, Directories, Key
-from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
+from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED
 
 if TYPE_CHECKING:
     from suites.model import World
@@ -67,7 +67,10 @@ def log_dirs(world: World) -> Iterator[str]:
 
 
 def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...], *, by: str) -> Iterator[str]:
-    """Every log dir is described, in the right state, with the replicas that belong there and no others of ours."""
+    """Every log dir is described, in the right state, with the replicas that belong there and no others of ours.
+
+    Whether it is cordoned is not compared where it is offline: KIP-1066 is silent on that.
+    """
     described = {state.path: state for state in seen}
     for log_dir in broker.log_dirs:
         state = described.get(str(log_dir.path))
@@ -76,6 +79,8 @@ def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...]
         elif state.offline != (log_dir in world.failed):
             yield f"{by} describes {log_dir} as {state.error or 'online'}"
         elif not state.offline:
+            if state.is_cordoned is not None and state.is_cordoned != (log_dir in world.cordoned):
+                yield f"{by} describes {log_dir} as {'' if state.is_cordoned else 'not '}cordoned"
             holds = {(replica.topic, replica.partition) for replica in state.replicas if not replica.is_future}
             copies = {(replica.topic, replica.partition) for replica in state.replicas if replica.is_future}
             yield from _strays(world, log_dir, holds, by=by)
@@ -138,8 +143,9 @@ def compare_mbeans(
 ) -> Iterator[str]:
     """OfflineLogDirectoryCount, LogDirectoryOffline, OfflineReplicaCount (of logs "on the bad log directories").
 
-    The last only where log dirs failed at run time. A broker that found one bad when it started counts a replica there
-    once it is told of its partition for the second time, which nobody promises to happen.
+    And from 4.3 on CordonedLogDirectoryCount and LogDirectoryCordoned. OfflineReplicaCount only where log dirs failed
+    at run time: a broker that found one bad when it started counts a replica there once it is told of its partition for
+    the second time, which nobody promises to happen.
 
     :param elsewhere: the cluster by the wire, for topics that the model doesn't know
     :param uncounted: :data:`suites.deviations.OFFLINE_REPLICAS_UNCOUNTED` is expected of the build
@@ -150,6 +156,12 @@ def compare_mbeans(
         yield f"{by} LogDirectoryOffline {_names(seen.log_dir_offline)} instead of {_names(failed)}"
     if seen.offline_log_dirs != sum(failed.values()):
         yield f"{by} OfflineLogDirectoryCount {seen.offline_log_dirs} instead of {sum(failed.values())}"
+    if seen.cordoned_log_dirs is not None:
+        cordoned = {str(log_dir.path): log_dir in world.cordoned for log_dir in broker.log_dirs}
+        if dict(seen.log_dir_cordoned) != cordoned:
+            yield f"{by} LogDirectoryCordoned {_names(seen.log_dir_cordoned)} instead of {_names(cordoned)}"
+        if seen.cordoned_log_dirs != sum(cordoned.values()):
+            yield f"{by} CordonedLogDirectoryCount {seen.cordoned_log_dirs} instead of {sum(cordoned.values())}"
     if broker.id in world.started_wounded:
         return
     replicas = [key for key, expected in world.partitions.items() if broker.id in expected.offline]
@@ -230,6 +242,39 @@ def log_dirs_tool(world: World) -> Iterator[str]:
     seen = tool_answers.describe_log_dirs(world.cluster.distribution, world.bootstrap(), ids)
     for broker in brokers:
         yield from compare_log_dirs(world, broker, seen.get(broker.id, ()), by=f"kafka-log-dirs of {broker}")
+    version = world.cluster.distribution.version
+    if version.has_cordoned_log_dirs:
+        yield from compare_printed_cordons(seen, printed=version not in CORDONS_NOT_PRINTED.builds)
+
+
+def compare_printed_cordons(seen: Mapping[int, tuple[LogDirState, ...]], *, printed: bool) -> Iterator[str]:
+    """Whether kafka-log-dirs says of each log dir if it is cordoned; that it says so rightly is checked elsewhere.
+
+    :param printed: False: :data:`suites.deviations.CORDONS_NOT_PRINTED` is expected of the build
+    """
+    said = [state.is_cordoned is not None for states in seen.values() for state in states]
+    if printed and not all(said):
+        yield f"kafka-log-dirs doesn't say of {said.count(False)} of {len(said)} log dirs whether they are cordoned"
+    if not printed and any(said):
+        yield f"no longer deviates: {CORDONS_NOT_PRINTED.does}"
+
+
+def configs_tool(world: World) -> Iterator[str]:
+    """``kafka-configs --describe --all``; where cordons are by configuration and all brokers run."""
+    yield from compare_configs(
+        world, tool_answers.describe_broker_configs(world.cluster.distribution, world.bootstrap())
+    )
+
+
+def compare_configs(world: World, seen: Mapping[int, Mapping[str, str]]) -> Iterator[str]:
+    """Each live broker's ``cordoned.log.dirs`` names those that are, with ``*`` for all."""
+    for broker in world.live_brokers():
+        value = seen.get(broker.id, {}).get("cordoned.log.dirs")
+        everything = {str(log_dir.path) for log_dir in broker.log_dirs}
+        should = {str(log_dir.path) for log_dir in broker.log_dirs if log_dir in world.cordoned}
+        named = everything if value == "*" else {each.strip() for each in (value or "").split(",")} - {""}
+        if value is None or named != should:
+            yield f"kafka-configs shows cordoned.log.dirs={value} of {broker} instead of {sorted(should)}"
 
 
 def registrations(world: World) -> Iterator[str]:
@@ -251,6 +296,10 @@ def compare_registrations(world: World, ids: Mapping[LogDir, str], seen: Directo
         online = seen.online.get(broker.id, frozenset())
         if online != should:
             yield f"the metadata log registers {broker} with {sorted(online)} instead of {sorted(should)}"
+        cordoned = {id for log_dir, id in ids.items() if log_dir.broker.id == broker.id and log_dir in world.cordoned}
+        said = seen.cordoned.get(broker.id, frozenset()) & should
+        if said != cordoned:
+            yield f"the metadata log has {sorted(said)} of {broker} cordoned instead of {sorted(cordoned)}"
     for log_dir, id in ids.items():
         for key in sorted(world.replicas_in(log_dir)):
             assigned = seen.assigned.get(key, {}).get(log_dir.broker.id)

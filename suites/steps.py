@@ -73,11 +73,14 @@ def await_reassigned(cluster: Cluster, world: World, *placements: Placement, tim
     check_no_remains(cluster, {placement.partition.topic for placement in placements})
 
 
-def reassign_over_the_wire(world: World, partition: Partition, *brokers: Broker) -> None:
-    """A partition is moved to these brokers as clients ask for it (KIP-455), which ends; all sources say so."""
-    world.cluster.reassign(partition, brokers)
+def reassign_over_the_wire(world: World, *placements: Placement) -> None:
+    """Partitions are moved to these brokers as clients ask for it (KIP-455), which ends; all sources say so."""
+    for placement in placements:
+        world.cluster.reassign(placement.partition, placement.brokers)
     await_no_reassignment(world.cluster)
-    world.reassigned(partition, [partition.log_dir_on(broker) for broker in brokers])
+    for placement in placements:
+        chosen = [placement.partition.log_dir_on(broker) for broker in placement.brokers]
+        world.reassigned(placement.partition, chosen)
     world.check()
 
 

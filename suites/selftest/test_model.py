@@ -172,6 +172,68 @@ def test_a_new_replica_on_a_failed_dir_is_a_broken_promise(world: World) -> None
         world.reassigned(cast(Any, SimpleNamespace(topic="lone", index=0)), [DIRS[2, 1]])
 
 
+def learns_a_topic(world: World, log_dir: LogDir, **cordoned: frozenset[LogDir]) -> None:
+    seen = state("new", 3)
+    new = SimpleNamespace(topic="new", index=0, describe=lambda: seen, log_dir_on=lambda broker: log_dir)
+    world.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
+    world.learn(cast(Any, SimpleNamespace(name="new", partitions=[new])), **cordoned)
+
+
+def test_a_cordon_changes_nothing_of_what_is_there(world: World) -> None:
+    before = dict(world.partitions)
+    world.cordons(BROKERS[2], DIRS[2, 1], DIRS[2, 2])
+    assert world.partitions == before
+    assert world.replicas_in(DIRS[2, 1]) == {("t", 0)}
+
+
+def test_a_new_replica_on_a_cordoned_dir_is_a_broken_promise(world: World) -> None:
+    world.cordons(BROKERS[3], DIRS[3, 1])
+    with pytest.raises(PromiseBroken, match="came to d1 of broker 3, which is cordoned"):
+        learns_a_topic(world, DIRS[3, 1])
+
+
+def test_a_new_replica_beside_a_cordoned_dir_is_none(world: World) -> None:
+    world.cordons(BROKERS[3], DIRS[3, 1])
+    learns_a_topic(world, DIRS[3, 2])
+    assert world.replicas_in(DIRS[3, 2]) == {("u", 0), ("new", 0)}
+
+
+def test_a_topic_is_held_only_against_the_cordons_that_it_was_created_under(world: World) -> None:
+    world.cordons(BROKERS[3], DIRS[3, 1])
+    learns_a_topic(world, DIRS[3, 1], cordoned=frozenset())
+    assert world.replicas_in(DIRS[3, 1]) == {("t", 0), ("lone", 0), ("new", 0)}
+
+
+@pytest.mark.parametrize(("there", "fits"), [((1, 1), False), ((1, 2), True)])
+def test_a_replica_is_not_reassigned_onto_a_cordoned_dir(world: World, there: tuple[int, int], fits: bool) -> None:
+    world.cordons(BROKERS[1], DIRS[1, 1])
+    if fits:
+        world.reassigned(partition("lone"), [DIRS[there]])
+    else:
+        with pytest.raises(PromiseBroken, match="which is cordoned"):
+            world.reassigned(partition("lone"), [DIRS[there]])
+
+
+def test_a_replica_may_stay_in_a_cordoned_dir_when_others_move(world: World) -> None:
+    world.cordons(BROKERS[2], DIRS[2, 1])
+    world.reassigned(partition("t"), [DIRS[2, 1], DIRS[1, 1]])
+    assert world.expected("t") == expect(2, {1, 2}, set(), 2, 1)
+
+
+def test_a_replica_is_not_moved_into_a_cordoned_dir(world: World) -> None:
+    world.cordons(BROKERS[3], DIRS[3, 2])
+    with pytest.raises(PromiseBroken, match="which is cordoned"):
+        world.moved(partition("lone"), DIRS[3, 2])
+
+
+def test_a_broker_is_uncordoned_for_itself(world: World) -> None:
+    world.cordons(BROKERS[1], DIRS[1, 1])
+    world.cordons(BROKERS[2], DIRS[2, 1], DIRS[2, 2])
+    world.cordons(BROKERS[2], DIRS[2, 2])
+    world.cordons(BROKERS[1])
+    assert world.cordoned == {DIRS[2, 2]}
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

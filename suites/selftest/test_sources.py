@@ -16,8 +16,8 @@ import pytest
 
 from harness.log_dir import LogDir
 from harness.mbeans import BrokerMetrics
-from harness.metadata import ClusterState, PartitionState
-from harness.tool_answers import read_directories, read_log_dirs, read_topics
+from harness.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
+from harness.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
 from suites import sources
 from suites.model import World
 
@@ -264,3 +264,123 @@ def test_a_broker_that_started_with_a_bad_dir_promises_no_count() -> None:
         list(sources.compare_mbeans(world, BROKERS[3], replace(METRICS, offline_replicas=1), SEEN, uncounted=False))
         == []
     )
+
+
+# --- cordons (KIP-1066) -----------------------------------------------------------------------------------------------
+
+CONFIGS = """\
+All configs for broker 1 are:
+  compression.type=producer sensitive=false synonyms={DEFAULT_CONFIG:compression.type=producer}
+  cordoned.log.dirs= sensitive=false synonyms={DEFAULT_CONFIG:cordoned.log.dirs=}
+All configs for broker 2 are:
+  cordoned.log.dirs=* sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:cordoned.log.dirs=*}
+All configs for broker 3 are:
+  cordoned.log.dirs=/data/broker-3-log-dir-1, /data/broker-3-log-dir-2 sensitive=false synonyms={STATIC_BROKER_CONFIG:x}
+  ssl.protocol=TLSv1.3 sensitive=false synonyms={DEFAULT_CONFIG:ssl.protocol=TLSv1.3}
+Default configs for brokers in the cluster are:
+  min.insync.replicas=1 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1}
+"""
+REGISTERED = """\
+payload: {"type":"REGISTER_BROKER_RECORD","version":4,"data":{"brokerId":3,"rack":null,"logDirs":["a","b"]}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":[]}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":0,"data":{"brokerId":3,"brokerEpoch":16,"fenced":-1}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":["a"]}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":1,"data":{"brokerId":3,"fenced":1}}
+"""
+
+
+def cordoned(*where: tuple[int, int]) -> World:
+    """A world without a fault, and with these log dirs cordoned."""
+    world = healthy_world()
+    for id, broker in BROKERS.items():
+        world.cordons(broker, *(DIRS[each] for each in where if each[0] == id))
+    return world
+
+
+def described(is_cordoned: bool | None) -> tuple[LogDirState, ...]:
+    """Broker 2's log dirs, which hold one replica; of the second one it is said or not said that it is cordoned."""
+    orders = ReplicaInDir(topic="orders", partition=0, size=1, offset_lag=0, is_future=False)
+    first, second = (str(DIRS[2, n].path) for n in (1, 2))
+    return (
+        LogDirState(path=first, error=None, replicas=(orders,), is_cordoned=None if is_cordoned is None else False),
+        LogDirState(path=second, error=None, replicas=(), is_cordoned=is_cordoned),
+    )
+
+
+@pytest.mark.parametrize(
+    ("says", "of", "differs"),
+    [
+        (True, (2, 2), None),
+        (None, (2, 2), None),  # before 4.3
+        (False, (1, 1), None),
+        (False, (2, 2), "describes broker-2-log-dir-2 of broker 2 as not cordoned"),
+        (True, (1, 1), "describes broker-2-log-dir-2 of broker 2 as cordoned"),
+    ],
+)
+def test_a_described_cordon_is_compared(says: bool | None, of: tuple[int, int], differs: str | None) -> None:
+    found = list(sources.compare_log_dirs(cordoned(of), BROKERS[2], described(says), by="broker 2"))
+    assert found == ([] if differs is None else [f"broker 2 {differs}"])
+
+
+@pytest.mark.parametrize(
+    ("is_cordoned", "printed", "says"),
+    [
+        (True, True, []),
+        (None, False, []),
+        (None, True, ["kafka-log-dirs doesn't say of 2 of 2 log dirs whether they are cordoned"]),
+        (True, False, ["no longer deviates: kafka-log-dirs prints nothing of it; DescribeLogDirs v5 has it"]),
+    ],
+)
+def test_kafka_log_dirs_must_print_cordons_or_is_known_not_to(
+    is_cordoned: bool | None, printed: bool, says: list[str]
+) -> None:
+    assert list(sources.compare_printed_cordons({2: described(is_cordoned)}, printed=printed)) == says
+
+
+def test_kafka_log_dirs_is_read_with_and_without_a_word_on_cordons() -> None:
+    line = '{"brokers":[{"broker":1,"logDirs":[{"logDir":"/a","error":null,"partitions":[]%s}]}],"version":1}'
+    for more, is_cordoned in (("", None), (',"isCordoned":true', True), (',"cordoned":false', False)):
+        [state] = read_log_dirs([line % more])[1]
+        assert state.is_cordoned is is_cordoned
+
+
+def test_cordons_are_among_the_mbeans_from_4_3_on() -> None:
+    paths = [str(log_dir.path) for log_dir in BROKERS[3].log_dirs]
+    seen = BrokerMetrics(
+        offline_log_dirs=0,
+        log_dir_offline=dict.fromkeys(paths, False),
+        offline_replicas=0,
+        cordoned_log_dirs=1,
+        log_dir_cordoned={paths[0]: True, paths[1]: False},
+    )
+    nowhere = replace(SEEN, partitions=())
+    assert list(sources.compare_mbeans(cordoned((3, 1)), BROKERS[3], seen, nowhere, uncounted=False)) == []
+    assert list(sources.compare_mbeans(cordoned((3, 2), (3, 1)), BROKERS[3], seen, nowhere, uncounted=False)) == [
+        "the MBeans of broker 3 say LogDirectoryCordoned {'broker-3-log-dir-1': 1, 'broker-3-log-dir-2': 0} instead of "
+        "{'broker-3-log-dir-1': 1, 'broker-3-log-dir-2': 1}",
+        "the MBeans of broker 3 say CordonedLogDirectoryCount 1 instead of 2",
+    ]
+
+
+def test_the_last_word_of_the_metadata_log_on_cordons_counts_and_the_first_is_kept() -> None:
+    seen = read_directories(f" {line}" for line in REGISTERED.splitlines())
+    assert seen.cordoned == {3: {"a"}}
+    assert seen.registered_as_cordoned == {3: None}
+    ids = {DIRS[3, 1]: "a", DIRS[3, 2]: "b"}
+
+    def of_broker_3(world: World) -> list[str]:
+        return [each for each in sources.compare_registrations(world, ids, seen) if "cordoned" in each]
+
+    assert of_broker_3(cordoned((3, 1))) == []
+    assert of_broker_3(cordoned()) == ["the metadata log has ['a'] of broker 3 cordoned instead of []"]
+
+
+def test_kafka_configs_shows_cordons_by_name_and_by_star() -> None:
+    seen = read_broker_configs(CONFIGS.splitlines())
+    assert seen[3]["ssl.protocol"] == "TLSv1.3"
+    assert list(sources.compare_configs(cordoned((2, 1), (2, 2), (3, 1), (3, 2)), seen)) == []
+    found = list(sources.compare_configs(cordoned((1, 1), (2, 1), (3, 1), (3, 2)), seen))
+    assert [line.partition(" instead of ")[0] for line in found] == [
+        "kafka-configs shows cordoned.log.dirs= of broker 1",
+        "kafka-configs shows cordoned.log.dirs=* of broker 2",
+    ]

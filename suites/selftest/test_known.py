@@ -1,0 +1,68 @@
+"""A known deviation is expected exactly: kept promises and third answers are red, on planted answers."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.admin import Refused
+from harness.deviation import Deviation
+from harness.errors import PromiseBroken
+from harness.versions import KafkaVersion
+from suites import deviations
+from suites.checks import check_known, check_refused
+from suites.deviations import REASSIGNMENT_ACCEPTED
+
+DEVIATES, MENDED = KafkaVersion.parse("4.3.1"), KafkaVersion.parse("4.4.0")
+OF_KIP_1066 = [each for each in vars(deviations).values() if getattr(each, "kip", None) == 1066]
+
+
+@pytest.mark.parametrize(
+    ("version", "seen", "says"),
+    [
+        (DEVIATES, "done", None),
+        (DEVIATES, "INELIGIBLE_REPLICA", "no longer deviates: it is carried out, into a cordoned log dir"),
+        (DEVIATES, "INVALID_REQUEST", "seen: INVALID_REQUEST, instead of done"),
+        (MENDED, "INELIGIBLE_REPLICA", None),
+        (MENDED, "done", "is INELIGIBLE_REPLICA; seen: done, instead of INELIGIBLE_REPLICA"),
+    ],
+)
+def test_only_what_is_known_of_the_build_is_quiet(version: KafkaVersion, seen: str, says: str | None) -> None:
+    def check() -> None:
+        check_known(REASSIGNMENT_ACCEPTED, version, seen, promised="INELIGIBLE_REPLICA", known="done")
+
+    if says is None:
+        check()
+    else:
+        with pytest.raises(PromiseBroken, match=says):
+            check()
+
+
+@pytest.mark.parametrize("deviation", OF_KIP_1066, ids=lambda deviation: deviation.does[:40])
+def test_each_deviation_of_kip_1066_is_of_the_build_that_it_was_seen_on(deviation: Deviation) -> None:
+    assert DEVIATES in deviation.builds
+    assert KafkaVersion.parse("4.2.0") not in deviation.builds
+
+
+def refuse() -> None:
+    raise Refused("create topic t", "INVALID_REPLICATION_FACTOR", "only 2 broker(s) are registered")
+
+
+@pytest.mark.parametrize(
+    ("error", "saying", "says"),
+    [
+        ("INVALID_REPLICATION_FACTOR", r"only \d+ broker", None),
+        ("INVALID_REQUEST", r"only \d+ broker", "INVALID_REPLICATION_FACTOR .*, instead of INVALID_REQUEST"),
+        ("INVALID_REPLICATION_FACTOR", "cordoned", "instead of INVALID_REPLICATION_FACTOR with /cordoned/"),
+    ],
+)
+def test_a_refusal_has_its_error_and_its_message(error: str, saying: str, says: str | None) -> None:
+    if says is None:
+        check_refused(refuse, error, saying)
+    else:
+        with pytest.raises(PromiseBroken, match=says):
+            check_refused(refuse, error, saying)
+
+
+def test_what_is_done_is_not_refused() -> None:
+    with pytest.raises(PromiseBroken, match="it was done, where INVALID_REQUEST is promised"):
+        check_refused(lambda: None, "INVALID_REQUEST", "")
