@@ -73,8 +73,13 @@ def await_reassigned(cluster: Cluster, world: World, *placements: Placement, tim
     check_no_remains(cluster, {placement.partition.topic for placement in placements})
 
 
-def reassign_over_the_wire(world: World, *placements: Placement) -> None:
-    """Partitions are moved to these brokers as clients ask for it (KIP-455), which ends; all sources say so."""
+def reassign_over_the_wire(world: World, partition: Partition, *brokers: Broker) -> None:
+    """A partition is moved to these brokers as clients ask for it (KIP-455), which ends; all sources say so."""
+    reassign_together(world, Placement(partition=partition, on=brokers))
+
+
+def reassign_together(world: World, *placements: Placement) -> None:
+    """Several at once, likewise."""
     for placement in placements:
         world.cluster.reassign(placement.partition, placement.brokers)
     await_no_reassignment(world.cluster)

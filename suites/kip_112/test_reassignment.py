@@ -47,7 +47,7 @@ def test_reassigned_away(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair:
         with failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now())
-            reassign_over_the_wire(world, Placement(partition=orders[0], on=(spare, follower)))
+            reassign_over_the_wire(world, orders[0], spare, follower)
             pair.await_progress(after=now())
         restarted_healed(world, victim)
         pair.await_progress(after=now())
@@ -74,7 +74,7 @@ def test_reassigned_onto(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(refunds) as pair:
         with failed(world, Chmod000(emptier)):
             pair.await_progress(after=now())
-            reassign_over_the_wire(world, Placement(partition=refunds[0], on=(wounded, first)))
+            reassign_over_the_wire(world, refunds[0], wounded, first)
             pair.await_progress(after=now())
         restarted_healed(world, wounded)
         pair.await_progress(after=now())

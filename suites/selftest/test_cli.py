@@ -55,6 +55,8 @@ def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         ("nightly --budget forever", 4, "'forever' is no time"),
         ("shrink /nowhere", 4, "no such run folder: /nowhere"),
         ("tool frobnicate", 4, "no tool 'frobnicate'"),
+        ("run kip-1066 --mode zk", 5, "nothing ran"),
+        ("run kip-1066/entries --kafka 4.2.0", 5, "KIP-1066 needs Kafka >=4.3.0, and this is 4.2.0"),
         ("check /nowhere", 4, "no such run folder: /nowhere"),
         ("check /etc", 3, "run.json"),
         ("repro /nowhere", 4, "no such run folder: /nowhere"),

@@ -1,0 +1,158 @@
+"""A cordoned log dir "still fully functions but no new partitions can be allocated on it" (KIP-1066), and it lasts."""
+
+from __future__ import annotations
+
+from faults.base import injected
+from faults.broker import BrokerKilled
+from faults.log_dir import Chmod000
+from faults.quorum import ControllerKilled
+from faults.targets import leader_of, other_dir
+from harness import timeouts
+from harness.admin import Admin
+from harness.cluster import Cluster
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.measure import Floors
+from harness.waiting import await_until
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_refused
+from suites.kip_1066.cordons import CORDONED, a_cordon, await_in_force, cordon, quorum_of
+from suites.kip_1066.test_refusals import TOO_FEW
+from suites.model import World
+from suites.sources import registrations
+from suites.steps import failed, restarted_healed
+
+
+@a_cordon("kip-1066/placement", plan="still fully functions but no new partitions can be allocated on it")
+def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A log dir, then its whole broker, is cordoned under load: what is there serves on, and nothing new comes.
+
+    With the cordon gone it gets all that is new, as the emptiest log dir of its broker.
+    """
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    broker = leader_of(orders[0])
+    cordoned = orders[0].log_dir_on(broker)
+    with workload.running(orders) as pair:
+        cordon(world, broker, cordoned)
+        came(world, "half", replicas=3, to={other_dir(cordoned): 4})
+        pair.await_progress(after=now())
+        cordon(world, broker, *broker.log_dirs, value="*")
+        came(world, "wholly", replicas=2, to=dict.fromkeys(broker.log_dirs, 0))
+        pair.await_progress(after=now())
+        world.check(also=[registrations])
+        cordon(world, broker)
+        came(world, "again", replicas=3, to={cordoned: 4})
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def came(world: World, name: str, *, replicas: int, to: dict[LogDir, int]) -> None:
+    """A topic of four partitions is created, and so many of its replicas are in these log dirs."""
+    world.learn(world.cluster.create_topic(name, partitions=4, replicas=replicas))
+    world.check()
+    for log_dir, count in to.items():
+        seen = sum(topic == name for topic, _ in world.replicas_in(log_dir))
+        if seen != count:
+            raise PromiseBroken(f"{seen} new replicas came to {log_dir} instead of {count}")
+
+
+@a_cordon("kip-1066/lasts", plan="the cordoned log directories of each broker are persisted", floors=Floors(faults=2))
+def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A wholly cordoned broker stays so: a controller fails over, the broker is killed, fenced, and comes back.
+
+    A fenced broker is given replicas where no others are left; a cordoned one is not. Uncordoned while it is down, by
+    way of a controller, it is so when it is back.
+    """
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    broker = cluster.brokers[2]
+    admin = cluster.brokers[0].admin
+    with workload.running(orders) as pair:
+        cordon(world, broker, *broker.log_dirs)
+        with injected(ControllerKilled(cluster.quorum_nodes[0], cluster.brokers[0])):
+            pair.await_progress(after=now())
+        await_in_force(world, broker, *broker.log_dirs)
+        check_shut(world, "after-failover")
+        with injected(BrokerKilled(broker)):
+            world.broker_gone(broker)
+            world.check()
+            check_refused(
+                lambda: admin.create_topic("fenced", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW
+            )
+            pair.await_progress(after=now())
+        world.broker_back(broker)
+        await_in_force(world, broker, *broker.log_dirs)
+        check_shut(world, "after-crash")
+        with injected(BrokerKilled(broker)):
+            world.broker_gone(broker)
+            world.check()
+            quorum_of(cluster).admin.set_broker_configs(broker.id, {CORDONED: None})
+            pair.await_progress(after=now())
+        world.broker_back(broker)
+        world.cordons(broker)
+        await_in_force(world, broker)
+        with injected(BrokerKilled(broker)):
+            world.broker_gone(broker)
+            world.check()
+            check_given_to_fenced(admin, broker.id)
+        world.broker_back(broker)
+        world.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_shut(world: World, name: str) -> None:
+    """New replicas come to the other two brokers only, and a topic that needs all three is refused."""
+    world.learn(world.cluster.create_topic(name, partitions=6, replicas=2))
+    admin = world.cluster.brokers[0].admin
+    check_refused(
+        lambda: admin.create_topic(f"{name}-wide", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW
+    )
+    world.check()
+
+
+def check_given_to_fenced(admin: Admin, fenced: int) -> None:
+    """The control: without a cordon a topic is made that needs the fenced broker too."""
+    admin.create_topic("fenced", partitions=1, replicas=3)
+    [state] = await_until(
+        lambda: admin.describe_cluster(topics=("fenced",)).partitions,
+        timeout_s=timeouts.REQUEST_S,
+        what="the new topic to be known",
+    )
+    if fenced not in state.replicas:
+        raise Inconclusive(f"no broker that is fenced is given replicas: {state}; its cordon shows nothing")
+
+
+@a_cordon(
+    "kip-1066/log-dirs-fail",
+    plan="the cordoned log directory fails; the last one that is not cordoned fails",
+    floors=Floors(faults=2),
+)
+def test_log_dirs_fail(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The cordoned log dir fails: the other gets what is new. The other fails: nothing new comes to the broker."""
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    broker = leader_of(orders[0])
+    cordoned = orders[0].log_dir_on(broker)
+    open_one = other_dir(cordoned)
+    admin = cluster.others(broker)[0].admin
+    with workload.running(orders) as pair:
+        cordon(world, broker, cordoned)
+        with failed(world, Chmod000(cordoned)):
+            pair.await_progress(after=now())
+            came(world, "amid", replicas=3, to={open_one: 4})
+        restarted_healed(world, broker)
+        await_in_force(world, broker, cordoned)
+        with failed(world, Chmod000(open_one)):
+            pair.await_progress(after=now())
+            check_refused(
+                lambda: admin.create_topic("none", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW
+            )
+            came(world, "elsewhere", replicas=2, to={cordoned: 0})
+        restarted_healed(world, broker)
+        await_in_force(world, broker, cordoned)
+        came(world, "again", replicas=3, to={open_one: 4})
+        pair.await_progress(after=now())
+    check_delivery(workload)

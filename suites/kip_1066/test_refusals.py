@@ -1,0 +1,191 @@
+"""KIP-1066's "Error handling", request by request: with which error Kafka refuses what a cordon forbids.
+
+Each request is made first where nothing forbids it, so that its refusal afterwards is the cordon's doing. What names
+brokers or log dirs itself is answered otherwise by 4.3: each of these is a row of its own, which turns red on a build
+that has it mended.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+from faults.targets import other_dir
+from harness import timeouts
+from harness.admin import Refused
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.deviation import Deviation
+from harness.errors import PromiseBroken
+from harness.log_dir import LogDir
+from harness.topic import Partition
+from harness.waiting import await_until
+from harness.wire import NoAnswer
+from suites.checks import check_known, check_refused
+from suites.deviations import (
+    EXPLICIT_PARTITIONS_ACCEPTED,
+    EXPLICIT_TOPIC_ACCEPTED,
+    MOVE_ANSWERED_OTHERWISE,
+    REASSIGNMENT_ACCEPTED,
+)
+from suites.kip_1066.cordons import a_cordon, cordon
+from suites.model import World
+from suites.steps import await_moved
+
+TOO_FEW = r"because only \d+ broker\(s\) are registered or some brokers have all their log directories cordoned"
+NONE = r"All brokers are currently fenced, or have all their log directories cordoned"
+
+
+@a_cordon(
+    "kip-1066/automatic-placement",
+    plan="Error handling: CreateTopics/CreatePartitions requests without explicit partition assignments",
+    judged=False,
+)
+def test_automatic_placement(cluster: Cluster) -> None:
+    """A broker is wholly cordoned: topics and partitions that fit on the others are made there, and others refused."""
+    admin = cluster.brokers[0].admin
+    world = World(cluster, cluster.create_topic("wide", replicas=3), cluster.create_topic("narrow", replicas=2))
+    broker = cluster.brokers[2]
+    cordon(world, broker, *broker.log_dirs, value="*")
+    check_refused(lambda: admin.create_topic("wider", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW)
+    check_refused(lambda: admin.create_partitions("wide", 2), "INVALID_REPLICATION_FACTOR", TOO_FEW)
+    world.learn(cluster.create_topic("narrower", partitions=6, replicas=2))
+    world.learn(cluster.create_partitions({"narrow": 6})[0])
+    cordon(world, broker, broker.log_dirs[0])  # one that is not cordoned is enough
+    world.learn(cluster.create_topic("wider", partitions=6, replicas=3))
+    world.learn(cluster.create_partitions({"wide": 6})[0])
+    for each in cluster.brokers:
+        cordon(world, each, *each.log_dirs)
+    check_refused(lambda: admin.create_topic("none", partitions=1, replicas=1), "INVALID_REPLICATION_FACTOR", NONE)
+    world.check()
+
+
+# --- explicit placement -----------------------------------------------------------------------------------------------
+
+explicit = functools.partial(a_cordon, judged=False, brokers=2, mbeans=False)
+MADE = "done, and in a cordoned log dir"
+
+
+def check_explicit(
+    cluster: Cluster, ask: Callable[[Broker, str, Broker], Partition], deviation: Deviation, *, promised: str
+) -> None:
+    """A replica that is asked for on a broker comes to a log dir that is not cordoned; where all are, it is refused.
+
+    :param ask: asks a broker for one, of a topic by this name, on that broker
+    :param promised: the KIP's error
+    """
+    world = World(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
+    asked, broker = cluster.brokers
+
+    def answer(name: str) -> LogDir | str:
+        try:
+            partition = ask(asked, name, broker)
+        except Refused as refusal:
+            return refusal.error
+        return await_made(partition, broker)
+
+    cordon(world, broker, broker.log_dirs[0])
+    if (place := answer("half")) != broker.log_dirs[1]:
+        raise PromiseBroken(f"a replica on {broker}, of which {broker.log_dirs[0]} alone is cordoned: {place}")
+    cordon(world, broker, *broker.log_dirs)
+    place = answer("wholly")
+    seen = (MADE if place in world.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
+    check_known(deviation, cluster.distribution.version, seen, promised=promised, known=MADE)
+    world.check()
+
+
+def await_made(partition: Partition, broker: Broker) -> LogDir:
+    """The log dir in which the broker has made the replica, which is in sync."""
+    place = await_until(
+        lambda: broker.id in partition.describe().isr and broker.log_dir_of(partition.topic, partition.index),
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{partition} to be on {broker}",
+        retry_on=(NoAnswer, KeyError),  # the broker that is asked may not know it yet
+        failure=PromiseBroken,
+    )
+    assert isinstance(place, LogDir)
+    return place
+
+
+@explicit(
+    "kip-1066/explicit-topic",
+    plan="Error handling: CreateTopics with explicit partition assignments",
+    deviations=(EXPLICIT_TOPIC_ACCEPTED,),
+)
+def test_explicit_topic(cluster: Cluster) -> None:
+    """A topic that is assigned to a wholly cordoned broker is refused."""
+
+    def ask(asked: Broker, name: str, broker: Broker) -> Partition:
+        asked.admin.create_topic(name, partitions=1, replicas=1, assignment={0: [broker.id]})
+        return Partition(cluster, name, 0)
+
+    check_explicit(cluster, ask, EXPLICIT_TOPIC_ACCEPTED, promised="INVALID_REPLICA_ASSIGNMENT")
+
+
+@explicit(
+    "kip-1066/explicit-partitions",
+    plan="Error handling: CreatePartitions with explicit partition assignments",
+    deviations=(EXPLICIT_PARTITIONS_ACCEPTED,),
+)
+def test_explicit_partitions(cluster: Cluster) -> None:
+    """Partitions that are assigned to a wholly cordoned broker are refused."""
+
+    def ask(asked: Broker, name: str, broker: Broker) -> Partition:
+        asked.admin.create_topic(name, partitions=1, replicas=1, assignment={0: [asked.id]})
+        asked.admin.create_partitions(name, 2, [[broker.id]])
+        return Partition(cluster, name, 1)
+
+    check_explicit(cluster, ask, EXPLICIT_PARTITIONS_ACCEPTED, promised="INVALID_REPLICA_ASSIGNMENT")
+
+
+@explicit(
+    "kip-1066/reassigned-onto",
+    plan="Error handling: AlterPartitionReassignments request",
+    deviations=(REASSIGNMENT_ACCEPTED,),
+)
+def test_reassigned_onto(cluster: Cluster) -> None:
+    """A reassignment onto a wholly cordoned broker is refused."""
+
+    def ask(asked: Broker, name: str, broker: Broker) -> Partition:
+        asked.admin.create_topic(name, partitions=1, replicas=1, assignment={0: [asked.id]})
+        asked.admin.alter_partition_reassignment(name, 0, [broker.id])
+        return Partition(cluster, name, 0)
+
+    check_explicit(cluster, ask, REASSIGNMENT_ACCEPTED, promised="INELIGIBLE_REPLICA")
+
+
+@explicit(
+    "kip-1066/moved-onto",
+    plan="Error handling: AlterReplicaLogDirs request",
+    deviations=(MOVE_ANSWERED_OTHERWISE,),
+)
+def test_moved_onto(cluster: Cluster) -> None:
+    """A move onto a cordoned log dir is refused, and why is in the broker's log; a move off it is carried out."""
+    orders = cluster.create_topic("orders", replicas=2)
+    world = World(cluster, orders)
+    broker = cluster.brokers[1]
+    here = orders[0].log_dir_on(broker)
+    there = other_dir(here)
+    cordon(world, broker, there)
+    try:
+        orders[0].move_to(there)
+        seen = "accepted"
+    except Refused as refusal:
+        seen = refusal.error
+    check_known(
+        MOVE_ANSWERED_OTHERWISE,
+        cluster.distribution.version,
+        seen,
+        promised="KAFKA_STORAGE_ERROR",
+        known="INVALID_REPLICA_ASSIGNMENT",
+    )
+    said = rf"Log directory {re.escape(str(there.path))} is cordoned"  # AlterReplicaLogDirs has no field for a message
+    if broker.log.first(said, since=broker.started_at) is None:
+        raise PromiseBroken(f"{broker} refused the move and did not say /{said}/ in {broker.log.path}")
+    world.check()
+    cordon(world, broker, here)
+    orders[0].move_to(there)
+    await_moved(orders[0], there)
+    world.moved(orders[0], there)
+    world.check()
