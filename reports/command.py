@@ -84,7 +84,8 @@ def write_cases(run: Run, out: Path) -> Run:
     failed = {}
     for name, folder in run.folders.items():
         try:
-            write_case(folder, row_of(folder), out)
+            if not _is_current(out / "cases" / f"{name}.html", folder.path):
+                write_case(folder, row_of(folder), out)
         except OSError:
             raise
         except Exception as error:
@@ -94,6 +95,13 @@ def write_cases(run: Run, out: Path) -> Run:
         rows=tuple(replace(row, run_id=None) if row.run_id in failed else row for row in run.rows),
         notes=(*run.notes, *failed.values()),
     )
+
+
+def _is_current(page: Path, run_dir: Path) -> bool:
+    """Whether a page is newer than what it tells of and than what it is made with: a night adds few to a thousand."""
+    here = Path(__file__).parent
+    sources = [*run_dir.glob("*.json*"), *here.glob("*.py"), *here.glob("assets/*"), *here.glob("templates/*")]
+    return page.exists() and page.stat().st_mtime > max(path.stat().st_mtime for path in sources)
 
 
 def write_report(run: Run, out: Path, compared: Qualification | None, *, allure: bool) -> Path:

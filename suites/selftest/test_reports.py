@@ -248,6 +248,17 @@ def test_every_failure_has_its_own_command(folder: Path, tmp_path: Path) -> None
     assert f"jbod repro {folder}" in (tmp_path / "report" / "index.html").read_text()
 
 
+def test_a_page_is_made_again_only_if_its_folder_changed(folder: Path, tmp_path: Path) -> None:
+    def made() -> int:
+        CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+        return (tmp_path / "report" / "cases" / f"{RUN_ID}.html").stat().st_ino
+
+    first = made()
+    assert made() == first
+    (folder / "verdict.json").touch()
+    assert made() != first
+
+
 # --- damaged folders ------------------------------------------------------------------------------------------------
 
 
