@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,12 @@ def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
     for row in run.rows:
         write_result(results, row, run.folders.get(row.run_id or ""))
     (results / "environment.properties").write_text(_environment(run))
+    history = run.runs_dir / HISTORY
     config = {
         "name": "jbod",
         "output": str(work / "report"),
-        "historyPath": str(run.runs_dir / HISTORY),
+        "historyPath": str(history),
+        "appendHistory": _has_news(run, history),
         "categories": _CATEGORIES,
         "plugins": {
             "awesome": {"options": {"singleFile": True, "groupBy": ["parentSuite", "suite"], "reportName": "jbod"}}
@@ -80,6 +82,14 @@ def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
     write_whole(out / "allure.html", _CALLS_HOME.sub("", page))
     shutil.rmtree(work, ignore_errors=True)
     return out / "allure.html"
+
+
+def _has_news(run: Run, history: Path) -> bool:
+    """Whether any case began since the history was last added to: a report that is made twice is not two runs."""
+    if not history.exists():
+        return True
+    known = datetime.fromtimestamp(history.stat().st_mtime, UTC)
+    return any(datetime.fromisoformat(row.began) > known for row in run.rows if row.began)
 
 
 def _program(say: Callable[[str], None]) -> list[str]:
