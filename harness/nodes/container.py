@@ -48,6 +48,9 @@ _AGENT_PORT = 8778
 _NETWORK = re.compile(r"listeners$|^inter\.broker\.listener\.name$|^listener\.security\.protocol\.map$")
 # Exit codes of a JVM that ends in good order after SIGHUP, SIGINT, SIGTERM.
 _ORDERLY = (129, 130, 143)
+_KILLED = 137
+_END_S = 1.0
+"""A container whose processes are killed ends, and the engine has noticed."""
 
 
 def container_runtime(image: Image) -> Runtime:
@@ -290,7 +293,10 @@ class ContainerNode(JvmNode):
         """In the container, or, where it doesn't run, in another one of its kind."""
         with explained(f"running {argv[0]} in {self.spec.name}"):
             if self.is_alive() and not self.is_paused():
-                return self._run_inside(argv)
+                with contextlib.suppress(APIError):  # it ended just now
+                    done = self._run_inside(argv)
+                    if done.returncode != _KILLED or not self._ends():
+                        return done
             return self._run_beside(argv)
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -315,6 +321,10 @@ class ContainerNode(JvmNode):
         return SlowGroup(path, device, self._site.undo_log, lambda argv, _timeout_s: self.run_as_user(argv))
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _ends(self) -> bool:
+        """Whether it ends at this moment, with all that runs in it."""
+        return self._watch is None or self._watch.await_end(_END_S)
 
     def _run_inside(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         bounded = ["timeout", "-s", "KILL", f"{timeouts.PROBE_S:.0f}", *argv]
