@@ -128,8 +128,8 @@ class _Description:
     """The compose file of a mode, with its variables set for one run."""
 
     def __init__(self, site: Site, image: Image, user: str) -> None:
-        quorum = "zookeeper" if site.spec.mode is Mode.ZK else "controller-100"
-        names = [quorum, *(f"broker-{id}" for id in site.spec.broker_ids)]
+        self._site = site
+        self._network = _free_network(site.ports.number)
         self.project = re.sub(r"[^a-z0-9_-]", "-", site.undo_log.run_id.lower())
         variables = {
             "JBOD_PROJECT": self.project,
@@ -139,44 +139,44 @@ class _Description:
             "JBOD_DIR": str(site.work_dir),
             "JBOD_MOUNT": "rslave" if site.spec.volumes else "rw",
             "JBOD_HEALTH_INTERVAL": "1h",  # the harness looks for itself; each look would cost a process in a container
-            "JBOD_NETWORK": _free_network(site.ports.number),
+            "JBOD_NETWORK": self._network,
         }
-        for name in names:
-            variable = name.upper().replace("-", "_")
-            variables |= {f"{variable}_PORT": str(site.ports.take()), f"{variable}_AGENT": str(site.ports.take())}
+        zk = site.spec.mode is Mode.ZK
+        for name in ("ZOOKEEPER" if zk else "CONTROLLER_100", *(f"BROKER_{n}" for n in range(1, _DESCRIBED + 1))):
+            variables |= {f"{name}_PORT": str(site.ports.take()), f"{name}_AGENT": str(site.ports.take())}
         env_file = site.work_dir / "compose.env"
         env_file.write_text("".join(f"{name}='{value}'\n" for name, value in variables.items()))
-        file = _FILES / ("zookeeper.yaml" if site.spec.mode is Mode.ZK else "kraft.yaml")
-        described = DockerCompose(_FILES, compose_file_name=[str(file)], env_file=[str(env_file)])
+        file = str(_FILES / ("zookeeper.yaml" if zk else "kraft.yaml"))
+        described = DockerCompose(_FILES, compose_file_name=[file], env_file=[str(env_file)])
         self.command = list(described.docker_compose_command())
         self._config = json.loads(compose(self.command, "config", "--format", "json"))
-        if more := [id for id in site.spec.broker_ids if id > _DESCRIBED]:
-            overlay = site.work_dir / "compose.more.json"
-            overlay.write_text(json.dumps(self._add(more, variables)))
-            self.command += ["-f", str(overlay)]
+        self._more = site.work_dir / "compose.more.json"
+        self._added: dict[str, dict[str, Any]] = {"services": {}, "configs": {}}
 
-    def _add(self, ids: Sequence[int], variables: Mapping[str, str]) -> dict[str, Any]:
-        """Brokers beyond those in the file: the last one again, under another name, address and ports."""
-        overlay: dict[str, Any] = {"services": {}, "configs": {}}
-        last = f"broker-{_DESCRIBED}"
-        for id in ids:
-            name = f"broker-{id}"
-            other = {
-                last: name,
-                f"{variables['JBOD_NETWORK']}.{10 + _DESCRIBED}": f"{variables['JBOD_NETWORK']}.{10 + id}",
-            }
-            for purpose in ("PORT", "AGENT"):
-                other[variables[f"BROKER_{_DESCRIBED}_{purpose}"]] = variables[f"BROKER_{id}_{purpose}"]
-            for kind, described in overlay.items():
-                text = json.dumps(self._config[kind][last])
-                for old, new in other.items():
-                    text = re.sub(rf"(?<![\d.]){re.escape(old)}(?!\d)", new, text)
-                described[name] = self._config[kind][name] = json.loads(text)
-        return overlay
+    def _service(self, node: str) -> dict[str, Any]:
+        """What is said of a node; a broker that is not in the file is added to what is described."""
+        services: dict[str, dict[str, Any]] = self._config["services"]
+        if node not in services:
+            self._add(int(node.removeprefix("broker-")))
+        return services[node]
+
+    def _add(self, id: int) -> None:
+        """One more broker: the last one of the file again, under another name, address and ports."""
+        last, name = f"broker-{_DESCRIBED}", f"broker-{id}"
+        other = {last: name, f"{self._network}.{10 + _DESCRIBED}": f"{self._network}.{10 + id}"}
+        other |= {port["published"]: str(self._site.ports.take()) for port in self._config["services"][last]["ports"]}
+        for kind, added in self._added.items():
+            text = json.dumps(self._config[kind][last])
+            for old, new in other.items():
+                text = re.sub(rf"(?<![\d.]){re.escape(old)}(?!\d)", new, text)
+            added[name] = self._config[kind][name] = json.loads(text)
+        if not self._more.exists():
+            self.command += ["-f", str(self._more)]
+        self._more.write_text(json.dumps(self._added))
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
         """The published port for this purpose."""
-        service = self._config["services"][node]
+        service = self._service(node)
         address = service["networks"]["default"]["ipv4_address"]
         for port in service["ports"]:
             if (port["target"] == _AGENT_PORT) == (purpose == AGENT):
@@ -185,6 +185,7 @@ class _Description:
 
     def listeners(self, broker: str) -> Mapping[str, str]:
         """What the broker's settings in the file say of its network."""
+        self._service(broker)
         lines = self._config["configs"][broker]["content"].splitlines()
         pairs = (line.partition("=") for line in lines)
         return {key: value for key, _, value in pairs if _NETWORK.search(key)}
