@@ -78,7 +78,8 @@ def brokers_of(run_dir: Path) -> list[_Broker]:
     for path in run_dir.glob("brokers/*/server.properties"):
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
         if path.parent.name.isdigit() and "log.dirs" in settings:
-            host, _, port = settings["listeners"].split("://")[1].rpartition(":")
+            # The last one is for clients (in a container, the first is for the other brokers).
+            host, _, port = settings["advertised.listeners"].rpartition("://")[2].rpartition(":")
             dirs = tuple(map(Path, settings["log.dirs"].split(",")))
             found.append(_Broker(id=int(path.parent.name), host=host, port=int(port), log_dirs=dirs))
     return sorted((b for b in found if any(d.exists() for d in b.log_dirs)), key=lambda broker: broker.id)
