@@ -189,8 +189,13 @@ def _of(produced: pa.Table, sent: np.ndarray, records: set[tuple[str, int]]) -> 
 
 
 def _rate(edges: np.ndarray, instants: np.ndarray) -> list[float | None]:
+    """From the first of the instants to the last; before and after, nobody was at it."""
     counts, _ = np.histogram(instants[~np.isnan(instants)], edges)
-    return [round(float(each), 1) for each in counts / (edges[1] - edges[0])]
+    there = np.flatnonzero(counts)
+    if not there.size:
+        return [None] * len(counts)
+    rates = [round(float(each), 1) for each in counts / (edges[1] - edges[0])]
+    return [rate if there[0] <= index <= there[-1] else None for index, rate in enumerate(rates)]
 
 
 def _quantiles(

@@ -4,7 +4,7 @@
   const data = JSON.parse(document.getElementById("timeline-data").textContent);
   const root = document.getElementById("timeline");
   const drawer = document.getElementById("drawer");
-  const AXIS = 26;
+  const BRIDGED_S = 0.5;  // a line runs on over bins that nothing fell into for less than that
   let [from, to] = [0, Math.max(data.end, 0.001)];
   const whole = to;
 
@@ -136,7 +136,7 @@
         }],
         series: [{}, ...each.chart.lines.map((line, index) => ({
           label: line.name, stroke: css(colour(line.name, index)), width: line.name.includes("longest") ? 1 : 1.5,
-          points: { show: false, filter: undefined }, spanGaps: each.chart.log,
+          points: { show: false }, gaps: (u, series, first, last, gaps) => gaps.filter(([a, b]) => (b - a) / u.bbox.width * (to - from) > BRIDGED_S),
         }))],
       }, [data.x, ...each.chart.lines.map((line) => line.values)], each.holder);
     }

@@ -9,10 +9,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from harness.pipeline.history import PRODUCED
 from reports import pages
 from reports.allure import write_result
 from reports.command import report
@@ -84,6 +87,17 @@ def test_what_clients_saw(folder: Path) -> None:
     assert sum(v or 0 for v in lines["read, c0"]) * clients.bin_s == pytest.approx(31)
     assert {v for v in lines["ack, longest"] if v is not None} == {10.0}
     assert {v for v in lines["read, longest"] if v is not None} == {20.0}
+
+
+def test_clients_that_got_no_ack_at_all(folder: Path) -> None:
+    [part] = (folder / "history" / "produced").glob("*.parquet")
+    rows = pq.read_table(part).to_pylist()
+    pq.write_table(pa.Table.from_pylist([row | {"outcome": "failed"} for row in rows], PRODUCED), part)
+    clients = make_timeline(read_folder(folder)).clients
+    lines = {line.name: line.values for line in clients.throughput}
+    assert set(lines["acked"]) == {None}
+    assert sum(v or 0 for v in lines["failed"]) * clients.bin_s == pytest.approx(31)
+    assert clients.silences[0].no_ack == [(1.0, 6.0)]
 
 
 def test_an_anomaly_stands_where_its_record_was_sent_and_has_its_story(folder: Path) -> None:
