@@ -29,6 +29,11 @@ class SubRun:
     cases: tuple[dict[str, Any], ...]
 
 
+def jbod_command(*arguments: str) -> list[str]:
+    """This very jbod as a command of its own."""
+    return [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
+
+
 def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
     """``jbod run`` with these arguments, to its end; it shows its own progress.
 
@@ -36,8 +41,7 @@ def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
     """
     with tempfile.TemporaryDirectory(prefix="jbod-subrun-") as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, "-c", "from harness.cli import main; main()", "run", *arguments, f"--json={result}"]
-        code = _call(command, quiet)
+        code = _call(jbod_command("run", *arguments, f"--json={result}"), quiet)
         cases = json.loads(result.read_text())["scenarios"] if result.exists() else []
     return SubRun(exit_code=code, cases=tuple(cases))
 

@@ -40,9 +40,9 @@ def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allu
     RUNS_DIR is a folder of run folders (default: reports/runs); a RUN_DIR is one case. All given are one report. With
     --baseline they are a candidate's, and a page compares them with the baseline's.
     """
-    run = _read(runs or (DEFAULT_RUNS_DIR,))
+    run = read(runs or (DEFAULT_RUNS_DIR,))
     out = (out or run.runs_dir / OUT).absolute()
-    compared = None if baseline is None else qualify(run, _read((baseline,)))
+    compared = None if baseline is None else qualify(run, read((baseline,)))
     try:
         run = write_cases(run, out)
         index = write_report(run, out, compared, allure=allure)
@@ -58,8 +58,12 @@ def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allu
     return EXIT_VALID if run.rows else EXIT_NOTHING_RAN
 
 
-def _read(paths: Sequence[Path]) -> Run:
-    """Everything named, as one run; a single run folder that is damaged is an error of its own."""
+def read(paths: Sequence[Path]) -> Run:
+    """Everything named, as one run.
+
+    :raises UsageError: one of them is no folder
+    :raises HarnessError: one is a single run folder, and damaged
+    """
     for path in paths:
         if not path.is_dir():
             raise UsageError(f"no such folder: {path}")

@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_VALID
 from reports.index import COSTS, Answer
 from reports.noise import Runs, beyond_chance, signed_rank
 from reports.rows import Row, Run
@@ -120,6 +121,11 @@ class Qualification:
     differing: Sequence[tuple[Case, str, Measure]]
     repeats: str
     notes: Sequence[str]
+
+    @property
+    def exit_code(self) -> int:
+        """As jbod's commands have them."""
+        return {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_INCONCLUSIVE}[self.answer.verdict]
 
 
 def qualify(candidate: Run, baseline: Run) -> Qualification:

@@ -12,6 +12,7 @@ from harness import ledger
 from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
 from harness.nightly import Night, fitting
+from harness.qualifying import due
 
 
 def ended(runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: float = 10.0) -> None:
@@ -72,6 +73,17 @@ def test_a_line_cut_off(tmp_path: Path) -> None:
     file.write_text(file.read_text() + file.read_text()[:30])
     ended(tmp_path, "b")
     assert [entry.id for entry in ledger.read(tmp_path)] == ["a", "b"]
+
+
+def test_what_a_qualification_still_has_to_run(tmp_path: Path) -> None:
+    """Each case as often as wanted, three times if it wavered; an error of the harness says nothing of the build."""
+    for name, verdict in (("a", "valid"), ("b", "invalid"), ("c", "error"), ("d", "unknown"), ("d", "valid")):
+        ended(tmp_path, name, verdict)  # type: ignore[arg-type]
+    cases = ["a", "b", "c", "d", "e"]
+    assert due(cases, ledger.read(tmp_path), 1) == ["b", "c", "d", "e"]
+    assert due(cases, ledger.read(tmp_path), 2) == cases
+    ended(tmp_path, "d", "valid")
+    assert due(cases, ledger.read(tmp_path), 1) == ["b", "c", "e"]
 
 
 @pytest.mark.parametrize(

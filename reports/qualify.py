@@ -1,0 +1,56 @@
+"""``jbod qualify``: a candidate beside a baseline, run and told on one page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from harness.case import check_runs_dir
+from harness.errors import EXIT_NOTHING_RAN
+from harness.qualifying import SELECTORS, run_sides, side
+from harness.whole import write_whole
+from reports.command import QUALIFICATION, read, write_cases, write_report
+from reports.qualification import qualify as compare
+
+
+@click.command()
+@click.argument("selector", nargs=-1)
+@click.option("--candidate", required=True, metavar="BUILD", help="A Kafka version, an unpacked build or a tarball.")
+@click.option("--baseline", required=True, metavar="BUILD", help="What it is compared with.")
+@click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
+@click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of each case, at least.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="So many cases at once.")
+@click.option("--out", default="reports/qualify", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer as JSON.")
+def qualify(
+    selector: tuple[str, ...],
+    candidate: str,
+    baseline: str,
+    mode: str | None,
+    repeats: int,
+    jobs: int,
+    out: Path,
+    json_file: Path | None,
+) -> int:
+    """Release qualification: every case of every KIP for the candidate beside the baseline; one answer.
+
+    Asked again with the same --out it goes on where it was left. Cases that aren't valid are run three times.
+    """
+    sides = [side(name, build, out / name, mode) for name, build in (("candidate", candidate), ("baseline", baseline))]
+    for each in sides:
+        check_runs_dir(each.runs_dir)
+    run_sides(sides, selector or SELECTORS, [f"--jobs={jobs}"], repeats=repeats, say=click.echo)
+    ours, theirs = (read([each.runs_dir]) for each in sides)
+    if not ours.rows:
+        return EXIT_NOTHING_RAN
+    compared = compare(ours, theirs)
+    ours = write_cases(ours, out / "report")
+    write_report(ours, out / "report", compared, allure=False)
+    if json_file:
+        content = {"schema": 1, "exit_code": compared.exit_code, "answer": compared.answer.headline}
+        content |= {"totals": dict(compared.totals), "cases": {each.id: each.change for each in compared.cases}}
+        write_whole(json_file, json.dumps(content, indent=2) + "\n")
+    click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
+    return compared.exit_code
