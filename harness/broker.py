@@ -91,12 +91,14 @@ class Broker:
     def configure(self, configs: Mapping[str, str | None]) -> None:
         """Set some of its dynamic configs, or take them away (None), and wait until it logs that it has heard of them.
 
-        It acts on them next.
+        It acts on them next. In ZooKeeper mode the broker that is asked logs before that, in other words, that it was
+        asked.
         """
         since = now()
         self.admin.set_broker_configs(self.id, configs)
+        heard = {name: rf"^(?!\[Admin Manager ).*{re.escape(name)}" for name in configs}
         await_until(
-            lambda: [name for name in configs if self.log.first(re.escape(name), since=since) is None],
+            lambda: [name for name, line in heard.items() if self.log.first(line, since=since) is None],
             lambda unheard: not unheard,
             timeout_s=timeouts.REQUEST_S,
             what=f"{self} to log its new configs",

@@ -239,7 +239,7 @@ def promised(cluster: Cluster, *, unless: Deviation) -> Iterator[None]:
 
     :raises PromiseBroken: it does not hold, on any other build; or it does where it is known not to
     """
-    expected = cluster.distribution.version in unless.builds
+    expected = unless.is_of(cluster.distribution.version, cluster.spec.mode)
     try:
         yield
     except PromiseBroken as broken:

@@ -14,7 +14,7 @@ from harness import timeouts
 from harness.deviation import Deviation
 from harness.errors import PromiseBroken
 from harness.journal import Journal
-from harness.versions import KafkaVersion, VersionRange
+from harness.versions import KafkaVersion, Mode, VersionRange
 from suites.checks import check_same_bytes, promised
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
@@ -30,8 +30,8 @@ DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", bui
     ],
 )
 def test_what_deviates_must_deviate(version: str, holds: bool, outcome: AbstractContextManager[Any]) -> None:
-    distribution = SimpleNamespace(version=KafkaVersion.parse(version))
-    cluster = cast(Any, SimpleNamespace(distribution=distribution, journal=Journal(None)))
+    distribution, spec = SimpleNamespace(version=KafkaVersion.parse(version)), SimpleNamespace(mode=Mode.ZK)
+    cluster = cast(Any, SimpleNamespace(distribution=distribution, spec=spec, journal=Journal(None)))
     with outcome, promised(cluster, unless=DEVIATION):
         if not holds:
             raise PromiseBroken("it should")
