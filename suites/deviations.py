@@ -219,8 +219,7 @@ RELATIVE_UNCORDONED = Deviation(
 STATIC_HALF_IN_FORCE = Deviation(
     kip=1066,
     says="cordoned.log.dirs can be set in the broker properties files; no new partitions can be allocated there then",
-    does="the file's cordons are known to the controller alone: the broker calls nothing cordoned, and makes new "
-    "replicas there wherever the controller leaves the choice to it, which is where it has two others or more",
-    issue="none found; LogManager's set of them is empty until a configuration is changed",
+    does="the controller alone heeds the file: the broker calls nothing cordoned, and makes new replicas there",
+    issue="none found",
     builds=VersionRange.parse(">=4.3.0,<4.4.0"),
 )
