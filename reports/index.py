@@ -39,7 +39,7 @@ class Cell:
 
     fault: str
     mode: str
-    kafka: str
+    build: str
     times: int
     costs: Mapping[str, tuple[float, float] | None]
 
@@ -70,7 +70,7 @@ class Index:
 
 def make_index(run: Run) -> Index:
     """Put it together."""
-    cases = sorted(newest(run.rows), key=lambda each: (each[0].suite, each[0].id, each[0].kafka))
+    cases = sorted(newest(run.rows), key=lambda each: (each[0].suite, each[0].id, each[0].build))
     rows = [row for row, _ in cases]
     totals = {word: sum(row.standing == word for row in rows) for word in VERDICTS}
     wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs}) > 1]
@@ -148,16 +148,16 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
     for row in rows:
         for fault in row.faults:
             if fault.get("proven"):
-                found.setdefault((fault["name"], row.mode, row.kafka), []).append(fault)
+                found.setdefault((fault["name"], row.mode, row.build), []).append(fault)
     return [
         Cell(
             fault=name,
             mode=mode,
-            kafka=kafka,
+            build=build,
             times=len(faults),
             costs={cost: _spread([f[cost] for f in faults if f.get(cost) is not None]) for cost in COSTS},
         )
-        for (name, mode, kafka), faults in sorted(found.items())
+        for (name, mode, build), faults in sorted(found.items())
     ]
 
 

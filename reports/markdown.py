@@ -28,7 +28,7 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
         yield from (f"## {_MARK[compared.answer.verdict]} {compared.answer.headline}", "", compared.answer.says, "")
     yield from (f"## {_MARK[index.answer.verdict]} {index.answer.headline}", "", index.answer.says)
     for row in index.wrong[:_MOST]:
-        yield from ("", f"**{row.verdict}** `{row.id}` on Kafka {row.kafka}: {_text(row.says)}", "", f"    {row.rerun}")
+        yield from ("", f"**{row.verdict}** `{row.id}` on Kafka {row.build}: {_text(row.says)}", "", f"    {row.rerun}")
     if len(index.wrong) > _MOST:
         yield from ("", f"and {len(index.wrong) - _MOST} more")
     if index.not_run or index.notes:
@@ -43,7 +43,7 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
         yield "|---|---|---|--:|" + "--:|" * len(heads)
         for cell in index.cells:
             costs = (seconds(None if (cost := cell.costs[name]) is None else cost[0]) for name in COSTS)
-            yield f"| {cell.fault} | {cell.mode} | {cell.kafka} | {cell.times} | " + " | ".join(costs) + " |"
+            yield f"| {cell.fault} | {cell.mode} | {cell.build} | {cell.times} | " + " | ".join(costs) + " |"
 
 
 def _text(text: str) -> str:

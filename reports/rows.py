@@ -109,6 +109,11 @@ class Row:
         return f"https://cwiki.apache.org/confluence/display/KAFKA/{name}" if name else None
 
     @property
+    def build(self) -> str:
+        """The Kafka that it ran on, and in what, where that is no process."""
+        return self.kafka if self.backend in ("process", "?") else f"{self.kafka} in {self.backend}"
+
+    @property
     def suite(self) -> str:
         """What its id begins with."""
         return self.id.partition("/")[0]
