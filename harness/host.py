@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -110,10 +110,19 @@ class _Probe:
     required: bool = False
 
 
-def abilities() -> tuple[Ability, ...]:
-    """All abilities, probed side by side; about a second."""
-    with ThreadPoolExecutor(max_workers=len(_PROBES)) as pool:
-        return tuple(pool.map(ability, _PROBES))
+def abilities(names: Collection[str] | None = None) -> tuple[Ability, ...]:
+    """Abilities, probed side by side; about a second for all.
+
+    :param names: only these, and those without which nothing runs
+    """
+    wanted = [name for name, probe in _PROBES.items() if names is None or name in names or probe.required]
+    if _OF_CONTAINERS.intersection(wanted):
+        import harness.images  # noqa: F401 - before threads do: imported by two at once, Docker's SDK may deadlock
+    with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
+        return tuple(pool.map(ability, wanted))
+
+
+_OF_CONTAINERS = frozenset({"docker", "compose", "container image"})
 
 
 @functools.cache

@@ -259,7 +259,7 @@ def lacking(item: pytest.Item) -> list[Ability]:
     needs = set(marker.kwargs["needs"] if marker else ()) | {
         name for value in item.callspec.params.values() for name in getattr(value, "needs", ())
     }
-    found = (*LACKS[run_of(item.config).backend], *abilities())
+    found = (*LACKS[run_of(item.config).backend], *abilities(needs))
     return [each for each in found if (each.required or each.name in needs) and not each.present]
 
 
