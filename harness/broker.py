@@ -89,10 +89,19 @@ class Broker:
         self.node.configure({"broker.rack": rack})
 
     def configure(self, configs: Mapping[str, str | None]) -> None:
-        """Set some of its dynamic configs, or take them away (None), and wait until it logs that it has heard of them.
+        """Set some of its dynamic configs, or take them away (None), and wait until it has acted on them.
 
-        It acts on them next. In ZooKeeper mode the broker that is asked logs before that, in other words, that it was
-        asked.
+        A broker logs what was set before it acts on it, and what is set next only after it has: so something is set
+        next that means nothing to it.
+        """
+        self._set(configs)
+        self._set({"jbod.configured": str(time.monotonic_ns())})
+        self.journal.write("broker.configured", broker=self.id, configs=dict(configs))
+
+    def _set(self, configs: Mapping[str, str | None]) -> None:
+        """Set them, and wait until it logs that it has heard of them.
+
+        In ZooKeeper mode the broker that is asked logs before that, in other words, that it was asked.
         """
         since = now()
         self.admin.set_broker_configs(self.id, configs)
@@ -104,7 +113,6 @@ class Broker:
             what=f"{self} to log its new configs",
             watch=self.node.check_alive,
         )
-        self.journal.write("broker.configured", broker=self.id, configs=dict(configs))
 
     @property
     def is_alive(self) -> bool:
