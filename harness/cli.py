@@ -247,8 +247,8 @@ def nightly(
     import random
 
     from harness.case import check_runs_dir
-    from harness.nightly import run_night
-    from harness.plugin import case_id, lacking
+    from harness.nightly import NOT_FIXED, run_night
+    from harness.plugin import case_id, lacking, unfit_build
     from harness.whole import write_whole
 
     budget_s, every_s = _seconds(budget), _seconds(every)
@@ -258,7 +258,11 @@ def nightly(
     if code != pytest.ExitCode.OK:
         return code
     cases = {case_id(item): item for item in collector.items if item.get_closest_marker("scenario")}
-    fixed = [id for id, item in cases.items() if not id.startswith("schedules/") and not lacking(item)]
+    fixed = [
+        id
+        for id, item in cases.items()
+        if not id.startswith(NOT_FIXED) and not lacking(item) and unfit_build(item) is None
+    ]
     night = run_night(
         fixed=fixed,
         budget_s=budget_s,
