@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from faults.base import Fault, injected
-from faults.broker import BrokerPaused
 from faults.log_dir import LogDirFault
 from faults.quorum import ControllerKilled
 from faults.targets import other_dir
@@ -128,17 +127,6 @@ class Player:
             self._world.check(timeouts.RECOVERY_S)
 
     # --- faults that pass -------------------------------------------------------------------------------------------
-
-    def pause(self, step: Step) -> None:
-        """The broker of a role stands still until its session has run out."""
-        broker = self._whole_broker(step)
-        self._must_survive(broker)
-        with injected(BrokerPaused(broker)):
-            self._world.broker_gone(broker)
-            self._world.check(timeouts.RECOVERY_S)
-            self._pair.await_progress(after=now())
-        self._world.broker_back(broker)
-        self._world.check(timeouts.RECOVERY_S)
 
     def restart(self, step: Step) -> None:
         """The broker of a role is restarted."""

@@ -36,7 +36,6 @@ _WEIGHTS = {
     "fail_log_dir": 5,
     "end_broker": 3,
     "heal": 10,
-    "pause": 1,
     "restart": 1,
     "lose_controller": 1,
     "move": 2,
