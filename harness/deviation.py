@@ -26,6 +26,11 @@ class Deviation:
         """Whether it is expected of this build in this mode."""
         return version in self.builds and mode in self.modes
 
+    @property
+    def gone(self) -> str:
+        """What is said of a build that is known for it and keeps the promise."""
+        return f"no longer deviates: {self.does}"
+
     def to_json(self) -> dict[str, object]:
         """As ``--json`` has it."""
         return {**asdict(self), "builds": str(self.builds)}

@@ -35,6 +35,7 @@ from harness.versions import KafkaVersion
 from harness.waiting import await_until
 from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
+from suites.deviations import is_expected
 
 
 def check_noticed(fault: Fault, since: datetime | None = None) -> None:
@@ -122,7 +123,7 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
         if (said or counted) and not expected:
             raise PromiseBroken(f"nothing was done to any log dir, and {'; '.join([*sorted(counted), *said])}")
     if expected and not counted:
-        raise PromiseBroken(f"no longer deviates: {expected.does}")
+        raise PromiseBroken(expected.gone)
     cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=said)
     if any(samples[broker.id] < 10 for broker in cluster.brokers):
         raise Inconclusive(f"the MBeans of some broker could hardly be read: {dict(samples)} times")
@@ -239,7 +240,7 @@ def promised(cluster: Cluster, *, unless: Deviation) -> Iterator[None]:
 
     :raises PromiseBroken: it does not hold, on any other build; or it does where it is known not to
     """
-    expected = unless.is_of(cluster.distribution.version, cluster.spec.mode)
+    expected = is_expected(unless, cluster)
     try:
         yield
     except PromiseBroken as broken:
@@ -248,7 +249,7 @@ def promised(cluster: Cluster, *, unless: Deviation) -> Iterator[None]:
         cluster.journal.write("deviation.seen", **unless.to_json(), seen=str(broken))
     else:
         if expected:
-            raise PromiseBroken(f"no longer deviates: {unless.does}")
+            raise PromiseBroken(unless.gone)
 
 
 def check_same_bytes(partition: Partition, start: int = 0) -> None:
@@ -350,7 +351,7 @@ def check_known(deviation: Deviation, version: KafkaVersion, seen: T, *, promise
     :raises PromiseBroken: it isn't; with "no longer deviates" where such a build keeps the promise
     """
     if version in deviation.builds and seen == promised:
-        raise PromiseBroken(f"no longer deviates: {deviation.does}; seen: {seen}")
+        raise PromiseBroken(f"{deviation.gone}; seen: {seen}")
     should = known if version in deviation.builds else promised
     if seen != should:
         raise PromiseBroken(f"{deviation.says}; seen: {seen}, instead of {should}")

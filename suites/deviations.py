@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from harness.cluster import Cluster
 from harness.deviation import Deviation
 from harness.versions import Mode, VersionRange
+
+
+def is_expected(deviation: Deviation, cluster: Cluster) -> bool:
+    """Whether the cluster's build, in its mode, is known for it."""
+    return deviation.is_of(cluster.distribution.version, cluster.spec.mode)
+
 
 HALF_EXECUTED = Deviation(
     kip=113,

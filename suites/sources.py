@@ -21,7 +21,7 @@ from harness.mbeans import BrokerMetrics
 from harness.metadata import ClusterState, LogDirState
 from harness.quorum.kraft import KRaftQuorum
 from harness.tool_answers import DescribedPartition, Directories, Key
-from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED
+from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, is_expected
 
 if TYPE_CHECKING:
     from suites.model import World
@@ -133,7 +133,7 @@ def mbeans(world: World) -> Iterator[str]:
     elsewhere = world.cluster.describe()
     for broker in world.live_brokers():
         assert broker.mbeans is not None
-        uncounted = world.cluster.distribution.version in OFFLINE_REPLICAS_UNCOUNTED.builds
+        uncounted = is_expected(OFFLINE_REPLICAS_UNCOUNTED, world.cluster)
         yield from compare_mbeans(world, broker, broker.mbeans.describe_broker(), elsewhere, uncounted=uncounted)
     yield from compare_offline_partitions(world, world.cluster.offline_partitions(), elsewhere)
 
@@ -169,7 +169,7 @@ def compare_mbeans(
     left = [key for log_dir in broker.log_dirs if log_dir in world.failed for key in world.left_behind_in(log_dir)]
     should = 0 if uncounted else len(replicas) + len(strangers) + len(left)
     if seen.offline_replicas != should:
-        mended = f"; no longer deviates: {OFFLINE_REPLICAS_UNCOUNTED.does}" if uncounted else ""
+        mended = f"; {OFFLINE_REPLICAS_UNCOUNTED.gone}" if uncounted else ""
         yield f"{by} OfflineReplicaCount {seen.offline_replicas} instead of {should}{mended}"
 
 
@@ -242,9 +242,8 @@ def log_dirs_tool(world: World) -> Iterator[str]:
     seen = tool_answers.describe_log_dirs(world.cluster.distribution, world.bootstrap(), ids)
     for broker in brokers:
         yield from compare_log_dirs(world, broker, seen.get(broker.id, ()), by=f"kafka-log-dirs of {broker}")
-    version = world.cluster.distribution.version
-    if version.has_cordoned_log_dirs:
-        yield from compare_printed_cordons(seen, printed=version not in CORDONS_NOT_PRINTED.builds)
+    if world.cluster.distribution.version.has_cordoned_log_dirs:
+        yield from compare_printed_cordons(seen, printed=not is_expected(CORDONS_NOT_PRINTED, world.cluster))
 
 
 def compare_printed_cordons(seen: Mapping[int, tuple[LogDirState, ...]], *, printed: bool) -> Iterator[str]:
@@ -256,7 +255,7 @@ def compare_printed_cordons(seen: Mapping[int, tuple[LogDirState, ...]], *, prin
     if printed and not all(said):
         yield f"kafka-log-dirs doesn't say of {said.count(False)} of {len(said)} log dirs whether they are cordoned"
     if not printed and any(said):
-        yield f"no longer deviates: {CORDONS_NOT_PRINTED.does}"
+        yield CORDONS_NOT_PRINTED.gone
 
 
 def configs_tool(world: World) -> Iterator[str]:

@@ -29,7 +29,7 @@ from harness.waiting import await_until
 from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_one_copy, no_log_dir_fails
-from suites.deviations import GOOD_LOG_DIR_OFFLINE
+from suites.deviations import GOOD_LOG_DIR_OFFLINE, is_expected
 from suites.scenario import scenario
 
 RESTARTS, PATIENCE = 3, 9
@@ -53,7 +53,7 @@ def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
 
     Builds with KAFKA-19571 must show it; then their brokers are restarted, and nothing is lost either.
     """
-    known = cluster.distribution.version in GOOD_LOG_DIR_OFFLINE.builds
+    known = is_expected(GOOD_LOG_DIR_OFFLINE, cluster)
     orders = cluster.create_topic("orders", partitions=3, replicas=3, configs=ROLLS)
     with workload.running(orders, record_bytes=1000) as pair:
         with (

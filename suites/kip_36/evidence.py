@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from harness.cluster import Cluster
 from harness.deviation import Deviation
 from harness.errors import Inconclusive, PromiseBroken
-from suites.deviations import GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
+from suites.deviations import GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER, is_expected
 from suites.kip_36 import promises
 from suites.kip_36.oracle import Assignment, origin
 
@@ -28,7 +28,7 @@ class Evidence:
 
     def expects(self, deviation: Deviation) -> bool:
         """Whether this build, in this mode, is known for it."""
-        return deviation.is_of(self._cluster.distribution.version, self._cluster.spec.mode)
+        return is_expected(deviation, self._cluster)
 
     def tried(self, what: str) -> None:
         """One more of what :meth:`conclude` wants some of."""
@@ -62,7 +62,7 @@ class Evidence:
             raise Inconclusive(f"too little was tried to show anything: {too_few}, at least {dict(least)} wanted")
         for deviation, shown in self._shown.items():
             if self.expects(deviation) and not shown:
-                raise PromiseBroken(f"no longer deviates: {deviation.does}")
+                raise PromiseBroken(deviation.gone)
         self._cluster.journal.write(
             "assignments.checked",
             tried=dict(self._tried),
