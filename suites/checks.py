@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -36,6 +35,7 @@ from harness.waiting import await_until
 from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.deviations import is_expected
+from suites.meanwhile import meanwhile
 
 
 def check_noticed(fault: Fault, since: datetime | None = None) -> None:
@@ -94,27 +94,23 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     :raises PromiseBroken: one does, also where the block fails for that reason; or none does where it is expected
     :raises Inconclusive: a broker's MBeans could hardly ever be read
     """
-    start, ended = now(), threading.Event()
+    start = now()
     samples, counted = collections.Counter[int](), set[str]()
 
     def sample() -> None:
-        while not ended.wait(0.2):
-            for broker in cluster.live_brokers():
-                assert broker.mbeans is not None
-                with contextlib.suppress(NoAnswer):
-                    metrics = broker.mbeans.describe_broker()
-                    samples[broker.id] += 1
-                    offline = [path for path, is_offline in metrics.log_dir_offline.items() if is_offline]
-                    if metrics.offline_log_dirs or offline:
-                        counted.add(f"{broker} counted {metrics.offline_log_dirs} log dirs offline: {offline}")
+        for broker in cluster.live_brokers():
+            assert broker.mbeans is not None
+            with contextlib.suppress(NoAnswer):
+                metrics = broker.mbeans.describe_broker()
+                samples[broker.id] += 1
+                offline = [path for path, is_offline in metrics.log_dir_offline.items() if is_offline]
+                if metrics.offline_log_dirs or offline:
+                    counted.add(f"{broker} counted {metrics.offline_log_dirs} log dirs offline: {offline}")
 
-    sampler = threading.Thread(target=sample, name="jbod-samples-mbeans", daemon=True)
-    sampler.start()
     try:
-        yield counted
+        with meanwhile(sample, every_s=0.2) as errors:
+            yield counted
     finally:
-        ended.set()
-        sampler.join()
         said = [
             f"{broker} said: {line.text[:300]}"
             for broker in cluster.brokers
@@ -122,6 +118,8 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
         ]
         if (said or counted) and not expected:
             raise PromiseBroken(f"nothing was done to any log dir, and {'; '.join([*sorted(counted), *said])}")
+    if errors:
+        raise errors[0]
     if expected and not counted:
         raise PromiseBroken(expected.gone)
     cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=said)

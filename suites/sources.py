@@ -131,9 +131,9 @@ def mbeans(world: World) -> Iterator[str]:
     if not world.cluster.spec.mbeans:
         return
     elsewhere = world.cluster.describe()
+    uncounted = is_expected(OFFLINE_REPLICAS_UNCOUNTED, world.cluster)
     for broker in world.live_brokers():
         assert broker.mbeans is not None
-        uncounted = is_expected(OFFLINE_REPLICAS_UNCOUNTED, world.cluster)
         yield from compare_mbeans(world, broker, broker.mbeans.describe_broker(), elsewhere, uncounted=uncounted)
     yield from compare_offline_partitions(world, world.cluster.offline_partitions(), elsewhere)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from harness.topic import Partition, Topic
 from harness.versions import Mode, VersionRange
 from harness.waiting import await_until
 from harness.wire import NoAnswer
+from suites.meanwhile import meanwhile
 from suites.model import World
 from suites.scenario import scenario
 from suites.steps import reassign_together
@@ -162,26 +162,14 @@ def topics_created(world: World, *, replicas: int = 2) -> Iterator[Creation]:
 
     :raises PromiseBroken: one can't be
     """
-    creation, ended, errors = Creation(world), threading.Event(), list[Exception]()
+    creation, numbers = Creation(world), itertools.count()
 
-    def again_and_again() -> None:
-        for number in itertools.count():
-            try:
-                with suppress(NoAnswer):  # whoever was asked is just being stopped
-                    creation.create(f"passing-{number}", replicas)
-            except Exception as error:
-                errors.append(error)
-                return
-            if ended.wait(0.5):
-                return
+    def one_more() -> None:
+        with suppress(NoAnswer):  # whoever was asked is just being stopped
+            creation.create(f"passing-{next(numbers)}", replicas)
 
-    thread = threading.Thread(target=again_and_again, name="jbod-creates-topics", daemon=True)
-    thread.start()
-    try:
+    with meanwhile(one_more, every_s=0.5) as errors:
         yield creation
-    finally:
-        ended.set()
-        thread.join(timeouts.RECOVERY_S)
     if errors:
         raise PromiseBroken(f"topics could not be created all the while: {errors[0]}") from errors[0]
     creation.learn()

@@ -10,10 +10,10 @@ from __future__ import annotations
 import collections
 import itertools
 import random
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from confluent_kafka import Producer
 
@@ -30,6 +30,7 @@ from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_one_copy, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE, is_expected
+from suites.meanwhile import meanwhile
 from suites.scenario import scenario
 
 RESTARTS, PATIENCE = 3, 9
@@ -81,17 +82,9 @@ def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
 @contextmanager
 def everyday(cluster: Cluster, orders: Topic, chance: random.Random) -> Iterator[collections.Counter[str]]:
     """Inside the block topics come and go and replicas move, by two threads; yields the counts of what was done."""
-    done, ended, errors = collections.Counter[str](), threading.Event(), list[BaseException]()
+    done = collections.Counter[str]()
     passing: collections.deque[str] = collections.deque(maxlen=1)
     numbers = itertools.count()
-
-    def again_and_again(step: Callable[[], None]) -> None:
-        try:
-            while not ended.wait(0.05):
-                with suppress(Refused, NoAnswer):  # a broker is down, a topic is gone, a move is under way
-                    step()
-        except BaseException as error:
-            errors.append(error)
 
     def a_topic_passes() -> None:
         name = f"passing-{next(numbers)}"
@@ -108,18 +101,16 @@ def everyday(cluster: Cluster, orders: Topic, chance: random.Random) -> Iterator
         broker.admin.alter_replica_log_dir(topic, partition, str(chance.choice(broker.log_dirs).path))
         done["moves begun"] += 1
 
-    threads = [
-        threading.Thread(target=again_and_again, args=(step,), daemon=True)
-        for step in (a_topic_passes, a_replica_moves)
-    ]
-    for thread in threads:
-        thread.start()
+    def undisturbed(step: Callable[[], None]) -> None:
+        with suppress(Refused, NoAnswer):  # a broker is down, a topic is gone, a move is under way
+            step()
+
+    steps = (partial(undisturbed, step) for step in (a_topic_passes, a_replica_moves))
+    errors: Sequence[Exception] = ()
     try:
-        yield done
+        with meanwhile(*steps, every_s=0.05) as errors:
+            yield done
     finally:
-        ended.set()
-        for thread in threads:
-            thread.join(timeouts.RECOVERY_S)
         cluster.journal.write("everyday.ended", done=dict(done), errors=list(map(repr, errors)))
     if errors:
         raise errors[0]
