@@ -232,6 +232,15 @@ def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeou
     broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
 
 
+def finish_move(world: World, partition: Partition, log_dir: LogDir) -> None:
+    """A move that was begun comes to its end, and the model knows.
+
+    :raises PromiseBroken: it doesn't
+    """
+    await_moved(partition, log_dir)
+    world.moved(partition, log_dir)
+
+
 def write_as_a_stranger(
     topic: Topic, count: int, *, size: int = 0, keys: int | None = None, to: Broker | None = None
 ) -> None:

@@ -31,7 +31,7 @@ from suites.deviations import (
 )
 from suites.kip_1066.cordons import a_cordon, cordon
 from suites.model import World
-from suites.steps import await_moved
+from suites.steps import finish_move
 
 TOO_FEW = r"because only \d+ broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"
@@ -186,6 +186,5 @@ def test_moved_onto(cluster: Cluster) -> None:
     world.check()
     cordon(world, broker, here)
     orders[0].move_to(there)
-    await_moved(orders[0], there)
-    world.moved(orders[0], there)
+    finish_move(world, orders[0], there)
     world.check()

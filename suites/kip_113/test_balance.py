@@ -31,8 +31,8 @@ from suites.steps import (
     DELETED_SOON,
     LOOKS_OFTEN,
     SMALL_FETCHES,
-    await_moved,
     await_reassigned,
+    finish_move,
     write_as_a_stranger,
 )
 
@@ -55,8 +55,7 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:
         partition.move_to(skewed.log_dirs[0])
-        await_moved(partition, skewed.log_dirs[0])
-        world.moved(partition, skewed.log_dirs[0])
+        finish_move(world, partition, skewed.log_dirs[0])
     world.check()
     with workload.running(orders) as pair:
         plan = [

@@ -35,6 +35,7 @@ from suites.steps import (
     await_moved,
     begin_move,
     check_under_way,
+    finish_move,
     moves_held,
     write_as_a_stranger,
 )
@@ -86,8 +87,7 @@ def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
             for topic, log_dir in there.items():
                 check_under_way(topic[0], log_dir)
         for topic, log_dir in there.items():
-            await_moved(topic[0], log_dir)
-            world.moved(topic[0], log_dir)
+            finish_move(world, topic[0], log_dir)
         check_small(*topics)
         outdate(*topics)
         check_small(*topics)
@@ -152,8 +152,7 @@ def test_records_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
             begin_move(changed[0], there)
             changed[0].delete_records(before=1000)
             check_under_way(changed[0], there)
-        await_moved(changed[0], there)
-        world.moved(changed[0], there)
+        finish_move(world, changed[0], there)
         settled(world, changed)
         check_same_bytes(changed[0], start=1000)
         pair.await_progress(after=now())
@@ -204,8 +203,7 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
             failure=Inconclusive,
         )
         check_under_way(changed[0], there)
-    await_moved(changed[0], there)
-    world.moved(changed[0], there)
+    finish_move(world, changed[0], there)
     settled(world, changed)
     check_same_bytes(changed[0])
     check_delivery(workload)

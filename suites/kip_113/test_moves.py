@@ -45,11 +45,11 @@ from suites.scenario import each_fault, scenario
 from suites.steps import (
     DELETED_SOON,
     SMALL_FETCHES,
-    await_moved,
     await_reassigned,
     begin_move,
     check_under_way,
     failed,
+    finish_move,
     moves_held,
     write_as_a_stranger,
 )
@@ -124,13 +124,11 @@ def moving(
                 world.moving(orders[0], there)
             else:
                 orders[0].move_to(there)
-                await_moved(orders[0], there)
-                world.moved(orders[0], there)
+                finish_move(world, orders[0], there)
             yield move
             pair.await_progress(after=now())
         for partition, log_dir in move.ends.items():
-            await_moved(partition, log_dir)
-            world.moved(partition, log_dir)
+            finish_move(world, partition, log_dir)
         world.check(timeouts.RECOVERY_S)
         check_no_remains(cluster, {"orders", "beside"})
         check_checkpoints(cluster, {"orders", "beside"})

@@ -32,11 +32,11 @@ from suites.steps import (
     LOOKS_OFTEN,
     MOVE_THROTTLE,
     SMALL_FETCHES,
-    await_moved,
     await_no_reassignment,
     begin_move,
     check_reassigning,
     check_under_way,
+    finish_move,
     moves_held,
     write_as_a_stranger,
 )
@@ -81,8 +81,7 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
             check_rate(bulk.partitions, there[usual], 2 * RATE, began, before)
         for log_dirs in there.values():
             for partition, log_dir in zip(bulk.partitions, log_dirs, strict=True):
-                await_moved(partition, log_dir)
-                world.moved(partition, log_dir)
+                finish_move(world, partition, log_dir)
         world.check()
         check_no_remains(cluster, {"bulk"})
         pair.await_progress(after=now())
@@ -157,8 +156,7 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
         within.configure(dict.fromkeys(THROTTLED, "*"))
         check_reassigning(cluster, across)
         within[0].move_to(there)
-        await_moved(within[0], there)
-        world.moved(within[0], there)
+        finish_move(world, within[0], there)
         check_reassigning(cluster, across)
         with moves_held(coming):
             begin_move(within[0], here)
@@ -170,8 +168,7 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
             world.check()
             check_under_way(within[0], here)
             pair.await_progress(after=now())
-        await_moved(within[0], here)
-        world.moved(within[0], here)
+        finish_move(world, within[0], here)
         world.check()
         check_no_remains(cluster, {"across", "within"})
     check_delivery(workload)

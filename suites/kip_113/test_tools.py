@@ -29,11 +29,11 @@ from suites.sources import log_dirs_tool
 from suites.steps import (
     DELETED_SOON,
     SMALL_FETCHES,
-    await_moved,
     await_no_reassignment,
     await_reassigned,
     check_reassigning,
     check_under_way,
+    finish_move,
     moves_held,
     reassign,
 )
@@ -69,8 +69,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
             check_asked_for(cluster, orders, here)
             cancel(cluster, placement)
-            await_moved(orders[0], here)
-            world.moved(orders[0], here)
+            finish_move(world, orders[0], here)
             world.check(also=[log_dirs_tool])
             check_no_remains(cluster, {"orders"})
             where = f"from log dir {here.path} to {there.path}"

@@ -26,7 +26,7 @@ from harness.topic import Partition, Topic
 from suites.checks import check_noticed
 from suites.model import World
 from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, Schedule, Step
-from suites.steps import await_moved, reassign_over_the_wire, restarted_healed
+from suites.steps import finish_move, reassign_over_the_wire, restarted_healed
 
 
 class PassedOver(Exception):
@@ -159,8 +159,7 @@ class Player:
         partition, broker = self._partition(step), self._whole_broker(step)
         log_dir = other_dir(self._world.log_dir_of(partition, broker))
         partition.move_to(log_dir)
-        await_moved(partition, log_dir)
-        self._world.moved(partition, log_dir)
+        finish_move(self._world, partition, log_dir)
         self._world.check()
 
     def reassign(self, step: Step) -> None:
