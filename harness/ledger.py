@@ -7,10 +7,11 @@ often one comes out how (flakes), and how long one takes. A skipped case was not
 
 from __future__ import annotations
 
-import contextlib
 import json
+import os
 import statistics
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -67,10 +68,11 @@ def note(runs_dir: Path, result: CaseResult) -> None:
         seed=result.case.seed,
         faults=tuple(f"{fault['name']} on {fault['target']}" for fault in result.faults if fault["proven"]),
     )
-    path = runs_dir / NAME
-    begin = "\n" if path.exists() and not path.read_bytes().endswith(b"\n") else ""  # what was cut off spoils one line
-    with path.open("a", encoding="utf-8") as file:
-        file.write(begin + json.dumps(entry.to_json()) + "\n")  # one write: two runs at once don't mix theirs
+    line = json.dumps(entry.to_json()).encode() + b"\n"
+    with suppress(OSError), (runs_dir / NAME).open("a+b") as file:  # a full disk is no word on Kafka
+        if file.tell() and file.seek(-1, os.SEEK_END) and file.read() != b"\n":
+            line = b"\n" + line  # what was cut off spoils one line only
+        file.write(line)  # at once: two runs don't mix theirs
 
 
 def read(runs_dir: Path) -> list[Entry]:
@@ -83,7 +85,7 @@ def read(runs_dir: Path) -> list[Entry]:
         return []
     entries = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError):
             content = json.loads(line)
             content |= {"at": datetime.fromisoformat(content["at"]), "faults": tuple(content["faults"])}
             entries.append(Entry(**content))
@@ -102,7 +104,7 @@ def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]
     return never + sorted((case for case in cases if case in last), key=lambda case: last[case])
 
 
-def usual_s(case: str, entries: Iterable[Entry]) -> float:
-    """How long a case takes: the median of its last five runs, in seconds."""
-    took = [entry.duration_s for entry in entries if entry.id == case][-5:]
+def usual_s(name: str, entries: Iterable[Entry]) -> float:
+    """How long a case, or any one of a scenario, takes: the median of the last five runs, in seconds."""
+    took = [entry.duration_s for entry in entries if name in (entry.id, entry.id.partition("[")[0])][-5:]
     return statistics.median(took) if took else UNKNOWN_S

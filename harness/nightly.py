@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -109,13 +109,13 @@ def run_night(
     if chosen:
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", *common))
     remains = ends - time.monotonic()
-    count = max(1, int(remains * jobs / ledger.usual_s(SCHEDULES, _schedules(before))))
+    count = max(1, int(remains * jobs / ledger.usual_s(SCHEDULES, before)))
     say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
     schedules = keep(
         run_apart(SCHEDULES, f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}", *common)
     )
-    ran = {entry.id: entry.at for entry in ledger.read(runs_dir)}
-    night.left = {id: ran.get(id) for id in fixed if id not in {case["id"] for case in night.cases if _was_run(case)}}
+    last, begun = ledger.last_run(before), {case["id"] for case in night.cases if case["verdict"] != "skipped"}
+    night.left = {id: last.get(id) for id in fixed if id not in begun}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
     for case in schedules.cases:
         if case["verdict"] == "invalid":
@@ -125,17 +125,6 @@ def run_night(
             except HarnessError as error:
                 say(f"  {error}; again: jbod shrink {case['run_dir']}")
     return night
-
-
-def _was_run(case: Mapping[str, Any]) -> bool:
-    return bool(case["verdict"] != "skipped")
-
-
-def _schedules(entries: Sequence[ledger.Entry]) -> list[ledger.Entry]:
-    """Those of schedules, as if they were all of one case."""
-    return [
-        ledger.Entry(**{**vars(entry), "id": SCHEDULES}) for entry in entries if entry.id.startswith(f"{SCHEDULES}[")
-    ]
 
 
 def fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: float) -> list[str]:
