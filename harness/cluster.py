@@ -91,10 +91,14 @@ class Cluster:
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
-        nodes = {node.spec.name: node for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers))}
-        watched = {name: (mbeans, nodes[name].is_alive) for name, mbeans in self.mbeans.items()}
-        self._watcher, self._mbean_watcher = Watcher(self.brokers, journal), MBeanWatcher(watched, journal)
+        self._watcher, self._mbean_watcher = Watcher(self.brokers, journal), MBeanWatcher(journal)
         self._watchers = (self._watcher, self._mbean_watcher)
+        for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
+            self._watch_mbeans(node)
+
+    def _watch_mbeans(self, node: Node) -> None:
+        if (mbeans := self.mbeans.get(node.spec.name)) is not None:
+            self._mbean_watcher.watch(node.spec.name, mbeans, node.is_alive)
 
     def _fast_start(self) -> tuple[str, ...]:
         archive = class_data.archive_path(self._backend.runtime, self.spec.mode)
@@ -206,8 +210,7 @@ class Cluster:
         self.brokers.append(broker)
         self._await_members()
         self._watcher.watch(broker)
-        if broker.mbeans is not None:
-            self._mbean_watcher.watch(broker.node.spec.name, broker.mbeans, broker.node.is_alive)
+        self._watch_mbeans(broker.node)
         self.journal.write("broker.added", broker=broker.id, bootstrap=broker.bootstrap)
         return broker
 

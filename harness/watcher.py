@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from harness.admin import Admin
@@ -28,11 +29,33 @@ _ANSWER_S = 1.0
 _MBEANS_EVERY_S = 0.5
 
 
-class Watcher:
-    """The watching thread of one cluster."""
+class _WatchingThread(ABC):
+    """One that asks until it is stopped."""
+
+    def __init__(self, name: str, journal: Journal) -> None:
+        self._journal = journal
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No more questions to anybody; also where it never began."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None: ...
+
+
+class Watcher(_WatchingThread):
+    """The thread that watches one cluster's metadata."""
 
     def __init__(self, brokers: Sequence[Broker], journal: Journal) -> None:
-        self._journal = journal
+        super().__init__("jbod-watcher", journal)
         self._brokers: list[Broker] = []
         # Connections of its own: a watcher that waits for a hung broker must not hold up the scenario.
         self._connections: dict[int, Connection] = {}
@@ -41,23 +64,15 @@ class Watcher:
         self._seen: dict[tuple[int, str, int], PartitionState] = {}
         self._newest: dict[tuple[str, int], PartitionState] = {}
         self._members: dict[int, tuple[int, ...]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="jbod-watcher", daemon=True)
 
     def watch(self, broker: Broker) -> None:
         """Look through this broker's eyes too."""
         self._connections[broker.id] = Connection(*_split(broker.bootstrap), timeout_s=_ANSWER_S)
         self._brokers.append(broker)
 
-    def start(self) -> None:
-        """Begin to watch."""
-        self._thread.start()
-
     def stop(self) -> None:
         """No more questions to any broker; also where it never began."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        super().stop()
         for connection in self._connections.values():
             connection.close()
 
@@ -96,32 +111,17 @@ class Watcher:
                 )
 
 
-class MBeanWatcher:
-    """The thread that watches the MBeans of one cluster's nodes.
+class MBeanWatcher(_WatchingThread):
+    """The thread that watches the MBeans of one cluster's nodes."""
 
-    :param nodes: by name, the node's MBeans and whether it runs
-    """
-
-    def __init__(self, nodes: Mapping[str, tuple[MBeans, Callable[[], bool]]], journal: Journal) -> None:
-        self._journal = journal
-        self._nodes = dict(nodes)
+    def __init__(self, journal: Journal) -> None:
+        super().__init__("jbod-mbeans", journal)
+        self._nodes: Mapping[str, tuple[MBeans, Callable[[], bool]]] = {}
         self._known: dict[str, Mapping[str, int | None]] = {}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="jbod-mbeans", daemon=True)
 
     def watch(self, name: str, mbeans: MBeans, runs: Callable[[], bool]) -> None:
-        """Ask this node too."""
+        """Ask this node too, while it runs."""
         self._nodes = {**self._nodes, name: (mbeans, runs)}  # the thread may be walking through the old one
-
-    def start(self) -> None:
-        """Begin to watch."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """No more questions to any node; also where it never began."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(_MBEANS_EVERY_S):

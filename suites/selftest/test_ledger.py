@@ -75,6 +75,12 @@ def test_a_line_cut_off(tmp_path: Path) -> None:
     assert [entry.id for entry in ledger.read(tmp_path)] == ["a", "b"]
 
 
+def test_a_full_disk_ends_no_run(tmp_path: Path) -> None:
+    """The ledger is a memory, no result: where it can't be written, the case is forgotten and the run goes on."""
+    (tmp_path / ledger.NAME).symlink_to("/dev/full")
+    ended(tmp_path, "a")
+
+
 def test_what_a_qualification_still_has_to_run(tmp_path: Path) -> None:
     """Each case as often as wanted, three times if it wavered; an error of the harness says nothing of the build."""
     for name, verdict in (("a", "valid"), ("b", "invalid"), ("c", "error"), ("d", "unknown"), ("d", "valid")):
