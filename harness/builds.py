@@ -5,9 +5,10 @@ Without a build named, each mode runs on its default (:mod:`harness.versions`); 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from harness.cache import cache_dir
 from harness.distribution import Distribution, from_home, from_maven, from_tarball
@@ -23,6 +24,20 @@ class BuildOptions:
     kafka_home: str | None = None
     kafka_tarball: str | None = None
     mode: str | None = None
+
+    @classmethod
+    def recorded(cls, run: Mapping[str, Any]) -> BuildOptions:
+        """Those by which a run.json's build and mode are chosen again.
+
+        :raises KeyError: it doesn't say
+        """
+        return cls.of(run["kafka"], run["mode"])
+
+    @classmethod
+    def of(cls, build: Mapping[str, Any], mode: str | None = None) -> BuildOptions:
+        """Those by which a build is chosen, as :meth:`harness.distribution.Distribution.to_json` tells of it."""
+        option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[build["source"]]
+        return cls(mode=mode, **{option: build["version" if option == "kafka" else "origin"]})
 
 
 @dataclass

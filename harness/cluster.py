@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import shlex
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from harness import class_data, timeouts
 from harness.admin import NewTopic
 from harness.backends import make_backend, runtime_of
 from harness.broker import Broker
+from harness.builds import BuildOptions
 from harness.cache import cache_dir
 from harness.distribution import Distribution, jolokia_agent
 from harness.errors import AwaitTimeout, EngineGone, JbodError, NodeDied, PromiseBroken
@@ -32,6 +34,7 @@ from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.spec import BROKER_SETTINGS, BackendKind, ClusterSpec
+from harness.subrun import arguments_of
 from harness.tools import tool_output
 from harness.topic import Partition, Topic
 from harness.undo import UndoLog
@@ -267,7 +270,7 @@ class Cluster:
 
     def how_to_reach(self) -> list[str]:
         """For people: where its brokers and log dirs are, and the commands to look at it and to take it down."""
-        build = f"--kafka {self.distribution.version}"
+        build = shlex.join(arguments_of(vars(BuildOptions.of(self.distribution.to_json()))))
         return [
             f"Kafka {self.distribution.version}, {self.spec.mode}, bootstrap {self.bootstrap}",
             *(

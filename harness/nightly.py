@@ -121,7 +121,7 @@ def run_night(
         if case["verdict"] == "invalid":
             say(f"shrinking {case['id']}: {case['reason'][:200]}")
             try:
-                night.shrunk.append(shrink_run(Path(case["run_dir"]), case["mode"], common, say))
+                night.shrunk.append(shrink_run(Path(case["run_dir"]), [f"--mode={case['mode']}", *common], say))
             except HarnessError as error:
                 say(f"  {error}; again: jbod shrink {case['run_dir']}")
     return night
@@ -138,8 +138,11 @@ def fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: floa
     return chosen
 
 
-def shrink_run(run_dir: Path, mode: str, options: Sequence[str], say: Callable[[str], None]) -> Shrunk:
-    """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it."""
+def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]) -> Shrunk:
+    """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it.
+
+    :param options: of ``jbod run``, which choose the build and one mode
+    """
     schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
 
     def play(candidates: Sequence[Sequence[Any]]) -> list[bool]:
@@ -150,7 +153,7 @@ def shrink_run(run_dir: Path, mode: str, options: Sequence[str], say: Callable[[
         wanted = [f"--schedule={file}" for file in files]
         where = f"--runs-dir={run_dir / 'shrinking'}"  # not among the runs: parts are no cases of anybody's
         seed = f"--seed={schedule['seed'] or 0}"
-        run = run_apart(SCHEDULES, f"--mode={mode}", seed, *wanted, *options, where, quiet=True)
+        run = run_apart(SCHEDULES, seed, *wanted, *options, where, quiet=True)
         cases = {case["id"].rpartition("-")[2].rstrip("]"): case for case in run.cases}
         for file in files:
             file.unlink()

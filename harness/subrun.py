@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,11 @@ class SubRun:
 
     exit_code: int
     cases: tuple[dict[str, Any], ...]
+
+
+def arguments_of(options: Mapping[str, object]) -> list[str]:
+    """Options by their names in Python as the command line has them; none for those that were not given (None)."""
+    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
 def jbod_command(*arguments: str) -> list[str]:

@@ -1,0 +1,185 @@
+"""Commands that tell: what there is, what this machine can do, what a stored run shows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from harness.builds import BuildOptions
+from harness.commands.shared import (
+    BUILD_OPTIONS,
+    Collector,
+    err,
+    out,
+    run_pytest,
+    told_by,
+    where,
+    with_options,
+)
+from harness.errors import EXIT_VALID, UsageError
+from harness.spec import BACKENDS
+from harness.subrun import arguments_of
+
+
+@click.command(name="list")
+@click.argument("selector", nargs=-1)
+@with_options(BUILD_OPTIONS)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def list_scenarios(selector: tuple[str, ...], as_json: bool, **options: str | None) -> int:
+    """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
+    collector = Collector()
+    code = run_pytest([*where(selector), *arguments_of(options), "--collect-only"], collector)
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        return code
+    rows = _scenarios(collector.items)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
+        return EXIT_VALID
+    table = Table("scenario", "KIP", "plan item", "modes", "Kafka", "faults", "cases", header_style="bold")
+    for row in rows:
+        modes, kafka, faults = (", ".join(row[key]) for key in ("modes", "kafka", "faults"))
+        table.add_row(row["id"], str(row["kip"]), row["plan"], modes, kafka, faults, str(len(row["cases"])))
+    out.print(table)
+    return EXIT_VALID
+
+
+def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
+    """The collected cases, grouped by scenario."""
+    from harness.plugin import case_id, mode_of, run_of
+
+    rows: dict[str, dict[str, Any]] = {}
+    for item in items:
+        marker = item.get_closest_marker("scenario")
+        if marker is None or not isinstance(item, pytest.Function):
+            continue
+        row = rows.setdefault(
+            marker.kwargs["id"],
+            {
+                "id": marker.kwargs["id"],
+                "kip": marker.kwargs["kip"],
+                "plan": marker.kwargs["plan"],
+                "issue": marker.kwargs["issue"],
+                "claim": (item.function.__doc__ or "").strip().splitlines()[0],
+                "modes": [],
+                "kafka": [],
+                "faults": [],
+                "backends": list(BACKENDS),
+                "cases": [],
+            },
+        )
+        mode = mode_of(item)
+        faults = [str(value.name) for value in item.callspec.params.values() if hasattr(value, "explains")]  # type: ignore[attr-defined]
+        found = {"modes": [str(mode)], "faults": faults, "cases": [case_id(item)]}
+        found["kafka"] = [str(run_of(item.config).builds.version(mode))]
+        for key, values in found.items():
+            row[key] += [value for value in values if value not in row[key]]
+    return list(rows.values())
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(as_json: bool) -> int:
+    """Tell what this machine can do, and for what it can't, the command that fixes it."""
+    from harness.host import abilities, doctor_json
+    from harness.plugin import lacking
+
+    collector = Collector()
+    run_pytest([*where(()), "--collect-only"], collector)
+    cases = {id: lacking(item) for id, item in collector.cases().items()}
+    unable = {id: missing for id, missing in cases.items() if missing}
+    if as_json:
+        told = [
+            {
+                "id": id,
+                "can_run": not missing,
+                "reason": "; ".join(m.found for m in missing),
+                "fix": [m.fix for m in missing],
+            }
+            for id, missing in cases.items()
+        ]
+        click.echo(json.dumps(doctor_json() | {"cases": told}, indent=2))
+        return EXIT_VALID
+    table = Table("", "ability", "found", "needed for", "how to get it", header_style="bold")
+    for ability in abilities():
+        mark = Text("yes", style="green") if ability.present else Text("no", style="yellow")
+        table.add_row(mark, ability.name, ability.found, ability.needed_for, "" if ability.present else ability.fix)
+    out.print(table)
+    out.print(f"{len(cases) - len(unable)} of {len(cases)} cases can run here")
+    for id, missing in unable.items():
+        out.print(Text(f"  not {id}: " + "; ".join(f"{m.name}: {m.found}; {m.fix}" for m in missing), style="yellow"))
+    return EXIT_VALID
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
+def check(run_dir: Path, spark_master: str | None) -> int:
+    """Judge a stored history again, without a cluster."""
+    from harness.checkers.judge import judge, write_verdict
+    from harness.pipeline import reserved
+    from harness.pipeline.session import check_master, end_spark, spark_session
+
+    if not run_dir.is_dir():
+        raise UsageError(f"no such run folder: {run_dir}")
+    check_master(spark_master)
+    with err.status("starting Spark"):
+        spark = spark_session(spark_master, jars=())
+    try:
+        reserved.settle(run_dir)  # what producers that were killed with their driver could not write down
+        with err.status(f"judging {run_dir.name}"):
+            verdict = judge(spark, run_dir)
+        write_verdict(run_dir, verdict)
+    finally:
+        end_spark()
+    style = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}[verdict.verdict]
+    out.print(Text(verdict.verdict, style=style), Text(verdict.run_id))
+    for reason in verdict.reasons:
+        out.print(Text(f"  {reason}"))
+    out.print(
+        Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
+    )
+    return {"valid": 0, "invalid": 1, "unknown": 2}[verdict.verdict]
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("producer", required=False)
+@click.argument("seq", type=int, required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
+    """Tell what happened to the records of a verdict, or to the one named: when, by whom, and where it is now."""
+    from harness.builds import Builds
+    from harness.case import read_run_json
+    from harness.distribution import Distribution
+    from harness.explain.run import explain_record, explain_verdict
+    from harness.explain.show import show
+    from harness.versions import Mode
+
+    if (producer is None) != (seq is None):
+        raise UsageError("a record is named by its producer and its seq: jbod explain RUN_DIR p0 17")
+    run = read_run_json(run_dir)
+
+    def distribution() -> Distribution:
+        with told_by(run_dir):
+            options = BuildOptions.recorded(run)
+        return Builds.choose(options).of(Mode(run["mode"]))
+
+    with err.status("looking through history, journal, logs and segments"):
+        if producer is not None and seq is not None:
+            stories = [explain_record(run_dir, (producer, seq), distribution)]
+        else:
+            stories = explain_verdict(run_dir, distribution)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "stories": [story.to_json() for story in stories]}, indent=2))
+        return EXIT_VALID
+    for story in stories:
+        show(story, out)
+    if not stories:
+        out.print("the verdict names no record; jbod explain RUN_DIR PRODUCER SEQ tells of any")
+    return EXIT_VALID

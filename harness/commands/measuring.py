@@ -1,0 +1,64 @@
+"""The command that measures the harness itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from harness import undo
+from harness.builds import BuildOptions
+from harness.commands.shared import (
+    BUILD_OPTIONS,
+    err,
+    out,
+    with_options,
+)
+from harness.errors import EXIT_VALID
+
+
+@click.command()
+@with_options(BUILD_OPTIONS)
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 20), help="Of the pair; 0: none.")
+@click.option("--pair-records", default=200_000, show_default=True, type=click.IntRange(1000), help="In each round.")
+@click.option("--records", default=10_000_000, show_default=True, type=click.IntRange(1), help="For the judge.")
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write it as JSON.")
+def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, **options: str | None) -> int:
+    """Measure the harness: the pair as a ratio to Kafka's verifiable clients, the judge in records a second."""
+    from harness.bench.run import run_bench
+    from harness.bench.start import median_ratio
+    from harness.builds import Builds
+
+    def say(line: str) -> None:
+        err.print(Text(line, style="dim"))
+
+    undo.clean(say)
+    builds = Builds.choose(BuildOptions(**options))
+    found = run_bench(builds, rounds=rounds, pair_records=pair_records, judge_records=records, say=say)
+    table = Table("the pair beside VerifiableProducer and -Consumer", "Kafka's, records/s", "ours", "ratio")
+    for number, each in enumerate(found.pair, 1):
+        table.add_row(f"round {number}", f"{each.kafkas:,.0f}", f"{each.ours:,.0f}", f"{each.ratio:.2f}")
+    if (ratio := found.ratio()) is not None:
+        table.add_row("median", "", "", f"{ratio:.2f}", style="bold")
+        out.print(table)
+    if found.starts:
+        table = Table("three brokers ready", "processes, s", "containers, s", "ratio")
+        for number, start in enumerate(found.starts, 1):
+            table.add_row(f"round {number}", f"{start.process_s:.2f}", f"{start.container_s:.2f}", f"{start.ratio:.2f}")
+        table.add_row("median", "", "", f"{median_ratio(found.starts) or 0:.2f}", style="bold")
+        out.print(table)
+    table = Table("the judge, all kinds on", "rows", "seconds", "records/s", "peak memory, all processes")
+    for judged in found.judged:
+        table.add_row(
+            f"{judged.records:,} records",
+            f"{judged.rows:,}",
+            f"{judged.seconds:.2f}",
+            f"{judged.records_per_s:,}",
+            f"{judged.peak_mb:,} MB",
+        )
+    out.print(table)
+    if json_file:
+        json_file.write_text(found.to_json())
+    return EXIT_VALID

@@ -1,0 +1,188 @@
+"""Commands that run scenarios: once, again, in a night, ever smaller."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from harness.builds import BuildOptions
+from harness.commands.shared import (
+    BUILD_OPTIONS,
+    JOBS,
+    OUTCOME_OPTIONS,
+    RUN_OPTIONS,
+    SCHEDULE_OPTIONS,
+    WIDTH,
+    Collector,
+    out,
+    run_pytest,
+    told_by,
+    where,
+    with_options,
+)
+from harness.errors import EXIT_VALID, UsageError
+from harness.subrun import arguments_of
+
+
+@click.command()
+@click.argument("selector", nargs=-1, required=True)
+@with_options(RUN_OPTIONS)
+@with_options(SCHEDULE_OPTIONS)
+@JOBS
+def run(selector: tuple[str, ...], jobs: int, schedule: tuple[str, ...], **options: str | None) -> int:
+    """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id or a node id."""
+    return _run(selector, options, jobs, schedule)
+
+
+def _run(
+    selector: tuple[str, ...], options: dict[str, str | None], jobs: int = 1, schedules: tuple[str, ...] = ()
+) -> int:
+    """Run scenarios by pytest; several at once by pytest-xdist, whose workers are pytests with a Spark of their own.
+
+    A case waits (for sessions to expire, checkpoints to come due) about as long as it works, so that two at once on two
+    cores take some two thirds of the time; but the machine is then busier than one case would have it, and what clients
+    go without is measured on it. So one is the default.
+    """
+    from allure_commons.logger import AllureFileLogger
+
+    from harness.case import check_runs_dir
+    from harness.console import ConsoleReporter
+
+    runs_dir = Path(options.get("runs_dir") or "reports/runs")
+    check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
+    allure = runs_dir.parent / "allure-results"
+    AllureFileLogger(str(allure), clean=True)  # type: ignore[no-untyped-call]  # here: each worker would do it
+    arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
+    arguments += [f"--alluredir={allure}"]
+    arguments += [f"--junitxml={runs_dir.parent / 'junit.xml'}"]
+    if jobs > 1:
+        collector = Collector()
+        code = run_pytest([*arguments, "--collect-only"], collector)
+        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return code
+        # Chunks of one: no case waits for a worker while another is free.
+        workers = min(jobs, len(collector.items))
+        arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
+    # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
+        return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)))
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@with_options(OUTCOME_OPTIONS)
+@click.option("--repeat", metavar="N|until-fail", help="So many times, or until it comes out other than valid.")
+def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
+    """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
+    from harness.case import read_run_json
+    from harness.subrun import repeat_apart
+
+    run = read_run_json(run_dir)
+    with told_by(run_dir):
+        again = {"backend": run["backend"], "seed": str(run["seed"]), **vars(BuildOptions.recorded(run))}
+        selector = run["case"]
+    schedules: tuple[str, ...] = ()
+    if "schedule" in run:
+        selector = re.sub(r"-\d+]$", "-0]", selector)  # the only one of this run
+        schedules = (str(run_dir / "run.json"),)
+    if repeat is None:
+        return _run((selector,), options | again, schedules=schedules)
+    if repeat != "until-fail" and not repeat.isdecimal():
+        raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
+    arguments = [selector, *arguments_of(options | again), *(f"--schedule={file}" for file in schedules)]
+    times = int(repeat) if repeat.isdecimal() else None
+    return repeat_apart(arguments, times, lambda line: out.print(Text(line)))
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@JOBS
+def shrink(run_dir: Path, jobs: int) -> int:
+    """Find the smallest part of a random schedule that came out invalid which still does."""
+    from harness.case import read_run_json
+    from harness.nightly import shrink_run
+
+    run = read_run_json(run_dir)
+    if "schedule" not in run:
+        raise UsageError(f"{run_dir} is no run of a random schedule")
+    with told_by(run_dir):
+        build = arguments_of(vars(BuildOptions.recorded(run)))
+    shrunk = shrink_run(run_dir, [*build, f"--jobs={jobs}"], lambda line: out.print(Text(line)))
+    click.echo(shlex.join(["jbod", "run", "schedules", *build, f"--schedule={shrunk.file}"]))
+    return EXIT_VALID
+
+
+@click.command()
+@click.option("--budget", default="30m", show_default=True, metavar="TIME", help="Such as 90s, 30m, 8h.")
+@click.option("--every", default="7d", show_default=True, metavar="TIME", help="The longest that a case may not run.")
+@with_options(BUILD_OPTIONS)
+@click.option("--seed", type=int, metavar="N", help="Of the schedules, and of all that is left to chance.")
+@click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON.")
+@JOBS
+def nightly(
+    budget: str,
+    every: str,
+    seed: int | None,
+    runs_dir: Path,
+    json_file: Path | None,
+    jobs: int,
+    **options: str | None,
+) -> int:
+    """The fixed suites, those first that ran longest ago, then random schedules, within a budget of time."""
+    import random
+
+    from harness.case import check_runs_dir
+    from harness.nightly import NOT_FIXED, run_night
+    from harness.plugin import lacking, unfit_build
+    from harness.whole import write_whole
+
+    budget_s, every_s = _seconds(budget), _seconds(every)
+    check_runs_dir(runs_dir)
+    collector = Collector()
+    code = run_pytest([*where(()), *arguments_of(options), "--collect-only"], collector)
+    if code != pytest.ExitCode.OK:
+        return code
+    cases = collector.cases()
+    fixed = [
+        id
+        for id, item in cases.items()
+        if not id.startswith(NOT_FIXED) and not lacking(item) and unfit_build(item) is None
+    ]
+    night = run_night(
+        fixed=fixed,
+        budget_s=budget_s,
+        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+        runs_dir=runs_dir,
+        every=timedelta(seconds=every_s),
+        jobs=jobs,
+        options=arguments_of(options),
+        say=lambda line: out.print(Text(line)),
+    )
+    if json_file:
+        write_whole(json_file, json.dumps(night.to_json(), indent=2) + "\n")
+    out.print(f"not got to: {len(night.left)} of {len(fixed)} fixed cases; {len(night.overdue)} of them overdue")
+    for each in night.overdue:
+        out.print(Text(f"  {each}: last run {night.left[each] or 'never'}", style="yellow"))
+    return night.exit_code()
+
+
+def _seconds(text: str) -> float:
+    """90s, 30m, 8h or 7d, in seconds.
+
+    :raises UsageError: it is none of these
+    """
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if not found:
+        raise UsageError(f"{text!r} is no time; say 90s, 30m, 8h or 7d")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]

@@ -1,0 +1,137 @@
+"""What commands have in common: where they print, their options, and pytest, of which most are a thin layer."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from harness.errors import HarnessError, JbodError, UsageError
+
+# Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
+WIDTH = None if sys.stdout.isatty() else 140
+out = Console(width=WIDTH)
+err = Console(stderr=True, width=WIDTH)
+
+BUILD_OPTIONS = [
+    click.option("--kafka", metavar="VERSION", help="A Kafka release from Maven."),
+    click.option("--kafka-home", metavar="DIR", help="An unpacked Kafka build: bin/ libs/ config/."),
+    click.option("--kafka-tarball", metavar="FILE", help="A Kafka tarball, such as a release candidate."),
+    click.option("--mode", metavar="zk|kraft", help="Only this metadata mode."),
+]
+OUTCOME_OPTIONS = [
+    click.option("--spark-master", metavar="URL", help="A Spark master other than a local one."),
+    click.option("--runs-dir", metavar="DIR", help="Where run folders go (default: reports/runs)."),
+    click.option("--keep-cluster", metavar="never|on-failure|always", help="Leave the cluster standing."),
+    click.option("--pause-at", metavar="inject|heal", help="Wait there for Enter, to look at the cluster."),
+    click.option("--json", metavar="FILE", help="Write the results as JSON."),
+]
+RUN_OPTIONS = [
+    *BUILD_OPTIONS,
+    click.option("--backend", metavar="process|docker", help="What brokers run in."),
+    click.option("--seed", metavar="N", help="Seed of everything that is left to chance."),
+    *OUTCOME_OPTIONS,
+]
+SCHEDULE_OPTIONS = [
+    click.option("--schedules", metavar="N", help="How many random schedules a mode, of selector 'schedules'."),
+    click.option("--schedule", multiple=True, metavar="FILE", help="Play this schedule instead."),
+    click.option("--stop-after", metavar="SECONDS", help="Begin no case later than that."),
+]
+JOBS = click.option(
+    "--jobs",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="So many cases at once, each with a cluster and a Spark session of its own (2 to 3 GB).",
+)
+
+
+def with_options(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator that gives a command these options."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def suites() -> Path:
+    """The folder of the suites, found without importing them (nothing of the harness imports suites)."""
+    folder = Path(__file__).resolve().parents[2] / "suites"
+    if not folder.is_dir():
+        raise JbodError(f"the suites are not beside the harness ({folder}); install from a checkout: pip install -e .")
+    return folder
+
+
+def run_pytest(arguments: list[str], *plugins: object) -> int:
+    """pytest in this process, with its own terminal output off, on all suites but the selftest."""
+    folder = suites()
+    base = [
+        "-p",
+        "no:terminal",
+        "-p",
+        "no:cacheprovider",
+        "-c",
+        str(folder.parent / "pyproject.toml"),
+        "-o",
+        "addopts=",
+    ]
+    return int(pytest.main([*base, *arguments], plugins=[*plugins]))
+
+
+def where(selectors: tuple[str, ...]) -> list[str]:
+    """All suites but the selftest, and the selectors; the path of a node id is told from the root, as pytest does."""
+    root = suites().parent
+    chosen = []
+    for selector in selectors:
+        path, colons, rest = selector.partition("::")
+        if colons or path.endswith(".py") or Path(path).is_dir():
+            if not Path(path).exists():
+                raise UsageError(f"no such file: {path}")
+            path = os.path.relpath(Path(path).resolve(), root)
+        chosen.append(f"--select={path}{colons}{rest}")
+    return [str(suites()), f"--ignore={suites() / 'selftest'}", *chosen]
+
+
+class Collector:
+    """Takes over the collected items and runs none of them."""
+
+    def __init__(self) -> None:
+        self.items: list[pytest.Item] = []
+
+    def cases(self) -> dict[str, pytest.Item]:
+        """The scenarios' cases among them, by their ids."""
+        from harness.plugin import case_id
+
+        return {case_id(item): item for item in self.items if item.get_closest_marker("scenario")}
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Now they are known."""
+        self.items = list(session.items)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """pytest ends, for a reason that its own reporter would have told."""
+        if isinstance(excinfo.value, pytest.exit.Exception):
+            err.print(Text(f"jbod: {excinfo.value.msg}"))
+
+
+@contextmanager
+def told_by(run_dir: Path) -> Iterator[None]:
+    """Inside the block a run.json is read for what ran.
+
+    :raises HarnessError: it doesn't say
+    """
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        raise HarnessError(f"{run_dir}/run.json doesn't say what ran: {error} is missing") from error
