@@ -26,7 +26,7 @@ LOG_DIR_FAILURE_S = 30.0
 then told to the controller, which elects; KRaft gives a broker ``log.dir.failure.timeout.ms`` = 30 s to do so."""
 
 BROKER_FAILURE_S = 30.0
-"""A killed broker is missed after ``broker.session.timeout.ms`` or ``zookeeper.session.timeout.ms`` (3 s here)."""
+"""A killed broker is missed after ``broker.session.timeout.ms`` or ``zookeeper.session.timeout.ms`` (3 s, 4 s)."""
 
 MOVE_S = 60.0
 """A replica of a few MB is copied to another log dir or broker; each look at it by Kafka's tool takes a second."""

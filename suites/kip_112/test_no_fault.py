@@ -22,8 +22,8 @@ from harness.admin import Admin, Refused
 from harness.case import Case
 from harness.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
-from harness.journal import now
 from harness.measure import Floors
+from harness.pipeline.pair import Pair
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.wire import NoAnswer
@@ -62,8 +62,7 @@ def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
             everyday(cluster, orders, random.Random(case.id.seed)) as done,
         ):
             for broker in itertools.islice(itertools.cycle(cluster.brokers), PATIENCE if known else RESTARTS):
-                await_in_sync(cluster, orders, or_else=offline)
-                pair.await_progress(after=now(), records=3000)
+                await_in_sync(cluster, orders, pair, records=3000, or_else=offline)
                 if offline:
                     break
                 broker.restart()
@@ -137,20 +136,29 @@ def write(cluster: Cluster, topic: str, *, seconds: float) -> None:
     client.flush(1.0)
 
 
-def await_in_sync(cluster: Cluster, topic: Topic, *, or_else: Collection[str]) -> None:
-    """Every live broker sees every partition of the topic led and in sync in full, or else something is the matter."""
+def await_in_sync(cluster: Cluster, topic: Topic, pair: Pair, *, records: int, or_else: Collection[str]) -> None:
+    """So many more records have got through, and every live broker sees every partition of the topic led and in sync
+    in full; or else something is the matter, and neither may ever come.
+    """
+    first = pair.progress
 
     def lagging() -> list[str]:
         seen = [s for b in cluster.live_brokers() for s in b.admin.describe_cluster(topics=(topic.name,)).partitions]
-        return [str(state) for state in seen if state.leader is None or state.under_replicated]
+        through = min(pair.progress.acked - first.acked, pair.progress.read - first.read)
+        waiting = [f"{through} of {records} records acked and read"] if through < records else []
+        return waiting + [str(state) for state in seen if state.leader is None or state.under_replicated]
+
+    def check() -> None:
+        cluster.check_nodes()
+        pair.check()
 
     await_until(
         lagging,
         lambda found: bool(or_else) or not found,
         timeout_s=timeouts.RECOVERY_S,
-        what=f"{topic} to be in sync",
+        what=f"{topic} to be in sync, and {records} more records of it to be acked and read",
         retry_on=(NoAnswer,),
-        watch=cluster.check_nodes,
+        watch=check,
         failure=PromiseBroken,
     )
 
