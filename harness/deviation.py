@@ -33,4 +33,4 @@ class Deviation:
 
     def to_json(self) -> dict[str, object]:
         """As ``--json`` has it."""
-        return {**asdict(self), "builds": str(self.builds)}
+        return {**asdict(self), "builds": str(self.builds), "modes": [mode.value for mode in self.modes]}

@@ -9,6 +9,7 @@ without the marker are ordinary tests. ``jbod run`` is a thin layer over this: p
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import random
 import sys
@@ -368,7 +369,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     seen.called = seen.called or (report.when == "call" and error is None)
     if report.when == "teardown":
         result = _result(item, run, seen)
-        report.case_result = result.to_json()  # type: ignore[attr-defined]  # an extra, which xdist brings along
+        # An extra, which xdist brings along; as text, since workers can send none but the plainest types.
+        report.case_result = json.dumps(result.to_json())  # type: ignore[attr-defined]
         run.running = run.workload = None
         if result.verdict not in ("valid", "skipped") and not seen.troubles:
             report.outcome, report.longrepr = "failed", result.reason

@@ -71,9 +71,9 @@ class Results:
         """A part of a test ended: a scenario's last one brings its result along."""
         if report.when == "teardown":
             self._ended.add(report.nodeid)
-        entry = getattr(report, "case_result", None)
-        if entry is not None:
-            self.cases.append(CaseResult.from_json(entry, nodeid=report.nodeid, seed=self._seed))
+        result = getattr(report, "case_result", None)
+        if result is not None:
+            self.cases.append(CaseResult.from_json(json.loads(result), nodeid=report.nodeid, seed=self._seed))
             note(self._runs_dir, self.cases[-1])
         elif report.when not in ("setup", "call", "teardown"):
             self._other_codes.append(EXIT_HARNESS)  # xdist's word for a worker that died

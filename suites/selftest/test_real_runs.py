@@ -78,6 +78,14 @@ def test_run_json_says_what_was_run(green: dict[str, Any]) -> None:
     assert content["outcome"]["verdict"] == "valid"
 
 
+def test_a_worker_tells_which_deviation_a_case_has_shown(tmp_path: Path) -> None:
+    """Workers can send plain types only, and end the run with an internal error over any other."""
+    code, result = run(tmp_path, "kip-1066/registration", "--jobs=2")
+    assert code == 0, result
+    (scenario,) = result["scenarios"]
+    assert [deviation["modes"] for deviation in scenario["deviations"]] == [["zk", "kraft"]]
+
+
 def _change(rows: pa.Table, column: str, row: int, value: object) -> pa.Table:
     values = rows[column].to_pylist()
     values[row] = value
