@@ -78,7 +78,7 @@ class BrokerPaused(Fault):
 
     def break_it(self) -> None:
         """SIGSTOP."""
-        self.broker.node.pause()
+        self.broker.pause()
 
     def proof(self) -> str | None:
         """The kernel says that the process is stopped."""
@@ -86,4 +86,4 @@ class BrokerPaused(Fault):
 
     def mend(self) -> None:
         """SIGCONT."""
-        self.broker.node.resume()
+        self.broker.resume()

@@ -226,7 +226,7 @@ class PowerCut(Fault):
             with _synced(volume).open("rb") as file:
                 os.fsync(file.fileno())
             _unsynced(volume).write_bytes(b"not synced")
-        self.broker.node.pause()
+        self.broker.pause()
         before = self._segment_bytes()
         for volume in self._volumes:
             self._cut.append(volume)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,6 +19,9 @@ from harness.undo import UndoLog
 from harness.volume import Volume
 from harness.waiting import await_until, let_pass
 from harness.wire import Connection
+
+_HEARD = r"Updating node {id} with new configuration|Processing override for entityPath: brokers/{id}\b"
+"""``DynamicConfigPublisher`` in KRaft, ``ZkConfigManager`` in ZooKeeper mode."""
 
 
 class Broker:
@@ -52,6 +54,7 @@ class Broker:
         self.started_at: datetime = now()
         self._registration_outlives_s = registration_outlives_s
         self._killed_at: float | None = None
+        self._paused = False
         self._connection = Connection(HOST, port)
         self.admin = Admin(self._connection)
 
@@ -68,11 +71,23 @@ class Broker:
     def stop(self) -> None:
         """A controlled shutdown (SIGTERM)."""
         self.node.stop(timeouts.STOP_S)
+        self._paused = False
 
     def kill(self) -> None:
         """SIGKILL."""
         self.node.kill()
+        self._paused = False
         self._killed_at = time.monotonic()
+
+    def pause(self) -> None:
+        """SIGSTOP: it holds its connections and answers nobody."""
+        self.node.pause()
+        self._paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.node.resume()
+        self._paused = False
 
     def restart(self) -> None:
         """A controlled shutdown, then a start."""
@@ -99,25 +114,28 @@ class Broker:
         self.journal.write("broker.configured", broker=self.id, configs=dict(configs))
 
     def _set(self, configs: Mapping[str, str | None]) -> None:
-        """Set them, and wait until it logs that it has heard of them.
+        """Set them, and wait until it logs that it has heard of a change.
 
-        In ZooKeeper mode the broker that is asked logs before that, in other words, that it was asked.
+        It logs those that it then has: of one that was taken away, nothing.
         """
         since = now()
         self.admin.set_broker_configs(self.id, configs)
-        heard = {name: rf"^(?!\[Admin Manager ).*{re.escape(name)}" for name in configs}
         await_until(
-            lambda: [name for name, line in heard.items() if self.log.first(line, since=since) is None],
-            lambda unheard: not unheard,
+            lambda: self.log.first(_HEARD.format(id=self.id), since=since),
             timeout_s=timeouts.REQUEST_S,
-            what=f"{self} to log its new configs",
+            what=f"{self} to log that it has heard of {dict(configs)}",
             watch=self.node.check_alive,
         )
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs."""
+        """Whether its process runs, or is paused."""
         return self.node.is_alive()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process runs, and so can be asked."""
+        return self.is_alive and not self._paused
 
     # --- answers ----------------------------------------------------------------------------------------------------
 

@@ -293,8 +293,8 @@ class Cluster:
         return next(broker for broker in self.brokers if broker.id == id)
 
     def live_brokers(self) -> list[Broker]:
-        """The brokers whose process runs."""
-        return [broker for broker in self.brokers if broker.is_alive]
+        """The brokers whose process runs, and is not paused."""
+        return [broker for broker in self.brokers if broker.is_running]
 
     def others(self, *than: Broker) -> list[Broker]:
         """All brokers but these."""
@@ -426,7 +426,8 @@ class Cluster:
 
         :raises NoAnswer: no node that answers is the active controller
         """
-        alive = [node.spec.name for node in (*self.quorum_nodes, *(b.node for b in self.brokers)) if node.is_alive()]
+        nodes = (*self.quorum_nodes, *(broker.node for broker in self.live_brokers()))
+        alive = [node.spec.name for node in nodes if node.is_alive()]
         counts = (self.mbeans[name].offline_partitions() for name in alive if name in self.mbeans)
         for count in counts:
             if count is not None:
@@ -456,7 +457,7 @@ class Cluster:
 
     def ailments(self) -> list[str]:
         """What is not healthy, a phrase each: brokers, leaders, replicas missing; log dirs offline."""
-        found = [f"{broker} does not run" for broker in self.brokers if not broker.is_alive]
+        found = [f"{broker} does not run" for broker in self.brokers if not broker.is_running]
         for broker in self.live_brokers():
             seen = broker.describe_cluster()
             if seen.brokers != self._ids():

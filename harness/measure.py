@@ -70,6 +70,8 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
             other_leader_s = _other_leader_s(event, events[:index], later, at, end)
             # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
             bites = at + timedelta(seconds=max(noticed_s or 0.0, other_leader_s or 0.0))
+            validated = (_at(e) for e in later if e["kind"] == "state.validated")
+            bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
             told_s = _controller_told_s(event, later, at, end, run_dir)
             entry |= {"noticed_s": noticed_s, "controller_told_s": told_s, "other_leader_s": other_leader_s}
             entry |= _felt_by_clients(events, run_dir, at, bites, end)

@@ -59,17 +59,27 @@ class Placement:
 
 
 def execute(
-    cluster: Cluster, *placements: Placement, throttle: int | None = None, log_dirs_throttle: int | None = None
+    cluster: Cluster,
+    *placements: Placement,
+    throttle: int | None = None,
+    log_dirs_throttle: int | None = None,
+    timeout_ms: int | None = None,
 ) -> None:
     """Begin to move replicas; returns when Kafka has taken the order, long before it is carried out.
 
     :param throttle: bytes a second for what goes from broker to broker; :func:`verify` takes it off again
     :param log_dirs_throttle: bytes a second for what goes from log dir to log dir; :func:`verify` takes it off again
-    :raises HarnessError: the tool refused, with what it said
+    :param timeout_ms: how long the tool goes on telling brokers a replica's log dir that haven't got the replica yet;
+        10 s if it isn't told
+    :raises HarnessError: the tool refused or gave up, with what it said
     """
-    limits = {"--throttle": throttle, "--replica-alter-log-dirs-throttle": log_dirs_throttle}
-    options = [word for option, rate in limits.items() if rate is not None for word in (option, str(rate))]
-    cluster.journal.write("reassignment.executing", placements=list(map(str, placements)), throttles=options)
+    limits = {
+        "--throttle": throttle,
+        "--replica-alter-log-dirs-throttle": log_dirs_throttle,
+        "--timeout": timeout_ms,
+    }
+    options = [word for option, limit in limits.items() if limit is not None for word in (option, str(limit))]
+    cluster.journal.write("reassignment.executing", placements=list(map(str, placements)), options=options)
     _run_on(cluster, "--execute", placements, *options)
 
 

@@ -69,7 +69,7 @@ class World:
     :ivar partitions: what each known partition should look like
     :ivar failed: the log dirs that have failed
     :ivar cordoned: the log dirs that are cordoned, as far as the controller knows too
-    :ivar dead: the brokers that don't run
+    :ivar dead: the brokers that don't run, or have been paused for so long that they are missed
     :ivar started_wounded: the brokers that were started with a log dir that had failed before
     """
 
@@ -202,13 +202,13 @@ class World:
         self.cordoned = frozenset(each for each in self.cordoned if each.broker != broker) | frozenset(log_dirs)
 
     def broker_gone(self, *brokers: Broker) -> None:
-        """Brokers were killed or stopped, one after another: all their replicas go offline."""
+        """Brokers were killed, stopped or paused, one after another: all their replicas go offline."""
         for broker in brokers:
             self.dead.add(broker.id)
             self._carry_forward()
 
     def broker_back(self, broker: Broker) -> None:
-        """A broker was started: its replicas on good dirs catch up and rejoin the ISR; leaders stay."""
+        """A broker was started or resumed: its replicas on good dirs catch up and rejoin the ISR; leaders stay."""
         self.dead.discard(broker.id)
         self.started_wounded.discard(broker.id)
         if any(log_dir.broker == broker for log_dir in self.failed):

@@ -35,8 +35,8 @@ Source = Callable[["World"], Iterator[str]]
 def processes(world: World) -> Iterator[str]:
     """The process table."""
     for broker in world.cluster.brokers:
-        if broker.is_alive == (broker.id in world.dead):
-            yield f"{broker} {'runs' if broker.is_alive else 'does not run'}"
+        if broker.is_running == (broker.id in world.dead):
+            yield f"{broker} {'runs' if broker.is_running else 'does not run'}"
 
 
 # --- what every broker says over the wire ---------------------------------------------------------------------------

@@ -97,6 +97,7 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
             world.broker_gone(broker)
             world.check()
             check_given_to_fenced(admin, broker.id)
+            pair.await_progress(after=now())
         world.broker_back(broker)
         world.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())

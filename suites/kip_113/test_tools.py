@@ -122,7 +122,7 @@ def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
     overrides=DELETED_SOON,
 )
 def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Replicas go to other brokers, into a log dir or any, also as the tool proposes; a bad order does nothing."""
+    """Replicas go elsewhere, into a log dir or any, as the tool proposes, or in a hurry; a bad order does nothing."""
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=2)
     world = World(cluster, orders, beside)
     with workload.running(orders) as pair:
@@ -139,6 +139,7 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         if any(len(set(placement.brokers) & set(chosen)) != 3 for placement in proposed):
             raise PromiseBroken(f"--generate proposes {', '.join(map(str, proposed))} for 3 replicas on {chosen}")
         reassign(cluster, world, *proposed)
+        check_impatient(cluster, world, beside)
         coming, staying = someone_else(cluster, beside[0])
         nowhere = LogDir(coming, Path("/nowhere"))
         check_not_executed(cluster, Placement(partition=beside[0], on=(nowhere, *staying)))
@@ -155,6 +156,26 @@ def someone_else(cluster: Cluster, partition: Partition) -> tuple[Broker, list[B
     replicas = [cluster.broker(id) for id in partition.describe().replicas]
     [coming] = cluster.others(*replicas)
     return coming, replicas[1:]
+
+
+def check_impatient(cluster: Cluster, world: World, topic: Topic) -> None:
+    """With ``--timeout 0`` the tool tells a log dir once, and gives up where the replica is yet to come; what it has
+    told stands: the replicas come into these log dirs.
+
+    :raises PromiseBroken: it ends with another error, or replicas come elsewhere
+    """
+    newcomers = [someone_else(cluster, partition) for partition in topic.partitions]
+    placements = [
+        Placement(partition=partition, on=(coming.log_dirs[-1], *staying))
+        for partition, (coming, staying) in zip(topic.partitions, newcomers, strict=True)
+    ]
+    try:
+        execute(cluster, *placements, timeout_ms=0)
+    except HarnessError as error:
+        if "Timed out before log directory move" not in str(error):
+            raise PromiseBroken(f"kafka-reassign-partitions --timeout 0: {error}") from error
+        cluster.journal.write("reassignment.gave_up", said=str(error))
+    await_reassigned(cluster, world, *placements, timeout_s=timeouts.MOVE_S)
 
 
 def check_current(world: World, placement: Placement) -> None:

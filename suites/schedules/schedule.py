@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.broker import BrokerKilled, BrokerStopped
+from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.file_system import Eio, Full, NoInodes, ReadOnly
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from harness.errors import HarnessError, UsageError
@@ -27,7 +27,7 @@ STEPS = 12
 DISK_FAULTS: tuple[type[LogDirFault], ...] = (Eio, ReadOnly, Full, NoInodes)
 """Ways in which a log dir on a file system of its own may fail, beside the others."""
 LOG_DIR_WAYS = {fault.name: fault for fault in (*LOG_DIR_FAULTS, *DISK_FAULTS)}
-BROKER_WAYS = {fault.name: fault for fault in (BrokerKilled, BrokerStopped)}
+BROKER_WAYS = {fault.name: fault for fault in (BrokerKilled, BrokerStopped, BrokerPaused)}
 ROLES = ("leader", "follower", "controller")
 
 _WAYS: dict[str, list[str | None]] = {"fail_log_dir": [*LOG_DIR_WAYS], "end_broker": [*BROKER_WAYS]}

@@ -161,6 +161,16 @@ def test_what_got_through_before_it_was_noticed_is_no_load_under_the_fault(run_d
     assert measured["acked_during"] == 18
 
 
+def test_a_watcher_that_is_told_late_takes_no_load_away(run_dir: Path) -> None:
+    """The scenario saw at 2.3 s that all was as it should be, and counted from there."""
+    late = [
+        e | {"at": at(5.0).isoformat()} if e["kind"] == "partition.changed" and e["leader"] == 3 else e for e in EVENTS
+    ]
+    assert [e["acked_during"] for e in measure_faults(late, run_dir)] == [10]
+    seen = [*late[:5], event(2.3, "state.validated"), *late[5:]]
+    assert [e["acked_during"] for e in measure_faults(seen, run_dir)] == [18]
+
+
 def test_a_second_injection_is_not_proven_by_the_first(run_dir: Path) -> None:
     events = [*EVENTS[:3], event(1.5, "fault.injecting", **FAULT), event(1.6, "fault.not_proven", **FAULT), *EVENTS[3:]]
     assert [measured["proven"] for measured in measure_faults(events, run_dir)] == [False, True]
