@@ -56,8 +56,14 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
         yield output
 
 
+_LOGGING = ("log4j:", "SLF4J:")  # of itself
+
+
 def _why(output: IO[str], errors: str) -> str:
-    """What a tool that failed gave as its reason: some print it, with the causes below, others log it."""
-    said = [line.strip() for line in output if line.startswith(("Error", "Caused by: "))]
-    logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith("at ")]  # of a stack trace
-    return "; ".join(said) or (logged or ["it printed nothing"])[-1]
+    """What a tool that failed gave as its reason: some print it, with the causes below or as the last they say, others
+    log it.
+    """
+    printed = [line.strip() for line in output if line.strip()]
+    said = [line for line in printed if line.startswith(("Error", "Caused by: "))]
+    logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith(("at ", *_LOGGING))]
+    return "; ".join(said) or (logged or printed or ["it printed nothing"])[-1]

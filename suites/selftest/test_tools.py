@@ -1,0 +1,25 @@
+"""Why a program of Kafka's failed, from what it printed and logged: each build's have their own way."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from harness.tools import _why
+
+LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed to load class\n"
+
+
+@pytest.mark.parametrize(
+    ("printed", "logged", "why"),
+    [
+        ("doing\nError: no such topic\nCaused by: x\n\tat y\n", "", "Error: no such topic; Caused by: x"),
+        ("Timed out before it could be started\n", LOGGING, "Timed out before it could be started"),
+        ("", LOGGING + "kafka.X: bad\n\tat y\n", "kafka.X: bad"),
+        ("doing\n", "java.lang.X: bad\n", "java.lang.X: bad"),
+        ("", "", "it printed nothing"),
+    ],
+)
+def test_the_reason_is_what_is_said_of_it(printed: str, logged: str, why: str) -> None:
+    assert _why(io.StringIO(printed), logged) == why
