@@ -1,34 +1,39 @@
-"""The backends by name: what nodes run in, and on which Java and jars they do."""
+"""The backends by name: what nodes run in, and on which Java and jars they do.
+
+A table, so that one more is one more entry (see harness/README.md): neither suites nor faults know which they run on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from harness.distribution import Distribution
+from harness.errors import UsageError
 from harness.host import Ability
 from harness.nodes.base import Backend, Runtime, Site
 from harness.nodes.process import ProcessBackend, process_runtime
-from harness.spec import BackendKind
 from harness.versions import Mode
 
-_SHARED_NETWORK = Ability(
-    name="own networks",
-    present=False,
-    found="brokers that are processes share this machine's network",
-    needed_for="brokers that are cut off",
-    fix="--backend docker",
-)
-LACKS: Mapping[BackendKind, tuple[Ability, ...]] = {"process": (_SHARED_NETWORK,), "docker": ()}
-"""What can't be done in a backend, whatever the machine can do."""
+Say = Callable[[str], None]
 
 
-def runtime_of(kind: BackendKind, distribution: Distribution, mode: Mode, say: Callable[[str], None]) -> Runtime:
-    """What nodes of this build run on in this backend; made ready, if need be, and said.
+@dataclass(frozen=True, kw_only=True)
+class BackendKind:
+    """What there is to know of a backend before there is a cluster.
 
-    :raises EnvironmentLacks: it can't be had on this machine
+    :ivar runtime: what nodes of a build run on; made ready, if need be, and said; raises EnvironmentLacks where it
+        can't be had on this machine
+    :ivar make: the backend of one cluster
+    :ivar lacks: what can't be done in it, whatever the machine can do
     """
-    if kind == "process":
-        return process_runtime(distribution)
+
+    runtime: Callable[[Distribution, Mode, Say], Runtime]
+    make: Callable[[Site], Backend]
+    lacks: tuple[Ability, ...] = ()
+
+
+def _container_runtime(distribution: Distribution, mode: Mode, say: Say) -> Runtime:
     from harness.engine import compose_version  # only who asks for containers waits for the SDK to be loaded
     from harness.images import image_for
     from harness.nodes.container import container_runtime
@@ -37,10 +42,35 @@ def runtime_of(kind: BackendKind, distribution: Distribution, mode: Mode, say: C
     return container_runtime(image_for(distribution, mode, say))
 
 
-def make_backend(site: Site) -> Backend:
-    """The backend that the site's spec asks for."""
-    if site.spec.backend == "process":
-        return ProcessBackend(site)
+def _container_backend(site: Site) -> Backend:
     from harness.nodes.container import ContainerBackend
 
     return ContainerBackend(site)
+
+
+_SHARED_NETWORK = Ability(
+    name="own networks",
+    present=False,
+    found="brokers that are processes share this machine's network",
+    needed_for="brokers that are cut off",
+    fix="--backend docker",
+)
+BACKENDS = {
+    "process": BackendKind(
+        runtime=lambda distribution, _mode, _say: process_runtime(distribution),
+        make=ProcessBackend,
+        lacks=(_SHARED_NETWORK,),
+    ),
+    "docker": BackendKind(runtime=_container_runtime, make=_container_backend),
+}
+
+
+def backend_kind(name: str) -> BackendKind:
+    """The backend of that name.
+
+    :raises UsageError: there is none
+    """
+    try:
+        return BACKENDS[name]
+    except KeyError:
+        raise UsageError(f"--backend {name}: there is {' and '.join(BACKENDS)}") from None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness import class_data, timeouts
 from harness.admin import NewTopic
-from harness.backends import make_backend, runtime_of
+from harness.backends import backend_kind
 from harness.broker import Broker
 from harness.builds import BuildOptions
 from harness.cache import cache_dir
@@ -33,7 +33,7 @@ from harness.quorum.base import Quorum
 from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
-from harness.spec import BROKER_SETTINGS, BackendKind, ClusterSpec
+from harness.spec import BROKER_SETTINGS, ClusterSpec
 from harness.subrun import arguments_of
 from harness.tools import tool_output
 from harness.topic import Partition, Topic
@@ -67,7 +67,7 @@ class Cluster:
         self.undo_log = undo_log
         self._ports = PortBlock()
         work_dir = undo_log.dir
-        self._backend = make_backend(
+        self._backend = backend_kind(spec.backend).make(
             Site(
                 spec=spec,
                 distribution=distribution,
@@ -525,14 +525,12 @@ def boot(
     return cluster
 
 
-def prepare_fast_starts(
-    distribution: Distribution, mode: Mode, backend: BackendKind, say: Callable[[str], None]
-) -> None:
+def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> None:
     """Make the class archive for this build, mode and backend if it isn't there; a failure costs speed, and is said.
 
     :raises EnvironmentLacks: the backend can't be had on this machine
     """
-    runtime = runtime_of(backend, distribution, mode, say)
+    runtime = backend_kind(backend).runtime(distribution, mode, say)
 
     def make(folder: Path) -> None:
         cluster = boot(

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from harness import undo
-from harness.backends import LACKS
+from harness.backends import backend_kind
 from harness.builds import BuildOptions, Builds
 from harness.cache import cache_dir
 from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
@@ -36,7 +36,7 @@ from harness.pipeline.session import SparkHandle, check_master, end_spark, start
 from harness.pipeline.warm import warm_up
 from harness.results import Results
 from harness.select import Selection, names_of
-from harness.spec import BACKENDS, BackendKind, ClusterSpec
+from harness.spec import ClusterSpec
 from harness.versions import Mode
 from harness.workload import CaseWorkload
 
@@ -66,7 +66,8 @@ class Run:
         self.json_file = Path(get("--json")) if get("--json") else None
         if self.json_file and not self.json_file.absolute().parent.is_dir():
             raise UsageError(f"--json {self.json_file}: there is no folder {self.json_file.absolute().parent}")
-        self.backend = _backend(get("--backend"))
+        self.backend: str = get("--backend")
+        self.lacks = backend_kind(self.backend).lacks
         seed: int | None = told.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.argv: list[str] = told.get("mainargv", sys.argv)
@@ -81,13 +82,6 @@ class Run:
     def is_over(self) -> bool:
         """No case may begin any more."""
         return self.stop_at is not None and time.monotonic() > self.stop_at
-
-
-def _backend(name: str) -> BackendKind:
-    for kind in BACKENDS:
-        if name == kind:
-            return kind
-    raise UsageError(f"--backend {name}: there is {' and '.join(BACKENDS)}")
 
 
 def run_of(config: pytest.Config) -> Run:
@@ -260,7 +254,7 @@ def lacking(item: pytest.Item) -> list[Ability]:
     needs = set(marker.kwargs["needs"] if marker else ()) | {
         name for value in item.callspec.params.values() for name in getattr(value, "needs", ())
     }
-    found = (*LACKS[run_of(item.config).backend], *abilities(needs))
+    found = (*run_of(item.config).lacks, *abilities(needs))
     return [each for each in found if (each.required or each.name in needs) and not each.present]
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 from harness.versions import Mode
 from harness.volume import VolumeKind
-
-BackendKind = Literal["process", "docker"]
-BACKENDS: tuple[BackendKind, ...] = get_args(BackendKind)
 
 # Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
 BROKER_SETTINGS: Mapping[str, str] = {
@@ -68,7 +64,7 @@ class ClusterSpec:
     volumes: VolumeKind | None = None
     volume_mb: int = 320
     mbeans: bool = True
-    backend: BackendKind = "process"
+    backend: str = "process"
     overrides: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from harness import undo
+from harness.backends import BACKENDS
 from harness.builds import BuildOptions
 from harness.commands.shared import (
     BUILD_OPTIONS,
@@ -17,7 +18,6 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_VALID, UsageError
-from harness.spec import BACKENDS, BackendKind
 from harness.volume import VolumeKind
 
 
@@ -30,14 +30,16 @@ def cluster() -> None:
 @with_options(BUILD_OPTIONS)
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
 @click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
-@click.option("--backend", type=click.Choice(BACKENDS), default="process", show_default=True, help="What it runs in.")
+@click.option(
+    "--backend", type=click.Choice(list(BACKENDS)), default="process", show_default=True, help="What it runs in."
+)
 @click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
 @click.option("--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="A file system for each log dir (root).")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")
 def up(
     brokers: int,
     log_dirs: int,
-    backend: BackendKind,
+    backend: str,
     racks: str | None,
     volumes: VolumeKind | None,
     overrides: tuple[str, ...],
@@ -46,7 +48,6 @@ def up(
     """Start a cluster that stays; prints the bootstrap address and where the log dirs are."""
     import secrets
 
-    from harness.backends import runtime_of
     from harness.builds import Builds
     from harness.cluster import boot
     from harness.journal import Journal
@@ -71,7 +72,7 @@ def up(
         raise UsageError(str(error)) from error
     undo.clean(lambda line: err.print(Text(line, style="dim")))
     distribution = builds.of(mode, lambda line: err.print(Text(line, style="dim")))
-    runtime_of(backend, distribution, mode, lambda line: err.print(Text(line, style="dim")))
+    BACKENDS[backend].runtime(distribution, mode, lambda line: err.print(Text(line, style="dim")))
     name = f"cluster-{secrets.token_hex(3)}"
     with err.status(f"Kafka {distribution.version} in mode {mode}"):
         folder = undo.workspace() / name  # its logs go with it

@@ -11,6 +11,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
+from harness.backends import BACKENDS
 from harness.builds import BuildOptions
 from harness.commands.shared import (
     BUILD_OPTIONS,
@@ -23,7 +24,6 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_VALID, UsageError
-from harness.spec import BACKENDS
 from harness.subrun import arguments_of
 
 
@@ -31,7 +31,8 @@ from harness.subrun import arguments_of
 @click.argument("selector", nargs=-1)
 @with_options(BUILD_OPTIONS)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def list_scenarios(selector: tuple[str, ...], as_json: bool, **options: str | None) -> int:
+@click.option("--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: what of each KIP, by what.")
+def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None) -> int:
     """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
     collector = Collector()
     code = run_pytest([*where(selector), *arguments_of(options), "--collect-only"], collector)
@@ -40,6 +41,9 @@ def list_scenarios(selector: tuple[str, ...], as_json: bool, **options: str | No
     rows = _scenarios(collector.items)
     if as_json:
         click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
+        return EXIT_VALID
+    if as_markdown:
+        click.echo("\n".join(_coverage(rows)))
         return EXIT_VALID
     table = Table("scenario", "KIP", "plan item", "modes", "Kafka", "faults", "cases", header_style="bold")
     for row in rows:
@@ -66,6 +70,7 @@ def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
                 "plan": marker.kwargs["plan"],
                 "issue": marker.kwargs["issue"],
                 "claim": (item.function.__doc__ or "").strip().splitlines()[0],
+                "deviations": [],
                 "modes": [],
                 "kafka": [],
                 "faults": [],
@@ -75,11 +80,39 @@ def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
         )
         mode = mode_of(item)
         faults = [str(value.name) for value in item.callspec.params.values() if hasattr(value, "explains")]  # type: ignore[attr-defined]
-        found = {"modes": [str(mode)], "faults": faults, "cases": [case_id(item)]}
-        found["kafka"] = [str(run_of(item.config).builds.version(mode))]
+        version = run_of(item.config).builds.version(mode)
+        shown = [f"{d.does} ({d.issue})" for d in marker.kwargs["deviations"] if d.is_of(version, mode)]
+        found = {"modes": [str(mode)], "kafka": [str(version)], "faults": faults, "cases": [case_id(item)]}
+        found["deviations"] = [f"{mode}: {each}" for each in shown]
         for key, values in found.items():
             row[key] += [value for value in values if value not in row[key]]
     return list(rows.values())
+
+
+_COVERAGE = """# Coverage
+
+What of each KIP is checked, by which scenario, in how many cases: `jbod list --markdown > suites/COVERAGE.md`, which a
+test compares with this. A case is valid if all that its scenario claims was seen, and all that the last column says of
+this build too: where a build is known to do other than its KIP says, one that doesn't is red.
+"""
+
+
+def _coverage(rows: list[dict[str, Any]]) -> list[str]:
+    """KIP by KIP the plan item, the scenario, its cases by mode, and where Kafka is known to do otherwise."""
+    lines, controls = [_COVERAGE], [row for row in rows if row["id"].startswith("control/")]
+    kips: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row not in controls:
+            kips.setdefault(f"KIP-{row['kip']}", []).append(row)
+    for title, those in (*kips.items(), ("Controls: what must come out invalid, and its twin valid", controls)):
+        lines += [f"## {title}", "", "| plan item, or promise | scenario, and its claim | cases | known to deviate |"]
+        lines += ["|---|---|---|---|"]
+        for row in those:
+            modes = (f"{sum(f'[{mode}' in case for case in row['cases'])} {mode}" for mode in row["modes"])
+            cells = (row["plan"], f"`{row['id']}` {row['claim']}", ", ".join(modes), "; ".join(row["deviations"]))
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines += [""]
+    return lines[:-1]
 
 
 @click.command()

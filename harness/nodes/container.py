@@ -226,7 +226,7 @@ class ContainerNode(JvmNode):
         """See :meth:`harness.nodes.base.Node.start`."""
         if self.is_alive():
             return
-        command = self._lay_down()
+        command = self.lay_down()
         script = self.config.with_name("start")
         script.write_text(f"cd {shlex.quote(str(script.parent))}\nexec {shlex.join(command)}\n")
         script.chmod(0o644)

@@ -114,7 +114,7 @@ class JvmNode(ABC):
         if self._user.drop:
             os.chown(path, self._user.uid, self._user.gid)
 
-    def _lay_down(self) -> list[str]:
+    def lay_down(self) -> list[str]:
         """Write what the node reads when it starts, and return the command that starts it."""
         if not self.config.parent.exists():
             self.make_dir(self.config.parent)

@@ -99,7 +99,7 @@ class ProcessNode(JvmNode):
             return
         # In this order: the kernel forgets a pdeathsig when credentials change.
         leash = [] if self._site.outlives else ["setpriv", "--pdeathsig", "KILL"]
-        argv = [*self._user.command(), *leash, *self._lay_down()]
+        argv = [*self._user.command(), *leash, *self.lay_down()]
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C.UTF-8",

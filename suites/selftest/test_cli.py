@@ -95,6 +95,13 @@ def test_list_as_json_names_every_case_of_the_plan() -> None:
     assert sum(len(scenario["cases"]) for scenario in scenarios) == 18
 
 
+def test_the_coverage_page_is_what_there_is() -> None:
+    """``jbod list --markdown > suites/COVERAGE.md`` where this fails."""
+    done = jbod("list", "--markdown")
+    assert done.returncode == 0
+    assert done.stdout == Path("suites/COVERAGE.md").read_text()
+
+
 def test_every_known_bug_has_its_issue() -> None:
     done = jbod("list", "known-bugs", "--json")
     assert done.returncode == 0

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from harness import undo
-from harness.backends import runtime_of
+from harness.backends import BACKENDS
 from harness.builds import BuildOptions, Builds
 from harness.cluster import Cluster, boot
 from harness.engine import LABEL, compose, compose_version, engine, remove_run
@@ -159,7 +159,7 @@ sys.stdin.read()
 
 def booted(run: str, folder: Path) -> Cluster:
     distribution = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT)
-    runtime_of("docker", distribution, Mode.KRAFT, lambda _line: None)
+    BACKENDS["docker"].runtime(distribution, Mode.KRAFT, lambda _line: None)
     return boot(SPEC, distribution, run_id=run, record_dir=folder, journal=Journal(None))
 
 

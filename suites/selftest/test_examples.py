@@ -1,14 +1,22 @@
-"""The examples of faults/README.md and suites/README.md are what they say: together they are run as they stand."""
+"""The examples of the READMEs are what they say: they are run as they stand, fault and scenario together."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from harness import backends
+from harness.builds import BuildOptions, Builds
+from harness.cluster import boot
+from harness.journal import Journal
+from harness.spec import ClusterSpec
+from harness.versions import Mode
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """
@@ -50,3 +58,30 @@ def test_the_examples_run(tmp_path: Path) -> None:
     [fault] = case["faults"]
     assert fault["proven"]
     assert fault["noticed_s"] is not None
+
+
+BACKEND = """
+from dataclasses import replace
+from harness.backends import BACKENDS
+from harness.nodes.base import Node, NodeSpec
+from harness.nodes.process import ProcessBackend, ProcessNode
+"""
+
+
+@pytest.mark.cluster
+def test_the_backend_of_the_example_boots_a_cluster(
+    tmp_path: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes are where it wants them; the others' aren't."""
+    monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
+    monkeypatch.setattr(backends, "BACKENDS", dict(backends.BACKENDS))
+    exec(compile("\n\n".join([BACKEND, example("harness/README.md")]), "harness/README.md", "exec"), {})
+    distribution = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT, lambda _line: None)
+    for backend, cores in (("pinned", {0}), ("process", os.sched_getaffinity(0))):
+        spec = ClusterSpec(mode=Mode.KRAFT, brokers=1, log_dirs=1, backend=backend)
+        folder = tmp_path / backend
+        cluster = boot(spec, distribution, run_id=f"readme-{backend}", record_dir=folder, journal=Journal(None))
+        try:
+            assert os.sched_getaffinity(cluster.brokers[0].node.pid() or 0) == cores
+        finally:
+            cluster.stop()
