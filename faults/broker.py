@@ -6,7 +6,7 @@ import socket
 
 from faults.base import Fault
 from harness.errors import FaultNotProven
-from harness.ports import HOST
+from harness.machine.ports import HOST
 
 
 class _BrokerGone(Fault):

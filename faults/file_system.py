@@ -1,9 +1,9 @@
 """The file system under a log dir fails, as it does when a disk does: errors on every file, read-only, full, power cut.
 
-These need log dirs on volumes of their own (:mod:`harness.volume`), which a case with such a fault gets. What each one
-does is what the kernel itself does in earnest: ``FS_IOC_SHUTDOWN`` is what ext4 and xfs do by themselves when their
-journal can't be written; ``trigger_fs_error`` is the kernel's own hook for testing ``errors=remount-ro``
-(``mount -o remount,ro`` is no such thing: it is refused while a file is open for writing, and brokers have many).
+These need log dirs on volumes of their own (:mod:`harness.machine.volume`), which a case with such a fault gets. What
+each one does is what the kernel itself does in earnest: ``FS_IOC_SHUTDOWN`` is what ext4 and xfs do by themselves when
+their journal can't be written; ``trigger_fs_error`` is the kernel's own hook for testing ``errors=remount-ro`` (``mount
+-o remount,ro`` is no such thing: it is refused while a file is open for writing, and brokers have many).
 
 A shut-down file system comes back only by being mounted again, which can't be done under open files. ``undo`` waits for
 the broker to let go of the volume, as Kafka does once it has taken a dir offline; a broker that doesn't is killed and
@@ -26,7 +26,7 @@ from faults.log_dir import LogDirFault
 from harness.broker import Broker
 from harness.errors import AwaitTimeout, FaultNotProven, UsageError
 from harness.log_dir import LogDir
-from harness.volume import Volume
+from harness.machine.volume import Volume
 from harness.waiting import await_until, let_pass
 
 # linux/fs.h: FS_IOC_SHUTDOWN, known to ext4 and xfs; 2: without writing the journal first.

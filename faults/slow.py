@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 
 from faults.base import Fault
 from faults.file_system import volume_of
-from harness.control_group import SlowGroup
 from harness.errors import FaultNotProven
 from harness.log_dir import LogDir
-from harness.undo import FIFREEZE, FITHAW
+from harness.machine.control_group import SlowGroup
+from harness.machine.undo import FIFREEZE, FITHAW
 
 _PATIENCE_S = 60.0
 

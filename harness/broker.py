@@ -8,17 +8,17 @@ from datetime import datetime
 from pathlib import Path
 
 from harness import timeouts
-from harness.admin import Admin
+from harness.doors.admin import Admin
+from harness.doors.mbeans import MBeans
+from harness.doors.metadata import ClusterState, LogDirState, ReplicaInDir
+from harness.doors.wire import Connection
 from harness.journal import Journal, now
 from harness.log_dir import LogDir
-from harness.mbeans import MBeans
-from harness.metadata import ClusterState, LogDirState, ReplicaInDir
+from harness.machine.ports import HOST
+from harness.machine.undo import UndoLog
+from harness.machine.volume import Volume
 from harness.nodes.base import Node
-from harness.ports import HOST
-from harness.undo import UndoLog
-from harness.volume import Volume
 from harness.waiting import await_until, let_pass
-from harness.wire import Connection
 
 _HEARD = r"Updating node {id} with new configuration|Processing override for entityPath: brokers/{id}\b"
 """``DynamicConfigPublisher`` in KRaft, ``ZkConfigManager`` in ZooKeeper mode."""

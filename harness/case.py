@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.checkers.verdict import Verdict
-from harness.distribution import Distribution
 from harness.errors import HarnessError, UsageError
 from harness.journal import Journal, now
+from harness.machine.whole import write_whole
+from harness.releases.distribution import Distribution
 from harness.spec import ClusterSpec
-from harness.whole import write_whole
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
 PHASES = ("boot", "load", "fault", "recover", "drain", "judge", "teardown")

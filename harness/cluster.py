@@ -16,33 +16,34 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from harness import class_data, timeouts
-from harness.admin import NewTopic
-from harness.backends import backend_kind
+from harness import timeouts
 from harness.broker import Broker
-from harness.builds import BuildOptions
-from harness.cache import cache_dir
-from harness.distribution import Distribution, jolokia_agent
+from harness.doors.admin import NewTopic
+from harness.doors.mbeans import MBeans, agent_options
+from harness.doors.metadata import ClusterState, Reassignment
+from harness.doors.wire import NoAnswer
 from harness.errors import AwaitTimeout, EngineGone, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
-from harness.mbeans import MBeans, agent_options
-from harness.metadata import ClusterState, Reassignment
+from harness.machine.cache import cache_dir
+from harness.machine.ports import PortBlock
+from harness.machine.undo import UndoLog
+from harness.machine.volume import Volume, make_volumes, sync
+from harness.nodes import class_data
+from harness.nodes.backends import backend_kind
 from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Site
-from harness.ports import PortBlock
 from harness.quorum.base import Quorum
 from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.releases.builds import BuildOptions
+from harness.releases.distribution import Distribution, jolokia_agent
+from harness.releases.tools import tool_output
+from harness.releases.versions import Mode, Tool
+from harness.runs.subrun import arguments_of
 from harness.spec import BROKER_SETTINGS, ClusterSpec
-from harness.subrun import arguments_of
-from harness.tools import tool_output
 from harness.topic import Partition, Topic
-from harness.undo import UndoLog
-from harness.versions import Mode, Tool
-from harness.volume import Volume, make_volumes, sync
 from harness.waiting import await_until
 from harness.watcher import MBeanWatcher, Watcher
-from harness.wire import NoAnswer
 
 _KAFKA = "kafka.Kafka"
 
@@ -500,7 +501,7 @@ def boot(
 ) -> Cluster:
     """Start a cluster and wait until it is ready; on any error nothing is left behind.
 
-    :param jvm_options: for every node, in place of those for fast starts (:mod:`harness.class_data`)
+    :param jvm_options: for every node, in place of those for fast starts (:mod:`harness.nodes.class_data`)
     """
     undo_log = UndoLog(run_id)
     cluster = None

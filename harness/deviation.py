@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from harness.versions import KafkaVersion, Mode, VersionRange
+from harness.releases.versions import KafkaVersion, Mode, VersionRange
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.volume import Volume
+from harness.machine.volume import Volume
 
 if TYPE_CHECKING:
     from harness.broker import Broker

@@ -20,24 +20,24 @@ from typing import Any
 
 import pytest
 
-from harness import undo
-from harness.backends import backend_kind
-from harness.builds import BuildOptions, Builds
-from harness.cache import cache_dir
 from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
 from harness.cluster import Cluster, boot, prepare_fast_starts
-from harness.distribution import jolokia_agent, spark_kafka_jars
 from harness.errors import HarnessError, JbodError, UsageError
-from harness.host import Ability, abilities
-from harness.measure import measure_faults
-from harness.outcomes import Happenings, conclude
-from harness.pausing import MOMENTS, Pause
+from harness.machine import undo
+from harness.machine.cache import cache_dir
+from harness.machine.host import Ability, abilities
+from harness.nodes.backends import backend_kind
 from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background, sweep_scratch
 from harness.pipeline.warm import warm_up
-from harness.results import Results
-from harness.select import Selection, names_of
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.distribution import jolokia_agent, spark_kafka_jars
+from harness.releases.versions import Mode
+from harness.runs.measure import measure_faults
+from harness.runs.outcomes import Happenings, conclude
+from harness.runs.pausing import MOMENTS, Pause
+from harness.runs.results import Results
+from harness.runs.select import Selection, names_of
 from harness.spec import ClusterSpec
-from harness.versions import Mode
 from harness.workload import CaseWorkload
 
 _RUN = pytest.StashKey["Run"]()

@@ -2,7 +2,7 @@
 
 What is moved where is data (:class:`Placement`); the JSON file that the tool wants, and what it prints, stay in here.
 Kafka's own tool and no protocol of ours, because KIP-113's test plan is about what operators run; single requests go
-through :mod:`harness.admin`.
+through :mod:`harness.doors.admin`.
 
 The tool ends with exit code 0 while a move is still going on, and also where it will never come to anything:
 ``--verify`` says so in words only, so the words are read (``ReassignPartitionsCommand``:
@@ -23,9 +23,9 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.log_dir import LogDir
-from harness.tools import tool_output
+from harness.releases.tools import tool_output
+from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
-from harness.versions import Tool
 
 _DONE = (" is completed.", " is complete.", " completed successfully.")  # the second before 3.4
 

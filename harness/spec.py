@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.versions import Mode
-from harness.volume import VolumeKind
+from harness.machine.volume import VolumeKind
+from harness.releases.versions import Mode
 
 # Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
 BROKER_SETTINGS: Mapping[str, str] = {
@@ -50,8 +50,8 @@ class ClusterSpec:
     :ivar metadata_version: KRaft: what the cluster is formatted with, such as 4.2-IV1; None: the build's own
     :ivar volumes: each log dir lies on a file system of its own, of this kind; None: all in one folder
     :ivar volume_mb: how big each of these is
-    :ivar mbeans: Kafka's nodes carry an agent that answers for their MBeans (:mod:`harness.mbeans`)
-    :ivar backend: what the nodes run in (:mod:`harness.backends`)
+    :ivar mbeans: Kafka's nodes carry an agent that answers for their MBeans (:mod:`harness.doors.mbeans`)
+    :ivar backend: what the nodes run in (:mod:`harness.nodes.backends`)
     :ivar overrides: broker settings over :data:`BROKER_SETTINGS`
     """
 

@@ -10,8 +10,8 @@ from harness.errors import AwaitTimeout
 if TYPE_CHECKING:
     from harness.broker import Broker
     from harness.cluster import Cluster
+    from harness.doors.metadata import PartitionState
     from harness.log_dir import LogDir
-    from harness.metadata import PartitionState
 
 
 class Partition:

@@ -16,13 +16,13 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
-from harness.admin import Admin
 from harness.broker import Broker
+from harness.doors.admin import Admin
+from harness.doors.mbeans import MBeans
+from harness.doors.metadata import PartitionState
+from harness.doors.wire import Connection, NoAnswer
 from harness.errors import EngineGone
 from harness.journal import Journal
-from harness.mbeans import MBeans
-from harness.metadata import PartitionState
-from harness.wire import Connection, NoAnswer
 
 _EVERY_S = 0.04
 _ANSWER_S = 1.0

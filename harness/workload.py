@@ -17,12 +17,12 @@ from harness.checkers.verdict import Verdict
 from harness.cluster import Cluster
 from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.explain.run import explain_verdict
-from harness.measure import Floors, measure_faults, shortfalls
 from harness.pipeline.drain import await_stable
 from harness.pipeline.pair import OPEN_TRANSACTION_S, Pair
 from harness.pipeline.producer import Transactions
 from harness.pipeline.session import SparkHandle
 from harness.pipeline.workload import Workload
+from harness.runs.measure import Floors, measure_faults, shortfalls
 from harness.topic import Topic
 
 

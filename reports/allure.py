@@ -20,9 +20,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.cache import cache_dir, publish
 from harness.errors import EnvironmentLacks
-from harness.whole import write_whole
+from harness.machine.cache import cache_dir, publish
+from harness.machine.whole import write_whole
 from reports import lanes
 from reports.folder import RunFolder
 from reports.rows import Row, Run

@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.broker_log import BrokerLog, LogLine
 from harness.case import read_run_json
+from harness.doors.broker_log import BrokerLog, LogLine
 from harness.errors import HarnessError
 from harness.explain.story import EXPLAINED_FILE
 

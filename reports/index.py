@@ -15,7 +15,7 @@ from typing import Any
 from reports.rows import VERDICTS, Row, Run, newest
 
 COSTS = ("noticed_s", "controller_told_s", "other_leader_s", "first_ack_s", "produce_gap_s", "consume_gap_s")
-"""What is measured of a fault, as run.json names it (:mod:`harness.measure`)."""
+"""What is measured of a fault, as run.json names it (:mod:`harness.runs.measure`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.whole import write_whole
+from harness.machine.whole import write_whole
 from reports.index import COSTS, Index
 from reports.lanes import short
 from reports.pages import seconds

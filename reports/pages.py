@@ -16,7 +16,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from harness.whole import write_whole
+from harness.machine.whole import write_whole
 from reports.lanes import short
 
 _HERE = Path(__file__).parent

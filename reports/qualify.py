@@ -9,8 +9,8 @@ import click
 
 from harness.case import check_runs_dir
 from harness.errors import EXIT_NOTHING_RAN
-from harness.qualifying import SELECTORS, run_sides, side
-from harness.whole import write_whole
+from harness.machine.whole import write_whole
+from harness.runs.qualifying import SELECTORS, run_sides, side
 from reports.command import QUALIFICATION, read, write_cases, write_report
 from reports.qualification import qualify as compare
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.case import rerun_command
-from harness.results import RESULTS_FILES
+from harness.runs.results import RESULTS_FILES
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
 
 VERDICTS = ("invalid", "error", "unknown", "skipped", "valid")

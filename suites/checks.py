@@ -20,19 +20,19 @@ from faults.base import Fault
 from faults.log_dir import LOG_DIR_STOPPED
 from faults.segment import IndexByteFlipped
 from harness import timeouts
-from harness.admin import Refused
 from harness.broker import Broker
-from harness.broker_log import LogLine
 from harness.cluster import Cluster
 from harness.deviation import Deviation
+from harness.doors.admin import Refused
+from harness.doors.broker_log import LogLine
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
+from harness.releases.versions import KafkaVersion
 from harness.topic import Partition, Topic
-from harness.versions import KafkaVersion
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.deviations import is_expected
 from suites.meanwhile import meanwhile
@@ -315,7 +315,7 @@ def check_delivery(workload: CaseWorkload) -> None:
     """Drain the healed cluster and judge the whole history: nothing lost, nothing twice, nothing out of place.
 
     The judge's word, and the floors that the load must have reached, bind the case whether or not a scenario heeds them
-    (:mod:`harness.outcomes`); here they end it.
+    (:mod:`harness.runs.outcomes`); here they end it.
 
     :raises PromiseBroken: the verdict is invalid
     :raises Inconclusive: it is unknown

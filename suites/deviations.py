@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.cluster import Cluster
 from harness.deviation import Deviation
-from harness.versions import Mode, VersionRange
+from harness.releases.versions import Mode, VersionRange
 
 
 def is_expected(deviation: Deviation, cluster: Cluster) -> bool:

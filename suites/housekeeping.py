@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from harness import timeouts
 from harness.broker import Broker
+from harness.doors.wire import NoAnswer
 from harness.errors import JbodError, PromiseBroken
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from suites.steps import write_as_a_stranger
 
 SEGMENT = 1 << 20  # the least that Kafka 4 allows

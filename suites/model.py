@@ -30,14 +30,14 @@ from functools import partial
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.metadata import ClusterState, PartitionState
+from harness.doors.tool_answers import DescribedPartition, Key
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.log_dir import LogDir
-from harness.metadata import ClusterState, PartitionState
-from harness.tool_answers import DescribedPartition, Key
+from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
-from harness.versions import Mode
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from suites.sources import AT_EACH_STEP, Source
 
 

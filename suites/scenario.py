@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.deviation import Deviation
-from harness.measure import DEFAULT_FLOORS, Floors
-from harness.versions import Mode, VersionRange
+from harness.releases.versions import Mode, VersionRange
+from harness.runs.measure import DEFAULT_FLOORS, Floors
 
 ANY_BUILD = VersionRange()
 

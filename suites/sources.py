@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness import tool_answers
 from harness.broker import Broker
+from harness.doors import tool_answers
+from harness.doors.mbeans import BrokerMetrics
+from harness.doors.metadata import ClusterState, LogDirState
+from harness.doors.tool_answers import DescribedPartition, Directories, Key
 from harness.log_dir import LogDir
-from harness.mbeans import BrokerMetrics
-from harness.metadata import ClusterState, LogDirState
 from harness.quorum.kraft import KRaftQuorum
-from harness.tool_answers import DescribedPartition, Directories, Key
 from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, is_expected
 
 if TYPE_CHECKING:

@@ -13,15 +13,15 @@ from faults.log_dir import LogDirFault
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
 from harness.reassign import Placement, execute, verify
+from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
-from harness.versions import Tool
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_no_remains, check_noticed
 from suites.model import World

@@ -30,9 +30,9 @@ from harness.pipeline.history import TableName, table_dir
 from harness.pipeline.record import SMALLEST_RECORD_BYTES
 from harness.pipeline.session import SparkHandle
 from harness.pipeline.workload import Workload
-from harness.tools import tool_command
+from harness.releases.tools import tool_command
+from harness.releases.versions import Tool
 from harness.topic import Topic
-from harness.versions import Tool
 from harness.waiting import await_until
 
 PARTITIONS = 3

@@ -22,17 +22,17 @@ import psutil
 from harness.bench.histories import Load, generate
 from harness.bench.pair import Round, compare
 from harness.bench.start import Start, compare_starts, lacking, median_ratio
-from harness.builds import Builds
-from harness.cache import cache_dir
 from harness.checkers.judge import judge
 from harness.cluster import boot
-from harness.distribution import spark_kafka_jars
 from harness.errors import HarnessError
 from harness.journal import Journal
+from harness.machine.cache import cache_dir
+from harness.machine.undo import workspace
 from harness.pipeline.session import SparkHandle, end_spark, start_in_background
 from harness.pipeline.warm import warm_up
+from harness.releases.builds import Builds
+from harness.releases.distribution import spark_kafka_jars
 from harness.spec import ClusterSpec
-from harness.undo import workspace
 
 Say = Callable[[str], None]
 USUAL = 100_000

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cluster import boot, prepare_fast_starts
-from harness.distribution import Distribution
-from harness.host import ability
 from harness.journal import Journal
+from harness.machine.host import ability
+from harness.releases.distribution import Distribution
+from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
-from harness.versions import Mode
 
 NEEDS = ("docker", "compose")
 _COMPARED = ("process", "docker")

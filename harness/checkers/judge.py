@@ -36,10 +36,10 @@ from harness.checkers.verdict import (
     could_not_decide,
 )
 from harness.errors import HistoryError, JbodError
+from harness.machine.whole import write_whole
 from harness.pipeline.history import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
 from harness.pipeline.reserved import promised
 from harness.pipeline.spread import Spread, cores, spread_over
-from harness.whole import write_whole
 
 VERDICT_FILE = "verdict.json"
 

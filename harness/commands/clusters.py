@@ -8,9 +8,6 @@ import sys
 import click
 from rich.text import Text
 
-from harness import undo
-from harness.backends import BACKENDS
-from harness.builds import BuildOptions
 from harness.commands.shared import (
     BUILD_OPTIONS,
     err,
@@ -18,7 +15,10 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_VALID, UsageError
-from harness.volume import VolumeKind
+from harness.machine import undo
+from harness.machine.volume import VolumeKind
+from harness.nodes.backends import BACKENDS
+from harness.releases.builds import BuildOptions
 
 
 @click.group()
@@ -48,9 +48,9 @@ def up(
     """Start a cluster that stays; prints the bootstrap address and where the log dirs are."""
     import secrets
 
-    from harness.builds import Builds
     from harness.cluster import boot
     from harness.journal import Journal
+    from harness.releases.builds import Builds
     from harness.spec import ClusterSpec
 
     pairs = [pair.partition("=") for pair in overrides]
@@ -115,9 +115,9 @@ def down(name: tuple[str, ...]) -> int:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def tool(name: str, arguments: tuple[str, ...], **options: str | None) -> int:
     """Run a program of a Kafka build, such as topics, log-dirs, reassign, dump-log: jbod tool topics --describe …"""
-    from harness.builds import Builds
-    from harness.tools import tool_command
-    from harness.versions import Tool
+    from harness.releases.builds import Builds
+    from harness.releases.tools import tool_command
+    from harness.releases.versions import Tool
 
     try:
         wanted = Tool(name.removeprefix("kafka-").removesuffix(".sh"))
@@ -137,7 +137,7 @@ def image() -> None:
 @image.command()
 def base() -> int:
     """Make an image with Java to build on from Debian's packages (mmdebstrap), where no registry can be reached."""
-    from harness.images import make_base
+    from harness.nodes.images import make_base
 
     click.echo(make_base(lambda line: err.print(Text(line, style="dim"))))
     return EXIT_VALID
@@ -148,8 +148,8 @@ def base() -> int:
 @click.option("--base", metavar="IMAGE", help="What to build on: an image with Java and bash.")
 def build(base: str | None, **options: str | None) -> int:
     """Make the image of a Kafka build by compose/Dockerfile, and print its name."""
-    from harness.builds import Builds
-    from harness.images import build as build_image
+    from harness.nodes.images import build as build_image
+    from harness.releases.builds import Builds
 
     def say(line: str) -> None:
         err.print(Text(line, style="dim"))

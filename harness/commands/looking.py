@@ -11,8 +11,6 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from harness.backends import BACKENDS
-from harness.builds import BuildOptions
 from harness.commands.shared import (
     BUILD_OPTIONS,
     Collector,
@@ -24,7 +22,9 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_VALID, UsageError
-from harness.subrun import arguments_of
+from harness.nodes.backends import BACKENDS
+from harness.releases.builds import BuildOptions
+from harness.runs.subrun import arguments_of
 
 
 @click.command(name="list")
@@ -119,7 +119,7 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(as_json: bool) -> int:
     """Tell what this machine can do, and for what it can't, the command that fixes it."""
-    from harness.host import abilities, doctor_json
+    from harness.machine.host import abilities, doctor_json
     from harness.plugin import lacking
 
     collector = Collector()
@@ -187,12 +187,12 @@ def check(run_dir: Path, spark_master: str | None) -> int:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
     """Tell what happened to the records of a verdict, or to the one named: when, by whom, and where it is now."""
-    from harness.builds import Builds
     from harness.case import read_run_json
-    from harness.distribution import Distribution
     from harness.explain.run import explain_record, explain_verdict
     from harness.explain.show import show
-    from harness.versions import Mode
+    from harness.releases.builds import Builds
+    from harness.releases.distribution import Distribution
+    from harness.releases.versions import Mode
 
     if (producer is None) != (seq is None):
         raise UsageError("a record is named by its producer and its seq: jbod explain RUN_DIR p0 17")

@@ -8,8 +8,6 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from harness import undo
-from harness.builds import BuildOptions
 from harness.commands.shared import (
     BUILD_OPTIONS,
     err,
@@ -17,6 +15,8 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_VALID
+from harness.machine import undo
+from harness.releases.builds import BuildOptions
 
 
 @click.command()
@@ -29,7 +29,7 @@ def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, 
     """Measure the harness: the pair as a ratio to Kafka's verifiable clients, the judge in records a second."""
     from harness.bench.run import run_bench
     from harness.bench.start import median_ratio
-    from harness.builds import Builds
+    from harness.releases.builds import Builds
 
     def say(line: str) -> None:
         err.print(Text(line, style="dim"))

@@ -15,7 +15,6 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from harness.builds import BuildOptions
 from harness.commands.shared import (
     BUILD_OPTIONS,
     JOBS,
@@ -31,7 +30,8 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_VALID, UsageError
-from harness.subrun import arguments_of
+from harness.releases.builds import BuildOptions
+from harness.runs.subrun import arguments_of
 
 
 @click.command()
@@ -56,7 +56,7 @@ def _run(
     from allure_commons.logger import AllureFileLogger
 
     from harness.case import check_runs_dir
-    from harness.console import ConsoleReporter
+    from harness.runs.console import ConsoleReporter
 
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
@@ -85,7 +85,7 @@ def _run(
 def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.case import read_run_json
-    from harness.subrun import repeat_apart
+    from harness.runs.subrun import repeat_apart
 
     run = read_run_json(run_dir)
     with told_by(run_dir):
@@ -110,7 +110,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
 def shrink(run_dir: Path, jobs: int) -> int:
     """Find the smallest part of a random schedule that came out invalid which still does."""
     from harness.case import read_run_json
-    from harness.nightly import shrink_run
+    from harness.runs.nightly import shrink_run
 
     run = read_run_json(run_dir)
     if "schedule" not in run:
@@ -143,9 +143,9 @@ def nightly(
     import random
 
     from harness.case import check_runs_dir
-    from harness.nightly import NOT_FIXED, run_night
+    from harness.machine.whole import write_whole
     from harness.plugin import lacking, unfit_build
-    from harness.whole import write_whole
+    from harness.runs.nightly import NOT_FIXED, run_night
 
     budget_s, every_s = _seconds(budget), _seconds(every)
     check_runs_dir(runs_dir)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from harness.case import read_run_json
 from harness.checkers.settings import read_settings
-from harness.distribution import Distribution
 from harness.errors import HarnessError, UsageError
 from harness.explain.records import gather, worst_records
 from harness.explain.segments import Name
 from harness.explain.story import Story, read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import brokers_of, look
+from harness.releases.distribution import Distribution
 
 
 def explain_verdict(run_dir: Path, distribution: Callable[[], Distribution]) -> list[Story]:

@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.distribution import Distribution
 from harness.pipeline.record import header_pattern
-from harness.tools import tool_output
-from harness.versions import Tool
+from harness.releases.distribution import Distribution
+from harness.releases.tools import tool_output
+from harness.releases.versions import Tool
 
 LOOK_S = 120.0
 """A log of some gigabytes."""

@@ -18,11 +18,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.broker_log import BrokerLog, LogLine
+from harness.doors.broker_log import BrokerLog, LogLine
 from harness.explain.records import Facts, Row
 from harness.explain.segments import Copy
 from harness.explain.whereabouts import Replica
-from harness.whole import write_whole
+from harness.machine.whole import write_whole
 
 EXPLAINED_FILE = "explained.json"
 _LONGEST = 220

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.admin import Admin, Refused
-from harness.distribution import Distribution
+from harness.doors.admin import Admin, Refused
+from harness.doors.wire import Connection, NoAnswer
 from harness.explain.records import Facts
 from harness.explain.segments import Contents, Copy, Name, read_contents
-from harness.wire import Connection, NoAnswer
+from harness.releases.distribution import Distribution
 
 ONLINE = "online"
 _NOT_PROPER = ("-future", "-delete", "-stray")

@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from harness.broker_log import BrokerLog
-from harness.control_group import SlowGroup
-from harness.distribution import Distribution
+from harness.doors.broker_log import BrokerLog
 from harness.journal import Journal
-from harness.ports import PortBlock
+from harness.machine.control_group import SlowGroup
+from harness.machine.ports import PortBlock
+from harness.machine.undo import UndoLog
+from harness.releases.distribution import Distribution
+from harness.releases.versions import Tool
 from harness.spec import ClusterSpec
-from harness.undo import UndoLog
-from harness.versions import Tool
 
 SERVICE = "service"
 """The port at which a node does its work for the harness and its clients, and a quorum's node for brokers."""
 AGENT = "agent"
-"""The port at which the agent in a node answers for its MBeans (:mod:`harness.mbeans`)."""
+"""The port at which the agent in a node answers for its MBeans (:mod:`harness.doors.mbeans`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Endpoint:
     """A port of a node, for those who have to know it.
 
     :ivar address: ``host:port`` that the node listens at and other nodes reach it at
-    :ivar port: where the harness and clients reach it, on :data:`harness.ports.HOST`
+    :ivar port: where the harness and clients reach it, on :data:`harness.machine.ports.HOST`
     """
 
     address: str
@@ -78,7 +78,7 @@ class Site:
 
     :ivar work_dir: the run's folder in the workspace, open to the broker user
     :ivar record_dir: the run folder's ``brokers/``: configuration and logs for people
-    :ivar undo_log: of the run, whose id marks all that a backend makes (:mod:`harness.undo`)
+    :ivar undo_log: of the run, whose id marks all that a backend makes (:mod:`harness.machine.undo`)
     :ivar outlives: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
     """
 

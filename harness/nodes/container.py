@@ -31,15 +31,15 @@ from docker.errors import APIError
 from testcontainers.compose import DockerCompose
 
 from harness import timeouts
-from harness.broker_user import broker_user
-from harness.control_group import SlowGroup, controller, group_of
-from harness.engine import LABEL, compose, engine, explained
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
-from harness.images import Image, image_for
+from harness.machine.broker_user import broker_user
+from harness.machine.control_group import SlowGroup, controller, group_of
+from harness.machine.engine import LABEL, compose, engine, explained
+from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, Endpoint, Node, NodeSpec, Runtime, Site
+from harness.nodes.images import Image, image_for
 from harness.nodes.jvm import JvmNode
-from harness.undo import MARK
-from harness.versions import Mode, Tool
+from harness.releases.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parent.parent.parent / "compose"
 _DESCRIBED = 3

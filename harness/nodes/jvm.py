@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from harness.broker_log import LAYOUT, BrokerLog
-from harness.broker_user import BrokerUser
+from harness.doors.broker_log import LAYOUT, BrokerLog
 from harness.errors import NodeDied
+from harness.machine.broker_user import BrokerUser
 from harness.nodes.base import NodeSpec, Runtime, Site
-from harness.versions import KafkaVersion
+from harness.releases.versions import KafkaVersion
 
 _LOG4J1 = f"""\
 log4j.rootLogger=INFO, stderr

@@ -2,7 +2,7 @@
 
 Started by root, a node drops to an ordinary user (a root broker would not notice ``chmod 000``). The kernel kills it
 when the harness dies (``setpriv --pdeathsig``), unless the cluster is to stay; and it carries the run's mark in its
-environment, by which ``jbod clean`` finds it in any case (:mod:`harness.undo`).
+environment, by which ``jbod clean`` finds it in any case (:mod:`harness.machine.undo`).
 
 ``--pdeathsig`` fires when the *thread* that started the child ends, not its process: nodes must be started from a
 thread that lives as long as the harness. So :meth:`ProcessNode.start` only spawns, which takes milliseconds, and
@@ -22,17 +22,17 @@ from typing import IO
 import psutil
 
 from harness import timeouts
-from harness.broker_user import broker_user
-from harness.control_group import SlowGroup
-from harness.distribution import Distribution
 from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
-from harness.java import java_command, java_version
+from harness.machine.broker_user import broker_user
+from harness.machine.control_group import SlowGroup
+from harness.machine.java import java_command, java_version
+from harness.machine.ports import HOST
+from harness.machine.undo import MARK
 from harness.nodes.base import SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.jvm import JvmNode
-from harness.ports import HOST
-from harness.tools import tool_command
-from harness.undo import MARK
-from harness.versions import Tool
+from harness.releases.distribution import Distribution
+from harness.releases.tools import tool_command
+from harness.releases.versions import Tool
 from harness.waiting import await_until
 
 

@@ -31,9 +31,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import HistoryError
+from harness.machine.whole import write_whole
 from harness.pipeline import record
 from harness.pipeline.history import PRODUCED, HistoryWriter, table_dir
-from harness.whole import write_whole
 
 ERROR = "_PRODUCER_DIED"
 

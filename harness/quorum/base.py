@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from harness.admin import Admin
+from harness.doors.admin import Admin
 from harness.nodes.base import NodeSpec
-from harness.versions import Mode
+from harness.releases.versions import Mode
 
 
 class Quorum(Protocol):

@@ -11,12 +11,12 @@ import tempfile
 from pathlib import Path
 
 from harness import timeouts
-from harness.cache import cache_dir, publish
-from harness.distribution import Distribution
 from harness.errors import DistributionError
+from harness.machine.cache import cache_dir, publish
 from harness.quorum.kraft import CONTROLLER_ID, random_uuid
-from harness.tools import tool_command
-from harness.versions import Tool
+from harness.releases.distribution import Distribution
+from harness.releases.tools import tool_command
+from harness.releases.versions import Tool
 
 _NAME = "bootstrap.checkpoint"
 

@@ -18,11 +18,11 @@ import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.admin import Admin
+from harness.doors.admin import Admin
+from harness.doors.wire import Connection
+from harness.machine.ports import HOST
 from harness.nodes.base import SERVICE, Backend, NodeSpec
-from harness.ports import HOST
-from harness.versions import Mode
-from harness.wire import Connection
+from harness.releases.versions import Mode
 
 CONTROLLER_ID = 100
 _CONTROLLER = f"controller-{CONTROLLER_ID}"

@@ -11,10 +11,10 @@ from typing import Any
 
 from kazoo.client import KazooClient
 
-from harness.admin import Admin
+from harness.doors.admin import Admin
+from harness.machine.ports import HOST
 from harness.nodes.base import SERVICE, Backend, NodeSpec
-from harness.ports import HOST
-from harness.versions import Mode
+from harness.releases.versions import Mode
 
 _SESSION_MS = 4000  # with 2 s, one start in some hundreds on 2 busy cores ended with SessionExpiredException
 _TICK_MS = 500

@@ -21,8 +21,8 @@ from harness.case import Case
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.measure import Floors
 from harness.pipeline.producer import Transactions
+from harness.runs.measure import Floors
 from harness.waiting import let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails

@@ -21,7 +21,7 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.measure import Floors
+from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.waiting import let_pass
 from harness.workload import CaseWorkload

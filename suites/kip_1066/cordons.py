@@ -17,16 +17,16 @@ from contextlib import contextmanager, suppress
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.tool_answers import Directories, dump_directories
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.log_dir import LogDir
-from harness.measure import Floors
 from harness.quorum.kraft import KRaftQuorum
 from harness.reassign import Placement
-from harness.tool_answers import Directories, dump_directories
+from harness.releases.versions import Mode, VersionRange
+from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
-from harness.versions import Mode, VersionRange
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from suites.meanwhile import meanwhile
 from suites.model import World
 from suites.scenario import scenario

@@ -12,8 +12,8 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.log_dir import LogDir
-from harness.tools import tool_output
-from harness.versions import CORDON_METADATA_VERSION, Tool
+from harness.releases.tools import tool_output
+from harness.releases.versions import CORDON_METADATA_VERSION, Tool
 from suites.checks import check_ends, check_known, check_refused
 from suites.deviations import (
     CORDONS_NOT_PRINTED,

@@ -8,12 +8,12 @@ from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
 from faults.targets import leader_of, other_dir
 from harness import timeouts
-from harness.admin import Admin
 from harness.cluster import Cluster
+from harness.doors.admin import Admin
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.measure import Floors
+from harness.runs.measure import Floors
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_refused

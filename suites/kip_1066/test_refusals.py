@@ -13,15 +13,15 @@ from collections.abc import Callable
 
 from faults.targets import other_dir
 from harness import timeouts
-from harness.admin import Refused
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.deviation import Deviation
+from harness.doors.admin import Refused
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.log_dir import LogDir
 from harness.topic import Partition
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from suites.checks import check_known, check_refused
 from suites.deviations import (
     EXPLICIT_PARTITIONS_ACCEPTED,

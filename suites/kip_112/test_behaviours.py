@@ -21,8 +21,8 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.releases.versions import Mode
 from harness.topic import Topic
-from harness.versions import Mode
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_one_copy, check_says

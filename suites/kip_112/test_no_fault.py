@@ -18,15 +18,15 @@ from functools import partial
 from confluent_kafka import Producer
 
 from harness import timeouts
-from harness.admin import Admin, Refused
 from harness.case import Case
 from harness.cluster import Cluster
+from harness.doors.admin import Admin, Refused
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
-from harness.measure import Floors
 from harness.pipeline.pair import Pair
+from harness.runs.measure import Floors
 from harness.topic import Topic
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_one_copy, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE, is_expected

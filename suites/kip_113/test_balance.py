@@ -14,15 +14,15 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.case import Case
 from harness.cluster import Cluster
+from harness.doors.tool_answers import describe_log_dirs
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.measure import Floors
 from harness.reassign import Placement, execute
-from harness.tool_answers import describe_log_dirs
+from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World

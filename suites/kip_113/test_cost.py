@@ -16,8 +16,8 @@ from harness.cluster import Cluster
 from harness.errors import HarnessError
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.measure import Floors
 from harness.pipeline.gaps import passed
+from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery

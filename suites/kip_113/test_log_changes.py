@@ -20,7 +20,7 @@ from harness import timeouts
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.measure import Floors
+from harness.runs.measure import Floors
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload

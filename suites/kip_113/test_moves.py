@@ -33,11 +33,11 @@ from harness.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.measure import Floors
 from harness.pipeline.pair import Pair
 from harness.reassign import Placement, execute
+from harness.releases.versions import Mode
+from harness.runs.measure import Floors
 from harness.topic import Partition
-from harness.versions import Mode
 from harness.workload import CaseWorkload
 from suites.checks import check_checkpoints, check_delivery, check_no_remains, check_same_bytes
 from suites.model import World

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
-from harness.admin import Refused
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.admin import Refused
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.measure import Floors
+from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_no_remains, promised

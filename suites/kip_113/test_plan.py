@@ -14,8 +14,8 @@ from faults.targets import follower_of, leader_of, other_dir
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.journal import now
-from harness.measure import Floors
 from harness.reassign import Placement
+from harness.runs.measure import Floors
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from faults.targets import other_dir
 from harness import timeouts
 from harness.cluster import Cluster
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.measure import Floors
 from harness.reassign import Placement, execute
+from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_no_remains
 from suites.model import World

@@ -13,12 +13,12 @@ from faults.targets import follower_of, other_dir
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.tool_answers import describe_log_dirs
 from harness.errors import HarnessError, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.measure import Floors
 from harness.reassign import Placement, cancel, execute, generate, verify
-from harness.tool_answers import describe_log_dirs
+from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
 from harness.workload import CaseWorkload
 from suites.checks import check_checkpoints, check_delivery, check_no_remains, promised

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness import timeouts
-from harness.admin import NewTopic
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.reassign import Placement
 from harness.topic import Topic
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from suites.kip_36.oracle import Assignment
 
 

@@ -6,9 +6,9 @@ from faults.base import injected
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
 from harness import timeouts
-from harness.admin import NewTopic
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
 from harness.errors import Inconclusive
 from harness.journal import now
 from harness.pipeline.pair import Pair

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from functools import partial
 
 from harness import timeouts
-from harness.admin import NewTopic, Refused
 from harness.cluster import Cluster
+from harness.doors.admin import NewTopic, Refused
+from harness.doors.tool_answers import dump_directories
+from harness.doors.wire import NoAnswer
 from harness.errors import HarnessError, PromiseBroken
 from harness.journal import now
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.reassign import generate
-from harness.tool_answers import dump_directories
-from harness.tools import tool_output
+from harness.releases.tools import tool_output
+from harness.releases.versions import Mode, Tool
 from harness.topic import Topic
-from harness.versions import Mode, Tool
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from suites.deviations import (
     AUTOMATIC_BY_RACKS,
     AUTOMATIC_REFUSED,

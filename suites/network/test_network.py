@@ -11,11 +11,11 @@ from faults.network import NETWORK_FAULTS, Cut
 from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster import Cluster
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.measure import Floors
+from harness.runs.measure import Floors
 from harness.waiting import await_until
-from harness.wire import NoAnswer
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.scenario import each_fault, scenario

@@ -11,12 +11,12 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from harness.builds import BuildOptions, Builds
 from harness.cluster import boot
 from harness.journal import Journal
 from harness.pipeline.session import end_spark, spark_session
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
-from harness.versions import Mode
 
 
 @pytest.fixture

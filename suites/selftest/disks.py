@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import psutil
 
-from harness.broker_user import broker_user
-from harness.control_group import SlowGroup
 from harness.journal import Journal
 from harness.log_dir import LogDir
-from harness.undo import MARK, UndoLog
-from harness.volume import Volume, VolumeKind, make_volumes
+from harness.machine.broker_user import broker_user
+from harness.machine.control_group import SlowGroup
+from harness.machine.undo import MARK, UndoLog
+from harness.machine.volume import Volume, VolumeKind, make_volumes
 from harness.waiting import await_until
 
 _OURS = "/disks/volume-"

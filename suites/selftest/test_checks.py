@@ -14,7 +14,7 @@ from harness import timeouts
 from harness.deviation import Deviation
 from harness.errors import PromiseBroken
 from harness.journal import Journal
-from harness.versions import KafkaVersion, Mode, VersionRange
+from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from suites.checks import check_same_bytes, promised
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))

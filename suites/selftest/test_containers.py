@@ -18,20 +18,20 @@ from typing import Any
 
 import pytest
 
-from harness import undo
-from harness.backends import BACKENDS
-from harness.builds import BuildOptions, Builds
 from harness.cluster import Cluster, boot
-from harness.engine import LABEL, compose, compose_version, engine, remove_run
 from harness.errors import EnvironmentLacks, NodeDied
-from harness.host import ability
 from harness.journal import Journal
+from harness.machine import undo
+from harness.machine.engine import LABEL, compose, compose_version, engine, remove_run
+from harness.machine.host import ability
+from harness.machine.ports import HOST, PortBlock
+from harness.machine.undo import UndoLog
+from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
 from harness.nodes.container import ContainerBackend
-from harness.ports import HOST, PortBlock
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
-from harness.undo import UndoLog
-from harness.versions import Mode
 from harness.waiting import await_until
 
 # --- no engine ------------------------------------------------------------------------------------------------------

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import backends
-from harness.builds import BuildOptions, Builds
 from harness.cluster import boot
 from harness.journal import Journal
+from harness.nodes import backends
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
-from harness.versions import Mode
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """
@@ -62,7 +62,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
 
 BACKEND = """
 from dataclasses import replace
-from harness.backends import BACKENDS
+from harness.nodes.backends import BACKENDS
 from harness.nodes.base import Node, NodeSpec
 from harness.nodes.process import ProcessBackend, ProcessNode
 """

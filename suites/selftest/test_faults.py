@@ -16,11 +16,11 @@ from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
 from faults.segment import AbortsBackdated, AbortsMisattributed
-from harness.broker_user import broker_user
 from harness.errors import FaultNotProven
 from harness.journal import Journal
 from harness.log_dir import LogDir
-from harness.undo import UndoLog
+from harness.machine.broker_user import broker_user
+from harness.machine.undo import UndoLog
 
 
 class Node:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import java
-from harness.broker_user import UID, broker_user
 from harness.errors import EnvironmentLacks, JbodError, UsageError
-from harness.host import abilities, ability, doctor_json
-from harness.java import java_command, java_version
+from harness.machine import java
+from harness.machine.broker_user import UID, broker_user
+from harness.machine.host import abilities, ability, doctor_json
+from harness.machine.java import java_command, java_version
 
 AS_ROOT = os.geteuid() == 0
 only_root = pytest.mark.skipif(not AS_ROOT, reason="only root can become another user")
@@ -107,7 +107,7 @@ def test_a_program_that_fails_or_never_answers_is_no_ability(tmp_path: Path, mon
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("harness.host.PROBE_S", 0.5)
+    monkeypatch.setattr("harness.machine.host.PROBE_S", 0.5)
     assert (ability("node").present, ability("node").found) == (False, f"{tmp_path}/node: no licence")
     assert not ability("maven").present
     assert "did not answer" in ability("maven").found

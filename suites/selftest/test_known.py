@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.admin import Refused
 from harness.deviation import Deviation
+from harness.doors.admin import Refused
 from harness.errors import PromiseBroken
-from harness.versions import KafkaVersion
+from harness.releases.versions import KafkaVersion
 from suites import deviations
 from suites.checks import check_known, check_refused
 from suites.deviations import REASSIGNMENT_ACCEPTED

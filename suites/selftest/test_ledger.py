@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness import ledger
 from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
-from harness.nightly import Night, fitting
-from harness.qualifying import due
+from harness.runs import ledger
+from harness.runs.nightly import Night, fitting
+from harness.runs.qualifying import due
 
 
 def ended(runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: float = 10.0) -> None:

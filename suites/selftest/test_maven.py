@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from harness.errors import EnvironmentLacks
-from harness.maven import copy_dependencies
+from harness.releases.maven import copy_dependencies
 
 SMALL = "org.slf4j:slf4j-reload4j:1.7.36"
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from harness.doors.metadata import PartitionState
 from harness.errors import PromiseBroken
 from harness.log_dir import LogDir
-from harness.metadata import PartitionState
-from harness.versions import Mode
+from harness.releases.versions import Mode
 from suites.model import Expected, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}

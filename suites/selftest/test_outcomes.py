@@ -9,7 +9,7 @@ import pytest
 from harness.case import Case, CaseId, CaseResult
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
-from harness.outcomes import Happenings, conclude
+from harness.runs.outcomes import Happenings, conclude
 
 HERE = Path(__file__)
 

@@ -29,15 +29,15 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from faults.base import injected
 from faults.broker import BrokerPaused
 from faults.log_dir import Chmod000
-from harness.builds import BuildOptions, Builds
 from harness.cluster import Cluster
 from harness.journal import Journal
+from harness.machine.undo import UndoLog
 from harness.pipeline.outcome import Outcome, outcome_of
 from harness.pipeline.producer import PRODUCER_CONFIG
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.topic import Partition
-from harness.undo import UndoLog
-from harness.versions import Mode
 from harness.waiting import await_until
 
 pytestmark = pytest.mark.cluster

@@ -10,7 +10,7 @@ import pytest
 from harness.deviation import Deviation
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
-from harness.versions import KafkaVersion, Mode
+from harness.releases.versions import KafkaVersion, Mode
 from suites.deviations import AUTOMATIC_REFUSED, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
 from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped
 from suites.kip_36.layouts import shapes

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from harness.bench.histories import PLANTS, Load, generate
 from harness.checkers.judge import AT_ONCE, judge
-from harness.undo import MARK
+from harness.machine.undo import MARK
 from harness.waiting import await_until
 
 pytestmark = pytest.mark.cluster

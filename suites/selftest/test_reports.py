@@ -205,7 +205,7 @@ def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
 
 _THREE = """
 import pytest
-from harness.versions import Mode
+from harness.releases.versions import Mode
 from suites.scenario import scenario
 
 @scenario("x/one", kip=112, plan="p", modes=(Mode.KRAFT,), judged=False)

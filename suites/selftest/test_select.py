@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UsageError
-from harness.select import Selection, names_of
+from harness.runs.select import Selection, names_of
 
 CASES = [
     "kip-112/leader-at-runtime[kraft-chmod_000]",

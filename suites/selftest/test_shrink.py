@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.shrink import shrink
+from harness.runs.shrink import shrink
 from suites.schedules.schedule import Schedule, draw
 
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import pytest
 
+from harness.doors.mbeans import BrokerMetrics
+from harness.doors.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
+from harness.doors.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
 from harness.log_dir import LogDir
-from harness.mbeans import BrokerMetrics
-from harness.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
-from harness.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
 from suites import sources
 from suites.model import World
 

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from harness.tools import _why
+from harness.releases.tools import _why
 
 LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed to load class\n"
 

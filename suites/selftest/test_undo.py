@@ -13,16 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness import undo
 from harness.errors import HarnessError
-from harness.undo import MARK, UndoLog
+from harness.machine import undo
+from harness.machine.undo import MARK, UndoLog
 from harness.waiting import await_until
 
 # A harness that breaks everything that it can and then waits to be killed.
 VICTIM = """
 import os, subprocess, sys
 from pathlib import Path
-from harness.undo import MARK, UndoLog
+from harness.machine.undo import MARK, UndoLog
 log = UndoLog("doomed")
 child = subprocess.Popen(["sleep", "1000"], env=dict(os.environ, **{MARK: "doomed"}), start_new_session=True)
 outside = Path(sys.argv[1])

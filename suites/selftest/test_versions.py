@@ -5,10 +5,10 @@ import zipfile
 
 import pytest
 
-from harness.cache import cache_dir
-from harness.distribution import from_maven
 from harness.errors import EnvironmentLacks, UsageError
-from harness.versions import DEFAULT_BUILDS, KafkaVersion, Mode, Tool, VersionRange
+from harness.machine.cache import cache_dir
+from harness.releases.distribution import from_maven
+from harness.releases.versions import DEFAULT_BUILDS, KafkaVersion, Mode, Tool, VersionRange
 
 V = KafkaVersion.parse
 

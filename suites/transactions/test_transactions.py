@@ -18,8 +18,8 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.measure import Floors
 from harness.pipeline.producer import Transactions
+from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery

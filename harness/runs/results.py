@@ -24,8 +24,8 @@ from harness.errors import (
     worst,
 )
 from harness.journal import now
-from harness.ledger import note
-from harness.whole import write_whole
+from harness.machine.whole import write_whole
+from harness.runs.ledger import note
 
 RESULTS_FILES = "results-*.json"
 """What each run leaves beside its run folders: ``--json``'s content, and which cases never got their turn."""

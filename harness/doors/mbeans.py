@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import timeouts
-from harness.ports import HOST
-from harness.wire import NoAnswer
+from harness.doors.wire import NoAnswer
+from harness.machine.ports import HOST
 
 _OFFLINE_DIRS = "kafka.log:type=LogManager,name=OfflineLogDirectoryCount"
 _DIR_OFFLINE = "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*"

@@ -2,7 +2,7 @@
 
 Brokers and tools are started as plain ``java -cp``, not by ``bin/*.sh``: Maven has no scripts, and the scripts guess
 heap, GC and log folders that the harness decides. So a build is a class path and the facts of its version
-(:mod:`harness.versions`).
+(:mod:`harness.releases.versions`).
 
 What a build costs to get is kept in the cache and checked against its own checksum each time (0.1 s for 60 MB), so
 that a damaged cache costs a fetch and not an afternoon. A folder (``--kafka-home``) is used where it lies.
@@ -23,13 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from harness.broker_user import broker_user
-from harness.cache import make_open_dir, publish
 from harness.errors import DistributionError, EnvironmentLacks, HarnessError, UsageError
-from harness.java import java_version
-from harness.maven import ArtifactNotFound, copy_dependencies, silent
-from harness.tarball import unpack
-from harness.versions import KafkaVersion, Mode, Tool
+from harness.machine.broker_user import broker_user
+from harness.machine.cache import make_open_dir, publish
+from harness.machine.java import java_version
+from harness.releases.maven import ArtifactNotFound, copy_dependencies, silent
+from harness.releases.tarball import unpack
+from harness.releases.versions import KafkaVersion, Mode, Tool
 
 Source = Literal["maven", "home", "tarball"]
 
@@ -74,7 +74,7 @@ class Distribution:
         return self.version.modes()
 
     def main_class(self, tool: Tool | str) -> str:
-        """See :meth:`harness.versions.KafkaVersion.main_class`."""
+        """See :meth:`harness.releases.versions.KafkaVersion.main_class`."""
         return self.version.main_class(tool)
 
     def to_json(self) -> dict[str, object]:
@@ -96,8 +96,8 @@ def from_maven(version: KafkaVersion, cache: Path, *, say: Callable[[str], None]
     A snapshot is asked for each time, since it may be another one by now, and each one seen keeps a folder of its own.
 
     :raises UsageError: there is no such version
-    :raises EnvironmentLacks, HarnessError: it can't be fetched, see :func:`harness.maven.copy_dependencies`, or this
-        Java doesn't run it
+    :raises EnvironmentLacks, HarnessError: it can't be fetched, see
+        :func:`harness.releases.maven.copy_dependencies`, or this Java doesn't run it
     """
     builds = cache / "kafka"
 
@@ -189,7 +189,7 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
 def spark_kafka_jars(cache: Path, *, say: Callable[[str], None] = silent) -> tuple[Path, ...]:
     """The jars that pyspark needs beyond its own for its Kafka source; from the cache or from Maven.
 
-    :raises EnvironmentLacks, HarnessError: they can't be fetched, see :func:`harness.maven.copy_dependencies`
+    :raises EnvironmentLacks, HarnessError: they can't be fetched, see :func:`harness.releases.maven.copy_dependencies`
     """
 
     return _fetched(
@@ -202,9 +202,9 @@ def spark_kafka_jars(cache: Path, *, say: Callable[[str], None] = silent) -> tup
 
 
 def jolokia_agent(cache: Path, *, say: Callable[[str], None] = silent) -> Path:
-    """Jolokia's JVM agent, through which MBeans are read (:mod:`harness.mbeans`); from the cache or from Maven.
+    """Jolokia's JVM agent, through which MBeans are read (:mod:`harness.doors.mbeans`); from the cache or from Maven.
 
-    :raises EnvironmentLacks, HarnessError: it can't be fetched, see :func:`harness.maven.copy_dependencies`
+    :raises EnvironmentLacks, HarnessError: it can't be fetched, see :func:`harness.releases.maven.copy_dependencies`
     """
     [jar] = _fetched(
         cache / f"jolokia-{_JOLOKIA}",

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from harness.distribution import Distribution
 from harness.errors import UsageError
-from harness.host import Ability
+from harness.machine.host import Ability
 from harness.nodes.base import Backend, Runtime, Site
 from harness.nodes.process import ProcessBackend, process_runtime
-from harness.versions import Mode
+from harness.releases.distribution import Distribution
+from harness.releases.versions import Mode
 
 Say = Callable[[str], None]
 
@@ -34,9 +34,9 @@ class BackendKind:
 
 
 def _container_runtime(distribution: Distribution, mode: Mode, say: Say) -> Runtime:
-    from harness.engine import compose_version  # only who asks for containers waits for the SDK to be loaded
-    from harness.images import image_for
+    from harness.machine.engine import compose_version  # only who asks for containers waits for the SDK to be loaded
     from harness.nodes.container import container_runtime
+    from harness.nodes.images import image_for
 
     compose_version()
     return container_runtime(image_for(distribution, mode, say))

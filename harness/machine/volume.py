@@ -7,7 +7,7 @@ virtual machines and containers don't have them, and all that is wanted here can
 
 ext4 by default, because ``mkfs.ext4`` is on every Debian and because it can do all of it; xfs, where its tools are
 installed, shows that nothing hangs on one file system's habits. A mount is written into the undo log before it is made
-(:mod:`harness.undo`), and mounts through ``mount -o loop`` give their loop device back with the unmount.
+(:mod:`harness.machine.undo`), and mounts through ``mount -o loop`` give their loop device back with the unmount.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import EnvironmentLacks, HarnessError
-from harness.undo import UndoLog, is_mounted, unmount
+from harness.machine.undo import UndoLog, is_mounted, unmount
 
 VolumeKind = Literal["ext4", "xfs", "tmpfs"]
 
@@ -67,7 +67,7 @@ class Volume:
         self.path.mkdir()
         if self.kind == "tmpfs":
             return None
-        from harness.host import sbin  # host asks for the broker user and more, which a volume needs not know
+        from harness.machine.host import sbin  # host asks for the broker user and more, which a volume needs not know
 
         program = sbin(f"mkfs.{self.kind}")
         if program is None:

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from harness.cache import cache_dir, locked
 from harness.errors import EnvironmentLacks, HarnessError, UsageError
+from harness.machine.cache import cache_dir, locked
 
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 TIMEOUT_S = 300.0
@@ -54,7 +54,7 @@ def copy_dependencies(
 ) -> None:
     """Put these artifacts' jars, and those that they need at run time, into a folder.
 
-    Not atomic by itself: give it a folder that nobody reads yet (:func:`harness.cache.publish` does).
+    Not atomic by itself: give it a folder that nobody reads yet (:func:`harness.machine.cache.publish` does).
 
     :param coordinates: ``group:artifact:version[:classifier]``; where versions conflict, what is named here wins
     :param transitive: False for exactly the artifacts named

@@ -176,7 +176,7 @@ def _undo_setting(path: str, text: str) -> None:
 
 def _undo_containers(run: str) -> None:
     """Remove the containers, networks and volumes that carry the run's id."""
-    from harness.engine import remove_run  # most runs have none, and need no SDK
+    from harness.machine.engine import remove_run  # most runs have none, and need no SDK
 
     remove_run(run)
 

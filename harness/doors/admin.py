@@ -1,6 +1,6 @@
 """The only door to Kafka's admin protocol: one question, one typed answer, no waiting.
 
-Each :class:`Admin` speaks to one broker (see :mod:`harness.wire` for why), so that what two brokers say can be
+Each :class:`Admin` speaks to one broker (see :mod:`harness.doors.wire` for why), so that what two brokers say can be
 compared. Request and response classes are kafka-python's; nothing else of the harness sees them.
 """
 
@@ -25,9 +25,9 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
+from harness.doors.metadata import ClusterState, LogDirState, PartitionState, Reassignment, ReplicaInDir
+from harness.doors.wire import Connection
 from harness.errors import HarnessError
-from harness.metadata import ClusterState, LogDirState, PartitionState, Reassignment, ReplicaInDir
-from harness.wire import Connection
 
 _EARLIEST, _LATEST = -2, -1
 _TOPIC, _BROKER = 2, 4  # two config resources' types

@@ -1,6 +1,7 @@
 """Which Kafka build each metadata mode runs on: ``--kafka``, ``--kafka-home``, ``--kafka-tarball``, ``--mode``.
 
-Without a build named, each mode runs on its default (:mod:`harness.versions`); with one, on the modes that it has.
+Without a build named, each mode runs on its default (:mod:`harness.releases.versions`); with one, on the modes that it
+has.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.cache import cache_dir
-from harness.distribution import Distribution, from_home, from_maven, from_tarball
 from harness.errors import UsageError
-from harness.versions import DEFAULT_BUILDS, KafkaVersion, Mode
+from harness.machine.cache import cache_dir
+from harness.releases.distribution import Distribution, from_home, from_maven, from_tarball
+from harness.releases.versions import DEFAULT_BUILDS, KafkaVersion, Mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class BuildOptions:
 
     @classmethod
     def of(cls, build: Mapping[str, Any], mode: str | None = None) -> BuildOptions:
-        """Those by which a build is chosen, as :meth:`harness.distribution.Distribution.to_json` tells of it."""
+        """Those by which a build is chosen, as :meth:`.distribution.Distribution.to_json` tells of it."""
         option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[build["source"]]
         return cls(mode=mode, **{option: build["version" if option == "kafka" else "origin"]})
 

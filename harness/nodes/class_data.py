@@ -15,9 +15,9 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.cache import cache_dir, publish
+from harness.machine.cache import cache_dir, publish
 from harness.nodes.base import Runtime
-from harness.versions import Mode
+from harness.releases.versions import Mode
 
 NAME = "classes.jsa"
 _LEAST_JAVA = 13

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import timeouts
-from harness.distribution import Distribution
-from harness.metadata import LogDirState, ReplicaInDir
-from harness.tools import tool_output
-from harness.versions import Tool
+from harness.doors.metadata import LogDirState, ReplicaInDir
+from harness.releases.distribution import Distribution
+from harness.releases.tools import tool_output
+from harness.releases.versions import Tool
 
 Key = tuple[str, int]
 """Topic and partition."""

@@ -25,16 +25,16 @@ from typing import Any
 
 from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
 
-from harness.cache import cache_dir
-from harness.distribution import NOT_TO_RUN, Distribution
-from harness.engine import LABEL, engine, explained
 from harness.errors import DistributionError, EnvironmentLacks, HarnessError
-from harness.versions import Mode
-from harness.whole import write_whole
+from harness.machine.cache import cache_dir
+from harness.machine.engine import LABEL, engine, explained
+from harness.machine.whole import write_whole
+from harness.releases.distribution import NOT_TO_RUN, Distribution
+from harness.releases.versions import Mode
 
 OWN_BASE = "jbod-base:bookworm"
 _BASES = ("eclipse-temurin:17-jre", OWN_BASE)
-_DOCKERFILE = Path(__file__).resolve().parent.parent / "compose" / "Dockerfile"
+_DOCKERFILE = Path(__file__).resolve().parent.parent.parent / "compose" / "Dockerfile"
 _LIBS = "/opt/kafka/libs"
 _LOOK = f"java -XX:-UsePerfData -version 2>&1 && ls {_LIBS}/*.jar && bash -c true"
 

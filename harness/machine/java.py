@@ -36,7 +36,7 @@ def java_command() -> list[str]:
 def java_version(prefix: Sequence[str] = ()) -> tuple[int, str]:
     """Major version and full version of :func:`java_command`, asked of it (a JVM start, 0.05 s; then remembered).
 
-    :param prefix: what to put before the command, such as :meth:`harness.broker_user.BrokerUser.command`
+    :param prefix: what to put before the command, such as :meth:`harness.machine.broker_user.BrokerUser.command`
     :raises EnvironmentLacks: there is none, it can't be run, or doesn't say
     """
     return _ask(tuple(prefix), tuple(java_command()))

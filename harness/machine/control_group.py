@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import EnvironmentLacks
-from harness.undo import UndoLog
+from harness.machine.undo import UndoLog
 
 _V1 = "blkio.throttle.write_iops_device"
 _V2 = "io.max"

@@ -29,7 +29,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.broker_log import BrokerLog
+from harness.doors.broker_log import BrokerLog
 from harness.pipeline.gaps import Gap, passed, reader_gap_s, worst_gap
 
 Event = Mapping[str, Any]

@@ -1,7 +1,7 @@
 """Run a candidate and a baseline, case for case, as often as it takes to tell; can be taken up where it was left.
 
-Each build has a runs folder of its own, whose ledger says what is still due (:mod:`harness.ledger`): nothing else is
-remembered, so that an interrupted qualification goes on by being asked for again. Cases that are not valid are run
+Each build has a runs folder of its own, whose ledger says what is still due (:mod:`harness.runs.ledger`): nothing else
+is remembered, so that an interrupted qualification goes on by being asked for again. Cases that are not valid are run
 three times, to tell what breaks from what breaks now and then. The builds take turns, round by round, so that a machine
 that is slow for an hour is slow for both.
 """
@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import ledger
 from harness.errors import JbodError, worst
-from harness.subrun import jbod_command, run_apart
+from harness.runs import ledger
+from harness.runs.subrun import jbod_command, run_apart
 
 SELECTORS = ("kip-112", "kip-113", "kip-36", "kip-1066")
 WAVERING = 3

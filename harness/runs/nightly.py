@@ -1,9 +1,9 @@
 """A night: the fixed suites, those first that ran longest ago, then random schedules, within a budget of time.
 
 Half of the budget goes to the fixed suites, so that a budget that is too short for all of them gets round to each in
-turn, night after night (:mod:`harness.ledger`), and the random ones always get their half. A case that is not begun in
-time is not begun; the night says which were left, and is not green where one was left for longer than it may be
-(``overdue``). A failing schedule is shrunk, which may take as long again as a quarter of the budget.
+turn, night after night (:mod:`harness.runs.ledger`), and the random ones always get their half. A case that is not
+begun in time is not begun; the night says which were left, and is not green where one was left for longer than it may
+be (``overdue``). A failing schedule is shrunk, which may take as long again as a quarter of the budget.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness import ledger
 from harness.errors import EXIT_INCONCLUSIVE, HarnessError, worst
 from harness.journal import now
-from harness.shrink import shrink
-from harness.subrun import SubRun, run_apart
-from harness.whole import write_whole
+from harness.machine.whole import write_whole
+from harness.runs import ledger
+from harness.runs.shrink import shrink
+from harness.runs.subrun import SubRun, run_apart
 
 SCHEDULES = "schedules/random"
 NOT_FIXED = ("schedules/", "control/")

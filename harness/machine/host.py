@@ -25,11 +25,11 @@ from pathlib import Path
 
 import psutil
 
-from harness.broker_user import BrokerUser, broker_user
-from harness.cache import cache_path
-from harness.control_group import controller
 from harness.errors import JbodError, UsageError
-from harness.java import HOW_TO_GET, java_command, java_version
+from harness.machine.broker_user import BrokerUser, broker_user
+from harness.machine.cache import cache_path
+from harness.machine.control_group import controller
+from harness.machine.java import HOW_TO_GET, java_command, java_version
 
 __all__ = [
     "Ability",
@@ -117,7 +117,7 @@ def abilities(names: Collection[str] | None = None) -> tuple[Ability, ...]:
     """
     wanted = [name for name, probe in _PROBES.items() if names is None or name in names or probe.required]
     if _OF_CONTAINERS.intersection(wanted):
-        import harness.images  # noqa: F401 - before threads do: imported by two at once, Docker's SDK may deadlock
+        import harness.nodes.images  # noqa: F401 - before threads do: imported by two at once, Docker's SDK may deadlock
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
         return tuple(pool.map(ability, wanted))
 
@@ -317,19 +317,19 @@ def _packet_filter() -> Seen:
 def _docker_engine() -> Seen:
     if shutil.which("docker") is None:
         return False, "no docker on the PATH"
-    from harness.engine import engine_version, host  # loads the SDK, for which only containers have a use
+    from harness.machine.engine import engine_version, host  # loads the SDK, for which only containers have a use
 
     return True, f"engine {engine_version()} at {host()}"
 
 
 def _compose() -> Seen:
-    from harness.engine import compose_version
+    from harness.machine.engine import compose_version
 
     return True, compose_version()
 
 
 def _container_image() -> Seen:
-    from harness.images import images_here
+    from harness.nodes.images import images_here
 
     here = images_here()
     return bool(here), ", ".join(here) or "none with Kafka, and none to build one on"

@@ -1,7 +1,7 @@
 """Kafka's own command-line programs, each run as one short JVM of its own.
 
-Started as plain ``java -cp``, like the brokers (:mod:`harness.distribution`), and by the harness's own user: a tool
-only reads what it is pointed at, and must be able to where a broker's user no longer is.
+Started as plain ``java -cp``, like the brokers (:mod:`harness.releases.distribution`), and by the harness's own user: a
+tool only reads what it is pointed at, and must be able to where a broker's user no longer is.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from harness.distribution import Distribution
 from harness.errors import HarnessError
-from harness.java import java_command
-from harness.versions import Tool
+from harness.machine.java import java_command
+from harness.releases.distribution import Distribution
+from harness.releases.versions import Tool
 
 _FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto")
 

@@ -1,0 +1,1 @@
+"""What runs, what came of it, and what is remembered of it."""
