@@ -8,9 +8,11 @@ is that of the recorded times: microseconds for acknowledgements (a client's ``l
 records are in it), some 10 ms for reads.
 
 Independent readers (:mod:`harness.pipeline.readers`) don't count among the live consumers here: a stream reads in
-batches, which would water down both the gap and the count of what was read. Theirs is :func:`reader_gap_s`.
+batches, which would water down both the gap and the count of what was read. Theirs is :meth:`ClientTimes.reader_gap_s`.
 
-Reads Parquet with pyarrow alone: it is asked for while a run is on, where a Spark job would cost more than the answer.
+Reads Parquet with pyarrow alone: it is asked for while a run is on, where a Spark job would cost more than the answer;
+and once, however many faults there were: a table has hundreds of parts (read anew for each answer, six faults on two
+topics took 20 s).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness.pipeline.history import TableName, table_dir
+from harness.pipeline.history import SCHEMAS, TableName, table_dir
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -64,107 +67,122 @@ def _longest(times: np.ndarray, start: int, end: int) -> tuple[float, float | No
     return float(stretches[index]) / 1e6, float(inside[index] - start) / 1e6 if index < len(inside) else None
 
 
-def gaps(
-    run_dir: Path, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
-) -> tuple[Gap, ...]:
-    """What the clients of a topic went without between two instants, for each partition that was ever sent to or read.
+class ClientTimes:
+    """When what was acked and read, as the history of a run folder has it when it is first asked.
 
-    Counts what is on disk: rows are written within a second or so of what they tell, so a window should have ended two
-    seconds ago, or the pair have been stopped.
-
-    :param start, end: the fault's window, with time zones
-    :param consumers: the live consumers that count; None: all
+    Rows are written within a second or so of what they tell, so a window should have ended two seconds ago, or the pair
+    have been stopped.
     """
-    since, until = _microseconds(start), _microseconds(end)
-    acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
-    read = _read(run_dir, topic, consumers)
-    nothing = np.empty(0, dtype=np.int64)
-    found = []
-    for partition in sorted({*acked, *(partition for by_partition in read for partition in by_partition)}):
-        produce_s, again_s = _longest(acked.get(partition, nothing), since, until)
-        consume_s = max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read)
-        found.append(
-            Gap(topic=topic, partition=partition, produce_s=produce_s, consume_s=consume_s, acked_again_s=again_s)
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def gaps(
+        self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
+    ) -> tuple[Gap, ...]:
+        """What the clients of a topic went without between two instants, for each partition ever sent to or read.
+
+        :param start, end: the fault's window, with time zones
+        :param consumers: the live consumers that count; None: all
+        """
+        since, until = _microseconds(start), _microseconds(end)
+        acked = self._acked(topic)
+        read = self._read(topic, consumers)
+        nothing = np.empty(0, dtype=np.int64)
+        found = []
+        for partition in sorted({*acked, *(partition for by_partition in read for partition in by_partition)}):
+            produce_s, again_s = _longest(acked.get(partition, nothing), since, until)
+            consume_s = max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read)
+            found.append(
+                Gap(topic=topic, partition=partition, produce_s=produce_s, consume_s=consume_s, acked_again_s=again_s)
+            )
+        return tuple(found)
+
+    def worst_gap(
+        self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
+    ) -> Gap | None:
+        """The longest of :meth:`gaps` over all partitions, each of the two figures by itself (``acked_again_s`` is of
+        the first); ``partition`` is that of the longer one. None if nothing was ever sent or read.
+        """
+        found = self.gaps(topic, start, end, consumers=consumers)
+        if not found:
+            return None
+        unacked = max(found, key=lambda gap: gap.produce_s)
+        return Gap(
+            topic=topic,
+            partition=max(found, key=lambda gap: max(gap.produce_s, gap.consume_s)).partition,
+            produce_s=unacked.produce_s,
+            consume_s=max(gap.consume_s for gap in found),
+            acked_again_s=unacked.acked_again_s,
         )
-    return tuple(found)
+
+    def reader_gap_s(self, topic: str, start: datetime, end: datetime, consumers: Collection[str]) -> float:
+        """The longest stretch in which a reader was handed nothing of some partition, seconds; a group's together.
+
+        Of a topic that nothing was acked in: the whole window.
+        """
+        since, until = _microseconds(start), _microseconds(end)
+        acked = self._acked(topic)
+        read = _by_partition(self._consumed, topic, "read_at", pc.field("consumer").isin(list(consumers)))
+        nothing = np.empty(0, dtype=np.int64)
+        found = (max_gap_s(read.get(partition, nothing), since, until) for partition in {*acked, *read})
+        return max(found, default=(until - since) / 1e6)
+
+    def passed(
+        self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
+    ) -> tuple[int, int]:
+        """How many records were acked, and how many were handed to live consumers, between two instants: in that
+        partition of the topic in which it was fewest, so that one at rest isn't made up for by another; and of
+        consumers of both isolations, by the one that was handed fewer.
+
+        :param consumers: the live consumers that count; None: all
+        """
+        since, until = _microseconds(start), _microseconds(end)
+        acked = self._acked(topic)
+        read = self._read(topic, consumers)
+        partitions = {partition for by_partition in (acked, *read) for partition in by_partition}
+        nothing = np.empty(0, dtype=np.int64)
+
+        def fewest(by_partition: dict[int, np.ndarray]) -> int:
+            instants = [by_partition.get(partition, nothing) for partition in partitions]
+            return min((int(np.count_nonzero((each >= since) & (each <= until))) for each in instants), default=0)
+
+        return fewest(acked), min(fewest(by_partition) for by_partition in read)
+
+    def _acked(self, topic: str) -> dict[int, np.ndarray]:
+        return _by_partition(self._produced, topic, "ended_at", pc.field("outcome") == "acked")
+
+    def _read(self, topic: str, consumers: Collection[str] | None) -> list[dict[int, np.ndarray]]:
+        """When live consumers were handed records, by partition, for each isolation that those of the topic have."""
+        counts = pc.scalar(True) if consumers is None else pc.field("consumer").isin(list(consumers))
+        committed = pc.field("isolation") == "read_committed"
+        each = [_by_partition(self._consumed, topic, "read_at", counts & which) for which in (committed, ~committed)]
+        return [by_partition for by_partition in each if by_partition] or [{}]
+
+    @cached_property
+    def _produced(self) -> pa.Table:
+        return self._table("produced", "topic", "partition", "ended_at", "outcome")
+
+    @cached_property
+    def _consumed(self) -> pa.Table:
+        table = self._table("consumed", "topic", "partition", "read_at", "role", "isolation", "consumer")
+        return table.filter(pc.field("role") == "live")
+
+    def _table(self, name: TableName, *columns: str) -> pa.Table:
+        parts = sorted(table_dir(self._run_dir, name).glob("*.parquet"))
+        tables = [pq.read_table(part, columns=list(columns)) for part in parts]
+        nothing = pa.table({column: pa.array([], SCHEMAS[name].field(column).type) for column in columns})
+        return pa.concat_tables([nothing, *tables], promote_options="default")  # Spark's differ in what may be null
 
 
-def worst_gap(
-    run_dir: Path, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
-) -> Gap | None:
-    """The longest of :func:`gaps` over all partitions, each of the two figures by itself (``acked_again_s`` is of the
-    first); ``partition`` is that of the longer one. None if nothing was ever sent or read.
-    """
-    found = gaps(run_dir, topic, start, end, consumers=consumers)
-    if not found:
-        return None
-    unacked = max(found, key=lambda gap: gap.produce_s)
-    return Gap(
-        topic=topic,
-        partition=max(found, key=lambda gap: max(gap.produce_s, gap.consume_s)).partition,
-        produce_s=unacked.produce_s,
-        consume_s=max(gap.consume_s for gap in found),
-        acked_again_s=unacked.acked_again_s,
-    )
-
-
-def reader_gap_s(run_dir: Path, topic: str, start: datetime, end: datetime, consumers: Collection[str]) -> float:
-    """The longest stretch in which a reader was handed nothing of some partition, seconds; a group's members together.
-
-    Of a topic that nothing was acked in: the whole window.
-    """
-    since, until = _microseconds(start), _microseconds(end)
-    acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
-    wanted = (pc.field("role") == "live") & pc.field("consumer").isin(list(consumers))
-    read = _times(run_dir, "consumed", topic, "read_at", wanted)
-    nothing = np.empty(0, dtype=np.int64)
-    found = (max_gap_s(read.get(partition, nothing), since, until) for partition in {*acked, *read})
-    return max(found, default=(until - since) / 1e6)
-
-
-def passed(
-    run_dir: Path, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
-) -> tuple[int, int]:
-    """How many records were acked, and how many were handed to live consumers, between two instants: in that partition
-    of the topic in which it was fewest, so that a partition at rest isn't made up for by another; and of consumers of
-    both isolations, by the one that was handed fewer.
-
-    :param consumers: the live consumers that count; None: all
-    """
-    since, until = _microseconds(start), _microseconds(end)
-    acked = _times(run_dir, "produced", topic, "ended_at", pc.field("outcome") == "acked")
-    read = _read(run_dir, topic, consumers)
-    partitions = {partition for by_partition in (acked, *read) for partition in by_partition}
-    nothing = np.empty(0, dtype=np.int64)
-
-    def fewest(by_partition: dict[int, np.ndarray]) -> int:
-        instants = [by_partition.get(partition, nothing) for partition in partitions]
-        return min((int(np.count_nonzero((each >= since) & (each <= until))) for each in instants), default=0)
-
-    return fewest(acked), min(fewest(by_partition) for by_partition in read)
+def _by_partition(rows: pa.Table, topic: str, column: str, which: pc.Expression) -> dict[int, np.ndarray]:
+    """The instants of one column, sorted, by partition."""
+    wanted = (pc.field("topic") == topic) & pc.field("partition").is_valid() & pc.field(column).is_valid() & which
+    rows = rows.filter(wanted)
+    partitions = rows["partition"].to_numpy()
+    times = rows[column].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
+    return {int(partition): np.sort(times[partitions == partition]) for partition in np.unique(partitions)}
 
 
 def _microseconds(instant: datetime) -> int:
     return (instant - _EPOCH) // timedelta(microseconds=1)
-
-
-def _read(run_dir: Path, topic: str, consumers: Collection[str] | None) -> list[dict[int, np.ndarray]]:
-    """When live consumers were handed records, by partition, for each isolation that those of the topic have."""
-    live, committed = pc.field("role") == "live", pc.field("isolation") == "read_committed"
-    if consumers is not None:
-        live &= pc.field("consumer").isin(list(consumers))
-    each = [_times(run_dir, "consumed", topic, "read_at", live & which) for which in (committed, ~committed)]
-    return [by_partition for by_partition in each if by_partition] or [{}]
-
-
-def _times(run_dir: Path, table: TableName, topic: str, column: str, which: pc.Expression) -> dict[int, np.ndarray]:
-    """The instants of one column, sorted, by partition."""
-    parts = sorted(table_dir(run_dir, table).glob("*.parquet"))
-    if not parts:
-        return {}
-    wanted = (pc.field("topic") == topic) & pc.field("partition").is_valid() & pc.field(column).is_valid() & which
-    tables = [pq.read_table(part, columns=["partition", column], filters=wanted) for part in parts]
-    rows = pa.concat_tables(tables, promote_options="default")  # Spark's parts differ in what may be null
-    partitions = rows["partition"].to_numpy()
-    times = rows[column].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
-    return {int(partition): np.sort(times[partitions == partition]) for partition in np.unique(partitions)}

@@ -191,23 +191,31 @@ class Pair:
         after: datetime,
         timeout_s: float = PROGRESS_S,
         *,
-        records: int = 100,
+        records: int = 120,
         partitions: Collection[int] | None = None,
     ) -> Progress:
         """Until a record that was sent after this instant was acked, and one that was sent after it was read by every
         live consumer; and then until as many more as make it ``records``: one could have been under way already.
 
         :param after: an instant with a time zone
-        :param partitions: in each of these; None: in each of the topic's
+        :param records: a few more than the floors of a case want: the harness's watchers, from whose events the load
+            under a fault is counted, see things a moment later than whoever waits for them
+        :param partitions: so much in each of these; None: in each of the topic's
         :raises PromiseBroken: not within ``timeout_s`` seconds; says how long producer and consumer have stood still
         :raises PipelineError: a producer died, or the consumer for good
         """
 
+        def of_interest(progress: Progress) -> list[PartitionProgress]:
+            return [each for each in progress.partitions if partitions is None or each.partition in partitions]
+
         def got_through(progress: Progress) -> bool:
-            of_interest = [each for each in progress.partitions if partitions is None or each.partition in partitions]
-            acked = [each.acked_sent_at is not None and each.acked_sent_at > after for each in of_interest]
-            read = [each.read_sent_at is not None and each.read_sent_at > after for each in of_interest]
-            return all(acked) and all(read) and bool(of_interest)
+            acked = [each.acked_sent_at is not None and each.acked_sent_at > after for each in of_interest(progress)]
+            read = [each.read_sent_at is not None and each.read_sent_at > after for each in of_interest(progress)]
+            return all(acked) and all(read) and bool(acked)
+
+        def fewest_since(first: Progress, now: Progress) -> int:
+            both = zip(of_interest(first), of_interest(now), strict=True)
+            return min(min(n.acked - f.acked, n.read_end - f.read_end) for f, n in both)
 
         where = self.topic if partitions is None else f"{self.topic}, partitions {sorted(partitions)}"
         first = await_until(
@@ -221,10 +229,9 @@ class Pair:
         )
         return await_until(
             lambda: self.progress,
-            # Each by itself: a read_committed consumer never reads as many as were acked.
-            lambda progress: min(progress.acked - first.acked, progress.read - first.read) >= records - 1,
+            lambda progress: fewest_since(first, progress) >= records - 1,
             timeout_s=timeout_s,
-            what=f"{records - 1} more records of {self.topic} to be acked and read",
+            what=f"{records - 1} more records of {where} to be acked and read in each partition",
             watch=self.check,
             failure=PromiseBroken,
             hint=self._standing_still,

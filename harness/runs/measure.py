@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.doors.broker_log import BrokerLog
-from harness.pipeline.gaps import Gap, passed, reader_gap_s, worst_gap
+from harness.pipeline.gaps import ClientTimes, Gap
 
 Event = Mapping[str, Any]
 _INTERRUPTION_S = 0.1
@@ -55,7 +55,7 @@ DEFAULT_FLOORS = Floors()
 
 def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any]]:
     """One entry a fault, as ``--json`` has them; the counts are None where no pair ran when it struck."""
-    entries = []
+    entries, times = [], ClientTimes(run_dir)
     for index, event in enumerate(events):
         if event["kind"] != "fault.injecting":
             continue
@@ -74,7 +74,7 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
             bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
             told_s = _controller_told_s(event, later, at, end, run_dir)
             entry |= {"noticed_s": noticed_s, "controller_told_s": told_s, "other_leader_s": other_leader_s}
-            entry |= _felt_by_clients(events, run_dir, at, bites, end)
+            entry |= _felt_by_clients(events, times, at, bites, end)
         entries.append(entry)
     return entries
 
@@ -163,7 +163,7 @@ def _other_leader_s(
 
 
 def _felt_by_clients(
-    events: Sequence[Event], run_dir: Path, start: datetime, bites: datetime, end: datetime
+    events: Sequence[Event], times: ClientTimes, start: datetime, bites: datetime, end: datetime
 ) -> dict[str, Any]:
     """Gaps from ``start`` and counts from ``bites`` on, over the pairs that ran at ``start``, until they stopped."""
     felt: list[dict[str, Any]] = []
@@ -176,16 +176,16 @@ def _felt_by_clients(
         if until <= start:
             continue
         topic, own = event["topic"], event.get("consumers")
-        gap = worst_gap(run_dir, topic, start, until, consumers=own)
-        acked, read = passed(run_dir, topic, bites, until, consumers=own) if bites < until else (0, 0)
+        gap = times.worst_gap(topic, start, until, consumers=own)
+        acked, read = times.passed(topic, bites, until, consumers=own) if bites < until else (0, 0)
         for name, consumers in event.get("readers", {}).items():
-            stalled[name] = round(reader_gap_s(run_dir, topic, start, until, consumers), 3)
+            stalled[name] = round(times.reader_gap_s(topic, start, until, consumers), 3)
         felt.append(
             {
                 "first_ack_s": _interruption_ended_s(gap),
                 "produce_gap_s": None if gap is None else round(gap.produce_s, 3),
                 "consume_gap_s": None if gap is None else round(gap.consume_s, 3),
-                "acked_before": passed(run_dir, event["topic"], _at(events[0]), start)[0],
+                "acked_before": times.passed(topic, _at(events[0]), start)[0],
                 "acked_during": acked,
                 "read_during": read,
             }

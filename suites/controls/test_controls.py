@@ -166,7 +166,7 @@ def test_rack_fails(cluster: Cluster, workload: CaseWorkload, racks: SimpleNames
     """
     orders = cluster.create_topic("orders", partitions=30, replicas=2)
     world = World(cluster, orders)
-    with workload.running(orders, rate_per_s=300) as pair, rack_killed(world, cluster.brokers[:2]):
+    with workload.running(orders, rate_per_s=1500) as pair, rack_killed(world, cluster.brokers[:2]):
         pair.await_progress(after=now())
     check_delivery(workload)
 

@@ -16,7 +16,7 @@ from harness.cluster import Cluster
 from harness.errors import HarnessError
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.pipeline.gaps import passed
+from harness.pipeline.gaps import ClientTimes
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
@@ -51,7 +51,7 @@ def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     check_delivery(workload)
 
     def acked_per_s(start: datetime, until: datetime) -> float:
-        return passed(case.run_dir, orders.name, start, until)[0] / (until - start).total_seconds()
+        return ClientTimes(case.run_dir).passed(orders.name, start, until)[0] / (until - start).total_seconds()
 
     case.measure(
         "pair beside a move, to pair alone", acked_per_s(alone_until, moved_by) / acked_per_s(began, alone_until)

@@ -34,7 +34,7 @@ def test_rack_fails(cluster: Cluster, workload: CaseWorkload) -> None:
     shapes = [NewTopic(name="two", partitions=6, replicas=2), NewTopic(name="three", partitions=6, replicas=3)]
     two, three = cluster.create_topics(*shapes)
     world = World(cluster, two, three)
-    with workload.running(two, rate_per_s=200) as pair, workload.running(three, rate_per_s=200) as other:
+    with workload.running(two, rate_per_s=600) as pair, workload.running(three, rate_per_s=600) as other:
         with rack_killed(world, rack(cluster, "a")):
             pair.await_progress(after=now())
             other.await_progress(after=now())

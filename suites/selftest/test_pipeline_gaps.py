@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipeline.gaps import gaps, max_gap_s, passed, reader_gap_s, worst_gap
+from harness.pipeline.gaps import ClientTimes, max_gap_s
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -69,9 +69,10 @@ def test_gaps_are_told_by_partition_and_count_acks_and_live_reads_only(tmp_path:
     reader = HistoryWriter(tmp_path, "consumed", "c0-0")
     reader.write(consumed("live", 0, [0.5, 1.0, 1.06, 9.5]))
     reader.write(consumed("drain", 0, [5.0]))
-    found = {gap.partition: (gap.produce_s, gap.consume_s) for gap in gaps(tmp_path, "t", at(1.0), at(10.0))}
+    times = ClientTimes(tmp_path)
+    found = {gap.partition: (gap.produce_s, gap.consume_s) for gap in times.gaps("t", at(1.0), at(10.0))}
     assert found == {0: (5.5, 8.44), 1: (1.0, 9.0)}
-    worst = worst_gap(tmp_path, "t", at(1.0), at(10.0))
+    worst = times.worst_gap("t", at(1.0), at(10.0))
     assert worst is not None
     assert (worst.produce_s, worst.consume_s, worst.partition) == (5.5, 9.0, 1)
 
@@ -80,9 +81,9 @@ def test_what_holds_one_isolation_back_is_not_hidden_by_the_other(tmp_path: Path
     reader = HistoryWriter(tmp_path, "consumed", "c0-0")
     reader.write(consumed("live", 0, [1.0, 2.0, 3.0, 4.0], "read_uncommitted"))
     reader.write(consumed("live", 0, [1.0, 3.9, 4.0]))
-    (gap,) = gaps(tmp_path, "t", at(1.0), at(4.0))
+    (gap,) = ClientTimes(tmp_path).gaps("t", at(1.0), at(4.0))
     assert gap.consume_s == 2.9
-    assert passed(tmp_path, "t", at(1.0), at(4.0)) == (0, 3)
+    assert ClientTimes(tmp_path).passed("t", at(1.0), at(4.0)) == (0, 3)
 
 
 def test_readers_have_gaps_of_their_own_and_water_down_nobodys(tmp_path: Path) -> None:
@@ -90,19 +91,19 @@ def test_readers_have_gaps_of_their_own_and_water_down_nobodys(tmp_path: Path) -
     reader = HistoryWriter(tmp_path, "consumed", "any")
     for consumer, seconds in (("c0", [1.0, 9.0]), ("s0", [1.0, 5.0]), ("g0", [2.0, 3.0]), ("g1", [4.0, 8.0, 9.0])):
         reader.write(consumed("live", 0, seconds, consumer=consumer))
-    (pairs,) = gaps(tmp_path, "t", at(0.0), at(10.0), consumers=["c0"])
+    (pairs,) = ClientTimes(tmp_path).gaps("t", at(0.0), at(10.0), consumers=["c0"])
     assert pairs.consume_s == 8.0
-    assert passed(tmp_path, "t", at(0.0), at(10.0), consumers=["c0"]) == (2, 2)
-    assert reader_gap_s(tmp_path, "t", at(0.0), at(10.0), ["s0"]) == 5.0
-    assert reader_gap_s(tmp_path, "t", at(0.0), at(10.0), ["g0", "g1"]) == 4.0
-    assert reader_gap_s(tmp_path, "t", at(0.0), at(10.0), ["s1"]) == 10.0
+    assert ClientTimes(tmp_path).passed("t", at(0.0), at(10.0), consumers=["c0"]) == (2, 2)
+    assert ClientTimes(tmp_path).reader_gap_s("t", at(0.0), at(10.0), ["s0"]) == 5.0
+    assert ClientTimes(tmp_path).reader_gap_s("t", at(0.0), at(10.0), ["g0", "g1"]) == 4.0
+    assert ClientTimes(tmp_path).reader_gap_s("t", at(0.0), at(10.0), ["s1"]) == 10.0
 
 
 def test_a_gap_of_50_ms_is_told_apart(tmp_path: Path) -> None:
     HistoryWriter(tmp_path, "produced", "p0").write(produced("acked", 0, [0.00, 0.01, 0.06, 0.07]))
-    (gap,) = gaps(tmp_path, "t", at(0.0), at(0.07))
+    (gap,) = ClientTimes(tmp_path).gaps("t", at(0.0), at(0.07))
     assert gap.produce_s == pytest.approx(0.05)
 
 
 def test_no_history_is_no_gap_to_tell(tmp_path: Path) -> None:
-    assert worst_gap(tmp_path, "t", at(0), at(1)) is None
+    assert ClientTimes(tmp_path).worst_gap("t", at(0), at(1)) is None

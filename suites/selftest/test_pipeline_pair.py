@@ -29,7 +29,7 @@ from confluent_kafka.cimpl import NewTopic
 from harness.errors import PipelineError
 from harness.journal import Journal
 from harness.pipeline.control import ControlServer
-from harness.pipeline.gaps import gaps
+from harness.pipeline.gaps import ClientTimes
 from harness.pipeline.producer import ProducerSpec, produce
 from harness.pipeline.reserved import Reservation, settle
 from harness.pipeline.session import SparkHandle
@@ -106,7 +106,7 @@ def test_acks_live_reads_and_drain_tell_the_same(
             assert [row["position"] for row in read] == [row["offset"] for row in read] == list(range(len(read)))
     assert {(each.topic, each.partition): each.position for each in drained} == ends
     assert {(row["topic"], row["partition"]): row["end_offset"] for row in rows(tmp_path, "drained")} == ends
-    assert len(gaps(tmp_path, topic, began_at, ended_at)) == PARTITIONS
+    assert len(ClientTimes(tmp_path).gaps(topic, began_at, ended_at)) == PARTITIONS
 
 
 def test_a_killed_consumer_goes_on_where_it_was(
