@@ -50,7 +50,8 @@ def await_until(
     :param observe: reads the value once; must itself be bounded in time
     :param timeout_s: seconds on the monotonic clock
     :param what: what is awaited, as the end of the sentence "waited 3.0 s for …"
-    :param poll_s: seconds between two observations
+    :param poll_s: seconds between two observations; longer where one takes longer, so that what is awaited gets its
+        share of the processor
     :param retry_on: errors of ``observe`` that mean "not yet"; any other error is raised as it is
     :param watch: called before each observation; raises (say :class:`~harness.errors.NodeDied`) to end the wait
     :param failure: what a time-out means here: :class:`~harness.errors.AwaitTimeout` for the harness's own
@@ -58,8 +59,17 @@ def await_until(
     :param hint: where to look next; appended to the error
     """
     last: object = "nothing seen yet"
+    took_s = 0.0
 
     def step() -> tuple[bool, T | None]:
+        nonlocal took_s
+        began = time.monotonic()
+        try:
+            return look()
+        finally:
+            took_s = time.monotonic() - began
+
+    def look() -> tuple[bool, T | None]:
         nonlocal last
         if watch is not None:
             watch()
@@ -74,7 +84,7 @@ def await_until(
     try:
         _, value = tenacity.Retrying(
             retry=tenacity.retry_if_result(lambda answer: not answer[0]),
-            wait=tenacity.wait_fixed(poll_s),
+            wait=lambda _state: max(poll_s, took_s),
             stop=tenacity.stop_after_delay(timeout_s),
         )(step)
     except tenacity.RetryError as error:
