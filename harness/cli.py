@@ -16,7 +16,7 @@ import click
 from rich.text import Text
 
 from harness.commands.clusters import clean, cluster, image, tool
-from harness.commands.looking import check, doctor, explain, list_scenarios
+from harness.commands.looking import check, doctor, explain, list_scenarios, show_ledger
 from harness.commands.measuring import bench
 from harness.commands.running import nightly, repro, run, shrink
 from harness.commands.shared import err
@@ -49,7 +49,7 @@ def cli() -> None:
 
 
 _RUNNING = (run, repro, shrink, nightly)
-_LOOKING = (list_scenarios, check, explain, doctor)
+_LOOKING = (list_scenarios, show_ledger, check, explain, doctor)
 for _command in (*_RUNNING, *_LOOKING, bench, cluster, image, tool, clean):
     cli.add_command(_command)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,21 @@ from rich.text import Text
 
 from harness.commands.shared import (
     BUILD_OPTIONS,
-    Collector,
+    EVERY,
+    collect,
     err,
+    fixed_cases,
     out,
-    run_pytest,
+    seconds,
     told_by,
     where,
     with_options,
 )
-from harness.errors import EXIT_VALID, UsageError
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, EXIT_VALID, UsageError
 from harness.nodes.backends import BACKENDS
 from harness.releases.builds import BuildOptions
+from harness.runs import ledger
+from harness.runs.ledger import Cell
 from harness.runs.subrun import arguments_of
 
 
@@ -34,11 +39,7 @@ from harness.runs.subrun import arguments_of
 @click.option("--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: what of each KIP, by what.")
 def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None) -> int:
     """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
-    collector = Collector()
-    code = run_pytest([*where(selector), *arguments_of(options), "--collect-only"], collector)
-    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-        return code
-    rows = _scenarios(collector.items)
+    rows = _scenarios(collect(*where(selector), *arguments_of(options)).items)
     if as_json:
         click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
         return EXIT_VALID
@@ -115,6 +116,36 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
     return lines[:-1]
 
 
+@click.command(name="ledger")
+@click.argument("runs_dir", default="reports/runs", type=click.Path(path_type=Path))
+@with_options(BUILD_OPTIONS)
+@EVERY
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show_ledger(runs_dir: Path, every: str, as_json: bool, **options: str | None) -> int:
+    """What was really run, how it came out, and when last; what has to run (--every) and didn't is exit code 2."""
+    cells = ledger.cells(fixed_cases(options), ledger.read(runs_dir), timedelta(seconds=seconds(every)))
+    overdue = [cell for cell in cells if cell.is_overdue]
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "cells": [cell.to_json() for cell in cells]}, indent=2))
+    else:
+        table = Table("KIP", "case", "Kafka", "runs", "valid", "last", "came out", "proven faults", header_style="bold")
+        for cell in sorted(cells, key=lambda cell: not cell.is_overdue):
+            table.add_row(*map(Text, _cell_row(cell)), style="yellow" if cell.is_overdue else None)
+        out.print(table)
+        out.print(f"{len(cells) - len(overdue)} of {len(cells)} cases ran within {every}; {len(overdue)} have to")
+    if not any(cell.runs for cell in cells):
+        return EXIT_NOTHING_RAN
+    return EXIT_INCONCLUSIVE if overdue else EXIT_VALID
+
+
+def _cell_row(cell: Cell) -> tuple[str, ...]:
+    counts = (cell.id, cell.kafka, str(cell.runs), str(cell.valid))
+    if cell.last is None:
+        return ("", *counts, "never", "", "")
+    faults = dict.fromkeys(fault.partition(" on ")[0] for fault in cell.last.faults)
+    return (str(cell.last.kip), *counts, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(faults))
+
+
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(as_json: bool) -> int:
@@ -122,9 +153,7 @@ def doctor(as_json: bool) -> int:
     from harness.machine.host import abilities, doctor_json
     from harness.plugin import lacking
 
-    collector = Collector()
-    run_pytest([*where(()), "--collect-only"], collector)
-    cases = {id: lacking(item) for id, item in collector.cases().items()}
+    cases = {id: lacking(item) for id, item in collect(*where(())).cases().items()}
     unable = {id: missing for id, missing in cases.items() if missing}
     if as_json:
         told = [

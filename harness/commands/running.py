@@ -11,20 +11,22 @@ from datetime import timedelta
 from pathlib import Path
 
 import click
-import pytest
 from rich.console import Console
 from rich.text import Text
 
 from harness.commands.shared import (
     BUILD_OPTIONS,
+    EVERY,
     JOBS,
     OUTCOME_OPTIONS,
     RUN_OPTIONS,
     SCHEDULE_OPTIONS,
     WIDTH,
-    Collector,
+    collect,
+    fixed_cases,
     out,
     run_pytest,
+    seconds,
     told_by,
     where,
     with_options,
@@ -66,12 +68,8 @@ def _run(
     arguments += [f"--alluredir={allure}"]
     arguments += [f"--junitxml={runs_dir.parent / 'junit.xml'}"]
     if jobs > 1:
-        collector = Collector()
-        code = run_pytest([*arguments, "--collect-only"], collector)
-        if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
-            return code
         # Chunks of one: no case waits for a worker while another is free.
-        workers = min(jobs, len(collector.items))
+        workers = min(jobs, len(collect(*arguments).items))
         arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
     # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
     with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
@@ -124,7 +122,7 @@ def shrink(run_dir: Path, jobs: int) -> int:
 
 @click.command()
 @click.option("--budget", default="30m", show_default=True, metavar="TIME", help="Such as 90s, 30m, 8h.")
-@click.option("--every", default="7d", show_default=True, metavar="TIME", help="The longest that a case may not run.")
+@EVERY
 @with_options(BUILD_OPTIONS)
 @click.option("--seed", type=int, metavar="N", help="Of the schedules, and of all that is left to chance.")
 @click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
@@ -144,21 +142,11 @@ def nightly(
 
     from harness.case import check_runs_dir
     from harness.machine.whole import write_whole
-    from harness.plugin import lacking, unfit_build
-    from harness.runs.nightly import NOT_FIXED, run_night
+    from harness.runs.nightly import run_night
 
-    budget_s, every_s = _seconds(budget), _seconds(every)
+    budget_s, every_s = seconds(budget), seconds(every)
     check_runs_dir(runs_dir)
-    collector = Collector()
-    code = run_pytest([*where(()), *arguments_of(options), "--collect-only"], collector)
-    if code != pytest.ExitCode.OK:
-        return code
-    cases = collector.cases()
-    fixed = [
-        id
-        for id, item in cases.items()
-        if not id.startswith(NOT_FIXED) and not lacking(item) and unfit_build(item) is None
-    ]
+    fixed = fixed_cases(options)
     night = run_night(
         fixed=fixed,
         budget_s=budget_s,
@@ -175,14 +163,3 @@ def nightly(
     for each in night.overdue:
         out.print(Text(f"  {each}: last run {night.left[each] or 'never'}", style="yellow"))
     return night.exit_code()
-
-
-def _seconds(text: str) -> float:
-    """90s, 30m, 8h or 7d, in seconds.
-
-    :raises UsageError: it is none of these
-    """
-    found = re.fullmatch(r"(\d+)([smhd])", text)
-    if not found:
-        raise UsageError(f"{text!r} is no time; say 90s, 30m, 8h or 7d")
-    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.errors import HarnessError, JbodError, UsageError
+from harness.runs.subrun import arguments_of
 
 # Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
 WIDTH = None if sys.stdout.isatty() else 140
@@ -45,6 +47,9 @@ SCHEDULE_OPTIONS = [
     click.option("--schedule", multiple=True, metavar="FILE", help="Play this schedule instead."),
     click.option("--stop-after", metavar="SECONDS", help="Begin no case later than that."),
 ]
+EVERY = click.option(
+    "--every", default="7d", show_default=True, metavar="TIME", help="The longest that a case may not run."
+)
 JOBS = click.option(
     "--jobs",
     type=click.IntRange(1, 64),
@@ -123,6 +128,41 @@ class Collector:
         """pytest ends, for a reason that its own reporter would have told."""
         if isinstance(excinfo.value, pytest.exit.Exception):
             err.print(Text(f"jbod: {excinfo.value.msg}"))
+
+
+def collect(*arguments: str) -> Collector:
+    """What pytest would run with these arguments.
+
+    :raises click.exceptions.Exit: it can't be told; pytest has said why
+    """
+    collector = Collector()
+    code = run_pytest([*arguments, "--collect-only"], collector)
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise click.exceptions.Exit(code)
+    return collector
+
+
+def fixed_cases(options: Mapping[str, str | None]) -> dict[str, str]:
+    """The cases that must be run now and then, on this machine and these builds, each with its Kafka version."""
+    from harness.plugin import lacking, mode_of, run_of, unfit_build
+    from harness.runs.nightly import NOT_FIXED
+
+    return {
+        id: str(run_of(item.config).builds.version(mode_of(item)))
+        for id, item in collect(*where(()), *arguments_of(options)).cases().items()
+        if not id.startswith(NOT_FIXED) and not lacking(item) and unfit_build(item) is None
+    }
+
+
+def seconds(text: str) -> float:
+    """90s, 30m, 8h or 7d, in seconds.
+
+    :raises UsageError: it is none of these
+    """
+    found = re.fullmatch(r"(\d+)([smhd])", text)
+    if not found:
+        raise UsageError(f"{text!r} is no time; say 90s, 30m, 8h or 7d")
+    return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 @contextmanager

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,41 @@ def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]
     last = last_run(entries)
     never = [case for case in cases if case not in last]
     return never + sorted((case for case in cases if case in last), key=lambda case: last[case])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One case on one build, and what is known of its runs.
+
+    :ivar is_overdue: it has not run for too long, or never
+    """
+
+    id: str
+    kafka: str
+    runs: int
+    valid: int
+    last: Entry | None
+    is_overdue: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``jbod ledger --json`` has it."""
+        return {**vars(self), "last": self.last.to_json() if self.last else None}
+
+
+def cells(cases: Mapping[str, str], entries: Iterable[Entry], every: timedelta) -> list[Cell]:
+    """What is known of each of these cases, given with the Kafka version that they would run on; an error is no run."""
+    ran: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        if entry.verdict != "error":
+            ran.setdefault((entry.id, entry.kafka), []).append(entry)
+    found = []
+    for id, kafka in cases.items():
+        runs = ran.get((id, kafka), [])
+        last = runs[-1] if runs else None
+        valid = sum(entry.verdict == "valid" for entry in runs)
+        late = last is None or now() - last.at > every
+        found.append(Cell(id=id, kafka=kafka, runs=len(runs), valid=valid, last=last, is_overdue=late))
+    return found
 
 
 def usual_s(name: str, entries: Iterable[Entry]) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -80,7 +80,7 @@ class Night:
 
 def run_night(
     *,
-    fixed: Collection[str],
+    fixed: Mapping[str, str],
     budget_s: float,
     seed: int,
     runs_dir: Path,
@@ -91,12 +91,12 @@ def run_night(
 ) -> Night:
     """Run it.
 
-    :param fixed: the ids of all fixed cases
+    :param fixed: the ids of all fixed cases, each with the Kafka version that it runs on
     :param every: the longest that a fixed case may go without being run
     :param options: of ``jbod run``, such as the build's
     """
     night, ends = Night(), time.monotonic() + budget_s
-    before = ledger.read(runs_dir)
+    before = [entry for entry in ledger.read(runs_dir) if fixed.get(entry.id, entry.kafka) == entry.kafka]
     common = [*options, f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
 
     def keep(run: SubRun) -> SubRun:

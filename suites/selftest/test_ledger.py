@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +67,39 @@ def test_as_many_as_there_is_time_for(tmp_path: Path) -> None:
     assert ledger.usual_s("a", entries) == 11.0
     assert fitting(["a", "b", "c"], entries, 11.0 + ledger.UNKNOWN_S) == ["a", "b"]
     assert fitting(["a", "b"], entries, 1.0) == ["a"]
+
+
+def test_a_cell_is_a_case_on_a_build(tmp_path: Path) -> None:
+    """What ran on another build, or ended with an error of the harness, did not run on this one."""
+    ended(tmp_path, "a", "invalid")
+    ended(tmp_path, "a")
+    ended(tmp_path, "b", "error")
+    cases = {"a": "4.3.1", "b": "4.3.1", "c": "4.3.1"}
+    found = ledger.cells(cases, ledger.read(tmp_path), timedelta(days=7))
+    assert [(cell.id, cell.runs, cell.valid, cell.is_overdue) for cell in found] == [
+        ("a", 2, 1, False),
+        ("b", 0, 0, True),
+        ("c", 0, 0, True),
+    ]
+    [late] = ledger.cells({"a": "4.3.1"}, ledger.read(tmp_path), timedelta(0))
+    [elsewhere] = ledger.cells({"a": "4.2.0"}, ledger.read(tmp_path), timedelta(days=7))
+    assert (late.is_overdue, elsewhere.is_overdue, elsewhere.last) == (True, True, None)
+
+
+def test_the_ledger_is_shown_and_what_is_overdue_is_an_exit_code(tmp_path: Path) -> None:
+    """5 where nothing ever ran, 2 where something has to."""
+    jbod = Path(sys.executable).with_name("jbod")
+
+    def shown() -> tuple[int, list[dict[str, Any]]]:
+        done = subprocess.run([jbod, "ledger", tmp_path, "--json"], capture_output=True, text=True, check=False)
+        return done.returncode, json.loads(done.stdout)["cells"]
+
+    code, cells = shown()
+    assert (code, {cell["runs"] for cell in cells}) == (5, {0})
+    ended(tmp_path, "kip-112/no-fault[kraft]")
+    code, cells = shown()
+    assert code == 2
+    assert [cell["id"] for cell in cells if not cell["is_overdue"]] == ["kip-112/no-fault[kraft]"]
 
 
 def test_a_line_cut_off(tmp_path: Path) -> None:
