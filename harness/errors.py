@@ -13,6 +13,7 @@
     │   ├── HistoryError       3  a stored run that can't be judged: missing, cut off, of other columns
     │   ├── NodeDied           3  a broker, controller or ZooKeeper process ended that nobody had ended
     │   ├── AwaitTimeout       3  something that the harness itself waited for did not come
+    │   ├── ToolFailed         3  one of Kafka's own programs ended with an error
     │   └── PipelineError      3  the PySpark pair, not Kafka, failed
     └── UsageError             4  unknown option, selector, version, file
 
@@ -85,6 +86,10 @@ class NodeDied(HarnessError):
 
 class AwaitTimeout(HarnessError):
     """Something that the harness waited for did not come in time."""
+
+
+class ToolFailed(HarnessError):
+    """One of Kafka's own programs ended with an error; carries what it said."""
 
 
 class PipelineError(HarnessError):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
-from harness.errors import HarnessError
+from harness.errors import HarnessError, ToolFailed
 from harness.machine.java import java_command
 from harness.releases.distribution import Distribution
 from harness.releases.versions import Tool
@@ -34,7 +34,8 @@ def tool_command(distribution: Distribution, tool: Tool, *arguments: str) -> lis
 def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
     """Run a tool to its end and read what it printed; from a file, since a dump may be as long as a log.
 
-    :raises HarnessError: it takes longer than ``timeout_s``, or ends with an error
+    :raises ToolFailed: it ends with an error
+    :raises HarnessError: it takes longer than ``timeout_s``
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
@@ -52,7 +53,7 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
             raise HarnessError(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
         output.seek(0)
         if done.returncode != 0:
-            raise HarnessError(f"kafka-{tool} ended with exit code {done.returncode}: {_why(output, done.stderr)}")
+            raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {_why(output, done.stderr)}")
         yield output
 
 

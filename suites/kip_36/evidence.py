@@ -86,18 +86,24 @@ def check_kip(evidence: Evidence, racks: Mapping[int, str], what: str, assignmen
 def check_striped(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
     """The assignment keeps the promises of KRaft's placer and those of the KIP that it shares.
 
-    What of the KIP it breaks is looked for in the first round of partitions alone, in which chance decides little.
+    What of the KIP it breaks is looked for in the first round of partitions alone, in which chance decides little, and
+    where a rack has more brokers than one and there are more racks than one; elsewhere it must keep that too.
     """
-    first_round = len(assignment) <= len(racks)
+    sizes = Counter(racks.values())
+    first_round, alone = len(assignment) <= len(racks), min(sizes.values()) == 1 < len(sizes)
     evidence.holds(what, promises.over_racks(racks, assignment))
     evidence.holds(what, promises.over_racks_evenly(racks, assignment))
+    evidence.holds(what, promises.in_turn_within_racks(racks, assignment))
     if first_round:
-        evidence.deviates(LEADERS_OVER_RACKS, what, promises.even_leaders(racks, assignment))
-        evidence.deviates(LEADERS_OVER_RACKS, what, promises.even_replicas(racks, assignment))
-    if first_round or len(next(iter(assignment.values()))) > 1:
-        evidence.holds(what, promises.striped(racks, assignment))
-    else:
+        uneven = [*promises.even_leaders(racks, assignment), *promises.even_replicas(racks, assignment)]
+        if len(sizes) > 1 and max(sizes.values()) > 1:
+            evidence.deviates(LEADERS_OVER_RACKS, what, uneven)
+        else:
+            evidence.holds(what, uneven)
+    if alone and not first_round and len(next(iter(assignment.values()))) == 1:
         evidence.deviates(RACKS_PASSED_OVER, what, promises.striped(racks, assignment))
+    else:
+        evidence.holds(what, promises.striped(racks, assignment))
 
 
 def check_generated(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:

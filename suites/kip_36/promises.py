@@ -2,7 +2,7 @@
 
 Of KIP-36 ("Proposed Changes", the properties of a rack-aware assignment): :func:`over_racks`, :func:`even_leaders`,
 :func:`even_replicas`. Of KRaft's placer, which is another (``StripedReplicaPlacer``, its "Goals", "Constraints" and
-"Algorithm"): :func:`over_racks_evenly`, :func:`striped`. Of both: :func:`well_formed`.
+"Algorithm"): :func:`over_racks_evenly`, :func:`striped`, :func:`in_turn_within_racks`. Of both: :func:`well_formed`.
 
 Apart from the oracle (:mod:`suites.kip_36.oracle`) on purpose: that says what one algorithm does, these what anybody
 who relies on racks may count on, whichever algorithm it was.
@@ -75,6 +75,21 @@ def striped(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator
         in_turn = all(turn[index] == turn[index - number] for index in range(number, len(turn)))
         if len(set(turn)) < min(number, len(turn)) or not in_turn:
             yield f"partitions {begin} to {begin + len(turn) - 1} are led from racks {turn}, which is not each in turn"
+
+
+def in_turn_within_racks(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator[str]:
+    """Within each rack the brokers come in turn, from one partition that has a replica there to the next.
+
+    Each rack's list "advances the starting offset by one" for each partition, and begins anew as in :func:`striped`.
+    """
+    partitions, block, sizes = sorted(assignment), len(racks), Counter(racks.values())
+    for begin in range(0, len(partitions), block):
+        for rack, size in sizes.items():
+            there = [[id for id in assignment[p] if racks[id] == rack] for p in partitions[begin : begin + block]]
+            first = [ids[0] for ids in there if ids]
+            in_turn = all(first[index] == first[index - size] for index in range(size, len(first)))
+            if len(set(first[:size])) < len(first[:size]) or not in_turn:
+                yield f"from partition {partitions[begin]} on rack {rack} has replicas on {first}, which is not in turn"
 
 
 def _even(does: str, counts: Counter[int], racks: Racks) -> Iterator[str]:

@@ -92,6 +92,8 @@ def propose(cluster: Cluster, evidence: Evidence, topics: Sequence[Topic], broke
         answers = list(side_by_side.map(proposed, choices))
     for onto, answer in zip(choices, answers, strict=True):
         racks = racks_of(onto)
+        unanswered = {topic.name for topic in topics if int(topic.name.rpartition("x")[2]) <= len(onto)} - set(answer)
+        evidence.holds("--generate", [f"it proposes nothing for {sorted(unanswered)}"] if unanswered else [])
         for what, assignment in answer.items():
             evidence.tried("proposals")
             topic, replicas = cluster.topics[what], int(what.rpartition("x")[2])
@@ -100,7 +102,7 @@ def propose(cluster: Cluster, evidence: Evidence, topics: Sequence[Topic], broke
 
 
 def add_partitions(cluster: Cluster, evidence: Evidence) -> None:
-    """Topics of four partitions are given twelve: the eight new ones are spread over racks as the first four are.
+    """Topics of four partitions are given twelve: the eight new ones are placed as those of a new topic are.
 
     In ZooKeeper mode they begin at the broker of partition 0, by its place among all ids
     (``AdminZkClient.createNewPartitionsAssignment``).
@@ -120,4 +122,6 @@ def add_partitions(cluster: Cluster, evidence: Evidence) -> None:
             place = sorted(racks).index(whole[0][0])
             should = assign(racks, 8, replicas, Origin(start=place, shift=place), first=4)
             evidence.holds(what, [f"{added} were added instead of {dict(should)}"] if added != should else [])
+        else:
+            check_striped(evidence, racks, f"{what}, of which the last 8", {i - 4: ids for i, ids in added.items()})
         evidence.deviates(ADDED_ELSEWHERE, what, promises.even_leaders(racks, whole))

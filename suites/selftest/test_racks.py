@@ -226,6 +226,16 @@ def test_racks_that_don_t_lead_in_turn_are_told(leads: str) -> None:
     assert_told(promises.striped(EVEN, {p: (first_of[rack],) for p, rack in enumerate(leads)}), "not each in turn")
 
 
+@pytest.mark.parametrize(
+    "leads",
+    [{0: (1,), 1: (2,), 2: (3,), 3: (1,)}, {0: (1, 2), 1: (2, 3), 2: (3, 1)}, dict.fromkeys(range(6), (4, 5, 6))],
+    ids=str,
+)
+def test_brokers_that_don_t_come_in_turn_within_their_rack_are_told(leads: Assignment) -> None:
+    """The lowest of each rack takes everything; a new one gets nothing; all racks are reached, and evenly."""
+    assert_told(promises.in_turn_within_racks(EVEN, leads), "which is not in turn")
+
+
 def assert_told(found: Iterable[str], says: str) -> None:
     sentences = list(found)
     assert any(re.search(says, sentence) for sentence in sentences), sentences
@@ -289,8 +299,13 @@ def test_the_striped_placer_keeps_its_own_promises(
     assert list(promises.well_formed(racks, assignment, partitions, replicas)) == []
     assert list(promises.over_racks(racks, assignment)) == []
     assert list(promises.over_racks_evenly(racks, assignment)) == []
-    if replicas > 1 or partitions <= len(racks):
+    assert list(promises.in_turn_within_racks(racks, assignment)) == []
+    sizes = Counter(racks.values())
+    if replicas > 1 or partitions <= len(racks) or min(sizes.values()) > 1 or len(sizes) == 1:
         assert list(promises.striped(racks, assignment)) == []
+    if partitions <= len(racks) and (len(sizes) == 1 or max(sizes.values()) == 1):
+        assert list(promises.even_leaders(racks, assignment)) == []
+        assert list(promises.even_replicas(racks, assignment)) == []
 
 
 def test_the_striped_placer_passes_over_racks_after_the_first_turn_of_one_replica() -> None:
