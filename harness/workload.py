@@ -82,6 +82,11 @@ class CaseWorkload:
             finally:
                 self._pair = None
 
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """Those that a pair ran on."""
+        return tuple(self._topics)
+
     def drain_and_judge(self) -> Verdict:
         """Heal-check, drain every topic that a pair ran on, and judge the whole history; writes verdict.json.
 

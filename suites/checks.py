@@ -265,11 +265,15 @@ def check_same_bytes(partition: Partition, start: int = 0) -> None:
             folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
             logs[broker] = b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
         longest = max(logs.values(), key=len)
-        return [
-            f"{broker} has {len(log)} bytes from offset {_begins(log)} on, not {len(longest)} from {_begins(longest)}"
+        found = [
+            f"{broker} has {len(log)} bytes from offset {_begins(log)} on, another {len(longest)} from "
+            f"{_begins(longest)}, and they differ from byte {_first_difference(log, longest)} on"
             for broker, log in logs.items()
             if not longest.endswith(log) or (log != longest and not _begins(longest) < _begins(log) <= start)
         ]
+        if found and len(set(map(len, logs.values()))) == 1:  # nobody has anything left to fetch
+            raise PromiseBroken(f"the replicas of {partition} are not the same: {'; '.join(found)}")
+        return found
 
     await_until(
         differences,
@@ -279,6 +283,14 @@ def check_same_bytes(partition: Partition, start: int = 0) -> None:
         retry_on=(NoAnswer, OSError),
         failure=PromiseBroken,
     )
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
 
 
 def _begins(log: bytes) -> int:
@@ -314,15 +326,21 @@ def check_rebuilt(flip: IndexByteFlipped) -> None:
 def check_delivery(workload: CaseWorkload) -> None:
     """Drain the healed cluster and judge the whole history: nothing lost, nothing twice, nothing out of place.
 
+    What a drain reads is the leaders' logs; so all replicas are compared with them too, byte for byte: one that came
+    back with a hole, or with other records, would else be found by the next election.
+
     The judge's word, and the floors that the load must have reached, bind the case whether or not a scenario heeds them
     (:mod:`harness.runs.outcomes`); here they end it.
 
-    :raises PromiseBroken: the verdict is invalid
+    :raises PromiseBroken: the verdict is invalid, or a replica is not as the others
     :raises Inconclusive: it is unknown
     """
     verdict = workload.drain_and_judge()
     if verdict.verdict != "valid":
         raise {"invalid": PromiseBroken, "unknown": Inconclusive}[verdict.verdict]("; ".join(verdict.reasons))
+    for topic in workload.topics:
+        for partition in topic.partitions:
+            check_same_bytes(partition)
 
 
 T = TypeVar("T")

@@ -197,6 +197,22 @@ class World:
             self._left_behind = {(key, place) for key, place in self._left_behind if place not in broker.log_dirs}
         self.broker_back(broker)
 
+    def recovered(self) -> None:
+        """Everything is healed and every broker started: all replicas are back where they belong and in the ISR; who
+        leads is taken from Kafka, which may have chosen among several.
+
+        :raises PromiseBroken: the cluster does not become healthy, or is then not so
+        """
+        self.cluster.await_healthy(failure=PromiseBroken)
+        self.failed.clear()
+        self.dead.clear()
+        self.started_wounded.clear()
+        leaders = {(state.topic, state.partition): state.leader for state in self.cluster.describe().partitions}
+        for key, was in self.partitions.items():
+            whole = frozenset(was.replicas)
+            self.partitions[key] = replace(was, leader=leaders.get(key), isr=whole, offline=frozenset())
+        self.check(timeouts.RECOVERY_S)
+
     def cordons(self, broker: Broker, *log_dirs: LogDir) -> None:
         """These log dirs of a broker are cordoned, and no others; nothing else changes (KIP-1066)."""
         self.cordoned = frozenset(each for each in self.cordoned if each.broker != broker) | frozenset(log_dirs)

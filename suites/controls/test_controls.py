@@ -16,7 +16,7 @@ from faults.broker import BrokerKilled, BrokerPaused
 from faults.file_system import PowerCut
 from faults.log_dir import Chmod000
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
-from faults.targets import leader_of
+from faults.targets import follower_of, leader_of
 from harness.case import Case
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
@@ -116,6 +116,22 @@ def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, case: Case, mend
     leader = leader_of(orders[0])
     text = f"jbod {case.run_token} p0 60 ".encode()
     with injected(ByteFlipped(orders[0].log_dir_on(leader), "orders", 0, text=text)):
+        if not mended:
+            check_delivery(workload)
+    if mended:
+        check_delivery(workload)
+
+
+@scenario("control/follower-differs", kip=112, plan="control: a replica that nobody reads", floors=NO_FAULT)
+@pytest.mark.parametrize("mended", [False, True], ids=["differs", "green"])
+def test_follower_differs(cluster: Cluster, workload: CaseWorkload, case: Case, mended: bool) -> None:
+    """A bit of a record's value flips on a follower's disk: no reader sees it before that broker leads."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    with workload.running(orders):
+        pass
+    follower = follower_of(orders[0])
+    text = f"jbod {case.run_token} p0 60 ".encode()
+    with injected(ByteFlipped(orders[0].log_dir_on(follower), "orders", 0, text=text)):
         if not mended:
             check_delivery(workload)
     if mended:

@@ -19,7 +19,7 @@ from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import Inconclusive
 from harness.journal import now
 from harness.runs.measure import Floors
 from harness.topic import Partition
@@ -74,7 +74,7 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
                 victim.stop()
         for victim in victims:
             victim.start()
-        cluster.await_healthy(failure=PromiseBroken)
+        world.recovered()
         pair.await_progress(after=now())
     check_delivery(workload)
 

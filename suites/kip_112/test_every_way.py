@@ -10,7 +10,6 @@ from faults.file_system import VOLUME_FAULTS
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.targets import leader_of
 from harness.cluster import Cluster
-from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
@@ -32,6 +31,6 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
             pair.await_progress(after=now())
             victim.stop()
         victim.start()
-        cluster.await_healthy(failure=PromiseBroken)
+        world.recovered()
         pair.await_progress(after=now())
     check_delivery(workload)

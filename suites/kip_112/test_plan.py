@@ -46,6 +46,7 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
                 check_noticed(fault)
                 pair.await_progress(after=now())
         victim.restart()
+    world.recovered()
     check_delivery(workload)
 
 
@@ -81,4 +82,5 @@ def fails_at_runtime(
         world.learn(refunds)
         check_serves_alone(cluster, workload, world, victim, refunds)
     victim.restart()
+    world.recovered()
     check_delivery(workload)

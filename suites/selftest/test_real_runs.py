@@ -200,6 +200,17 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
+def test_a_replica_that_nobody_reads_is_compared_all_the_same(
+    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
+) -> None:
+    red, green = (controls[1][f"control/follower-differs[{mode}-{word}]"] for word in ("differs", "green"))
+    assert green["verdict"] == "valid", green["reason"]
+    assert red["verdict"] == "invalid", red["reason"]
+    assert "the replicas of orders-0 are not the same" in red["reason"]
+    assert json.loads((Path(red["run_dir"]) / "verdict.json").read_text())["verdict"] == "valid"
+
+
+@pytest.mark.parametrize("mode", ["zk", "kraft"])
 def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(
     controls: tuple[int, dict[str, dict[str, Any]]], mode: str
 ) -> None:
