@@ -83,6 +83,10 @@ def check_notified(events: LogDirEvents, broker: Broker) -> None:
     broker.journal.write("log_dir.notified", broker=broker.id, znodes=events.seen())
 
 
+FLUSHED_TOO_LATE = r"(?s)Error while flushing log for \S+ in dir {path} .*ClosedChannelException"
+"""What KAFKA-19571 says of the log dir that it takes offline: a rolled segment's files were closed before its flush."""
+
+
 @contextmanager
 def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> Iterator[Collection[str]]:
     """Inside the block no broker ever counts a log dir offline, nor says in its log that it stops serving one.
@@ -90,7 +94,7 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     The MBeans of every broker that runs are read some times a second; the logs have what happened in between. Yields
     what was counted so far, which should stay empty.
 
-    :param expected: what is known of the build: then a log dir must go offline
+    :param expected: what is known of the build: then a log dir must go offline, and each for that reason
     :raises PromiseBroken: one does, also where the block fails for that reason; or none does where it is expected
     :raises Inconclusive: a broker's MBeans could hardly ever be read
     """
@@ -111,18 +115,25 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
         with meanwhile(sample, every_s=0.2) as errors:
             yield counted
     finally:
-        said = [
-            f"{broker} said: {line.text[:300]}"
+        stopped = LOG_DIR_STOPPED.format(path=r"(\S+)")
+        said = {
+            f"{broker} said: {line.text[:300]}": broker.log.first(
+                FLUSHED_TOO_LATE.format(path=re.escape(str(path[1]))), since=start
+            )
             for broker in cluster.brokers
-            if (line := broker.log.first(LOG_DIR_STOPPED.format(path=r"\S+"), since=start))
-        ]
+            for line in broker.log.lines(since=start)
+            if (path := re.search(stopped, line.text))
+        }
+        otherwise = [each for each, cause in said.items() if cause is None]
         if (said or counted) and not expected:
             raise PromiseBroken(f"nothing was done to any log dir, and {'; '.join([*sorted(counted), *said])}")
+        if expected and otherwise:
+            raise PromiseBroken(f"a log dir went offline, and not by {expected.issue}: {'; '.join(otherwise)}")
     if errors:
         raise errors[0]
-    if expected and not counted:
+    if expected and not said:
         raise PromiseBroken(expected.gone)
-    cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=said)
+    cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=[*said])
     if any(samples[broker.id] < 10 for broker in cluster.brokers):
         raise Inconclusive(f"the MBeans of some broker could hardly be read: {dict(samples)} times")
 

@@ -205,17 +205,11 @@ class Pair:
         :raises PipelineError: a producer died, or the consumer for good
         """
 
-        def of_interest(progress: Progress) -> list[PartitionProgress]:
-            return [each for each in progress.partitions if partitions is None or each.partition in partitions]
-
         def got_through(progress: Progress) -> bool:
-            acked = [each.acked_sent_at is not None and each.acked_sent_at > after for each in of_interest(progress)]
-            read = [each.read_sent_at is not None and each.read_sent_at > after for each in of_interest(progress)]
+            of_interest = progress.among(partitions)
+            acked = [each.acked_sent_at is not None and each.acked_sent_at > after for each in of_interest]
+            read = [each.read_sent_at is not None and each.read_sent_at > after for each in of_interest]
             return all(acked) and all(read) and bool(acked)
-
-        def fewest_since(first: Progress, now: Progress) -> int:
-            both = zip(of_interest(first), of_interest(now), strict=True)
-            return min(min(n.acked - f.acked, n.read_end - f.read_end) for f, n in both)
 
         where = self.topic if partitions is None else f"{self.topic}, partitions {sorted(partitions)}"
         first = await_until(
@@ -229,7 +223,7 @@ class Pair:
         )
         return await_until(
             lambda: self.progress,
-            lambda progress: fewest_since(first, progress) >= records - 1,
+            lambda progress: progress.fewest_since(first, partitions) >= records - 1,
             timeout_s=timeout_s,
             what=f"{records - 1} more records of {where} to be acked and read in each partition",
             watch=self.check,

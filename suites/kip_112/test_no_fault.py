@@ -18,6 +18,7 @@ from functools import partial
 from confluent_kafka import Producer
 
 from harness import timeouts
+from harness.broker import Broker
 from harness.case import Case
 from harness.cluster import Cluster
 from harness.doors.admin import Admin, Refused
@@ -28,17 +29,20 @@ from harness.runs.measure import Floors
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_one_copy, no_log_dir_fails
+from suites.checks import check_delivery, check_ends, check_one_copy, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE, is_expected
 from suites.meanwhile import meanwhile
 from suites.scenario import scenario
+from suites.steps import NO_GOOD_DIR
 
 RESTARTS, PATIENCE = 3, 9
-"""Every broker once, in about a minute; on a build that must take a log dir offline, at most so many until it has."""
+"""Every broker once, in about a minute; at most so many until enough has happened, or what the build is known for."""
 ROLLS = {"segment.ms": "500", "segment.bytes": "1048576"}  # 4.0 and later allow no smaller bytes (KIP-1030)
 EXPIRES = {"retention.ms": "1000", "file.delete.delay.ms": "100"}
-LEAST = {"topics deleted": 10, "moves begun": 50}
+LEAST = {"topics deleted": 12, "moves ended": 30, "segments rolled": 200}
 """What must have happened in the minute for it to show anything."""
+LOGGED = {"moves ended": "successfully replaced with the future replica", "segments rolled": "Rolled new log segment"}
+"""Of these, what brokers say of it; a move that is begun may as well be called off by the next one."""
 
 
 @scenario(
@@ -56,26 +60,38 @@ def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """
     known = is_expected(GOOD_LOG_DIR_OFFLINE, cluster)
     orders = cluster.create_topic("orders", partitions=3, replicas=3, configs=ROLLS)
+    for broker in cluster.brokers if known else ():
+        broker.node.let_end()  # once its second log dir is taken offline
     with workload.running(orders, record_bytes=1000) as pair:
         with (
             no_log_dir_fails(cluster, expected=GOOD_LOG_DIR_OFFLINE if known else None) as offline,
             everyday(cluster, orders, random.Random(case.id.seed)) as done,
         ):
             for broker in itertools.islice(itertools.cycle(cluster.brokers), PATIENCE if known else RESTARTS):
-                await_in_sync(cluster, orders, pair, records=3000, or_else=offline)
-                if offline:
+                await_in_sync(cluster, orders, pair, records=1000, or_else=offline)
+                enough = not known and done["brokers restarted"] >= RESTARTS and not too_little(cluster, done)
+                if offline or enough:
                     break
-                broker.restart()
+                restart(broker, known=known)
                 done["brokers restarted"] += 1
         if offline:
             pair.stop()  # moves that go on under load would take the next log dir offline
             for broker in cluster.brokers:
-                broker.restart()
+                if not broker.is_alive:  # it lost all of them
+                    check_ends(broker, exit_code=1, saying=NO_GOOD_DIR)
+                restart(broker, known=False)
         await_settled(cluster)
-    if too_few := {what: done[what] for what, least in LEAST.items() if done[what] < least and not offline}:
-        raise Inconclusive(f"too little happened to show anything: {too_few}")
+    if not offline and (missing := too_little(cluster, done)):
+        raise Inconclusive(f"too little happened to show anything: {missing}")
     check_one_copy(orders)
     check_delivery(workload)
+
+
+def restart(broker: Broker, *, known: bool) -> None:
+    """A controlled restart; a broker that is known to lose its log dirs may then end by itself."""
+    broker.restart()
+    if known:
+        broker.node.let_end()
 
 
 @contextmanager
@@ -115,6 +131,13 @@ def everyday(cluster: Cluster, orders: Topic, chance: random.Random) -> Iterator
         raise errors[0]
 
 
+def too_little(cluster: Cluster, done: collections.Counter[str]) -> dict[str, int]:
+    """Of what must happen, what did not happen often enough, and how often it did."""
+    lines = [line.text for broker in cluster.brokers for line in broker.log.lines()]
+    happened = done + collections.Counter({what: sum(said in line for line in lines) for what, said in LOGGED.items()})
+    return {what: happened[what] for what, least in LEAST.items() if happened[what] < least}
+
+
 def anyone(cluster: Cluster, ask: Callable[[Admin], None]) -> None:
     """Ask brokers in turn until one does it: in ZooKeeper mode only the controller's does."""
     refusal: Refused | NoAnswer = NoAnswer("no broker is alive")
@@ -137,14 +160,14 @@ def write(cluster: Cluster, topic: str, *, seconds: float) -> None:
 
 
 def await_in_sync(cluster: Cluster, topic: Topic, pair: Pair, *, records: int, or_else: Collection[str]) -> None:
-    """So many more records have got through, and every live broker sees every partition of the topic led and in sync
-    in full; or else something is the matter, and neither may ever come.
+    """So many more records have got through in each partition, and every live broker sees every partition of the topic
+    led and in sync in full; or else something is the matter, and neither may ever come.
     """
     first = pair.progress
 
     def lagging() -> list[str]:
         seen = [s for b in cluster.live_brokers() for s in b.admin.describe_cluster(topics=(topic.name,)).partitions]
-        through = min(pair.progress.acked - first.acked, pair.progress.read - first.read)
+        through = pair.progress.fewest_since(first)
         waiting = [f"{through} of {records} records acked and read"] if through < records else []
         return waiting + [str(state) for state in seen if state.leader is None or state.under_replicated]
 
