@@ -66,10 +66,11 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
         entry = {"name": event["fault"], "target": event["target"], "proven": proven is not None}
         if proven is not None:
             end = _at(undone) if undone else _at(events[-1])
-            noticed_s = _noticed_s(event, later, at, run_dir)
+            noticed_at = _noticed_at(event, later, at, run_dir)
+            noticed_s = None if noticed_at is None else _noticed_s(event, later, at, noticed_at)
             other_leader_s = _other_leader_s(event, events[:index], later, at, end)
             # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
-            bites = at + timedelta(seconds=max(noticed_s or 0.0, other_leader_s or 0.0))
+            bites = max(noticed_at or at, at + timedelta(seconds=other_leader_s or 0.0))
             validated = (_at(e) for e in later if e["kind"] == "state.validated")
             bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
             told_s = _controller_told_s(event, later, at, end, run_dir)
@@ -113,12 +114,17 @@ def _next(events: Sequence[Event], kind: str, like: Event) -> Event | None:
     return None
 
 
-def _noticed_s(event: Event, later: Sequence[Event], at: datetime, run_dir: Path) -> float | None:
+def _noticed_at(event: Event, later: Sequence[Event], at: datetime, run_dir: Path) -> datetime | None:
     if event["noticed_by"] is None:
-        seen = [e for e in later if e["kind"] == "brokers.changed" and event["broker"] not in e["brokers"]]
-        return _since(at, _at(seen[0])) if seen else None
+        seen = (_at(e) for e in later if e["kind"] == "brokers.changed" and event["broker"] not in e["brokers"])
+        return next(seen, None)
     line = BrokerLog(run_dir / "brokers" / str(event["broker"]) / "broker.log").first(event["noticed_by"], since=at)
-    return None if line is None else _since_it_ran(event, later, at, line.at)
+    return None if line is None else line.at
+
+
+def _noticed_s(event: Event, later: Sequence[Event], at: datetime, noticed_at: datetime) -> float:
+    """Its own word counts from its start, where that came after the fault; others' that it is gone, from the fault."""
+    return _since(at, noticed_at) if event["noticed_by"] is None else _since_it_ran(event, later, at, noticed_at)
 
 
 def _since_it_ran(event: Event, later: Sequence[Event], at: datetime, then: datetime) -> float:

@@ -194,3 +194,5 @@ def test_a_broker_that_was_down_notices_from_its_start_on(run_dir: Path) -> None
     restarted = [*EVENTS[:5], event(2.2, "node.started", node="broker-2"), *EVENTS[5:]]
     [measured] = measure_faults(restarted, run_dir)
     assert measured["noticed_s"] == 0.05
+    without_leaders = [e for e in restarted if e["kind"] != "partition.changed"]
+    assert [e["acked_during"] for e in measure_faults(without_leaders, run_dir)] == [18]  # from 2.25 s on
