@@ -166,6 +166,16 @@ class World:
         self._places[key] = log_dir
         self._carry_forward()
 
+    def taken_for_lost(self, partition: Partition, log_dir: LogDir) -> None:
+        """Kafka takes a replica to be in this log dir, which has failed; in truth it lies elsewhere, as a copy that was
+        not swapped in yet: "it is possible that topicPartition is on the bad log directory" (KIP-113, 3.).
+
+        Nothing came there, so that it breaks no promise; :meth:`moved` says when the copy has become the replica.
+        """
+        assert log_dir in self.failed
+        self._places[partition.topic, partition.index, log_dir.broker.id] = log_dir
+        self._carry_forward()
+
     def reassignment_cancelled(self, partition: Partition, wanted: Sequence[Broker]) -> None:
         """A move to the wanted brokers was called off half-way: the replicas are what they were, in another order.
 

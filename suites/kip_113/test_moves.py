@@ -245,7 +245,7 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
             move.world.log_dir_failed(bad)
             unknown = cluster.spec.mode is Mode.ZK
             if unknown:
-                move.world.moved(move.partition, bad)
+                move.world.taken_for_lost(move.partition, bad)
             move.broker.start()
             move.world.broker_back(move.broker)
             move.world.check(timeouts.RECOVERY_S)

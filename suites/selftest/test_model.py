@@ -172,6 +172,19 @@ def test_a_new_replica_on_a_failed_dir_is_a_broken_promise(world: World) -> None
         world.reassigned(cast(Any, SimpleNamespace(topic="lone", index=0)), [DIRS[2, 1]])
 
 
+def test_a_replica_that_is_taken_to_be_in_a_failed_dir_is_offline_and_breaks_no_promise(world: World) -> None:
+    world.log_dir_failed(DIRS[1, 1])
+    with pytest.raises(PromiseBroken, match="came to d1 of broker 1, which has failed"):
+        world.moved(partition("u"), DIRS[1, 1])
+    world.taken_for_lost(partition("u"), DIRS[1, 1])
+    assert world.expected("u") == expect(2, {2, 3}, {1}, 1, 2, 3)
+    world.broker_gone(BROKERS[1])
+    world.moved(partition("u"), DIRS[1, 2])
+    world.log_dirs_back(BROKERS[1])
+    assert world.expected("u") == expect(2, {1, 2, 3}, set(), 1, 2, 3)
+    assert world.replicas_in(DIRS[1, 2]) == {("u", 0)}
+
+
 def learns_a_topic(world: World, log_dir: LogDir, **cordoned: frozenset[LogDir]) -> None:
     seen = state("new", 3)
     new = SimpleNamespace(topic="new", index=0, describe=lambda: seen, log_dir_on=lambda broker: log_dir)
