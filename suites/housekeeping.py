@@ -64,6 +64,11 @@ def check_small(
     )
 
 
+def stays_large(topic: Topic, broker: Broker) -> str:
+    """What :func:`check_small` says, as a regular expression, if the one log that stays large is this broker's."""
+    return rf"last seen: \['{broker} has \d+ bytes of {topic[0]}'\]$"
+
+
 def _brokers_of(partition: Partition) -> list[Broker]:
     return [partition.leader(), *partition.followers()]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import math
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -23,7 +26,7 @@ from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_no_remains, check_noticed
+from suites.checks import HIGH_WATERMARKS, check_no_remains, check_noticed
 from suites.model import World
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
@@ -173,22 +176,20 @@ def moves_held(*brokers: Broker, rate: int = 1) -> Iterator[None]:
         broker.configure({MOVE_THROTTLE: str(1 << 40)})
 
 
-def begin_move(partition: Partition, log_dir: LogDir) -> int:
+def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:
     """Begin to move a replica into another log dir of its broker, and see that the move is under way.
 
-    Returns by how many records the copy is behind.
-
+    :param copying: as :func:`check_under_way` has it
     :raises Inconclusive: it is not, or it is already done
     """
     partition.move_to(log_dir)
-    return check_under_way(partition, log_dir)
+    check_under_way(partition, log_dir, copying=copying)
 
 
-def check_under_way(partition: Partition, log_dir: LogDir) -> int:
+def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:
     """The move into the log dir has begun and has not come to its end, so that what happens now happens amid it.
 
-    Returns by how many records the copy is behind.
-
+    :param copying: some of the log's last so many records have been copied by now (default: perhaps none of any)
     :raises Inconclusive: it is not so
     """
 
@@ -198,14 +199,34 @@ def check_under_way(partition: Partition, log_dir: LogDir) -> int:
 
     records = await_until(
         lag,
+        lambda behind: behind is not None and 0 < behind < (copying or math.inf),
         timeout_s=timeouts.REQUEST_S,
         what=f"the move of {partition} into {log_dir} to be under way",
         retry_on=(NoAnswer,),
         failure=Inconclusive,
     )
-    assert records is not None
     log_dir.broker.journal.write("move.under_way", partition=str(partition), to=str(log_dir), lag=records)
-    return records
+
+
+def copy_of(partition: Partition, log_dir: LogDir) -> bytes:
+    """What a move under way has brought into the log dir so far: the bytes of the copy's log, as they are on disk."""
+    return b"".join(path.read_bytes() for path in sorted(log_dir.path.glob(f"{partition}.*-future/*.log")))
+
+
+def await_checkpoints(log_dir: LogDir, count: int) -> None:
+    """The broker goes on working: it writes its high watermarks into this log dir so many times more.
+
+    :raises Inconclusive: it doesn't, so that what it doesn't do either meanwhile shows nothing
+    """
+    file = log_dir.path / HIGH_WATERMARKS
+    for number in range(count):
+        await_until(
+            lambda: file.stat().st_mtime_ns,
+            functools.partial(operator.ne, file.stat().st_mtime_ns),
+            timeout_s=timeouts.REQUEST_S,
+            what=f"{log_dir.broker} to write {file.name} in {log_dir}, the {number + 1}. of {count} times",
+            failure=Inconclusive,
+        )
 
 
 def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeouts.MOVE_S) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.broker_log import LogLine
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
@@ -39,15 +40,19 @@ from harness.releases.versions import Mode
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_checkpoints, check_delivery, check_no_remains, check_same_bytes
+from suites.checks import check_checkpoints, check_delivery, check_no_remains, check_same_bytes, check_says
 from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import (
     DELETED_SOON,
+    LOOKS_OFTEN,
+    MOVE_THROTTLE,
     SMALL_FETCHES,
+    await_checkpoints,
     await_reassigned,
     begin_move,
     check_under_way,
+    copy_of,
     failed,
     finish_move,
     moves_held,
@@ -56,6 +61,7 @@ from suites.steps import (
 
 NO_FAULT = Floors(faults=0)
 a_move = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES | DELETED_SOON)
+HASTY = SMALL_FETCHES | DELETED_SOON | LOOKS_OFTEN  # a move that is let go goes on at once
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
 
@@ -171,11 +177,16 @@ def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
         move.ends[move.partition] = third
 
 
-@a_move("kip-113/source-fails", plan="movement will stop if either … becomes offline: source")
+@a_move(
+    "kip-113/source-fails",
+    plan="movement will stop if either … becomes offline: source",
+    overrides=HASTY,
+)
 def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
     """The log dir that a replica is leaving fails: it is offline; with the dir back, the move goes on to its end."""
     with moving(cluster, workload) as move:
-        with failed(move.world, Chmod000(move.here)):
+        with failed(move.world, Chmod000(move.here)) as fault:
+            check_stopped(move, fault, working=move.there)
             move.pair.await_progress(after=now())
             move.broker.stop()
             move.world.broker_gone(move.broker)
@@ -185,16 +196,57 @@ def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
 @a_move(
     "kip-113/destination-fails",
     plan="movement will stop if either … becomes offline: destination",
+    overrides=HASTY,
 )
 @each_fault("fail_log_dir", (Chmod000, FullTmpfs))
 def test_destination_fails(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """The log dir that a replica is going to fails, or is full: it serves on; with the dir back, it gets there."""
     with moving(cluster, workload) as move:
-        with failed(move.world, fail_log_dir(move.there)):
+        with failed(move.world, fail_log_dir(move.there)) as fault:
+            check_stopped(move, fault, working=move.here)
             move.pair.await_progress(after=now())
             move.broker.stop()
             move.world.broker_gone(move.broker)
         healed(cluster, move)
+
+
+def check_stopped(move: Move, fault: LogDirFault, *, working: LogDir) -> None:
+    """The broker stops the move, and it stands still though nothing holds it: no byte is copied, nor does it try to.
+
+    :param working: a log dir of the broker in which it goes on working, which shows that it had the time
+    :raises PromiseBroken: it goes on
+    """
+    stops = rf"ReplicaAlterLogDirsManager on broker \d+\] Removed fetcher for partitions .*\b{move.partition}\b"
+    check_says(move.broker, stops, fault.injected_at)
+    before = len(copy_of(move.partition, move.there))
+    with moves_let_go(move.broker):
+        since = now()
+        await_checkpoints(working, 5)
+        after = len(copy_of(move.partition, move.there))
+        tries = tries_to_move(move.partition, move.broker.log.lines(since=since))
+    move.broker.journal.write("move.stopped", partition=str(move.partition), bytes=after, tries=tries)
+    if after != before or tries:
+        raise PromiseBroken(
+            f"the move of {move.partition} into {move.there} should have stopped: of its copy there were {before} "
+            f"bytes, and now {after}; {move.broker} says {tries[:1] or 'nothing of it'}"
+        )
+
+
+def tries_to_move(partition: Partition, lines: Iterable[LogLine]) -> list[str]:
+    """What the thread that moves replicas complains of while it can't move this one."""
+    return [
+        line.text[:300]
+        for line in lines
+        if line.level in ("WARN", "ERROR") and "ReplicaAlterLogDirsThread" in line.text and str(partition) in line.text
+    ]
+
+
+@contextmanager
+def moves_let_go(broker: Broker) -> Iterator[None]:
+    """Moves that are held are not, inside the block."""
+    broker.configure({MOVE_THROTTLE: str(1 << 40)})
+    yield
+    broker.configure({MOVE_THROTTLE: "1"})
 
 
 def healed(cluster: Cluster, move: Move) -> None:
@@ -295,8 +347,8 @@ def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
     """A topic is deleted amid a move of one of its replicas: nothing of it stays, and others are not disturbed."""
     with moving(cluster, workload) as move:
         refunds = cluster.create_topic("refunds")
-        place = refunds[0].log_dir_on(move.broker)
-        refunds[0].move_to(other_dir(place))
+        write_as_a_stranger(refunds, 800, size=1000)
+        begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)))
         cluster.delete_topic(refunds)
         check_no_remains(cluster, {"refunds"})
 

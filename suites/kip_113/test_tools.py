@@ -7,22 +7,28 @@ All of them are compared with the one model (:mod:`suites.sources`): with each o
 from __future__ import annotations
 
 import functools
+import re
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from faults.targets import follower_of, other_dir
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
 from harness.doors.tool_answers import describe_log_dirs
-from harness.errors import HarnessError, PromiseBroken
+from harness.errors import PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.reassign import Placement, cancel, execute, generate, verify
 from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
 from harness.workload import CaseWorkload
-from suites.checks import check_checkpoints, check_delivery, check_no_remains, promised
+from suites.checks import HIGH_WATERMARKS, check_checkpoints, check_delivery, check_no_remains, promised
 from suites.deviations import EMPTIED_DIR_NAMED, GROWTH_NOT_CANCELLED, HALF_EXECUTED, NO_LOG_DIRS_OPTION
+from suites.meanwhile import meanwhile
 from suites.model import World
 from suites.scenario import scenario
 from suites.sources import log_dirs_tool
@@ -39,6 +45,8 @@ from suites.steps import (
 )
 
 AMPLE = 1 << 30
+TRIES = 4
+CROWD = 50  # partitions of each topic that keeps a broker busy
 NO_FAULT = Floors(faults=0)
 
 
@@ -76,7 +84,8 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
             reassign(cluster, world, placement)
             world.check(also=[log_dirs_tool])
-            with promised(cluster, unless=EMPTIED_DIR_NAMED):
+            named = rf"last seen: \[.{HIGH_WATERMARKS} in {here} names \['{orders[0]}'\] instead of \[\].\]$"
+            with promised(cluster, unless=EMPTIED_DIR_NAMED, seen=named):
                 check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)
         pair.await_progress(after=now())
     check_delivery(workload)
@@ -103,10 +112,10 @@ def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
     shown = {(id, replica.topic) for id, states in seen.items() for state in states for replica in state.replicas}
     if shown != {(broker.id, topic.name)}:
         raise PromiseBroken(f"kafka-log-dirs shows {sorted(shown)}, and was asked for {topic} on {broker}")
-    with promised(cluster, unless=NO_LOG_DIRS_OPTION):
+    with promised(cluster, unless=NO_LOG_DIRS_OPTION, seen="log-dirs is not a recognized option"):
         try:
             paths = [state.path for state in ask("--log-dirs", str(log_dir.path))[broker.id]]
-        except HarnessError as error:
+        except ToolFailed as error:
             raise PromiseBroken(str(error)) from error
         if paths != [str(log_dir.path)]:
             raise PromiseBroken(f"kafka-log-dirs shows {paths}, and was asked for {log_dir}")
@@ -139,7 +148,7 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         if any(len(set(placement.brokers) & set(chosen)) != 3 for placement in proposed):
             raise PromiseBroken(f"--generate proposes {', '.join(map(str, proposed))} for 3 replicas on {chosen}")
         reassign(cluster, world, *proposed)
-        check_impatient(cluster, world, beside)
+        check_impatient(cluster, world, beside[0])
         coming, staying = someone_else(cluster, beside[0])
         nowhere = LogDir(coming, Path("/nowhere"))
         check_not_executed(cluster, Placement(partition=beside[0], on=(nowhere, *staying)))
@@ -158,24 +167,71 @@ def someone_else(cluster: Cluster, partition: Partition) -> tuple[Broker, list[B
     return coming, replicas[1:]
 
 
-def check_impatient(cluster: Cluster, world: World, topic: Topic) -> None:
+def check_impatient(cluster: Cluster, world: World, partition: Partition) -> None:
     """With ``--timeout 0`` the tool tells a log dir once, and gives up where the replica is yet to come; what it has
-    told stands: the replicas come into these log dirs.
+    told stands: the replica comes into this log dir.
 
-    :raises PromiseBroken: it ends with another error, or replicas come elsewhere
+    So that it is yet to come, its broker has others to make first. That it was asked too early is in its log.
+
+    :raises PromiseBroken: the tool asks again, or does not give up, or ends with another error, or the replica comes
+        elsewhere
+    :raises Inconclusive: the replica was always there before it asked
     """
-    newcomers = [someone_else(cluster, partition) for partition in topic.partitions]
-    placements = [
-        Placement(partition=partition, on=(coming.log_dirs[-1], *staying))
-        for partition, (coming, staying) in zip(topic.partitions, newcomers, strict=True)
-    ]
+    for _ in range(TRIES):
+        coming, staying = someone_else(cluster, partition)
+        placement = Placement(partition=partition, on=(coming.log_dirs[-1], *staying))
+        since = now()
+        with crowded(cluster, coming):
+            said = what_it_says(cluster, placement, timeout_ms=0)
+        await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+        too_early = sum(
+            f"Unable to alter log dirs for {partition} " in line.text for line in coming.log.lines(since=since)
+        )
+        cluster.journal.write("reassignment.impatient", partition=str(partition), too_early=too_early, said=said)
+        if check_gave_up(said, too_early):
+            pass
+    return
+
+
+def what_it_says(cluster: Cluster, placement: Placement, *, timeout_ms: int | None = None) -> str | None:
+    """Why kafka-reassign-partitions ends with an error; None where it doesn't."""
     try:
-        execute(cluster, *placements, timeout_ms=0)
-    except HarnessError as error:
-        if "Timed out before log directory move" not in str(error):
-            raise PromiseBroken(f"kafka-reassign-partitions --timeout 0: {error}") from error
-        cluster.journal.write("reassignment.gave_up", said=str(error))
-    await_reassigned(cluster, world, *placements, timeout_s=timeouts.MOVE_S)
+        execute(cluster, placement, timeout_ms=timeout_ms)
+    except ToolFailed as error:
+        return str(error)
+    return None
+
+
+def check_gave_up(said: str | None, too_early: int) -> bool:
+    """Whether the tool with ``--timeout 0`` was put to the test and gave up.
+
+    :param said: why it ended with an error
+    :param too_early: how often it was told that the replica is yet to come
+    :raises PromiseBroken: it was, and didn't; or it gave up for another reason
+    """
+    gave_up = said is not None and "Timed out before log directory move" in said
+    if too_early > 1 or gave_up != bool(too_early) or (said and not gave_up):
+        raise PromiseBroken(
+            f"kafka-reassign-partitions --timeout 0 was told {too_early} times that the replica is yet to come, and "
+            f"should give up at the first; it said {said or 'that all is well'}"
+        )
+    return gave_up
+
+
+@contextmanager
+def crowded(cluster: Cluster, broker: Broker) -> Iterator[None]:
+    """The broker has replicas to make all the while: what it is told next it does after these."""
+
+    def one_more() -> None:
+        new = NewTopic(
+            name=f"crowd-{uuid.uuid4().hex[:8]}", replicas=1, assignment={index: [broker.id] for index in range(CROWD)}
+        )
+        cluster.create_topics(new)
+
+    with meanwhile(*[one_more] * 3, every_s=0) as errors:
+        yield
+    if errors:
+        raise errors[0]
 
 
 def check_current(world: World, placement: Placement) -> None:
@@ -200,15 +256,12 @@ def check_not_executed(cluster: Cluster, placement: Placement) -> None:
     :raises PromiseBroken: the tool says nothing of it, or some of it is carried out (not on builds known to do it)
     """
     before = placement.partition.describe().replicas
-    try:
-        execute(cluster, placement)
-    except HarnessError as error:
-        if "Failed to alter dir" not in str(error):
-            raise
-    else:
-        raise PromiseBroken(f"kafka-reassign-partitions took {placement} for an order that can be carried out")
+    said = what_it_says(cluster, placement)
+    if said is None or "Failed to alter dir" not in said:
+        raise PromiseBroken(f"{placement} can't be carried out, and kafka-reassign-partitions says {said or 'nothing'}")
     await_no_reassignment(cluster)
-    with promised(cluster, unless=HALF_EXECUTED):
+    half = f"went from {before} to {tuple(broker.id for broker in placement.brokers)}"
+    with promised(cluster, unless=HALF_EXECUTED, seen=f"{re.escape(half)}$"):
         after = placement.partition.describe().replicas
         if after != before:
             raise PromiseBroken(f"{placement} was refused, and the replicas went from {before} to {after}")
@@ -235,7 +288,8 @@ def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
         check_reassigning(cluster, orders[0])
         cancel(cluster, placement)
         await_no_reassignment(cluster)
-        with promised(cluster, unless=GROWTH_NOT_CANCELLED):
+        grown = f"on {tuple(broker.id for broker in placement.brokers)}"
+        with promised(cluster, unless=GROWTH_NOT_CANCELLED, seen=f"{re.escape(grown)}$"):
             on = orders[0].describe().replicas
             if on != tuple(broker.id for broker in has):
                 raise PromiseBroken(f"{placement} was cancelled, and the replicas are on {on}")

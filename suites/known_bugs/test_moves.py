@@ -17,7 +17,7 @@ from harness.timeouts import CLEANING_S
 from harness.topic import Topic
 from suites.checks import check_no_remains, promised
 from suites.deviations import CLEANING_STOPS
-from suites.housekeeping import AT_WORK, COMPACTED, check_small, outdate
+from suites.housekeeping import AT_WORK, COMPACTED, check_small, outdate, stays_large
 from suites.model import World
 from suites.scenario import scenario
 from suites.steps import (
@@ -106,7 +106,7 @@ def test_move_called_off(cluster: Cluster) -> None:
         await_moved(accounts[0], here, timeout_s=MOVED_S)
     outdate(accounts)
     check_small(accounts, on=cluster.others(mover))
-    with promised(cluster, unless=CLEANING_STOPS):
+    with promised(cluster, unless=CLEANING_STOPS, seen=stays_large(accounts, mover)):
         check_small(accounts, on=[mover], timeout_s=CLEANING_S / 2)
 
 
@@ -126,7 +126,7 @@ def test_records_deleted_amid_move(cluster: Cluster) -> None:
     there = other_dir(orders[0].log_dir_on(mover))
     began = now()
     with moves_held(mover):
-        begin_move(orders[0], there)
+        begin_move(orders[0], there, copying=1000)
         orders[0].delete_records(before=1000)
         check_under_way(orders[0], there)
     await_moved(orders[0], there, timeout_s=MOVED_S)

@@ -12,29 +12,33 @@ import pytest
 
 from harness import timeouts
 from harness.deviation import Deviation
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from suites.checks import check_same_bytes, promised
+from suites.steps import check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
 
 
 @pytest.mark.parametrize(
-    ("version", "holds", "outcome"),
+    ("version", "broken", "outcome"),
     [
-        ("4.0.0", True, nullcontext()),
-        ("4.0.0", False, pytest.raises(PromiseBroken, match="it should")),
-        ("3.9.2", True, pytest.raises(PromiseBroken, match="no longer deviates: it doesn't")),
-        ("3.9.2", False, nullcontext()),
+        ("4.0.0", None, nullcontext()),
+        ("4.0.0", "seen: 3 of u", pytest.raises(PromiseBroken, match="3 of u")),
+        ("3.9.2", None, pytest.raises(PromiseBroken, match="no longer deviates: it doesn't")),
+        ("3.9.2", "seen: 3 of u", nullcontext()),
+        ("3.9.2", "seen: 3 of t", pytest.raises(PromiseBroken, match="3 of t")),  # another defect than the declared one
     ],
 )
-def test_what_deviates_must_deviate(version: str, holds: bool, outcome: AbstractContextManager[Any]) -> None:
+def test_what_deviates_must_deviate_as_is_known(
+    version: str, broken: str | None, outcome: AbstractContextManager[Any]
+) -> None:
     distribution, spec = SimpleNamespace(version=KafkaVersion.parse(version)), SimpleNamespace(mode=Mode.ZK)
     cluster = cast(Any, SimpleNamespace(distribution=distribution, spec=spec, journal=Journal(None)))
-    with outcome, promised(cluster, unless=DEVIATION):
-        if not holds:
-            raise PromiseBroken("it should")
+    with outcome, promised(cluster, unless=DEVIATION, seen=r"\d of u$"):
+        if broken:
+            raise PromiseBroken(broken)
 
 
 class Lying:
@@ -85,3 +89,24 @@ def test_replicas_are_the_same_byte_for_byte(
             (folder / name).write_bytes(content)
     with nullcontext() if same else pytest.raises(PromiseBroken, match="the replicas of"):
         check_same_bytes(cast(Any, Lying(folders)), start)
+
+
+@pytest.mark.parametrize(
+    ("lag", "copying", "outcome"),
+    [
+        (2000, None, nullcontext()),
+        (0, None, pytest.raises(Inconclusive, match="to be under way; last seen: 0")),
+        (1936, 2000, nullcontext()),
+        (2000, 2000, pytest.raises(Inconclusive, match="last seen: 2000")),  # nothing of it has been copied
+        (0, 2000, pytest.raises(Inconclusive, match="last seen: 0")),
+    ],
+)
+def test_a_move_that_copies_is_behind_by_less_than_all(
+    monkeypatch: pytest.MonkeyPatch, lag: int, copying: int | None, outcome: AbstractContextManager[Any]
+) -> None:
+    monkeypatch.setattr(timeouts, "REQUEST_S", 0.01)
+    log_dir: Any = SimpleNamespace()
+    found = (log_dir, SimpleNamespace(offset_lag=lag))
+    log_dir.broker = SimpleNamespace(find_replica=lambda *_, **__: found, journal=Journal(None))
+    with outcome:
+        check_under_way(cast(Any, Lying([])), log_dir, copying=copying)
