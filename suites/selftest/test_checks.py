@@ -12,10 +12,13 @@ import pytest
 
 from harness import timeouts
 from harness.deviation import Deviation
+from harness.doors.broker_log import BrokerLog
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from suites.checks import check_same_bytes, promised
+from suites.kip_113.test_moves import tries_to_move
+from suites.kip_113.test_tools import check_gave_up
 from suites.steps import check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
@@ -48,6 +51,9 @@ class Lying:
 
     def __init__(self, folders: list[Path]) -> None:
         self._folders = folders
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
 
     def leader(self) -> int:
         return 0
@@ -110,3 +116,39 @@ def test_a_move_that_copies_is_behind_by_less_than_all(
     log_dir.broker = SimpleNamespace(find_replica=lambda *_, **__: found, journal=Journal(None))
     with outcome:
         check_under_way(cast(Any, Lying([])), log_dir, copying=copying)
+
+
+def test_a_move_that_should_have_stopped_is_told_by_what_its_thread_complains_of(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(
+        "[2026-01-01 00:00:00,000] INFO [ReplicaAlterLogDirsThread-1]: Stopped orders-0 (kafka.server.X)\n"
+        "[2026-01-01 00:00:00,001] WARN [ReplicaManager broker=1] Stopping orders-0 (kafka.server.ReplicaManager)\n"
+        "[2026-01-01 00:00:00,002] ERROR [ReplicaAlterLogDirsThread-1]: Error for partition beside-0 at offset 7\n"
+    )
+    assert tries_to_move(cast(Any, Lying([])), BrokerLog(log).lines()) == []
+    with log.open("a") as file:
+        file.write("[2026-01-01 00:00:01,000] ERROR [ReplicaAlterLogDirsThread-1]: Error for partition orders-0 at 7\n")
+    assert len(tries_to_move(cast(Any, Lying([])), BrokerLog(log).lines())) == 1
+
+
+GAVE_UP = "kafka-reassign ended with exit code 1: Timed out before log directory move could be started for: t-0-1"
+
+
+@pytest.mark.parametrize(
+    ("said", "too_early", "outcome"),
+    [
+        (GAVE_UP, 1, True),
+        (None, 0, False),  # it came late, which shows nothing of its time-out
+        (None, 1, "1 times"),
+        (None, 40, "40 times"),
+        (GAVE_UP, 2, "2 times"),  # not at the first
+        (GAVE_UP, 0, "0 times"),
+        ("Failed to alter dir", 0, "it said Failed to alter dir"),
+    ],
+)
+def test_an_impatient_tool_asks_once(said: str | None, too_early: int, outcome: bool | str) -> None:
+    if isinstance(outcome, bool):
+        assert check_gave_up(said, too_early) is outcome
+    else:
+        with pytest.raises(PromiseBroken, match=outcome):
+            check_gave_up(said, too_early)
