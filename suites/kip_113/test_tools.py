@@ -19,7 +19,7 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.admin import NewTopic
 from harness.doors.tool_answers import describe_log_dirs
-from harness.errors import PromiseBroken, ToolFailed
+from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.reassign import Placement, cancel, execute, generate, verify
@@ -189,8 +189,8 @@ def check_impatient(cluster: Cluster, world: World, partition: Partition) -> Non
         )
         cluster.journal.write("reassignment.impatient", partition=str(partition), too_early=too_early, said=said)
         if check_gave_up(said, too_early):
-            pass
-    return
+            return
+    raise Inconclusive(f"{TRIES} times, {partition} was already there when kafka-reassign-partitions told its log dir")
 
 
 def what_it_says(cluster: Cluster, placement: Placement, *, timeout_ms: int | None = None) -> str | None:
@@ -220,7 +220,10 @@ def check_gave_up(said: str | None, too_early: int) -> bool:
 
 @contextmanager
 def crowded(cluster: Cluster, broker: Broker) -> Iterator[None]:
-    """The broker has replicas to make all the while: what it is told next it does after these."""
+    """Inside the block the broker has replicas to make, which nobody needs: what it is told to make next comes later.
+
+    Making them, it answers no order to move one (``ReplicaManager.replicaStateChangeLock``), but between two lots.
+    """
 
     def one_more() -> None:
         new = NewTopic(
