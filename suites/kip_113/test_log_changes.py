@@ -189,6 +189,7 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
             pair.await_progress(after=now())
         world.broker_back(mover)
         check_cut_off(changed[0], there, uncut)
+        cluster.await_healthy(failure=PromiseBroken)
     finish_move(world, changed[0], there)  # cut to the same end, the two are as one, and the move may be done by now
     world.check(timeouts.RECOVERY_S)
     settled(world, changed)
