@@ -183,7 +183,7 @@ def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
     overrides=HASTY,
 )
 def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The log dir that a replica is leaving fails: it is offline; with the dir back, the move goes on to its end."""
+    """The log dir that a replica is leaving fails: it is offline, its move stops; with the dir back, it goes on."""
     with moving(cluster, workload) as move:
         with failed(move.world, Chmod000(move.here)) as fault:
             check_stopped(move, fault, working=move.there)
@@ -200,7 +200,7 @@ def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
 )
 @each_fault("fail_log_dir", (Chmod000, FullTmpfs))
 def test_destination_fails(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """The log dir that a replica is going to fails, or is full: it serves on; with the dir back, it gets there."""
+    """The log dir that a replica is going to fails or is full: the move stops; with the dir back, it gets there."""
     with moving(cluster, workload) as move:
         with failed(move.world, fail_log_dir(move.there)) as fault:
             check_stopped(move, fault, working=move.here)
