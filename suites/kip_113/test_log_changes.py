@@ -216,14 +216,14 @@ def check_outvoted(partition: Partition, dead: Broker) -> None:
 
 
 def check_cut_off(partition: Partition, log_dir: LogDir, uncut: bytes) -> None:
-    """The copy on its way into the log dir no longer begins with all that it had, or is none any more.
+    """The copy on its way into the log dir, or the replica that it has become, no longer begins with all that it had.
 
     :param uncut: its log's bytes before, with records at the end that are to be cut off
     :raises PromiseBroken: it does
     """
     await_until(
-        lambda: copy_of(partition, log_dir).startswith(uncut),
-        lambda is_uncut: not is_uncut,
+        lambda: [file.read_bytes().startswith(uncut) for file in log_dir.path.glob(f"{partition}*/*.log")],
+        lambda is_uncut: is_uncut != [] and not any(is_uncut),
         timeout_s=timeouts.RECOVERY_S,
         what=f"the copy of {partition} in {log_dir} to lose records that its source lost; it had {len(uncut)} bytes",
         retry_on=(OSError,),  # it has just become the replica
