@@ -17,6 +17,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from suites.checks import check_same_bytes, promised
+from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools import check_gave_up
 from suites.steps import check_under_way
@@ -152,3 +153,44 @@ def test_an_impatient_tool_asks_once(said: str | None, too_early: int, outcome: 
     else:
         with pytest.raises(PromiseBroken, match=outcome):
             check_gave_up(said, too_early)
+
+
+@pytest.mark.parametrize(
+    ("folder", "log", "outcome"),
+    [
+        ("orders-0.1a-future", b"kept", nullcontext()),
+        ("orders-0.1a-future", b"kept, and others", nullcontext()),
+        ("orders-0", b"kept, and others", nullcontext()),
+        ("orders-0.1a-future", b"kept, and cut off", pytest.raises(PromiseBroken, match="to lose records")),
+        ("orders-0", b"kept, and cut off, and others", pytest.raises(PromiseBroken, match="to lose records")),
+        ("beside-0", b"kept", pytest.raises(PromiseBroken, match="to lose records")),  # no copy, nor what it became
+    ],
+)
+def test_a_copy_is_cut_off_as_its_source_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, log: bytes, outcome: AbstractContextManager[Any]
+) -> None:
+    monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "0.log").write_bytes(log)
+    log_dir: Any = SimpleNamespace(path=tmp_path, broker=SimpleNamespace(journal=Journal(None)))
+    with outcome:
+        check_cut_off(cast(Any, Lying([])), log_dir, b"kept, and cut off")
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "outcome"),
+    [
+        (2, (2, 3), nullcontext()),
+        (None, (1,), pytest.raises(Inconclusive, match="paused for too long")),
+        (None, (1, 2), pytest.raises(PromiseBroken, match="not to lead orders-0 any more")),
+        (1, (1, 2), pytest.raises(PromiseBroken, match="not to lead orders-0 any more")),
+    ],
+)
+def test_who_was_alone_in_the_isr_has_nothing_to_cut_off(
+    monkeypatch: pytest.MonkeyPatch, leader: int | None, isr: tuple[int, ...], outcome: AbstractContextManager[Any]
+) -> None:
+    monkeypatch.setattr(timeouts, "BROKER_FAILURE_S", 0.01)
+    partition: Any = Lying([])
+    partition.describe = lambda: SimpleNamespace(leader=leader, isr=isr)
+    with outcome:
+        check_outvoted(partition, cast(Any, SimpleNamespace(id=1, journal=Journal(None))))
