@@ -72,7 +72,7 @@ class Fault(ABC):
         """
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id, "noticed_by": self.noticed_by}
         journal = self.broker.journal
-        self.injected_at = journal.write("fault.injecting", **fields)
+        self.injected_at = journal.write("fault.injecting", **fields, explains=self.explains)
         self.break_it()
         self.injected_monotonic_s = time.monotonic()
         evidence = self.proof()

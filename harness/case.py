@@ -214,8 +214,12 @@ class Case:
         reason: str,
         faults: Sequence[Mapping[str, Any]],
         deviations: Sequence[Mapping[str, object]],
+        errors: Sequence[Mapping[str, Any]],
     ) -> None:
-        """Write the outcome; nothing may be added afterwards."""
+        """Write the outcome; nothing may be added afterwards.
+
+        :param errors: what was logged that no fault explains (:mod:`harness.runs.errors_logged`)
+        """
         self.journal.write("case.ended", verdict=verdict, reason=reason)
         self.record(
             ended_at=now().isoformat(),
@@ -224,6 +228,7 @@ class Case:
             faults=list(faults),
             deviations=list(deviations),
             measured=self.measured,
+            errors_logged=list(errors),
         )
         self.journal.close()
 

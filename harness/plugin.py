@@ -32,6 +32,7 @@ from harness.pipeline.warm import warm_up
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.distribution import jolokia_agent, spark_kafka_jars
 from harness.releases.versions import Mode
+from harness.runs.errors_logged import errors_logged
 from harness.runs.measure import measure_faults
 from harness.runs.outcomes import Happenings, conclude
 from harness.runs.pausing import MOMENTS, Pause
@@ -387,7 +388,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
     verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
     deviations = [d.to_json() for d in expected if verdict == "valid"]
     if case is not None:
-        case.end(verdict, reason, faults, deviations)
+        case.end(verdict, reason, faults, deviations, errors_logged(case.journal.events, case.run_dir))
     return CaseResult(
         case=case.id if case else _identity(item, run),
         kafka=str(run.builds.version(mode)),
