@@ -339,12 +339,10 @@ class Cluster:
         :raises Refused: with Kafka's error for one of them
         """
         self._controlling().admin.create_topics(topics)
-        self._await_partitions({new.name: len(new.assignment) or new.partitions for new in topics})
-        for new in topics:
-            self.journal.write(
-                "topic.created", topic=new.name, partitions=len(self.topics[new.name]), replicas=new.replicas
-            )
-        return [self.topics[new.name] for new in topics]
+        created = self.await_topics({new.name: len(new.assignment) or new.partitions for new in topics})
+        for new, topic in zip(topics, created, strict=True):
+            self.journal.write("topic.created", topic=new.name, partitions=len(topic), replicas=new.replicas)
+        return created
 
     def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
         """Give topics so many partitions in all, and wait until they are there, as :meth:`create_topics` does.
@@ -353,11 +351,11 @@ class Cluster:
         """
         for name, count in counts.items():
             self._controlling().admin.create_partitions(name, count)
-        self._await_partitions(counts)
+        topics = self.await_topics(counts)
         self.journal.write("partitions.created", topics=dict(counts))
-        return [self.topics[name] for name in counts]
+        return topics
 
-    def _await_partitions(self, counts: Mapping[str, int]) -> None:
+    def await_topics(self, counts: Mapping[str, int]) -> list[Topic]:
         """Wait until topics with so many partitions are led and replicated in full; they are known from then on."""
 
         def missing() -> list[str]:
@@ -384,6 +382,7 @@ class Cluster:
             watch=self.check_nodes,
         )
         self.topics |= {name: Topic(self, name, partitions) for name, partitions in counts.items()}
+        return [self.topics[name] for name in counts]
 
     def reassign(self, partition: Partition, brokers: Sequence[Broker]) -> None:
         """Begin to move a partition to these brokers, in this order; :meth:`reassignments` tells how far it is.

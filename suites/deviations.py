@@ -181,7 +181,7 @@ MOVE_ANSWERED_OTHERWISE = Deviation(
 )
 
 _EXPLICIT = "KAFKA-20832"
-_UNMENDED = VersionRange.parse(">=4.3.0,<4.4.0")
+_UNMENDED = VersionRange.parse(">=4.3.0,<4.3.2")  # also mended on the branch of 4.3, after 4.3.1
 
 EXPLICIT_TOPIC_ACCEPTED = Deviation(
     kip=1066,
@@ -218,8 +218,16 @@ REGISTERED_WITHOUT_CORDONS = Deviation(
 RELATIVE_UNCORDONED = Deviation(
     kip=1066,
     says="entries of cordoned.log.dirs must be entries in log.dirs, and get no new partitions",
-    does="where log.dirs has relative paths, the entry is taken, and nothing is cordoned",
+    does="where log.dirs has relative paths, the entry is taken, and nothing is cordoned, by * neither",
     issue="KAFKA-20901",
+    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+)
+
+SLASHED_UNCORDONED = Deviation(
+    kip=1066,
+    says="entries of cordoned.log.dirs must be entries in log.dirs, and get no new partitions",
+    does="where paths in log.dirs end in a slash, the entry is taken, and nothing is cordoned, by * neither",
+    issue="none found of its own; KAFKA-20901 is the same of relative paths",
     builds=VersionRange.parse(">=4.3.0,<4.4.0"),
 )
 

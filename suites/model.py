@@ -97,17 +97,18 @@ class World:
         New replicas must be on good log dirs (KIP-112, "New replicas will only be created on good log directory") that
         are not cordoned (KIP-1066, "only a log directory not currently cordoned will be selected").
 
+        A partition is taken over as a whole or not at all, so that who got no answer may begin anew.
+
         :param cordoned: the log dirs that were so all the while it was created; None: those that are so now
         """
         for partition in topic.partitions:
             if (topic.name, partition.index) in self.partitions:
                 continue
             seen = partition.describe()
-            self.add(seen, {})
-            for id in seen.replicas:
-                log_dir = partition.log_dir_on(self.cluster.broker(id))
+            places = {id: partition.log_dir_on(self.cluster.broker(id)) for id in seen.replicas}
+            for log_dir in places.values():
                 self._check_fit(partition, log_dir, self.cordoned if cordoned is None else cordoned)
-                self._places[partition.topic, partition.index, id] = log_dir
+            self.add(seen, places)
 
     def _check_fit(self, partition: Partition, log_dir: LogDir, cordoned: frozenset[LogDir]) -> None:
         """A log dir that just got a replica may get one."""
@@ -123,12 +124,15 @@ class World:
                 del self._places[(*key, id)]
 
     def add(self, seen: PartitionState, places: Mapping[int, LogDir]) -> None:
-        """Take over one partition as it is: its state, and each replica's log dir by broker id."""
+        """Take over one partition: its assignment and leader, and each replica's log dir by broker id.
+
+        Its ISR is what it must come to be, not that of the moment: of a broker that was just started it may lack some.
+        """
         key = (seen.topic, seen.partition)
-        self.partitions[key] = Expected(
-            replicas=seen.replicas, leader=seen.leader, isr=frozenset(seen.isr), offline=frozenset()
-        )
         self._places |= {(*key, id): log_dir for id, log_dir in places.items()}
+        offline = self._offline(key, seen.replicas)
+        isr = frozenset(seen.replicas) - offline
+        self.partitions[key] = Expected(replicas=seen.replicas, leader=seen.leader, isr=isr, offline=offline)
 
     def reassigned(self, partition: Partition, log_dirs: Sequence[LogDir]) -> None:
         """Replicas were moved, and are now in these log dirs, on their brokers in this order (KIP-113).

@@ -132,14 +132,16 @@ def mbeans(world: World) -> Iterator[str]:
         return
     elsewhere = world.cluster.describe()
     uncounted = is_expected(OFFLINE_REPLICAS_UNCOUNTED, world.cluster)
+    cordons = world.cluster.distribution.version.has_cordoned_log_dirs
     for broker in world.live_brokers():
         assert broker.mbeans is not None
-        yield from compare_mbeans(world, broker, broker.mbeans.describe_broker(), elsewhere, uncounted=uncounted)
+        seen = broker.mbeans.describe_broker()
+        yield from compare_mbeans(world, broker, seen, elsewhere, uncounted=uncounted, cordons=cordons)
     yield from compare_offline_partitions(world, world.cluster.offline_partitions(), elsewhere)
 
 
 def compare_mbeans(
-    world: World, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState, *, uncounted: bool
+    world: World, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState, *, uncounted: bool, cordons: bool
 ) -> Iterator[str]:
     """OfflineLogDirectoryCount, LogDirectoryOffline, OfflineReplicaCount (of logs "on the bad log directories").
 
@@ -149,6 +151,7 @@ def compare_mbeans(
 
     :param elsewhere: the cluster by the wire, for topics that the model doesn't know
     :param uncounted: :data:`suites.deviations.OFFLINE_REPLICAS_UNCOUNTED` is expected of the build
+    :param cordons: the build must have the two of KIP-1066
     """
     by = f"the MBeans of {broker} say"
     failed = {str(log_dir.path): log_dir in world.failed for log_dir in broker.log_dirs}
@@ -156,7 +159,7 @@ def compare_mbeans(
         yield f"{by} LogDirectoryOffline {_names(seen.log_dir_offline)} instead of {_names(failed)}"
     if seen.offline_log_dirs != sum(failed.values()):
         yield f"{by} OfflineLogDirectoryCount {seen.offline_log_dirs} instead of {sum(failed.values())}"
-    if seen.cordoned_log_dirs is not None:
+    if cordons:
         cordoned = {str(log_dir.path): log_dir in world.cordoned for log_dir in broker.log_dirs}
         if dict(seen.log_dir_cordoned) != cordoned:
             yield f"{by} LogDirectoryCordoned {_names(seen.log_dir_cordoned)} instead of {_names(cordoned)}"

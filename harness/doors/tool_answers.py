@@ -171,8 +171,19 @@ def dump_directories(distribution: Distribution, metadata_log: Path) -> Director
 
     :raises HarnessError: the tool failed
     """
-    segments = ",".join(map(str, sorted(metadata_log.glob("*.log"))))
-    arguments = ("--cluster-metadata-decoder", "--files", segments)
+    return _dump(distribution, sorted(metadata_log.glob("*.log")))
+
+
+def dump_snapshot(distribution: Distribution, snapshot: Path) -> Directories:
+    """``kafka-dump-log --cluster-metadata-decoder`` of a snapshot of the metadata.
+
+    :raises HarnessError: the tool failed
+    """
+    return _dump(distribution, [snapshot])
+
+
+def _dump(distribution: Distribution, files: Iterable[Path]) -> Directories:
+    arguments = ("--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
     with tool_output(distribution, Tool.DUMP_LOG, *arguments, timeout_s=timeouts.TOOL_S) as lines:
         return read_directories(lines)
 

@@ -6,33 +6,43 @@ log.dir configuration." Without a load: of each entry it is seen who takes it an
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.deviation import Deviation
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import now
 from harness.log_dir import LogDir
 from harness.releases.tools import tool_output
 from harness.releases.versions import CORDON_METADATA_VERSION, Tool
+from harness.waiting import await_until
 from suites.checks import check_ends, check_known, check_refused
 from suites.deviations import (
     CORDONS_NOT_PRINTED,
     REGISTERED_WITHOUT_CORDONS,
     RELATIVE_UNCORDONED,
+    SLASHED_UNCORDONED,
     STATIC_HALF_IN_FORCE,
+    is_expected,
 )
 from suites.kip_1066.cordons import (
     CORDONED,
     a_cordon,
     await_in_force,
     await_known_to_controller,
+    check_unmade,
     cordon,
     directories,
+    made_unheeded,
     quorum_of,
+    wide_topics_asked_for,
 )
+from suites.kip_1066.test_refusals import NONE
 from suites.model import World
 from suites.sources import TOOLS, configs_tool, registrations
-from suites.steps import restarted_healed
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
 ALONE = r"When cordoned\.log\.dirs is set to \*, it must not contain other values"
@@ -76,7 +86,8 @@ def test_entries(cluster: Cluster) -> None:
         check_refused(partial(broker.admin.set_broker_configs, broker.id, {CORDONED: entry}), "INVALID_REQUEST", saying)
         world.check()
     check_other_targets(world, broker, second, other)
-    check_not_started_with(world, broker, f"{first.path}/")
+    check_not_started_with(world, broker, f"{first.path}/", MISSING)
+    check_not_started_with(world, broker, f"*,{first.path}", ALONE)
 
 
 def check_other_targets(world: World, broker: Broker, cordoned: LogDir, other: Broker) -> None:
@@ -100,13 +111,13 @@ def check_other_targets(world: World, broker: Broker, cordoned: LogDir, other: B
     await_in_force(world, broker)
 
 
-def check_not_started_with(world: World, broker: Broker, entry: str) -> None:
+def check_not_started_with(world: World, broker: Broker, entry: str, saying: str) -> None:
     """In the file, what is no log dir ends the broker's start; without it, it is back."""
     broker.stop()
     world.broker_gone(broker)
     broker.node.configure({CORDONED: entry})
     broker.start()
-    check_ends(broker, exit_code=1, saying=MISSING)
+    check_ends(broker, exit_code=1, saying=saying)
     broker.node.configure({CORDONED: ""})
     broker.start()
     world.broker_back(broker)
@@ -137,6 +148,25 @@ def test_what_users_see(cluster: Cluster) -> None:
 
 
 @a_cordon(
+    "kip-1066/by-tool", plan="updated at runtime via … the kafka-configs.sh tool", judged=False, brokers=2, mbeans=False
+)
+def test_by_tool(cluster: Cluster) -> None:
+    """kafka-configs cordons one log dir, then both of a broker, and uncordons them."""
+    world = World(cluster, cluster.create_topic("orders", partitions=4, replicas=2))
+    broker = cluster.brokers[0]
+    first, second = broker.log_dirs
+    for log_dirs, alter in {
+        (first,): ("--add-config", f"{CORDONED}={first.path}"),
+        (first, second): ("--add-config", f"{CORDONED}=[{first.path},{second.path}]"),
+        (): ("--delete-config", CORDONED),
+    }.items():
+        target = ("--bootstrap-server", cluster.bootstrap, "--entity-type", "brokers", "--entity-name", str(broker.id))
+        with tool_output(cluster.distribution, Tool.CONFIGS, *target, "--alter", *alter, timeout_s=timeouts.TOOL_S):
+            await_in_force(world, broker, *log_dirs)
+        world.check(also=[configs_tool])
+
+
+@a_cordon(
     "kip-1066/registration",
     plan="the broker will include the Uuids of cordoned log directories when it registers",
     judged=False,
@@ -145,26 +175,79 @@ def test_what_users_see(cluster: Cluster) -> None:
     mbeans=False,
 )
 def test_registration(cluster: Cluster) -> None:
-    """A broker with cordoned log dirs is restarted: its registration names them, not only what follows."""
+    """A wholly cordoned broker is restarted: its registration says so, and no topic comes to it at any time."""
     world = World(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
-    broker = cluster.brokers[1]
-    cordon(world, broker, broker.log_dirs[0])
-    restarted_healed(world, broker)
-    await_in_force(world, broker, broker.log_dirs[0])
-    seen = directories(cluster).registered_as_cordoned[broker.id]
+    asked, broker = cluster.brokers
+    cordon(world, broker, *broker.log_dirs, value="*")
+    with wide_topics_asked_for(cluster, asked) as topics:
+        broker.stop()
+        down = now()
+        world.broker_gone(broker)
+        await_until(
+            lambda: any(topic.at > down for topic in topics[:-1]), timeout_s=timeouts.REQUEST_S, what="topics asked for"
+        )
+        broker.start()
+        await_known_to_controller(cluster, broker, *broker.log_dirs)
+        known = now()
+        await_until(
+            lambda: [topic for topic in topics if topic.at > known][ENOUGH:],
+            timeout_s=timeouts.PROGRESS_S,
+            what=f"more than {ENOUGH} topics to be asked for",
+        )
+    made = made_unheeded(topics, down=down, started=broker.started_at, known=known)
+    cluster.journal.write(
+        "cordon.unheeded",
+        broker=broker.id,
+        asked=len(topics),
+        made=len(made),
+        for_s=(made[-1].answered - made[0].at).total_seconds() if made else 0.0,
+    )
     check_known(
         REGISTERED_WITHOUT_CORDONS,
         cluster.distribution.version,
-        seen,
-        promised=frozenset({broker.log_dirs[0].directory_id()}),
+        directories(cluster).registered_as_cordoned[broker.id],
+        promised=frozenset(log_dir.directory_id() for log_dir in broker.log_dirs),
         known=None,
     )
+    if made and not is_expected(REGISTERED_WITHOUT_CORDONS, cluster):
+        raise PromiseBroken(f"{[topic.name for topic in made]} came to {broker}, all of whose log dirs are cordoned")
+    for topic in cluster.await_topics({each.name: 1 for each in made}) if made else ():
+        world.learn(topic, cordoned=frozenset())
+    world.broker_back(broker)
+    await_in_force(world, broker, *broker.log_dirs)
+
+
+ENOUGH = 10
+"""Topics, more than these, that are asked for once the controller knows the cordons again."""
 
 
 # --- in the file, and by whose paths ----------------------------------------------------------------------------------
 
 IN_FORCE = ("cordoned", "gets no new replicas")
 IGNORED = ("not cordoned", "gets new replicas")
+
+
+def need(wanted: tuple[str, str], seen: tuple[str, str]) -> None:
+    """What is so without a cordon.
+
+    :raises Inconclusive: it isn't, so that a cordon shows nothing
+    """
+    if seen != wanted:
+        raise Inconclusive(f"without a cordon the log dir should be {wanted}: {seen}")
+
+
+def check_seen(promised: tuple[str, str], cluster: Cluster, log_dir: LogDir, topic: str) -> None:
+    """As :func:`seen_of` has it.
+
+    :raises PromiseBroken: it is otherwise
+    """
+    if (seen := seen_of(cluster, log_dir, topic)) != promised:
+        raise PromiseBroken(f"{log_dir} is {seen} instead of {promised}")
+
+
+def flags(broker: Broker) -> set[bool | None]:
+    """What the broker says of its log dirs: whether they are cordoned."""
+    return {state.is_cordoned for state in broker.describe_log_dirs()}
 
 
 def seen_of(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, str]:
@@ -188,23 +271,38 @@ def seen_of(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, str]:
     mbeans=False,
 )
 def test_static(cluster: Cluster) -> None:
-    """A log dir that the file has cordoned is so to the controller and to the broker, like one cordoned at run time."""
+    """Log dirs that the file has cordoned are so to the controller and to the broker, like those cordoned at run time.
+
+    One or several, which a restart without them in the file uncordons.
+    """
     [broker] = cluster.brokers
-    log_dir, other, _ = broker.log_dirs
-    assert seen_of(cluster, log_dir, "before") == IGNORED
+    first, second, third = broker.log_dirs
+    need(IGNORED, seen_of(cluster, first, "before"))
+    for topic, log_dirs in {"one": [first], "several": [first, second]}.items():
+        restarted_with(cluster, broker, {CORDONED: ",".join(str(each.path) for each in log_dirs)})
+        await_known_to_controller(cluster, broker, *log_dirs)
+        for log_dir in log_dirs:
+            seen = seen_of(cluster, log_dir, f"{topic}-{log_dir.path.name}")
+            check_known(STATIC_HALF_IN_FORCE, cluster.distribution.version, seen, promised=IN_FORCE, known=IGNORED)
+    broker.configure({CORDONED: str(third.path)})
+    await_known_to_controller(cluster, broker, third)
+    check_seen(IN_FORCE, cluster, third, "dynamic")
+    broker.configure({CORDONED: None})  # the file's again
+    await_known_to_controller(cluster, broker, first, second)
+    for log_dir in (first, second):
+        check_seen(IN_FORCE, cluster, log_dir, f"static-again-{log_dir.path.name}")
+    restarted_with(cluster, broker, {CORDONED: ""})
+    await_known_to_controller(cluster, broker)
+    for log_dir in (first, second):
+        check_seen(IGNORED, cluster, log_dir, f"uncordoned-{log_dir.path.name}")
+
+
+def restarted_with(cluster: Cluster, broker: Broker, settings: Mapping[str, str]) -> None:
+    """The broker is restarted with these settings in its file, and serves."""
     broker.stop()
-    broker.node.configure({CORDONED: str(log_dir.path)})
+    broker.node.configure(settings)
     broker.start()
     cluster.await_healthy()
-    await_known_to_controller(cluster, broker, log_dir)
-    seen = seen_of(cluster, log_dir, "static")
-    check_known(STATIC_HALF_IN_FORCE, cluster.distribution.version, seen, promised=IN_FORCE, known=IGNORED)
-    broker.configure({CORDONED: str(other.path)})
-    await_known_to_controller(cluster, broker, other)
-    assert seen_of(cluster, other, "dynamic") == IN_FORCE
-    broker.configure({CORDONED: None})  # the file's again
-    await_known_to_controller(cluster, broker, log_dir)
-    assert seen_of(cluster, log_dir, "static-again") == IN_FORCE
 
 
 @a_cordon(
@@ -217,13 +315,52 @@ def test_static(cluster: Cluster) -> None:
     overrides={"log.dirs": "broker-1-log-dir-1,broker-1-log-dir-2"},
 )
 def test_relative_log_dirs(cluster: Cluster) -> None:
-    """Where ``log.dirs`` has relative paths, an entry that is one of them is cordoned."""
+    """Where ``log.dirs`` has relative paths, an entry that is one of them is cordoned, and all are by ``*``."""
     [broker] = cluster.brokers
-    log_dir = broker.log_dirs[0]
-    assert seen_of(cluster, log_dir, "before") == IGNORED
-    broker.configure({CORDONED: log_dir.path.name})
-    seen = seen_of(cluster, log_dir, "after")
-    check_known(RELATIVE_UNCORDONED, cluster.distribution.version, seen, promised=IN_FORCE, known=IGNORED)
+    check_entry(cluster, broker.log_dirs[0].path.name, RELATIVE_UNCORDONED)
+
+
+@a_cordon(
+    "kip-1066/slashed-log-dirs",
+    plan="Entries in this list must be entries in log.dirs",
+    judged=False,
+    deviations=(SLASHED_UNCORDONED,),
+    brokers=1,
+    mbeans=False,
+)
+def test_slashed_log_dirs(cluster: Cluster) -> None:
+    """Where paths in ``log.dirs`` end in a slash, an entry that is one of them is cordoned, and all are by ``*``."""
+    [broker] = cluster.brokers
+    restarted_with(cluster, broker, {"log.dirs": ",".join(f"{each.path}/" for each in broker.log_dirs)})
+    check_entry(cluster, f"{broker.log_dirs[0].path}/", SLASHED_UNCORDONED)
+
+
+def check_entry(cluster: Cluster, entry: str, deviation: Deviation) -> None:
+    """The only broker's first log dir can be cordoned by the entry that it is in ``log.dirs``.
+
+    Builds with the deviation don't take its path, which is none, either (of others the KIP leaves that open); and as
+    the control ``*``, which is left in force, shuts the same broker with its log dirs by their plain paths.
+    """
+    [broker] = cluster.brokers
+    log_dir, version = broker.log_dirs[0], cluster.distribution.version
+    need(IGNORED, seen_of(cluster, log_dir, "before"))
+    broker.configure({CORDONED: entry})
+    check_known(deviation, version, seen_of(cluster, log_dir, "entry"), promised=IN_FORCE, known=IGNORED)
+    if is_expected(deviation, cluster):
+        by_path = partial(broker.admin.set_broker_configs, broker.id, {CORDONED: str(log_dir.path)})
+        check_refused(by_path, "INVALID_REQUEST", MISSING)
+    broker.configure({CORDONED: "*"})
+    check_known(deviation, version, flags(broker), promised={True}, known={False})
+    restarted_with(cluster, broker, {"log.dirs": ",".join(str(each.path) for each in broker.log_dirs)})
+    await_known_to_controller(cluster, broker, *broker.log_dirs)
+    check_shut(cluster)
+
+
+def check_shut(cluster: Cluster) -> None:
+    """All brokers are wholly cordoned, and no topic is created any more."""
+    admin = cluster.brokers[0].admin
+    ask = partial(admin.create_topic, "shut", partitions=1, replicas=1)
+    check_unmade(cluster, "shut", ask, "INVALID_REPLICATION_FACTOR", NONE)
 
 
 # --- the feature's version --------------------------------------------------------------------------------------------
@@ -233,6 +370,7 @@ def test_relative_log_dirs(cluster: Cluster) -> None:
     "kip-1066/metadata-version",
     plan="below metadata.version 4.3-IV0, and after its upgrade",
     judged=False,
+    deviations=(STATIC_HALF_IN_FORCE,),
     brokers=2,
     metadata_version="4.2-IV1",
     overrides={CORDONED: "*"},
@@ -253,9 +391,14 @@ def test_metadata_version(cluster: Cluster) -> None:
         pass
     for broker in cluster.brokers:
         await_known_to_controller(cluster, broker, *broker.log_dirs)
-    check_refused(
-        lambda: first.admin.create_topic("shut", partitions=1, replicas=1), "INVALID_REPLICATION_FACTOR", "cordoned"
-    )
+        check_known(
+            STATIC_HALF_IN_FORCE,
+            cluster.distribution.version,
+            flags(broker),
+            promised={True},
+            known={False},
+        )
+    check_shut(cluster)
     first.configure({CORDONED: str(first.log_dirs[0].path)})
     second.configure({CORDONED: ""})
     await_in_force(world, first, first.log_dirs[0])

@@ -16,8 +16,19 @@ from harness.log_dir import LogDir
 from harness.runs.measure import Floors
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_refused
-from suites.kip_1066.cordons import CORDONED, a_cordon, await_in_force, cordon, quorum_of
+from suites.checks import check_delivery
+from suites.kip_1066.cordons import (
+    CORDONED,
+    a_cordon,
+    await_in_force,
+    await_known_to_controller,
+    check_in_snapshot,
+    check_unmade,
+    cordon,
+    quorum_of,
+    restarted_from_snapshot,
+    restarted_with_snapshots,
+)
 from suites.kip_1066.test_refusals import TOO_FEW
 from suites.model import World
 from suites.sources import registrations
@@ -62,8 +73,9 @@ def came(world: World, name: str, *, replicas: int, to: dict[LogDir, int]) -> No
 def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
     """A wholly cordoned broker stays so: a controller fails over, the broker is killed, fenced, and comes back.
 
-    A fenced broker is given replicas where no others are left; a cordoned one is not. Uncordoned while it is down, by
-    way of a controller, it is so when it is back.
+    A fenced broker is given replicas where no others are left; a cordoned one is not, whatever the controller knows of
+    it being in its metadata log or in a snapshot. Uncordoned while it is down, by way of a controller, it is so when it
+    is back.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     world = World(cluster, orders)
@@ -78,13 +90,19 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
         with injected(BrokerKilled(broker)):
             world.broker_gone(broker)
             world.check()
-            check_refused(
-                lambda: admin.create_topic("fenced", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW
-            )
+            check_wide_refused(cluster, "fenced")
+            snapshot = restarted_with_snapshots(cluster)
+            await_known_to_controller(cluster, broker, *broker.log_dirs)
+            check_wide_refused(cluster, "known-from-log")
+            check_in_snapshot(cluster, snapshot, broker, *broker.log_dirs)
+            restarted_from_snapshot(cluster, snapshot)
+            await_known_to_controller(cluster, broker, *broker.log_dirs)
+            check_wide_refused(cluster, "known-from-snapshot")
             pair.await_progress(after=now())
         world.broker_back(broker)
         await_in_force(world, broker, *broker.log_dirs)
         check_shut(world, "after-crash")
+        world.check(also=[registrations])
         with injected(BrokerKilled(broker)):
             world.broker_gone(broker)
             world.check()
@@ -107,11 +125,20 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
 def check_shut(world: World, name: str) -> None:
     """New replicas come to the other two brokers only, and a topic that needs all three is refused."""
     world.learn(world.cluster.create_topic(name, partitions=6, replicas=2))
-    admin = world.cluster.brokers[0].admin
-    check_refused(
-        lambda: admin.create_topic(f"{name}-wide", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW
-    )
+    check_wide_refused(world.cluster, f"{name}-wide")
     world.check()
+
+
+def check_wide_refused(cluster: Cluster, name: str) -> None:
+    """A topic that needs all three brokers is refused."""
+    admin = cluster.brokers[0].admin
+    check_unmade(
+        cluster,
+        name,
+        lambda: admin.create_topic(name, partitions=1, replicas=3),
+        "INVALID_REPLICATION_FACTOR",
+        TOO_FEW,
+    )
 
 
 def check_given_to_fenced(admin: Admin, fenced: int) -> None:
@@ -138,7 +165,6 @@ def test_log_dirs_fail(cluster: Cluster, workload: CaseWorkload) -> None:
     broker = leader_of(orders[0])
     cordoned = orders[0].log_dir_on(broker)
     open_one = other_dir(cordoned)
-    admin = cluster.others(broker)[0].admin
     with workload.running(orders) as pair:
         cordon(world, broker, cordoned)
         with failed(world, Chmod000(cordoned)):
@@ -148,9 +174,7 @@ def test_log_dirs_fail(cluster: Cluster, workload: CaseWorkload) -> None:
         await_in_force(world, broker, cordoned)
         with failed(world, Chmod000(open_one)):
             pair.await_progress(after=now())
-            check_refused(
-                lambda: admin.create_topic("none", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW
-            )
+            check_wide_refused(cluster, "none")
             came(world, "elsewhere", replicas=2, to={cordoned: 0})
         restarted_healed(world, broker)
         await_in_force(world, broker, cordoned)

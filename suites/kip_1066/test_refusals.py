@@ -7,29 +7,29 @@ that has it mended.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable
+from functools import partial
 
 from faults.targets import other_dir
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.deviation import Deviation
-from harness.doors.admin import Refused
+from harness.doors.admin import Admin, NewTopic, Refused
 from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.log_dir import LogDir
 from harness.topic import Partition
 from harness.waiting import await_until
-from suites.checks import check_known, check_refused
+from suites.checks import check_known
 from suites.deviations import (
     EXPLICIT_PARTITIONS_ACCEPTED,
     EXPLICIT_TOPIC_ACCEPTED,
     MOVE_ANSWERED_OTHERWISE,
     REASSIGNMENT_ACCEPTED,
 )
-from suites.kip_1066.cordons import a_cordon, cordon
+from suites.kip_1066.cordons import a_cordon, answer_of, check_there, check_unmade, cordon
 from suites.model import World
 from suites.steps import finish_move
 
@@ -48,50 +48,66 @@ def test_automatic_placement(cluster: Cluster) -> None:
     world = World(cluster, cluster.create_topic("wide", replicas=3), cluster.create_topic("narrow", replicas=2))
     broker = cluster.brokers[2]
     cordon(world, broker, *broker.log_dirs, value="*")
-    check_refused(lambda: admin.create_topic("wider", partitions=1, replicas=3), "INVALID_REPLICATION_FACTOR", TOO_FEW)
-    check_refused(lambda: admin.create_partitions("wide", 2), "INVALID_REPLICATION_FACTOR", TOO_FEW)
+    refused = partial(check_unmade, cluster, error="INVALID_REPLICATION_FACTOR")
+    refused("wider", lambda: admin.create_topic("wider", partitions=1, replicas=3), saying=TOO_FEW)
+    refused("wide", lambda: admin.create_partitions("wide", 2), saying=TOO_FEW, there=[world.expected("wide").replicas])
     world.learn(cluster.create_topic("narrower", partitions=6, replicas=2))
     world.learn(cluster.create_partitions({"narrow": 6})[0])
     cordon(world, broker, broker.log_dirs[0])  # one that is not cordoned is enough
     world.learn(cluster.create_topic("wider", partitions=6, replicas=3))
     world.learn(cluster.create_partitions({"wide": 6})[0])
+    world.learn(cluster.create_topic("lone", replicas=1))
     for each in cluster.brokers:
         cordon(world, each, *each.log_dirs)
-    check_refused(lambda: admin.create_topic("none", partitions=1, replicas=1), "INVALID_REPLICATION_FACTOR", NONE)
+    refused("none", lambda: admin.create_topic("none", partitions=1, replicas=1), saying=NONE)
+    refused("lone", lambda: admin.create_partitions("lone", 2), saying=NONE, there=[world.expected("lone").replicas])
     world.check()
 
 
 # --- explicit placement -----------------------------------------------------------------------------------------------
 
-explicit = functools.partial(a_cordon, judged=False, brokers=2, mbeans=False)
+explicit = partial(a_cordon, judged=False, mbeans=False)
 MADE = "done, and in a cordoned log dir"
 
 
 def check_explicit(
-    cluster: Cluster, ask: Callable[[Broker, str, Broker], Partition], deviation: Deviation, *, promised: str
+    cluster: Cluster,
+    ask: Callable[[Admin, str, list[int]], Partition],
+    deviation: Deviation,
+    *,
+    promised: str,
+    added_to: bool,
 ) -> None:
     """A replica that is asked for on a broker comes to a log dir that is not cordoned; where all are, it is refused.
 
-    :param ask: asks a broker for one, of a topic by this name, on that broker
+    So it is "if any of the specified brokers" is such a one, also where the first isn't.
+
+    :param ask: asks for a partition of a topic by this name on these brokers
     :param promised: the KIP's error
+    :param added_to: the topic is there before, with a partition of as many replicas, on the other two brokers
     """
     world = World(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
-    asked, broker = cluster.brokers
+    first, second, broker = cluster.brokers
 
-    def answer(name: str) -> LogDir | str:
+    def answer(name: str, *ids: int) -> LogDir | str:
+        there = [(first.id, second.id)[: len(ids)]] if added_to else []
+        for assigned in there:
+            cluster.create_topics(NewTopic(name=name, assignment={0: assigned}))
         try:
-            partition = ask(asked, name, broker)
+            partition = ask(first.admin, name, [*ids])
         except Refused as refusal:
-            return refusal.error
+            check_there(cluster, name, there)
+            return answer_of(refusal)
         return await_made(partition, broker)
 
     cordon(world, broker, broker.log_dirs[0])
-    if (place := answer("half")) != broker.log_dirs[1]:
+    if (place := answer("half", broker.id)) != broker.log_dirs[1]:
         raise PromiseBroken(f"a replica on {broker}, of which {broker.log_dirs[0]} alone is cordoned: {place}")
     cordon(world, broker, *broker.log_dirs)
-    place = answer("wholly")
-    seen = (MADE if place in world.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
-    check_known(deviation, cluster.distribution.version, seen, promised=promised, known=MADE)
+    for name, ids in {"wholly": [broker.id], "second-wholly": [first.id, broker.id]}.items():
+        place = answer(name, *ids)
+        seen = (MADE if place in world.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
+        check_known(deviation, cluster.distribution.version, seen, promised=promised, known=MADE)
     world.check()
 
 
@@ -116,11 +132,11 @@ def await_made(partition: Partition, broker: Broker) -> LogDir:
 def test_explicit_topic(cluster: Cluster) -> None:
     """A topic that is assigned to a wholly cordoned broker is refused."""
 
-    def ask(asked: Broker, name: str, broker: Broker) -> Partition:
-        asked.admin.create_topic(name, partitions=1, replicas=1, assignment={0: [broker.id]})
+    def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
+        admin.create_topic(name, partitions=1, replicas=len(ids), assignment={0: ids})
         return Partition(cluster, name, 0)
 
-    check_explicit(cluster, ask, EXPLICIT_TOPIC_ACCEPTED, promised="INVALID_REPLICA_ASSIGNMENT")
+    check_explicit(cluster, ask, EXPLICIT_TOPIC_ACCEPTED, promised="INVALID_REPLICA_ASSIGNMENT", added_to=False)
 
 
 @explicit(
@@ -131,12 +147,11 @@ def test_explicit_topic(cluster: Cluster) -> None:
 def test_explicit_partitions(cluster: Cluster) -> None:
     """Partitions that are assigned to a wholly cordoned broker are refused."""
 
-    def ask(asked: Broker, name: str, broker: Broker) -> Partition:
-        asked.admin.create_topic(name, partitions=1, replicas=1, assignment={0: [asked.id]})
-        asked.admin.create_partitions(name, 2, [[broker.id]])
+    def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
+        admin.create_partitions(name, 2, [ids])
         return Partition(cluster, name, 1)
 
-    check_explicit(cluster, ask, EXPLICIT_PARTITIONS_ACCEPTED, promised="INVALID_REPLICA_ASSIGNMENT")
+    check_explicit(cluster, ask, EXPLICIT_PARTITIONS_ACCEPTED, promised="INVALID_REPLICA_ASSIGNMENT", added_to=True)
 
 
 @explicit(
@@ -147,18 +162,18 @@ def test_explicit_partitions(cluster: Cluster) -> None:
 def test_reassigned_onto(cluster: Cluster) -> None:
     """A reassignment onto a wholly cordoned broker is refused."""
 
-    def ask(asked: Broker, name: str, broker: Broker) -> Partition:
-        asked.admin.create_topic(name, partitions=1, replicas=1, assignment={0: [asked.id]})
-        asked.admin.alter_partition_reassignment(name, 0, [broker.id])
+    def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
+        admin.alter_partition_reassignment(name, 0, ids)
         return Partition(cluster, name, 0)
 
-    check_explicit(cluster, ask, REASSIGNMENT_ACCEPTED, promised="INELIGIBLE_REPLICA")
+    check_explicit(cluster, ask, REASSIGNMENT_ACCEPTED, promised="INELIGIBLE_REPLICA", added_to=True)
 
 
 @explicit(
     "kip-1066/moved-onto",
     plan="Error handling: AlterReplicaLogDirs request",
     deviations=(MOVE_ANSWERED_OTHERWISE,),
+    brokers=2,
 )
 def test_moved_onto(cluster: Cluster) -> None:
     """A move onto a cordoned log dir is refused, and why is in the broker's log; a move off it is carried out."""

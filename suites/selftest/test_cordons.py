@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,9 +10,22 @@ from typing import Any, cast
 import pytest
 
 from harness import timeouts
-from harness.errors import Inconclusive
+from harness.doors.admin import Refused
+from harness.doors.broker_log import BrokerLog
+from harness.doors.wire import NoAnswer
+from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
+from harness.journal import Journal
 from harness.log_dir import LogDir
-from suites.kip_1066.cordons import Creation, cordons_told
+from suites.kip_1066.cordons import (
+    Asked,
+    Creation,
+    answer_of,
+    await_known_to_controller,
+    check_there,
+    cordons_told,
+    made_unheeded,
+    topics_created,
+)
 
 NEW = "[QuorumController id=100] Replayed initial RegisterBrokerRecord for broker {id}: RegisterBrokerRecord(brokerId={id}, isMigratingZkBroker=false, incarnationId=44qIOokWTeGFUOL_nSHXQw, fenced=true, logDirs=[l4gpTPzeTYGnxlVUktu1RA, bUegm1pSSM-a6jggRkajgQ], cordonedLogDirs=null)"  # noqa: E501
 CHANGED = "[QuorumController id=100] Replayed BrokerRegistrationChangeRecord modifying the registration for broker {id}: BrokerRegistrationChangeRecord(brokerId={id}, brokerEpoch=123, fenced={fenced}, inControlledShutdown=0, logDirs=[], cordonedLogDirs={cordoned}) (org.apache.kafka.controller.ClusterControlManager)"  # noqa: E501
@@ -43,23 +57,182 @@ def test_the_controllers_last_word_on_a_brokers_cordons(lines: list[str], told: 
     assert cordons_told(lines, 2) == told
 
 
+# --- since when its words count ---------------------------------------------------------------------------------------
+
+START = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
+CORDONED_FIRST = (new(), changed(f"[{FIRST}]"))
+ACTIVE_SAID = "[QuorumController id=100] Becoming the active controller at epoch 1, next write offset 1."
+
+
+class OneLogDir(SimpleNamespace):
+    """What is asked of a log dir here."""
+
+    def directory_id(self) -> str:
+        return FIRST
+
+
+def await_known(tmp_path: Path, events: list[tuple[int, str]]) -> None:
+    """What is in the journal and in the controller's log, by seconds; and the wait for the first log dir's cordon."""
+    journal, log = Journal(None), tmp_path / "broker.log"
+    nodes = {name: SimpleNamespace(spec=SimpleNamespace(name=name)) for name in ("controller-100", "broker-2")}
+    lines = []
+    for second, what in events:
+        at = START + timedelta(seconds=second)
+        if what in nodes:
+            journal.write("node.started", node=what)
+            journal.events[-1]["at"] = at.isoformat()
+        else:
+            lines.append(f"[{at:%Y-%m-%d %H:%M:%S},000] INFO {what}\n")
+    log.write_text("".join(lines))
+    controller: Any = nodes["controller-100"]
+    controller.log = BrokerLog(log)
+    cluster: Any = SimpleNamespace(journal=journal, quorum_nodes=[controller])
+    await_known_to_controller(cluster, cast(Any, SimpleNamespace(id=2, node=nodes["broker-2"])), cast(Any, OneLogDir()))
+
+
+BOOT = [(0, "controller-100"), (0, "broker-2"), (2, ACTIVE_SAID)]
+SAID = [*BOOT, *((3, line) for line in CORDONED_FIRST)]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        SAID,
+        [*SAID, (9, "controller-100"), *((10, line) for line in CORDONED_FIRST), (11, ACTIVE_SAID)],
+        [*SAID, (9, "broker-2"), *((10, line) for line in CORDONED_FIRST)],
+        [*SAID, (7, "broker-2"), (9, "controller-100"), *((10, line) for line in CORDONED_FIRST), (11, ACTIVE_SAID)],
+    ],
+    ids=["said", "said-again-by-the-controller", "told-again-by-the-broker", "both-restarted"],
+)
+def test_what_the_controller_said_since_the_last_starts_is_known(tmp_path: Path, events: list[tuple[int, str]]) -> None:
+    await_known(tmp_path, events)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [*SAID, (9, "broker-2")],
+        [*SAID, (9, "broker-2"), (10, new())],
+        [*SAID, (9, "controller-100"), (11, ACTIVE_SAID)],
+        [*SAID, (9, "controller-100"), *((10, line) for line in CORDONED_FIRST)],
+        [
+            *SAID,
+            (9, "controller-100"),
+            *((10, line) for line in CORDONED_FIRST),
+            (10, changed("[]")),
+            (11, ACTIVE_SAID),
+        ],
+    ],
+    ids=["broker-restarted", "registered-without", "controller-restarted", "still-replaying", "uncordoned-later"],
+)
+def test_what_it_said_before_is_not(
+    tmp_path: Path, events: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.1)
+    with pytest.raises(PromiseBroken, match="the controller to know"):
+        await_known(tmp_path, events)
+
+
+# --- topics that need a broker that is down, or on its way back -------------------------------------------------------
+
+
+def asked(second: float, *, made: bool = False) -> Asked:
+    at = START + timedelta(seconds=second)
+    return Asked(name=f"wide-{second}", at=at, answered=at + timedelta(seconds=0.5), made=made)
+
+
+REFUSED = [asked(1), asked(3), asked(5)]
+TIMES = {name: START + timedelta(seconds=second) for name, second in {"down": 1, "started": 2, "known": 4}.items()}
+
+
+def test_what_was_made_before_the_controller_knew_is_told() -> None:
+    made = asked(2.2, made=True)
+    assert made_unheeded(REFUSED, **TIMES) == []
+    assert made_unheeded([asked(0.9, made=True), *REFUSED, made], **TIMES) == [made]
+
+
+@pytest.mark.parametrize("second", [1.2, 4.1])
+def test_nothing_comes_to_a_broker_of_which_the_controller_knows(second: float) -> None:
+    with pytest.raises(PromiseBroken, match=rf"wide-{second}.* knew to be wholly cordoned"):
+        made_unheeded([*REFUSED, asked(second, made=True)], **TIMES)
+
+
+@pytest.mark.parametrize("missing", range(3))
+def test_without_having_asked_at_each_time_nothing_is_shown(missing: int) -> None:
+    with pytest.raises(Inconclusive, match="too few topics were asked for"):
+        made_unheeded([each for n, each in enumerate(REFUSED) if n != missing], **TIMES)
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "seen"),
+    [
+        ("INVALID_REPLICA_ASSIGNMENT", "all log dirs of broker 2 are cordoned", "INVALID_REPLICA_ASSIGNMENT"),
+        ("INVALID_REPLICA_ASSIGNMENT", "no", "INVALID_REPLICA_ASSIGNMENT without the reason: no"),
+        ("INVALID_REPLICA_ASSIGNMENT", None, "INVALID_REPLICA_ASSIGNMENT without the reason: None"),
+        ("INELIGIBLE_REPLICA", None, "INELIGIBLE_REPLICA"),
+    ],
+)
+def test_an_assignment_is_refused_with_the_reason(error: str, message: str | None, seen: str) -> None:
+    assert answer_of(Refused("create topic t", error, message)) == seen
+
+
+@pytest.mark.parametrize(
+    ("seen", "under_way", "says"),
+    [
+        ([(1,)], (), None),
+        ([(1,), (2,)], (), r"sees it on \[\(1,\), \(2,\)\] instead of \[\(1,\)\]"),
+        ([], (), r"sees it on \[\] instead"),
+        ([(1,)], ("t-0 to 2",), "is being reassigned: .*t-0 to 2"),
+    ],
+)
+def test_nothing_comes_of_what_was_refused(
+    seen: list[tuple[int, ...]], under_way: tuple[str, ...], says: str | None
+) -> None:
+    state = SimpleNamespace(partitions=[SimpleNamespace(replicas=each) for each in seen])
+    broker = SimpleNamespace(configure=lambda _: None, admin=SimpleNamespace(describe_cluster=lambda topics: state))
+    cluster: Any = SimpleNamespace(live_brokers=lambda: [broker], reassignments=lambda: under_way)
+    if says is None:
+        check_there(cluster, "t", [(1,)])
+    else:
+        with pytest.raises(PromiseBroken, match=says):
+            check_there(cluster, "t", [(1,)])
+
+
+# --- topics, all the while --------------------------------------------------------------------------------------------
+
 BROKER: Any = SimpleNamespace(id=1)
 A, B = (LogDir(BROKER, Path(f"/{name}")) for name in "ab")
 
 
 class FakeWorld:
-    """Remembers which cordons each topic was held against; ``during`` happens while a topic is created."""
+    """Remembers which cordons each topic was held against; ``during`` happens while a topic is created.
 
-    def __init__(self) -> None:
+    :ivar answers: to requests for a topic, in order: an error, or None where it is created; None as well from then on
+    """
+
+    def __init__(self, *answers: JbodError | None) -> None:
+        self.answers = list(answers)
         self.cordoned: frozenset[LogDir] = frozenset()
         self.during: frozenset[LogDir] | None = None
         self.learnt: list[tuple[str, frozenset[LogDir]]] = []
-        self.cluster = SimpleNamespace(create_topic=self.create, journal=SimpleNamespace(write=lambda *_, **__: None))
+        self.cluster = SimpleNamespace(
+            create_topic=self.create,
+            await_topics=lambda counts: [SimpleNamespace(name=name) for name in counts],
+            journal=SimpleNamespace(write=lambda *_, **__: None),
+        )
 
     def create(self, name: str, replicas: int) -> Any:
         if self.during is not None:
             self.cordoned = self.during
+        if self.answers and (error := self.answers.pop(0)):
+            raise error
         return SimpleNamespace(name=name)
+
+    def check(self) -> None:
+        """All agree."""
 
     def learn(self, topic: Any, *, cordoned: frozenset[LogDir]) -> None:
         self.learnt.append((topic.name, cordoned))
@@ -91,3 +264,43 @@ def test_topics_of_before_the_cordon_are_not_enough(monkeypatch: pytest.MonkeyPa
         creation.learn(at_least=1)
     creation.create("after", 2)
     assert [topic.name for topic in creation.learn(at_least=1)] == ["after"]
+
+
+EXISTS = Refused("create topic t", "TOPIC_ALREADY_EXISTS")
+SHUT = Refused("create topic t", "INVALID_REPLICATION_FACTOR")
+
+
+@pytest.mark.parametrize("then", [None, EXISTS], ids=["not-made", "made"])
+def test_a_topic_that_nobody_answered_for_is_asked_for_again_and_learnt(then: JbodError | None) -> None:
+    world = FakeWorld(NoAnswer("gone"), NoAnswer("gone"), then)
+    world.cordoned = frozenset({A})
+    creation = Creation(cast(Any, world))
+    creation.create("t", 2)
+    creation.learn()
+    assert world.learnt == [("t", frozenset({A}))]
+
+
+@pytest.mark.parametrize(
+    ("answers", "block", "raises"),
+    [
+        ([SHUT], None, PromiseBroken),
+        ([SHUT], AwaitTimeout("the block's"), PromiseBroken),
+        ([NoAnswer("gone"), SHUT], None, PromiseBroken),
+        ([AwaitTimeout("the thread's")], None, AwaitTimeout),
+        ([AwaitTimeout("the thread's")], PromiseBroken("the block's"), PromiseBroken),
+    ],
+    ids=["refused", "refused-and-block-fails", "refused-after-silence", "other", "other-and-block-fails"],
+)
+def test_what_ends_the_thread_comes_out(
+    answers: list[JbodError], block: JbodError | None, raises: type[JbodError]
+) -> None:
+    def scenario() -> None:
+        with topics_created(cast(Any, FakeWorld(*answers))) as creation:
+            if block is not None:
+                while not creation.errors:
+                    pass
+                raise block
+            creation.learn(at_least=1)
+
+    with pytest.raises(raises):
+        scenario()

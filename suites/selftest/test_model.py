@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from harness.doors.metadata import PartitionState
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
@@ -190,6 +192,32 @@ def learns_a_topic(world: World, log_dir: LogDir, **cordoned: frozenset[LogDir])
     new = SimpleNamespace(topic="new", index=0, describe=lambda: seen, log_dir_on=lambda broker: log_dir)
     world.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
     world.learn(cast(Any, SimpleNamespace(name="new", partitions=[new])), **cordoned)
+
+
+def test_what_is_learnt_half_is_not_learnt(world: World) -> None:
+    """A broker that gives no answer for its replica's log dir is asked again, and the partition is then learnt."""
+    answers: list[LogDir | NoAnswer] = [DIRS[1, 1], NoAnswer("gone"), DIRS[1, 1], DIRS[2, 1]]
+
+    def log_dir_on(_broker: Any) -> LogDir:
+        answer = answers.pop(0)
+        if isinstance(answer, NoAnswer):
+            raise answer
+        return answer
+
+    new = SimpleNamespace(topic="new", index=0, describe=lambda: state("new", 1, 2), log_dir_on=log_dir_on)
+    topic: Any = SimpleNamespace(name="new", partitions=[new])
+    world.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
+    with pytest.raises(NoAnswer):
+        world.learn(topic)
+    assert ("new", 0) not in world.partitions
+    world.learn(topic)
+    assert ("new", 0) in world.replicas_in(DIRS[1, 1]) & world.replicas_in(DIRS[2, 1])
+
+
+def test_an_isr_that_is_not_full_yet_must_become_so(world: World) -> None:
+    world.dead.add(1)
+    world.add(replace(state("new", 3, 2, 1), isr=(3,)), {id: DIRS[id, 1] for id in (3, 2, 1)})
+    assert world.expected("new") == expect(3, {3, 2}, {1}, 3, 2, 1)
 
 
 def test_a_cordon_changes_nothing_of_what_is_there(world: World) -> None:

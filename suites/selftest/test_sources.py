@@ -137,7 +137,7 @@ def folders_of_the_other(world: World) -> Iterable[str]:
 
 
 def mbeans(world: World) -> Iterable[str]:
-    return sources.compare_mbeans(world, BROKERS[3], METRICS, SEEN, uncounted=False)
+    return sources.compare_mbeans(world, BROKERS[3], METRICS, SEEN, uncounted=False, cordons=False)
 
 
 def offline_partitions(world: World) -> Iterable[str]:
@@ -250,8 +250,8 @@ def test_a_copy_on_its_way_is_seen_on_disk() -> None:
 
 def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> None:
     none = replace(METRICS, offline_replicas=0)
-    assert list(sources.compare_mbeans(right_world(), BROKERS[3], none, SEEN, uncounted=True)) == []
-    [mended] = sources.compare_mbeans(right_world(), BROKERS[3], METRICS, SEEN, uncounted=True)
+    assert list(sources.compare_mbeans(right_world(), BROKERS[3], none, SEEN, uncounted=True, cordons=False)) == []
+    [mended] = sources.compare_mbeans(right_world(), BROKERS[3], METRICS, SEEN, uncounted=True, cordons=False)
     assert "no longer deviates" in mended
 
 
@@ -261,7 +261,11 @@ def test_a_broker_that_started_with_a_bad_dir_promises_no_count() -> None:
     world.log_dir_failed(DIRS[3, 1])
     world.broker_back(BROKERS[3])
     assert (
-        list(sources.compare_mbeans(world, BROKERS[3], replace(METRICS, offline_replicas=1), SEEN, uncounted=False))
+        list(
+            sources.compare_mbeans(
+                world, BROKERS[3], replace(METRICS, offline_replicas=1), SEEN, uncounted=False, cordons=False
+            )
+        )
         == []
     )
 
@@ -354,12 +358,23 @@ def test_cordons_are_among_the_mbeans_from_4_3_on() -> None:
         log_dir_cordoned={paths[0]: True, paths[1]: False},
     )
     nowhere = replace(SEEN, partitions=())
-    assert list(sources.compare_mbeans(cordoned((3, 1)), BROKERS[3], seen, nowhere, uncounted=False)) == []
-    assert list(sources.compare_mbeans(cordoned((3, 2), (3, 1)), BROKERS[3], seen, nowhere, uncounted=False)) == [
+    assert (
+        list(sources.compare_mbeans(cordoned((3, 1)), BROKERS[3], seen, nowhere, uncounted=False, cordons=True)) == []
+    )
+    assert list(
+        sources.compare_mbeans(cordoned((3, 2), (3, 1)), BROKERS[3], seen, nowhere, uncounted=False, cordons=True)
+    ) == [
         "the MBeans of broker 3 say LogDirectoryCordoned {'broker-3-log-dir-1': 1, 'broker-3-log-dir-2': 0} instead of "
         "{'broker-3-log-dir-1': 1, 'broker-3-log-dir-2': 1}",
         "the MBeans of broker 3 say CordonedLogDirectoryCount 1 instead of 2",
     ]
+    missing = replace(seen, cordoned_log_dirs=None, log_dir_cordoned={})
+    assert list(sources.compare_mbeans(cordoned(), BROKERS[3], missing, nowhere, uncounted=False, cordons=True)) == [
+        "the MBeans of broker 3 say LogDirectoryCordoned {} instead of "
+        "{'broker-3-log-dir-1': 0, 'broker-3-log-dir-2': 0}",
+        "the MBeans of broker 3 say CordonedLogDirectoryCount None instead of 0",
+    ]
+    assert list(sources.compare_mbeans(cordoned(), BROKERS[3], missing, nowhere, uncounted=False, cordons=False)) == []
 
 
 def test_the_last_word_of_the_metadata_log_on_cordons_counts_and_the_first_is_kept() -> None:
