@@ -198,6 +198,8 @@ def test_moved_onto(cluster: Cluster) -> None:
     said = rf"Log directory {re.escape(str(there.path))} is cordoned"  # AlterReplicaLogDirs has no field for a message
     if broker.log.first(said, since=broker.started_at) is None:
         raise PromiseBroken(f"{broker} refused the move and did not say /{said}/ in {broker.log.path}")
+    if copy := broker.find_replica(orders.name, 0, is_future=True):
+        raise PromiseBroken(f"{broker} refused the move and makes a copy in {copy[0]}")
     world.check()
     cordon(world, broker, here)
     orders[0].move_to(there)
