@@ -171,8 +171,10 @@ class World:
         self._carry_forward()
 
     def taken_for_lost(self, partition: Partition, log_dir: LogDir) -> None:
-        """Kafka takes a replica to be in this log dir, which has failed, and it is offline. In truth it is elsewhere,
-        as a copy that was not swapped in: "broker considers topicPartition as offline" (KIP-113, 3.).
+        """Kafka takes a replica to be in this log dir, which has failed, so that it is offline: its copy, not
+        swapped in yet, is elsewhere.
+
+        "If there is bad log directory, then broker considers topicPartition as offline" (KIP-113, 3.).
 
         Nothing came there, so that it breaks no promise; :meth:`moved` says when the copy has become the replica.
         """
