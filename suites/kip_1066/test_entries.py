@@ -33,13 +33,12 @@ from suites.kip_1066.cordons import (
     a_cordon,
     await_in_force,
     await_known_to_controller,
-    check_unmade,
     cordon,
     directories,
-    made_unheeded,
     quorum_of,
-    wide_topics_asked_for,
 )
+from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
+from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import NONE
 from suites.model import World
 from suites.sources import TOOLS, configs_tool, registrations

@@ -18,7 +18,9 @@ from harness.log_dir import LogDir
 from harness.topic import Topic
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.kip_1066.cordons import CORDONED, a_cordon, check_empty, cordon, drain, placements_within, topics_created
+from suites.kip_1066.cordons import CORDONED, a_cordon, cordon
+from suites.kip_1066.creation import topics_created
+from suites.kip_1066.emptied import check_empty, drain, placements_within
 from suites.model import World
 from suites.steps import DELETED_SOON, reassign
 

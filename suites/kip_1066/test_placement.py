@@ -17,18 +17,9 @@ from harness.runs.measure import Floors
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.kip_1066.cordons import (
-    CORDONED,
-    a_cordon,
-    await_in_force,
-    await_known_to_controller,
-    check_in_snapshot,
-    check_unmade,
-    cordon,
-    quorum_of,
-    restarted_from_snapshot,
-    restarted_with_snapshots,
-)
+from suites.kip_1066.controller import check_in_snapshot, restarted_from_snapshot, restarted_with_snapshots
+from suites.kip_1066.cordons import CORDONED, a_cordon, await_in_force, await_known_to_controller, cordon, quorum_of
+from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import TOO_FEW
 from suites.model import World
 from suites.sources import registrations

@@ -29,7 +29,8 @@ from suites.deviations import (
     MOVE_ANSWERED_OTHERWISE,
     REASSIGNMENT_ACCEPTED,
 )
-from suites.kip_1066.cordons import a_cordon, answer_of, check_there, check_unmade, cordon
+from suites.kip_1066.cordons import a_cordon, cordon
+from suites.kip_1066.refused import answer_of, check_there, check_unmade
 from suites.model import World
 from suites.steps import finish_move
 

@@ -16,16 +16,9 @@ from harness.doors.wire import NoAnswer
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 from harness.journal import Journal
 from harness.log_dir import LogDir
-from suites.kip_1066.cordons import (
-    Asked,
-    Creation,
-    answer_of,
-    await_known_to_controller,
-    check_there,
-    cordons_told,
-    made_unheeded,
-    topics_created,
-)
+from suites.kip_1066.cordons import await_known_to_controller, cordons_told
+from suites.kip_1066.creation import Asked, Creation, made_unheeded, topics_created
+from suites.kip_1066.refused import answer_of, check_there
 
 NEW = "[QuorumController id=100] Replayed initial RegisterBrokerRecord for broker {id}: RegisterBrokerRecord(brokerId={id}, isMigratingZkBroker=false, incarnationId=44qIOokWTeGFUOL_nSHXQw, fenced=true, logDirs=[l4gpTPzeTYGnxlVUktu1RA, bUegm1pSSM-a6jggRkajgQ], cordonedLogDirs=null)"  # noqa: E501
 CHANGED = "[QuorumController id=100] Replayed BrokerRegistrationChangeRecord modifying the registration for broker {id}: BrokerRegistrationChangeRecord(brokerId={id}, brokerEpoch=123, fenced={fenced}, inControlledShutdown=0, logDirs=[], cordonedLogDirs={cordoned}) (org.apache.kafka.controller.ClusterControlManager)"  # noqa: E501

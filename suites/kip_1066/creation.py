@@ -1,0 +1,178 @@
+"""Topics are created all the while, and each is held against the cordons that were in force for all of that time."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.doors.admin import Refused
+from harness.doors.wire import NoAnswer
+from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.topic import Topic
+from harness.waiting import await_until
+from suites.meanwhile import meanwhile
+from suites.model import World
+
+
+class Creation:
+    """Topics as they come, each with the log dirs that were cordoned all the while it was created.
+
+    :ivar errors: what ended the thread that creates them
+    """
+
+    def __init__(self, world: World) -> None:
+        self.errors: Sequence[Exception] = ()
+        self._world = world
+        self._new: deque[tuple[Topic, frozenset[LogDir]]] = deque()
+
+    def create(self, name: str, replicas: int) -> None:
+        """One more.
+
+        Where nobody answers, since whoever was asked is just being stopped, others are asked until it is known to be
+        there: it may have been created by who was asked first.
+        """
+        before = self._world.cordoned
+        cluster = self._world.cluster
+        try:
+            topic = cluster.create_topic(name, replicas=replicas)
+        except NoAnswer:
+            await_until(
+                lambda: self._exists(name, replicas),
+                timeout_s=timeouts.PROGRESS_S,
+                what=f"{name} to be created, for which nobody answered",
+                retry_on=(NoAnswer,),
+            )
+            [topic] = cluster.await_topics({name: 1})
+        self._new.append((topic, before & self._world.cordoned))
+
+    def _exists(self, name: str, replicas: int) -> bool:
+        """It is there when it has been asked for once more."""
+        try:
+            self._world.cluster.create_topic(name, replicas=replicas)
+        except Refused as refusal:
+            if refusal.error != "TOPIC_ALREADY_EXISTS":
+                raise
+        return True
+
+    def check_going(self) -> None:
+        """Topics are created all the while.
+
+        :raises PromiseBroken: one was refused
+        """
+        for error in self.errors:
+            if isinstance(error, Refused):
+                raise PromiseBroken(f"a topic could not be created all the while: {error}") from error
+            raise error
+
+    def learn(self, at_least: int = 0) -> list[Topic]:
+        """Take into the model what was created since the last time.
+
+        :param at_least: wait until there are so many that were asked for under all the cordons of now
+        :raises PromiseBroken: a replica came to a log dir that was cordoned
+        :raises Inconclusive: there aren't so many
+        """
+        learnt: list[Topic] = []
+        fresh = 0
+
+        def so_far() -> int:
+            nonlocal fresh
+            while self._new:
+                topic, cordoned = self._new[0]
+                self._world.learn(topic, cordoned=cordoned)
+                self._new.popleft()
+                learnt.append(topic)
+                fresh += cordoned >= self._world.cordoned
+            return fresh
+
+        await_until(
+            so_far,
+            lambda count: count >= at_least,
+            timeout_s=timeouts.PROGRESS_S,
+            what=f"{at_least} topics to be created",
+            retry_on=(NoAnswer, KeyError, AwaitTimeout),  # a broker that was just started may not know it yet
+            watch=self.check_going,
+            failure=Inconclusive,
+        )
+        self._world.cluster.journal.write("topics.learnt", topics=[topic.name for topic in learnt])
+        return learnt
+
+
+@contextmanager
+def topics_created(world: World, *, replicas: int = 2) -> Iterator[Creation]:
+    """Inside the block topics are created one after another, some a second, by a thread.
+
+    :raises PromiseBroken: one is refused; also where the block fails for another reason
+    """
+    creation, numbers = Creation(world), itertools.count()
+    try:
+        with meanwhile(lambda: creation.create(f"passing-{next(numbers)}", replicas), every_s=0.5) as creation.errors:
+            yield creation
+    except Exception:
+        if any(isinstance(error, Refused) for error in creation.errors):
+            creation.check_going()
+        raise
+    creation.learn()
+    world.check()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A topic that was asked for, whether it was made, and when asked and answered."""
+
+    name: str
+    at: datetime
+    answered: datetime
+    made: bool
+
+
+@contextmanager
+def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[Asked]]:
+    """Inside the block topics with a replica on each broker are asked for as quickly as they can be, by a thread.
+
+    A broker that is fenced is given replicas too where no others are left, unless it is wholly cordoned.
+    """
+    asked, numbers = list[Asked](), itertools.count()
+
+    def one_more() -> None:
+        name, at = f"wide-{next(numbers)}", now()
+        try:
+            via.admin.create_topic(name, partitions=1, replicas=len(cluster.brokers))
+            made = True
+        except Refused as refusal:
+            if refusal.error != "INVALID_REPLICATION_FACTOR":
+                raise
+            made = False
+        asked.append(Asked(name=name, at=at, answered=now(), made=made))
+
+    with meanwhile(one_more, every_s=0.005) as errors:
+        yield asked
+    if errors:
+        raise errors[0]
+
+
+def made_unheeded(asked: Sequence[Asked], *, down: datetime, started: datetime, known: datetime) -> list[Asked]:
+    """The topics that were made after a wholly cordoned broker was started and before the controller knew its cordons.
+
+    :param down: from then on it did not run
+    :param known: from then on the controller knew
+    :raises PromiseBroken: one was made while it was down, its cordons being in the metadata log, or after that
+    :raises Inconclusive: none was asked for in one of the three times
+    """
+    while_down = [each for each in asked if down <= each.at and each.answered <= started]
+    between = [each for each in asked if started < each.answered and each.at <= known]
+    afterwards = [each for each in asked if known < each.at]
+    if not (while_down and between and afterwards):
+        counts = f"{len(while_down)} before it was started, {len(between)} meanwhile, {len(afterwards)} afterwards"
+        raise Inconclusive(f"too few topics were asked for: {counts}")
+    if wrong := [each.name for each in (*while_down, *afterwards) if each.made]:
+        raise PromiseBroken(f"{wrong} came to a broker that the controller knew to be wholly cordoned")
+    return [each for each in between if each.made]
