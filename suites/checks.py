@@ -30,7 +30,6 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
-from harness.releases.versions import KafkaVersion
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
@@ -372,13 +371,14 @@ def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
     raise PromiseBroken(f"it was done, where {error} is promised")
 
 
-def check_known(deviation: Deviation, version: KafkaVersion, seen: T, *, promised: T, known: T) -> None:
+def check_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T, known: T) -> None:
     """What was seen is what the KIP promises; of a build that is known to deviate, what it is known to do.
 
     :raises PromiseBroken: it isn't; with "no longer deviates" where such a build keeps the promise
     """
-    if version in deviation.builds and seen == promised:
+    expected = is_expected(deviation, cluster)
+    if expected and seen == promised:
         raise PromiseBroken(f"{deviation.gone}; seen: {seen}")
-    should = known if version in deviation.builds else promised
+    should = known if expected else promised
     if seen != should:
         raise PromiseBroken(f"{deviation.says}; seen: {seen}, instead of {should}")

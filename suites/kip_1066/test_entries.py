@@ -203,7 +203,7 @@ def test_registration(cluster: Cluster) -> None:
     )
     check_known(
         REGISTERED_WITHOUT_CORDONS,
-        cluster.distribution.version,
+        cluster,
         directories(cluster).registered_as_cordoned[broker.id],
         promised=frozenset(log_dir.directory_id() for log_dir in broker.log_dirs),
         known=None,
@@ -282,7 +282,7 @@ def test_static(cluster: Cluster) -> None:
         await_known_to_controller(cluster, broker, *log_dirs)
         for log_dir in log_dirs:
             seen = seen_of(cluster, log_dir, f"{topic}-{log_dir.path.name}")
-            check_known(STATIC_HALF_IN_FORCE, cluster.distribution.version, seen, promised=IN_FORCE, known=IGNORED)
+            check_known(STATIC_HALF_IN_FORCE, cluster, seen, promised=IN_FORCE, known=IGNORED)
     broker.configure({CORDONED: str(third.path)})
     await_known_to_controller(cluster, broker, third)
     check_seen(IN_FORCE, cluster, third, "dynamic")
@@ -341,15 +341,15 @@ def check_entry(cluster: Cluster, entry: str, deviation: Deviation) -> None:
     the control ``*``, which is left in force, shuts the same broker with its log dirs by their plain paths.
     """
     [broker] = cluster.brokers
-    log_dir, version = broker.log_dirs[0], cluster.distribution.version
+    log_dir = broker.log_dirs[0]
     need(IGNORED, seen_of(cluster, log_dir, "before"))
     broker.configure({CORDONED: entry})
-    check_known(deviation, version, seen_of(cluster, log_dir, "entry"), promised=IN_FORCE, known=IGNORED)
+    check_known(deviation, cluster, seen_of(cluster, log_dir, "entry"), promised=IN_FORCE, known=IGNORED)
     if is_expected(deviation, cluster):
         by_path = partial(broker.admin.set_broker_configs, broker.id, {CORDONED: str(log_dir.path)})
         check_refused(by_path, "INVALID_REQUEST", MISSING)
     broker.configure({CORDONED: "*"})
-    check_known(deviation, version, flags(broker), promised={True}, known={False})
+    check_known(deviation, cluster, flags(broker), promised={True}, known={False})
     restarted_with(cluster, broker, {"log.dirs": ",".join(str(each.path) for each in broker.log_dirs)})
     await_known_to_controller(cluster, broker, *broker.log_dirs)
     check_shut(cluster)
@@ -392,7 +392,7 @@ def test_metadata_version(cluster: Cluster) -> None:
         await_known_to_controller(cluster, broker, *broker.log_dirs)
         check_known(
             STATIC_HALF_IN_FORCE,
-            cluster.distribution.version,
+            cluster,
             flags(broker),
             promised={True},
             known={False},

@@ -108,7 +108,7 @@ def check_explicit(
     for name, ids in {"wholly": [broker.id], "second-wholly": [first.id, broker.id]}.items():
         place = answer(name, *ids)
         seen = (MADE if place in world.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
-        check_known(deviation, cluster.distribution.version, seen, promised=promised, known=MADE)
+        check_known(deviation, cluster, seen, promised=promised, known=MADE)
     world.check()
 
 
@@ -191,7 +191,7 @@ def test_moved_onto(cluster: Cluster) -> None:
         seen = refusal.error
     check_known(
         MOVE_ANSWERED_OTHERWISE,
-        cluster.distribution.version,
+        cluster,
         seen,
         promised="KAFKA_STORAGE_ERROR",
         known="INVALID_REPLICA_ASSIGNMENT",
