@@ -6,6 +6,7 @@ one comes out otherwise. The green twin of each is the same with the one thing p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
 
@@ -17,12 +18,14 @@ from faults.file_system import PowerCut
 from faults.log_dir import Chmod000
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from faults.targets import follower_of, leader_of
+from harness.broker import Broker
 from harness.case import Case
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
 from harness.pipeline.producer import Transactions
 from harness.runs.measure import Floors
+from harness.topic import Partition
 from harness.waiting import let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
@@ -110,28 +113,25 @@ def test_deleted_records(cluster: Cluster, workload: CaseWorkload, case: Case, t
 @pytest.mark.parametrize("mended", [False, True], ids=["corrupted", "green"])
 def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, case: Case, mended: bool) -> None:
     """A bit of a record's value flips on the leader's disk: whoever reads it from there gets another record."""
-    orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    with workload.running(orders):
-        pass
-    leader = leader_of(orders[0])
-    text = f"jbod {case.run_token} p0 60 ".encode()
-    with injected(ByteFlipped(orders[0].log_dir_on(leader), "orders", 0, text=text)):
-        if not mended:
-            check_delivery(workload)
-    if mended:
-        check_delivery(workload)
+    record_flips(cluster, workload, case, leader_of, mended=mended)
 
 
 @scenario("control/follower-differs", kip=112, plan="control: a replica that nobody reads", floors=NO_FAULT)
 @pytest.mark.parametrize("mended", [False, True], ids=["differs", "green"])
 def test_follower_differs(cluster: Cluster, workload: CaseWorkload, case: Case, mended: bool) -> None:
     """A bit of a record's value flips on a follower's disk: no reader sees it before that broker leads."""
+    record_flips(cluster, workload, case, follower_of, mended=mended)
+
+
+def record_flips(
+    cluster: Cluster, workload: CaseWorkload, case: Case, role: Callable[[Partition], Broker], *, mended: bool
+) -> None:
+    """On this broker's disk; judged while it is so, or when it is mended."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders):
         pass
-    follower = follower_of(orders[0])
     text = f"jbod {case.run_token} p0 60 ".encode()
-    with injected(ByteFlipped(orders[0].log_dir_on(follower), "orders", 0, text=text)):
+    with injected(ByteFlipped(orders[0].log_dir_on(role(orders[0])), "orders", 0, text=text)):
         if not mended:
             check_delivery(workload)
     if mended:

@@ -171,6 +171,16 @@ def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, 
     assert controls[0] == 1
 
 
+def red_beside_its_twin(
+    controls: tuple[int, dict[str, dict[str, Any]]], control: str, mode: str, word: str
+) -> dict[str, Any]:
+    """The case in which harm was done, which is invalid; its twin, which had none, is valid."""
+    red, green = (controls[1][f"control/{control}[{mode}-{which}]"] for which in (word, "green"))
+    assert green["verdict"] == "valid", green["reason"]
+    assert red["verdict"] == "invalid", red["reason"]
+    return red
+
+
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
 @pytest.mark.parametrize(
     ("control", "kind"),
@@ -188,11 +198,10 @@ def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, 
 def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
     controls: tuple[int, dict[str, dict[str, Any]]], control: str, kind: str, mode: str
 ) -> None:
-    red, green = (controls[1][f"control/{control}[{mode}-{word}]"] for word in (kind, "green"))
-    if green["verdict"] == red["verdict"] == "skipped":
-        pytest.skip(red["reason"])
-    assert green["verdict"] == "valid", green["reason"]
-    assert red["verdict"] == "invalid", red["reason"]
+    both = [controls[1][f"control/{control}[{mode}-{word}]"] for word in (kind, "green")]
+    if all(case["verdict"] == "skipped" for case in both):
+        pytest.skip(both[0]["reason"])
+    red = red_beside_its_twin(controls, control, mode, kind)
     verdict = json.loads((Path(red["run_dir"]) / "verdict.json").read_text())
     found = next(anomaly for anomaly in verdict["anomalies"] if anomaly["kind"] == kind)
     assert found["count"] > 0
@@ -203,9 +212,7 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
 def test_a_replica_that_nobody_reads_is_compared_all_the_same(
     controls: tuple[int, dict[str, dict[str, Any]]], mode: str
 ) -> None:
-    red, green = (controls[1][f"control/follower-differs[{mode}-{word}]"] for word in ("differs", "green"))
-    assert green["verdict"] == "valid", green["reason"]
-    assert red["verdict"] == "invalid", red["reason"]
+    red = red_beside_its_twin(controls, "follower-differs", mode, "differs")
     assert "the replicas of orders-0 are not the same" in red["reason"]
     assert json.loads((Path(red["run_dir"]) / "verdict.json").read_text())["verdict"] == "valid"
 
@@ -214,17 +221,13 @@ def test_a_replica_that_nobody_reads_is_compared_all_the_same(
 def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(
     controls: tuple[int, dict[str, dict[str, Any]]], mode: str
 ) -> None:
-    red, green = (controls[1][f"control/log-dir-offline[{mode}-{word}]"] for word in ("offline", "green"))
-    assert green["verdict"] == "valid", green["reason"]
-    assert red["verdict"] == "invalid", red["reason"]
+    red = red_beside_its_twin(controls, "log-dir-offline", mode, "offline")
     assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d said: Stopping serving logs", red["reason"])
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
 def test_a_topic_that_dies_with_its_rack_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
-    red, green = (controls[1][f"control/rack-fails[{mode}-{word}]"] for word in ("unavailable", "green"))
-    assert green["verdict"] == "valid", green["reason"]
-    assert red["verdict"] == "invalid", red["reason"]
+    red = red_beside_its_twin(controls, "rack-fails", mode, "unavailable")
     assert re.search(r"nobody leads orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
 
 
