@@ -17,8 +17,6 @@ from harness.commands.shared import (
 from harness.errors import EXIT_VALID, UsageError
 from harness.machine import undo
 from harness.machine.volume import VolumeKind
-from harness.nodes.backends import BACKENDS
-from harness.releases.builds import BuildOptions
 
 
 @click.group()
@@ -30,9 +28,7 @@ def cluster() -> None:
 @with_options(BUILD_OPTIONS)
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
 @click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
-@click.option(
-    "--backend", type=click.Choice(list(BACKENDS)), default="process", show_default=True, help="What it runs in."
-)
+@click.option("--backend", default="process", show_default=True, metavar="process|docker", help="What it runs in.")
 @click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
 @click.option("--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="A file system for each log dir (root).")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")
@@ -50,9 +46,11 @@ def up(
 
     from harness.cluster import boot
     from harness.journal import Journal
-    from harness.releases.builds import Builds
+    from harness.nodes.backends import backend_kind
+    from harness.releases.builds import BuildOptions, Builds
     from harness.spec import ClusterSpec
 
+    kind = backend_kind(backend)
     pairs = [pair.partition("=") for pair in overrides]
     if bad := [pair[0] for pair in pairs if not pair[1]]:
         raise UsageError(f"--set {bad[0]}: not KEY=VALUE")
@@ -72,7 +70,7 @@ def up(
         raise UsageError(str(error)) from error
     undo.clean(lambda line: err.print(Text(line, style="dim")))
     distribution = builds.of(mode, lambda line: err.print(Text(line, style="dim")))
-    BACKENDS[backend].runtime(distribution, mode, lambda line: err.print(Text(line, style="dim")))
+    kind.runtime(distribution, mode, lambda line: err.print(Text(line, style="dim")))
     name = f"cluster-{secrets.token_hex(3)}"
     with err.status(f"Kafka {distribution.version} in mode {mode}"):
         folder = undo.workspace() / name  # its logs go with it
@@ -115,7 +113,7 @@ def down(name: tuple[str, ...]) -> int:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def tool(name: str, arguments: tuple[str, ...], **options: str | None) -> int:
     """Run a program of a Kafka build, such as topics, log-dirs, reassign, dump-log: jbod tool topics --describe …"""
-    from harness.releases.builds import Builds
+    from harness.releases.builds import BuildOptions, Builds
     from harness.releases.tools import tool_command
     from harness.releases.versions import Tool
 
@@ -149,7 +147,7 @@ def base() -> int:
 def build(base: str | None, **options: str | None) -> int:
     """Make the image of a Kafka build by compose/Dockerfile, and print its name."""
     from harness.nodes.images import build as build_image
-    from harness.releases.builds import Builds
+    from harness.releases.builds import BuildOptions, Builds
 
     def say(line: str) -> None:
         err.print(Text(line, style="dim"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -25,11 +25,10 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, EXIT_VALID, UsageError
-from harness.nodes.backends import BACKENDS
-from harness.releases.builds import BuildOptions
-from harness.runs import ledger
-from harness.runs.ledger import Cell
 from harness.runs.subrun import arguments_of
+
+if TYPE_CHECKING:
+    from harness.runs import ledger
 
 
 @click.command(name="list")
@@ -56,6 +55,7 @@ def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, 
 
 def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
     """The collected cases, grouped by scenario."""
+    from harness.nodes.backends import BACKENDS
     from harness.plugin import case_id, mode_of, run_of
 
     rows: dict[str, dict[str, Any]] = {}
@@ -123,6 +123,8 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def show_ledger(runs_dir: Path, every: str, as_json: bool, **options: str | None) -> int:
     """What was really run, how it came out, and when last; what has to run (--every) and didn't is exit code 2."""
+    from harness.runs import ledger
+
     cells = ledger.cells(fixed_cases(options), ledger.read(runs_dir), timedelta(seconds=seconds(every)))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
@@ -138,7 +140,7 @@ def show_ledger(runs_dir: Path, every: str, as_json: bool, **options: str | None
     return EXIT_INCONCLUSIVE if overdue else EXIT_VALID
 
 
-def _cell_row(cell: Cell) -> tuple[str, ...]:
+def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
     counts = (cell.id, cell.kafka, str(cell.runs), str(cell.valid))
     if cell.last is None:
         return ("", *counts, "never", "", "")
@@ -219,7 +221,7 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
     from harness.case import read_run_json
     from harness.explain.run import explain_record, explain_verdict
     from harness.explain.show import show
-    from harness.releases.builds import Builds
+    from harness.releases.builds import BuildOptions, Builds
     from harness.releases.distribution import Distribution
     from harness.releases.versions import Mode
 

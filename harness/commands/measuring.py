@@ -16,7 +16,6 @@ from harness.commands.shared import (
 )
 from harness.errors import EXIT_VALID
 from harness.machine import undo
-from harness.releases.builds import BuildOptions
 
 
 @click.command()
@@ -29,7 +28,7 @@ def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, 
     """Measure the harness: the pair as a ratio to Kafka's verifiable clients, the judge in records a second."""
     from harness.bench.run import run_bench
     from harness.bench.start import median_ratio
-    from harness.releases.builds import Builds
+    from harness.releases.builds import BuildOptions, Builds
 
     def say(line: str) -> None:
         err.print(Text(line, style="dim"))

@@ -32,7 +32,6 @@ from harness.commands.shared import (
     with_options,
 )
 from harness.errors import EXIT_VALID, UsageError
-from harness.releases.builds import BuildOptions
 from harness.runs.subrun import arguments_of
 
 
@@ -83,6 +82,7 @@ def _run(
 def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.case import read_run_json
+    from harness.releases.builds import BuildOptions
     from harness.runs.subrun import repeat_apart
 
     run = read_run_json(run_dir)
@@ -108,6 +108,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
 def shrink(run_dir: Path, jobs: int) -> int:
     """Find the smallest part of a random schedule that came out invalid which still does."""
     from harness.case import read_run_json
+    from harness.releases.builds import BuildOptions
     from harness.runs.nightly import shrink_run
 
     run = read_run_json(run_dir)
