@@ -24,13 +24,13 @@ from harness.doors.metadata import ClusterState, Reassignment
 from harness.doors.wire import NoAnswer
 from harness.errors import AwaitTimeout, EngineGone, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
+from harness.machine import class_data
 from harness.machine.cache import cache_dir
 from harness.machine.ports import PortBlock
 from harness.machine.undo import UndoLog
 from harness.machine.volume import Volume, make_volumes, sync
-from harness.nodes import class_data
 from harness.nodes.backends import backend_kind
-from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Site
+from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Runtime, Site
 from harness.quorum.base import Quorum
 from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
@@ -105,7 +105,7 @@ class Cluster:
             self._mbean_watcher.watch(node.spec.name, mbeans, node.is_alive)
 
     def _fast_start(self) -> tuple[str, ...]:
-        archive = class_data.archive_path(self._backend.runtime, self.spec.mode)
+        archive = _archive(self._backend.runtime, self.spec.mode)
         return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
 
     def _broker(self, id: int) -> Broker:
@@ -500,7 +500,7 @@ def boot(
 ) -> Cluster:
     """Start a cluster and wait until it is ready; on any error nothing is left behind.
 
-    :param jvm_options: for every node, in place of those for fast starts (:mod:`harness.nodes.class_data`)
+    :param jvm_options: for every node, in place of those for fast starts (:mod:`harness.machine.class_data`)
     """
     undo_log = UndoLog(run_id)
     cluster = None
@@ -525,6 +525,12 @@ def boot(
     return cluster
 
 
+def _archive(runtime: Runtime, mode: Mode) -> Path:
+    return class_data.archive_path(
+        mode, build=runtime.build, class_path=runtime.class_path, java_version=runtime.java_version
+    )
+
+
 def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> None:
     """Make the class archive for this build, mode and backend if it isn't there; a failure costs speed, and is said.
 
@@ -533,6 +539,7 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, sa
     runtime = backend_kind(backend).runtime(distribution, mode, say)
 
     def make(folder: Path) -> None:
+        say("preparing fast starts, once for this build, mode and Java")
         cluster = boot(
             # The JVM makes no archive with an agent in it.
             ClusterSpec(mode=mode, brokers=1, log_dirs=1, mbeans=False, backend=backend),
@@ -551,6 +558,6 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, sa
             cluster.stop()
 
     try:
-        class_data.prepare(runtime, mode, make, say)
+        class_data.prepare(_archive(runtime, mode), runtime.java_version, make)
     except (JbodError, OSError) as error:
         say(f"brokers will start more slowly: {error}")

@@ -57,7 +57,7 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 """In the error of a task whose position the log doesn't have (any more)."""
 
 _BATCH = 10_000
-_BATCH_S = 0.01
+_BATCH_S = 0.02
 _QUERY_S = 10.0
 _LOOK_S = 2.0
 _LOST_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE})
