@@ -45,12 +45,41 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Beside:
+    """One case on one build in every backend that it ran in.
+
+    :ivar runs: by backend, the newest
+    """
+
+    id: str
+    kafka: str
+    runs: Mapping[str, Row]
+
+    @property
+    def differs(self) -> bool:
+        """Whether it came out differently; with the same seed it must not."""
+        return len({row.standing for row in self.runs.values()}) > 1
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds it was run with: 1, where it was the same in all."""
+        return len({row.seed for row in self.runs.values()})
+
+    def cost(self, backend: str, name: str) -> float | None:
+        """The longest of what its faults cost there."""
+        row = self.runs.get(backend)
+        return max((fault[name] for fault in row.faults if fault.get(name) is not None), default=None) if row else None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Index:
     """The index page, as data.
 
     :ivar cases: the newest run of each case with all of its runs, the worst first within a KIP
     :ivar not_run: by reason, the cases that it kept from running
     :ivar wavering: cases whose runs differ in verdict
+    :ivar backends: of the cases that ran in several, in order; empty where there is none
+    :ivar beside: these cases, those that came out differently first
     """
 
     answer: Answer
@@ -61,6 +90,8 @@ class Index:
     deviations: Sequence[Row]
     wavering: Sequence[tuple[Row, Sequence[Row]]]
     cells: Sequence[Cell]
+    backends: Sequence[str]
+    beside: Sequence[Beside]
     suites: Sequence[tuple[str, Mapping[str, int], float]]
     notes: Sequence[str]
     kafka: Sequence[str]
@@ -78,6 +109,7 @@ def make_index(run: Run) -> Index:
     for row in rows:
         if row.verdict == "skipped":
             reasons.setdefault(row.reason, []).append(row.id)
+    beside = in_several_backends(rows)
     not_run = sorted(reasons.items(), key=lambda item: -len(item[1]))
     return Index(
         answer=answer(totals, len(wavering), len(run.notes)),
@@ -88,6 +120,10 @@ def make_index(run: Run) -> Index:
         deviations=[row for row in rows if row.deviations],
         wavering=wavering,
         cells=cells(run.rows),
+        backends=sorted(
+            {backend for each in beside for backend in each.runs}, key=lambda name: (name != "process", name)
+        ),
+        beside=beside,
         suites=_suites(rows),
         notes=run.notes,
         kafka=sorted({f"{row.kafka} {row.mode}" for row in rows}),
@@ -159,6 +195,19 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
         )
         for (name, mode, build), faults in sorted(found.items())
     ]
+
+
+def in_several_backends(rows: Sequence[Row]) -> list[Beside]:
+    """The cases that ran in several backends on one build, those that came out differently first.
+
+    :param rows: of each case, build and backend one
+    """
+    found: dict[tuple[str, str], dict[str, Row]] = {}
+    for row in rows:
+        if row.run_id is not None:
+            found.setdefault((row.id, row.kafka), {})[row.backend] = row
+    several = [Beside(id=id, kafka=kafka, runs=runs) for (id, kafka), runs in found.items() if len(runs) > 1]
+    return sorted(several, key=lambda each: (not each.differs, each.id))
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float] | None:

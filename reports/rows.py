@@ -63,6 +63,7 @@ class Row:
     faults: tuple[Mapping[str, Any], ...]
     deviations: Sequence[Mapping[str, Any]]
     rerun: str
+    seed: int | None = None
     errors_logged: Sequence[Mapping[str, Any]] = ()
 
     @property
@@ -145,6 +146,7 @@ def row_of(folder: RunFolder) -> Row:
         faults=tuple(run.get("faults") or ()),
         deviations=run.get("deviations") or (),
         rerun=rerun_command(folder.path, run.get("nodeid") or run["case"]),
+        seed=run.get("seed"),
         errors_logged=run.get("errors_logged") or (),
     )
 

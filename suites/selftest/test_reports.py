@@ -175,6 +175,22 @@ def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path)
     assert index.answer.verdict == "unknown"
 
 
+def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path) -> None:
+    with_verdict(tmp_path, "valid", "1", case="kip-112/a[zk]")
+    with_verdict(tmp_path, "valid", "2", case="kip-112/a[zk]", backend="docker", seed=2)
+    with_verdict(tmp_path, "valid", "3", case="kip-112/b[zk]")
+    with_verdict(tmp_path, "unknown", "4", case="kip-112/b[zk]", backend="docker")
+    with_verdict(tmp_path, "valid", "5", case="kip-112/c[zk]")  # in one only
+    index = make_index(read_runs_dir(tmp_path))
+    told = [(each.id, each.differs, each.seeds, each.cost("docker", "first_ack_s")) for each in index.beside]
+    assert index.backends == ["process", "docker"]
+    assert told == [("kip-112/b[zk]", True, 1, 2.2), ("kip-112/a[zk]", False, 2, 2.2)]
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "2 ran in several, of which 1 came out differently" in page
+    assert page.index("kip-112/b[zk]</td>") < page.index("kip-112/a[zk]</td>")
+
+
 def test_each_random_schedule_is_a_case_of_its_own(tmp_path: Path) -> None:
     """They are numbered anew in each run; what failed once is not made good by another one that held."""
     steps = [{"do": "fail_log_dir", "role": "leader", "pick": 0, "fault": "eio"}, {"do": "quiet", "fault": None}]
