@@ -28,6 +28,7 @@ from harness.releases.distribution import Distribution
 from harness.spec import ClusterSpec
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
+_SHORT_CASE = 4 << 20  # bytes
 PHASES = ("boot", "load", "fault", "recover", "drain", "judge", "teardown")
 
 
@@ -252,15 +253,17 @@ def read_run_json(run_dir: Path) -> dict[str, Any]:
 
 
 def check_runs_dir(runs_dir: Path) -> None:
-    """Make the folder for run folders, if need be, and write into it.
+    """Make the folder for run folders, if need be, and write into it what a short case would.
 
     :raises HarnessError: it can't be written
     """
     probe = runs_dir / f".probe-{secrets.token_hex(4)}"
     try:
         runs_dir.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        try:
+            probe.write_bytes(bytes(_SHORT_CASE))
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise HarnessError(f"the runs folder {runs_dir} can't be written: {error.strerror}; see --runs-dir") from error
 

@@ -63,17 +63,17 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        err.print(Text(f"jbod: {error.format_message()}"))
+        err.print(Text(f"jbod: {error.format_message()}"), soft_wrap=True)
         code = EXIT_USAGE
     except JbodError as error:
-        err.print(Text(f"jbod: {error}"))
+        err.print(Text(f"jbod: {error}"), soft_wrap=True)
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
         err.print("jbod: interrupted")
         code = EXIT_HARNESS
     except Exception as error:
         # A fault of the harness must never look like one of Kafka's (exit code 1).
-        err.print(Text(f"jbod: {type(error).__name__}: {error}; JBOD_DEBUG=1 shows where"))
+        err.print(Text(f"jbod: {type(error).__name__}: {error}; JBOD_DEBUG=1 shows where"), soft_wrap=True)
         if os.environ.get("JBOD_DEBUG"):
             err.print_exception()
         code = EXIT_HARNESS

@@ -97,8 +97,11 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self._watcher, self._mbean_watcher = Watcher(self.brokers, journal), MBeanWatcher(journal)
         self._watchers = (self._watcher, self._mbean_watcher)
-        for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
+        for node in self._nodes():
             self._watch_mbeans(node)
+
+    def _nodes(self) -> list[Node]:
+        return [*self.quorum_nodes, *(broker.node for broker in self.brokers)]
 
     def _watch_mbeans(self, node: Node) -> None:
         if (mbeans := self.mbeans.get(node.spec.name)) is not None:
@@ -159,7 +162,7 @@ class Cluster:
             self.quorum_nodes[0].make_dir(path)
         self.quorum.format(dirs)
         sync(volumes)
-        self._backend.start([*self.quorum_nodes, *(broker.node for broker in self.brokers)])
+        self._backend.start(self._nodes())
 
     def await_ready(self) -> None:
         """Wait until every broker sees every broker and an elected controller.
@@ -191,6 +194,7 @@ class Cluster:
             what=f"{len(self.brokers)} brokers and a controller",
             retry_on=(NoAnswer,),
             watch=self.check_nodes,
+            hint=lambda: "; ".join(f"{node.spec.name} logged last: {node.log.tail(1)}" for node in self._nodes()),
         )
 
     def _dirs(self, broker: Broker) -> tuple[Path, ...]:
@@ -255,7 +259,7 @@ class Cluster:
         """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
         for watcher in self._watchers:
             watcher.stop()
-        for node in (*self.quorum_nodes, *(broker.node for broker in self.brokers)):
+        for node in self._nodes():
             with contextlib.suppress(EngineGone):  # the undo log knows what is left of it
                 node.kill()
         try:

@@ -2,11 +2,15 @@
 
 One JSON object a line, flushed at once, so that a run that was killed has all that happened before. Each has ``at``
 (UTC, ISO 8601, microseconds), ``monotonic_s`` and ``kind``; the rest depends on the kind (``broker.started``,
-``fault.injected``, ``partition.leader`` …). Every thread may write.
+``fault.injected``, ``partition.leader`` …). Every thread may write, and none is ended by a disk that takes no more:
+what is written to clean up must not fail for it. The case that it belongs to has shown nothing then
+(:mod:`harness.runs.outcomes`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import threading
 import time
@@ -15,19 +19,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+_STEP_S = 0.25
+_TOGETHER_S = 0.01
+
 
 def now() -> datetime:
     """The present, in UTC, with microseconds."""
     return datetime.now(UTC)
 
 
+def _both_clocks() -> tuple[datetime, float]:
+    """The present by the machine's clock and by the monotonic one; read again where the processor was away between."""
+    while True:
+        before, at, after = time.monotonic(), now(), time.monotonic()
+        if after - before < _TOGETHER_S:
+            return at, after
+
+
 class Journal:
     """The journal of one run; a ``None`` path keeps it in memory only (``cluster up``).
 
     :ivar listener: is told of each event once it is written, by the thread that wrote it
+    :ivar failure: why the file has not all events; None where it has
     """
 
     def __init__(self, path: Path | None) -> None:
+        self.failure: OSError | None = None
         self.listener: Callable[[Mapping[str, Any]], None] | None = None
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8") if path else None
@@ -35,14 +52,17 @@ class Journal:
 
     def write(self, kind: str, **fields: Any) -> datetime:
         """Append one event; returns the instant that it was given."""
-        at = now()
-        event = {"at": at.isoformat(timespec="microseconds"), "monotonic_s": round(time.monotonic(), 6), "kind": kind}
+        at, monotonic_s = _both_clocks()
+        event = {"at": at.isoformat(timespec="microseconds"), "monotonic_s": round(monotonic_s, 6), "kind": kind}
         event |= fields
         with self._lock:
             self.events.append(event)
-            if self._file:
-                self._file.write(json.dumps(event, default=str) + "\n")
-                self._file.flush()
+            if self._file and self.failure is None:
+                try:
+                    self._file.write(json.dumps(event, default=str) + "\n")
+                    self._file.flush()
+                except OSError as error:
+                    self.failure = error
         if self.listener is not None:
             self.listener(event)
         return at
@@ -51,9 +71,20 @@ class Journal:
         """The events of a kind, oldest first."""
         return (event for event in list(self.events) if event["kind"] == kind)
 
+    def clock_stepped_s(self) -> float:
+        """By how many seconds somebody set the machine's clock, forward or back, while this was written; 0.0 where
+        nobody did. The clock is told from time that passed by the events' two times; what a time server does to both
+        alike, by less than a thousandth, is no step.
+        """
+        ahead = [datetime.fromisoformat(event["at"]).timestamp() - event["monotonic_s"] for event in list(self.events)]
+        steps = [later - earlier for earlier, later in itertools.pairwise(ahead)]
+        step = max(steps, key=abs, default=0.0)
+        return round(step, 3) if abs(step) >= _STEP_S else 0.0
+
     def close(self) -> None:
         """No more events."""
         with self._lock:
             if self._file:
-                self._file.close()
+                with contextlib.suppress(OSError):  # what could not be written is tried once more
+                    self._file.close()
                 self._file = None

@@ -366,7 +366,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         result = _result(item, run, seen)
         # An extra, which xdist brings along; as text, since workers can send none but the plainest types.
         report.case_result = json.dumps(result.to_json())  # type: ignore[attr-defined]
+        # pytest keeps its items to the end, and a case's journal is some megabytes.
         run.running = run.workload = None
+        del item.stash[_SEEN]
+        if _CASE in item.stash:
+            del item.stash[_CASE]
         if result.verdict not in ("valid", "skipped") and not seen.troubles:
             report.outcome, report.longrepr = "failed", result.reason
     return report
@@ -388,7 +392,10 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
     verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
     deviations = [d.to_json() for d in expected if verdict == "valid"]
     if case is not None:
-        case.end(verdict, reason, faults, deviations, errors_logged(case.journal.events, case.run_dir))
+        try:
+            case.end(verdict, reason, faults, deviations, errors_logged(case.journal.events, case.run_dir))
+        except OSError as error:
+            verdict, reason = "error", f"{case.run_dir}/run.json can't be written: {error.strerror}; see --runs-dir"
     return CaseResult(
         case=case.id if case else _identity(item, run),
         kafka=str(run.builds.version(mode)),

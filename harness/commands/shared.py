@@ -127,7 +127,7 @@ class Collector:
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """pytest ends, for a reason that its own reporter would have told."""
         if isinstance(excinfo.value, pytest.exit.Exception):
-            err.print(Text(f"jbod: {excinfo.value.msg}"))
+            err.print(Text(f"jbod: {excinfo.value.msg}"), soft_wrap=True)
 
 
 def collect(*arguments: str) -> Collector:

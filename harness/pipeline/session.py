@@ -26,6 +26,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -110,33 +111,42 @@ def spark_session(master: str | None, *, jars: Sequence[Path], log_file: Path | 
 
 
 class SparkHandle:
-    """A Spark session that is starting, or has started, in the background."""
+    """A Spark session that is starting, or has started, in the background; another one where its JVM has died."""
 
     def __init__(
         self, master: str | None, *, jars: Sequence[Path], log_file: Path | None = None, then: Then | None = None
     ) -> None:
         self.master = master or f"local[{LOCAL_SLOTS}]"
-        self._future: Future[SparkSession] = Future()
+        self._start = partial(spark_session, master, jars=jars, log_file=log_file)
+        self._then = then
+        self._future = self._begin()
+
+    def _begin(self) -> Future[SparkSession]:
+        future: Future[SparkSession] = Future()
 
         def start() -> None:
             try:
-                session = spark_session(master, jars=jars, log_file=log_file)
+                session = self._start()
             except BaseException as error:
-                self._future.set_exception(error)
+                future.set_exception(error)
                 return
-            self._future.set_result(session)
-            if then is not None:
+            future.set_result(session)
+            if self._then is not None:
                 with suppress(Exception):
-                    then(session)
+                    self._then(session)
 
         # A daemon thread: a run that ends before Spark is up must not wait for it.
         threading.Thread(target=start, name="spark-start", daemon=True).start()
+        return future
 
     def session(self, timeout_s: float = START_S) -> SparkSession:
-        """The session; blocks until it is up.
+        """The session; blocks until it is up. Who had it when its JVM died sees an error; who asks then gets another.
 
         :raises HarnessError: Spark did not start, or not within ``timeout_s`` seconds
         """
+        if self._future.done() and jvm_died():
+            end_spark()
+            self._future = self._begin()
         try:
             return self._future.result(timeout=timeout_s)
         except TimeoutError as error:
@@ -186,6 +196,11 @@ def end_spark() -> None:
             _jvm.kill()
             _jvm.wait()
         _jvm = None
+
+
+def jvm_died() -> bool:
+    """Whether the JVM of this process's Spark session has ended, and nobody had ended it."""
+    return _jvm is not None and _jvm.poll() is not None
 
 
 def sweep_scratch() -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from harness.pipeline.control import ABORT, Channel, ControlServer, Invitation
+from harness.pipeline.session import jvm_died
 
 Body = Callable[[Invitation, Iterable[Any]], Iterator[str]]
 
@@ -60,7 +61,9 @@ class SparkTask:
         """What the task died of, in one line; None while it runs and when it ended in good order."""
         if self._gone:
             return "its Python worker is gone, and Spark has not noticed"
-        return None if self._error is None else last_line(self._error)
+        if self._error is None:
+            return None
+        return "Spark's JVM has ended, and nobody had ended it" if jvm_died() else last_line(self._error)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the job; whether it came."""

@@ -4,6 +4,9 @@ Several voices speak of a case: what its phases raised, the judge, the floors of
 worst wins (:data:`harness.errors.EXIT_PRECEDENCE`), and none can be talked over: a scenario that ignores the judge's
 verdict, or swallows the error of an unproven fault, has it counted here all the same. *Valid* is what is left when the
 scenario ran to its end, was judged, and nobody objects.
+
+Two things make all other voices void, those of broken promises too: that what happened could not be written down, and
+that the clock by which it was dated was set meanwhile. What the others say is told along with it.
 """
 
 from __future__ import annotations
@@ -46,10 +49,24 @@ def conclude(seen: Happenings, case: Case | None, *, must_be_judged: bool, test_
         voices.append((EXIT_HARNESS, "the scenario itself never ran"))
     if not voices and must_be_judged and (case is None or case.verdict is None):
         voices.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
+    if void := _void(case) if case else None:
+        code, reason = void
+        return _OUTCOMES.get(code, "error"), "; besides: ".join([reason, *(said for _, said in voices)])
     if not voices:
         return "valid", ""
     code, reason = min(voices, key=lambda voice: EXIT_PRECEDENCE.index(voice[0]))
     return _OUTCOMES.get(code, "error"), reason
+
+
+def _void(case: Case) -> tuple[int, str] | None:
+    """Why nothing that was seen of the case counts."""
+    if failure := case.journal.failure:
+        why = f"the run folder {case.run_dir} could not be written: {failure.strerror}; see --runs-dir"
+        return EXIT_HARNESS, why
+    if step := case.journal.clock_stepped_s():
+        why = f"this machine's clock was set by {step:+.1f} s while the case ran: what is dated by it can't be compared"
+        return EXIT_INCONCLUSIVE, why
+    return None
 
 
 def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[int, str]]:

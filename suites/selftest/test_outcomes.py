@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from harness.case import Case, CaseId, CaseResult
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
+from harness.journal import Journal, now
 from harness.runs.outcomes import Happenings, conclude
 
 HERE = Path(__file__)
@@ -55,6 +58,47 @@ def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
     case.verdict = verdict("valid")
     case.journal.write("fault.not_proven", fault="chmod_000", target="log-dir-1 of broker 1")
     assert concluded(Happenings(called=True), case) == "unknown"
+
+
+def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
+    """A disk that is full for the harness is full for the brokers' logs too: their silence is no broken promise."""
+    case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))
+    case.journal.write("phase", phase="fault")
+    case.journal.write("phase", phase="drain")  # whoever writes, be it to clean up, goes on
+    seen = Happenings(troubles=[PromiseBroken("nobody noticed")])
+    outcome, reason = conclude(seen, case, must_be_judged=True, test_file=HERE)
+    assert outcome == "error"
+    assert "No space left on device" in reason
+    assert "--runs-dir" in reason
+    assert "nobody noticed" in reason
+    assert len(case.journal.events) == 2
+    case.journal.close()
+
+
+@pytest.mark.parametrize("by_s", [-10.0, 0.0, 0.4])
+def test_a_clock_that_is_set_meanwhile_makes_all_else_void(
+    case: Case, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    monkeypatch.setattr("harness.journal.now", lambda: now() + timedelta(seconds=by_s))
+    case.journal.write("phase", phase="drain")
+    case.verdict = verdict("invalid")
+    outcome, reason = conclude(Happenings(called=True), case, must_be_judged=True, test_file=HERE)
+    assert case.journal.clock_stepped_s() == pytest.approx(by_s, abs=0.1)
+    assert (outcome, "so it is invalid" in reason) == ("unknown" if by_s else "invalid", True)
+    assert (f"set by {by_s:+.1f} s" in reason) == bool(by_s)
+
+
+def test_a_processor_that_was_away_is_no_step_of_the_clock(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = iter([0.3, 0.3, 0.0])
+
+    def away() -> datetime:
+        at = now()
+        time.sleep(next(slow))
+        return at
+
+    monkeypatch.setattr("harness.journal.now", away)
+    case.journal.write("phase", phase="drain")
+    assert case.journal.clock_stepped_s() == 0.0
 
 
 def test_a_case_that_never_ran_is_an_error() -> None:
