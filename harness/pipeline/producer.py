@@ -58,9 +58,9 @@ PRODUCER_CONFIG: Mapping[str, str | int | float | bool] = {
 }
 """The client's settings unless a scenario gives others; each with its reason in the source."""
 
-# A batch of 20 records at the usual rate, not of 5: a third of the requests, and of the CPU of all who handle them
-# (measured: producer, brokers and consumer); what a fault costs is still dated to a fiftieth of a second.
-_TICK_S = 0.02
+# Batches of 40 records at the usual rate, not of 5: an eighth of the requests, and of the CPU of all who handle them;
+# what a fault costs clients is still dated to a 25th of a second.
+_TICK_S = 0.04
 # A client that was starved (a fault filled its queue) goes on at its rate; it doesn't make up for more than this.
 _CATCH_UP_S = 0.25
 _RESERVE_S = 0.25
