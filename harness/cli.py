@@ -63,18 +63,35 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        err.print(Text(f"jbod: {error.format_message()}"), soft_wrap=True)
+        _tell(Text(f"jbod: {error.format_message()}"))
         code = EXIT_USAGE
     except JbodError as error:
-        err.print(Text(f"jbod: {error}"), soft_wrap=True)
+        _tell(Text(f"jbod: {error}"))
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        err.print("jbod: interrupted")
+        _tell("jbod: interrupted")
         code = EXIT_HARNESS
     except Exception as error:
         # A fault of the harness must never look like one of Kafka's (exit code 1).
-        err.print(Text(f"jbod: {type(error).__name__}: {error}; JBOD_DEBUG=1 shows where"), soft_wrap=True)
+        _tell(Text(f"jbod: {type(error).__name__}: {error}; JBOD_DEBUG=1 shows where"))
         if os.environ.get("JBOD_DEBUG"):
             err.print_exception()
         code = EXIT_HARNESS
+    _leave_streams()
     sys.exit(int(code or 0))
+
+
+def _tell(what: str | Text) -> None:
+    """One line on stderr, uncut; to nobody where that is gone, as with a terminal that was closed."""
+    with contextlib.suppress(OSError):
+        err.print(what, soft_wrap=True)
+
+
+def _leave_streams() -> None:
+    """See that Python's own farewell to streams that are gone does not change the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

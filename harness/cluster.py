@@ -11,6 +11,7 @@ import secrets
 import shlex
 import shutil
 import signal
+import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +23,7 @@ from harness.doors.admin import NewTopic
 from harness.doors.mbeans import MBeans, agent_options
 from harness.doors.metadata import ClusterState, Reassignment
 from harness.doors.wire import NoAnswer
-from harness.errors import AwaitTimeout, EngineGone, JbodError, NodeDied, PromiseBroken
+from harness.errors import AwaitTimeout, EngineGone, HarnessError, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.machine import class_data
 from harness.machine.cache import cache_dir
@@ -37,7 +38,7 @@ from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.releases.builds import BuildOptions
 from harness.releases.distribution import Distribution, jolokia_agent
-from harness.releases.tools import tool_output
+from harness.releases.tools import archive_classes, tool_output
 from harness.releases.versions import Mode, Tool
 from harness.runs.subrun import arguments_of
 from harness.spec import BROKER_SETTINGS, ClusterSpec
@@ -555,6 +556,8 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, sa
         )
         try:
             cluster.create_topic("classes", partitions=1, replicas=1)
+            with contextlib.suppress(HarnessError, OSError, subprocess.SubprocessError):
+                archive_classes(distribution, cluster.bootstrap)
             cluster.brokers[0].stop()
             shutil.copyfile(cluster.undo_log.dir / "broker-1" / class_data.NAME, folder / class_data.NAME)
             shutil.rmtree(folder / "brokers")

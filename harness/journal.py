@@ -10,7 +10,6 @@ what is written to clean up must not fail for it. The case that it belongs to ha
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import threading
 import time
@@ -19,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-_STEP_S = 0.25
+_STEP_S = 0.05
 _TOGETHER_S = 0.01
 
 
@@ -72,14 +71,13 @@ class Journal:
         return (event for event in list(self.events) if event["kind"] == kind)
 
     def clock_stepped_s(self) -> float:
-        """By how many seconds somebody set the machine's clock, forward or back, while this was written; 0.0 where
-        nobody did. The clock is told from time that passed by the events' two times; what a time server does to both
-        alike, by less than a thousandth, is no step.
+        """By how many seconds somebody set the machine's clock, forward or back, while this was written: the farthest
+        that it ever was from where it began; 0.0 where nobody did. Told by the events' two times, of which one is of
+        the clock; what a time server does to both alike, by less than a thousandth, is no step.
         """
         ahead = [datetime.fromisoformat(event["at"]).timestamp() - event["monotonic_s"] for event in list(self.events)]
-        steps = [later - earlier for earlier, later in itertools.pairwise(ahead)]
-        step = max(steps, key=abs, default=0.0)
-        return round(step, 3) if abs(step) >= _STEP_S else 0.0
+        farthest = max((each - ahead[0] for each in ahead), key=abs, default=0.0)
+        return round(farthest, 3) if abs(farthest) >= _STEP_S else 0.0
 
     def close(self) -> None:
         """No more events."""

@@ -395,7 +395,10 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         try:
             case.end(verdict, reason, faults, deviations, errors_logged(case.journal.events, case.run_dir))
         except OSError as error:
-            verdict, reason = "error", f"{case.run_dir}/run.json can't be written: {error.strerror}; see --runs-dir"
+            case.journal.close()
+            why = f"the run folder {case.run_dir} can't be written or read: {error}; see --runs-dir"
+            reason = f"{why}; besides: {verdict} {reason}".rstrip()
+            verdict, deviations = "error", []
     return CaseResult(
         case=case.id if case else _identity(item, run),
         kafka=str(run.builds.version(mode)),

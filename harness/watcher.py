@@ -2,9 +2,10 @@
 
 One thread asks some twenty times a second for metadata, the live brokers in turn: they are told of a change at about
 the same time, and each question costs a busy machine a millisecond. What it writes (``partition.changed``,
-``brokers.changed``) dates leader moves to about 0.05 s without any scenario having to look, and is what a timeline of
-the run is drawn from. A broker's answer counts only where it is newer than what is known: a higher leader epoch, or the
-same epoch seen by the same broker with another ISR or other offline replicas.
+``brokers.changed``) dates leader moves to about 0.05 s, by whichever broker knew first, without any scenario having to
+look; what one of them sees it dates to so much for each broker. It is what a timeline of the run is drawn from. A
+broker's answer counts only where it is newer than what is known: a higher leader epoch, or the same epoch seen by the
+same broker with another ISR or other offline replicas.
 
 Another asks every live node's MBeans once a second (``mbeans.changed``): what an operator's monitoring would have
 shown. A thread of its own, because an agent takes up to 50 ms for an answer, and one in a hung JVM a second.

@@ -20,7 +20,7 @@ from harness.explain.run import explain_verdict
 from harness.pipeline.drain import await_stable
 from harness.pipeline.pair import OPEN_TRANSACTION_S, Pair
 from harness.pipeline.producer import Transactions
-from harness.pipeline.session import SparkHandle
+from harness.pipeline.session import SparkHandle, check_jvm
 from harness.pipeline.workload import Workload
 from harness.runs.measure import Floors, measure_faults, shortfalls
 from harness.topic import Topic
@@ -95,6 +95,7 @@ class CaseWorkload:
 
         :raises PromiseBroken: the cluster, all faults undone, does not become healthy, or a transaction stays open
         :raises Inconclusive: the drain failed
+        :raises PipelineError: Spark's JVM was killed
         """
         self._case.enter("recover")
         self._cluster.await_healthy(failure=PromiseBroken)
@@ -106,9 +107,11 @@ class CaseWorkload:
                 self._pipeline.drain(self._cluster.bootstrap, ends, isolation="read_committed")
             self._pipeline.drain(self._cluster.bootstrap, ends)
         except PipelineError as error:
+            check_jvm()
             raise Inconclusive(f"nobody could read the logs to their end: {error}") from error
         self._case.enter("judge")
         verdict = judge(self._spark.session(), self._case.run_dir)
+        check_jvm()
         write_verdict(self._case.run_dir, verdict)
         if verdict.verdict != "valid":
             self._explain()

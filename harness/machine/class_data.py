@@ -15,6 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from harness.errors import HarnessError
 from harness.machine.cache import cache_dir, publish
 
 NAME = "classes.jsa"
@@ -42,7 +43,14 @@ def prepare(archive: Path, java_version: str, make: Callable[[Path], None]) -> N
     """Have the archive made if it isn't there, and if this Java can.
 
     :param make: runs a JVM with :data:`MAKE_OPTION` and leaves the archive in the folder
+    :raises HarnessError: no archive came of it, or the cache can't be written
     """
+
+    def make_it(folder: Path) -> None:
+        make(folder)
+        if not (folder / NAME).is_file():
+            raise HarnessError(f"Java {java_version} made no class data archive")
+
     major = re.match(r"\d+", java_version)
     if not archive.exists() and major is not None and int(major[0]) >= _LEAST_JAVA:
-        publish(archive.parent, make, lambda folder: (folder / NAME).is_file())
+        publish(archive.parent, make_it, lambda folder: (folder / NAME).is_file())

@@ -6,7 +6,7 @@ time around a fault, and offsets are kept by the history itself (members of grou
 (``auto.offset.reset=error``) and no reason to go on silently somewhere else; the task ends, and the driver starts it
 again, counted and journaled (:mod:`harness.pipeline.pair`).
 
-Records are read in batches of at most 10 ms and share a ``read_at``: fine enough for gaps of 50 ms.
+Records are read in batches of at most 20 ms and share a ``read_at``: fine enough for gaps of 50 ms.
 """
 
 from __future__ import annotations

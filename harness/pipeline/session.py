@@ -36,7 +36,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import harness
-from harness.errors import HarnessError, UsageError
+from harness.errors import HarnessError, PipelineError, UsageError
 
 # Tasks that can run at once on the local master: producers, live consumers and the tasks of a drain together.
 LOCAL_SLOTS = 16
@@ -110,6 +110,9 @@ def spark_session(master: str | None, *, jars: Sequence[Path], log_file: Path | 
     return session
 
 
+JVM_DIED = "Spark's JVM has ended, and nobody had ended it"
+
+
 class SparkHandle:
     """A Spark session that is starting, or has started, in the background; another one where its JVM has died."""
 
@@ -119,6 +122,7 @@ class SparkHandle:
         self.master = master or f"local[{LOCAL_SLOTS}]"
         self._start = partial(spark_session, master, jars=jars, log_file=log_file)
         self._then = then
+        self._lock = threading.Lock()
         self._future = self._begin()
 
     def _begin(self) -> Future[SparkSession]:
@@ -144,11 +148,13 @@ class SparkHandle:
 
         :raises HarnessError: Spark did not start, or not within ``timeout_s`` seconds
         """
-        if self._future.done() and jvm_died():
-            end_spark()
-            self._future = self._begin()
+        with self._lock:
+            if self._future.done() and jvm_died():
+                end_spark()
+                self._future = self._begin()
+            future = self._future
         try:
-            return self._future.result(timeout=timeout_s)
+            return future.result(timeout=timeout_s)
         except TimeoutError as error:
             raise HarnessError(f"Spark on {self.master} is not up after {timeout_s:.0f} s") from error
 
@@ -201,6 +207,15 @@ def end_spark() -> None:
 def jvm_died() -> bool:
     """Whether the JVM of this process's Spark session has ended, and nobody had ended it."""
     return _jvm is not None and _jvm.poll() is not None
+
+
+def check_jvm() -> None:
+    """Tell a Spark that was killed from everything that looks like it.
+
+    :raises PipelineError: :func:`jvm_died`
+    """
+    if jvm_died():
+        raise PipelineError(JVM_DIED)
 
 
 def sweep_scratch() -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from harness.pipeline.control import ABORT, Channel, ControlServer, Invitation
-from harness.pipeline.session import jvm_died
+from harness.pipeline.session import JVM_DIED, jvm_died
 
 Body = Callable[[Invitation, Iterable[Any]], Iterator[str]]
 
@@ -63,7 +63,7 @@ class SparkTask:
             return "its Python worker is gone, and Spark has not noticed"
         if self._error is None:
             return None
-        return "Spark's JVM has ended, and nobody had ended it" if jvm_died() else last_line(self._error)
+        return JVM_DIED if jvm_died() else last_line(self._error)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the end of the job; whether it came."""

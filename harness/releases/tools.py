@@ -1,7 +1,7 @@
 """Kafka's own command-line programs, each run as one short JVM of its own.
 
-Most of what such a JVM does is to load classes. The first one of a build that asks a cluster leaves an archive of them
-(:mod:`harness.machine.class_data`); all that follow share it, whatever they ask.
+Most of what such a JVM does is to load classes; they share an archive of them, where there is one
+(:mod:`harness.machine.class_data`).
 
 Started as plain ``java -cp``, like the brokers (:mod:`harness.releases.distribution`), and by the harness's own user: a
 tool only reads what it is pointed at, and must be able to where a broker's user no longer is.
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -23,6 +23,7 @@ from harness.machine.java import java_command, java_version
 from harness.releases.distribution import Distribution
 from harness.releases.versions import Tool
 
+_ARCHIVE_S = 60.0
 _QUIET = "-Xlog:disable"  # what a JVM says of its archive would be among what the tool says
 _FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
@@ -32,27 +33,12 @@ def tool_command(distribution: Distribution, tool: Tool, *arguments: str) -> lis
 
     :raises EnvironmentLacks: there is no Java
     """
+    return _command(distribution, tool, _archive_options(distribution), *arguments)
+
+
+def _command(distribution: Distribution, tool: Tool, options: Iterable[str], *arguments: str) -> list[str]:
     class_path = os.pathsep.join(map(str, distribution.class_path))
-    return [*java_command(), *_FAST_START, "-cp", class_path, distribution.main_class(tool), *arguments]
-
-
-@contextmanager
-def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
-    """Run a tool to its end and read what it printed; from a file, since a dump may be as long as a log.
-
-    :raises ToolFailed: it ends with an error
-    :raises HarnessError: it takes longer than ``timeout_s``
-    """
-    command = tool_command(distribution, tool, *arguments)
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        try:
-            done = _run(command, _archive(distribution), output, timeout_s)
-        except subprocess.TimeoutExpired:
-            raise HarnessError(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
-        output.seek(0)
-        if done.returncode != 0:
-            raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {_why(output, done.stderr)}")
-        yield output
+    return [*java_command(), *_FAST_START, *options, "-cp", class_path, distribution.main_class(tool), *arguments]
 
 
 def _archive(distribution: Distribution) -> Path:
@@ -64,30 +50,53 @@ def _archive(distribution: Distribution) -> Path:
     )
 
 
-def _run(command: list[str], archive: Path, output: IO[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-    """Run it, with the archive; where there is none yet and this one asks a cluster, it leaves one."""
+def _archive_options(distribution: Distribution) -> tuple[str, ...]:
+    with suppress(HarnessError):  # no cache, say: nothing but speed depends on it
+        archive = _archive(distribution)
+        if archive.exists():
+            return (*class_data.use_options(archive), _QUIET)
+    return ()
 
-    def run(*options: str) -> subprocess.CompletedProcess[str]:
-        java, *rest = command
-        return subprocess.run(
-            [java, *options, *rest],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
+
+def archive_classes(distribution: Distribution, bootstrap: str) -> None:
+    """Have the archive that tools share made, if it isn't there: by one that asks this cluster for its topics.
+
+    :raises HarnessError: the cache can't be written, or no archive came of it
+    """
 
     def make(folder: Path) -> None:
-        done.append(run(class_data.MAKE_OPTION.format(home=folder), _QUIET))
+        options = (class_data.MAKE_OPTION.format(home=folder), _QUIET)
+        command = _command(distribution, Tool.TOPICS, options, "--bootstrap-server", bootstrap, "--describe")
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ARCHIVE_S, check=False)
 
-    done: list[subprocess.CompletedProcess[str]] = []
-    if "--bootstrap-server" in command:
-        with suppress(HarnessError, OSError):  # no cache to write into costs nothing but speed
-            class_data.prepare(archive, java_version()[1], make)
-    return done[0] if done else run(*([*class_data.use_options(archive), _QUIET] if archive.exists() else ()))
+    class_data.prepare(_archive(distribution), java_version()[1], make)
+
+
+@contextmanager
+def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
+    """Run a tool to its end and read what it printed; from a file, since a dump may be as long as a log.
+
+    :raises ToolFailed: it ends with an error
+    :raises HarnessError: it takes longer than ``timeout_s``
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        try:
+            done = subprocess.run(
+                tool_command(distribution, tool, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise HarnessError(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
+        output.seek(0)
+        if done.returncode != 0:
+            raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {_why(output, done.stderr)}")
+        yield output
 
 
 _LOGGING = ("log4j:", "SLF4J:")  # of itself

@@ -9,7 +9,7 @@ Of each fault, in seconds from its injection (``fault.injecting`` in the journal
   (counted as ``noticed_s``); what it says is told at INFO by all builds since 2.0 (``KafkaController``) and since 3.7
   (KRaft's ``ReplicationControlManager``);
 * ``first_ack_s``: until the ack that ended the longest stretch without one, if that was an interruption at all
-  (0.1 s or more); None too where none came while the fault was in force;
+  (0.2 s or more); None too where none came while the fault was in force;
 * ``produce_gap_s``, ``consume_gap_s``: the longest that producers went without an ack, consumers without a record,
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
@@ -33,7 +33,7 @@ from harness.doors.broker_log import BrokerLog
 from harness.pipeline.gaps import ClientTimes, Gap
 
 Event = Mapping[str, Any]
-_INTERRUPTION_S = 0.1
+_INTERRUPTION_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)

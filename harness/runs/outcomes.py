@@ -64,7 +64,7 @@ def _void(case: Case) -> tuple[int, str] | None:
         why = f"the run folder {case.run_dir} could not be written: {failure.strerror}; see --runs-dir"
         return EXIT_HARNESS, why
     if step := case.journal.clock_stepped_s():
-        why = f"this machine's clock was set by {step:+.1f} s while the case ran: what is dated by it can't be compared"
+        why = f"this machine's clock was set by {step:+.2f} s while the case ran: what is dated by it can't be compared"
         return EXIT_INCONCLUSIVE, why
     return None
 

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import pty
+import select
 import shutil
 import signal
 import struct
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,15 @@ import pytest
 
 from harness import timeouts
 from harness.cluster import boot
-from harness.errors import AwaitTimeout
+from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_VALID, AwaitTimeout
 from harness.journal import Journal
 from harness.machine.host import abilities
-from harness.machine.undo import MARK
+from harness.machine.java import java_command
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
+from suites.selftest.processes import marked
 
 pytestmark = pytest.mark.cluster
 
@@ -41,43 +43,69 @@ JBOD = Path(sys.executable).with_name("jbod")
 CASES = ("kip-112/follower-at-runtime[zk-chmod_000]", "kip-112/follower-at-runtime[zk-chmod_a-w]")
 
 
-def marked(folder: Path) -> list[int]:
-    """Processes of runs that work below this folder."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            environment = process.environ()
-            if MARK in environment and environment.get("JBOD_WORK_DIR") == str(folder):
-                found.append(process.pid)
-    return found
-
-
 class Running:
     """``jbod run``, as a process of its own."""
 
     def __init__(self, folder: Path, work_dir: Path, *cases: str, runs_dir: Path | None = None) -> None:
+        folder.mkdir(exist_ok=True)
         self.runs_dir = runs_dir or folder / "runs"
         self.work_dir = work_dir
         self.json = folder / "out.json"
         self.said = folder / "said"
         self.argv = [str(JBOD), "run", *cases, "--runs-dir", str(self.runs_dir), "--json", str(self.json)]
         self.environment = os.environ | {"JBOD_WORK_DIR": str(work_dir)}
+        self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
+        """Begin."""
         with self.said.open("w") as output:
-            return subprocess.Popen(self.argv, env=self.environment, stdout=output, stderr=output)
+            self._process = subprocess.Popen(self.argv, env=self.environment, stdout=output, stderr=output)
 
-    def await_event(self, words: str, is_alive: Any) -> Path:
-        """The run folder whose journal has these words, as soon as there is one."""
+    @property
+    def pid(self) -> int:
+        """Of the harness."""
+        assert self._process is not None
+        return self._process.pid
 
-        def said() -> Path | None:
-            assert is_alive(), self.said.read_text()
-            found = (each for each in self.runs_dir.glob("*/events.jsonl") if words in each.read_text())
-            return next((each.parent for each in found), None)
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+        assert self._process is not None
+        return self._process.poll()
 
-        run_dir = await_until(said, timeout_s=240, what=f"{words} in a journal", hint=lambda: self.said.read_text())
-        assert run_dir is not None
-        return run_dir
+    def kill(self) -> None:
+        """kill -9; whatever it is doing, or did."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(30)
+
+    def await_end(self, timeout_s: float = 240) -> int:
+        """Its exit code."""
+        code = await_until(
+            self.ended,
+            lambda code: code is not None,
+            timeout_s=timeout_s,
+            what="the run to end",
+            hint=lambda: self.said.read_text(),
+        )
+        assert code is not None
+        return code
+
+    def await_event(self, words: str) -> None:
+        """Until a journal has these words."""
+
+        seen: set[int] = set()
+
+        def said() -> bool:
+            assert self.ended() is None, self.said.read_text()
+            seen.update(self.nodes())
+            return any(words in each.read_text() for each in self.runs_dir.glob("*/events.jsonl"))
+
+        await_until(said, timeout_s=240, what=f"{words} in a journal", hint=lambda: self.said.read_text())
+        assert seen, "a run has brokers, which can be told"
+
+    def nodes(self) -> list[int]:
+        """Processes of its clusters."""
+        return [pid for each in self.runs_dir.glob("*/run.json") for pid in marked(each.parent.name)]
 
     def results(self) -> list[dict[str, Any]]:
         """What came of each case."""
@@ -86,50 +114,108 @@ class Running:
 
     def assert_nothing_left(self) -> None:
         """No process, and no folder to work in."""
-        assert marked(self.work_dir) == []
+        assert self.nodes() == []
         assert list(self.work_dir.iterdir()) == []
 
 
+class InTerminal(Running):
+    """The same, in a terminal of its own."""
+
+    _code: int | None = None
+
+    def start(self) -> None:
+        """Begin; what it says is read all the time, as by somebody who watches."""
+        self.said.touch()
+        self._child, self._terminal = pty.fork()
+        if self._child == 0:
+            try:
+                os.execve(JBOD, self.argv, self.environment)
+            finally:
+                os._exit(127)
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError), self.said.open("wb", buffering=0) as output:
+            while not self._closed.is_set():
+                if select.select([self._terminal], [], [], 0.1)[0]:
+                    output.write(os.read(self._terminal, 4096))
+
+    def close(self) -> None:
+        """Close the terminal."""
+        self._closed.set()
+        self._reader.join()
+        os.close(self._terminal)
+
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self._child, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.ended() is None:
+            os.kill(self._child, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """Of the harness."""
+        return self._child
+
+
+Start = Callable[..., Running]
+
+
+@pytest.fixture
+def start(tmp_path: Path, open_folder: Path) -> Iterator[Start]:
+    """Begins a run; what a test leaves running is ended, and cleaned up after."""
+    runs: list[Running] = []
+
+    def begin(
+        *cases: str, kind: type[Running] = Running, env: Mapping[str, str] | None = None, **options: Any
+    ) -> Running:
+        run = kind(tmp_path / f"run-{len(runs)}", open_folder, *cases, **options)
+        run.environment |= env or {}
+        runs.append(run)
+        run.start()
+        return run
+
+    yield begin
+    for run in runs:
+        run.kill()
+        subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, check=False)
+
+
 @pytest.mark.parametrize("words", ['"node.started"', '"phase": "drain"', '"phase": "teardown"'])
-def test_killed_at_any_moment(tmp_path: Path, open_folder: Path, words: str) -> None:
+def test_killed_at_any_moment(start: Start, words: str) -> None:
     """kill -9 while brokers start, while logs are read, while all is taken down: ``jbod clean`` finds what is left."""
-    running = Running(tmp_path, open_folder, CASES[0])
-    harness = running.start()
-    running.await_event(words, lambda: harness.poll() is None)
-    harness.kill()
-    harness.wait(30)
-    clean = subprocess.run([JBOD, "clean"], env=running.environment, capture_output=True, text=True, check=False)
+    run = start(CASES[0])
+    run.await_event(words)
+    run.kill()
+    clean = subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, text=True, check=False)
     assert clean.returncode == 0, clean.stderr
-    running.assert_nothing_left()
+    run.assert_nothing_left()
 
 
-def test_the_terminal_is_closed(tmp_path: Path, open_folder: Path) -> None:
-    """Its end is a SIGHUP from the kernel, and nowhere to write to: the run cleans up all the same."""
-    running = Running(tmp_path, open_folder, CASES[0])
-    running.said.touch()
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execve(JBOD, running.argv, running.environment)
-
-    def read() -> None:
-        with contextlib.suppress(OSError), running.said.open("wb") as output:
-            while said := os.read(terminal, 4096):
-                output.write(said)
-                output.flush()
-
-    threading.Thread(target=read, daemon=True).start()
-    running.await_event('"fault.injected"', lambda: os.waitpid(child, os.WNOHANG) == (0, 0))
-    processes = [child, *(each.pid for each in psutil.Process(child).children(recursive=True))]
-    os.close(terminal)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) != 0
+def test_the_terminal_is_closed(start: Start) -> None:
+    """Its end is a SIGHUP from the kernel, and nowhere to write to: the run cleans up all the same, and its exit code
+    is none of Kafka's."""
+    run = start(CASES[0], kind=InTerminal)
+    assert isinstance(run, InTerminal)
+    run.await_event('"fault.injected"')
+    family = [run.pid, *(each.pid for each in psutil.Process(run.pid).children(recursive=True))]
+    run.close()
+    assert run.await_end() in (EXIT_INCONCLUSIVE, EXIT_HARNESS)
     await_until(
-        lambda: [pid for pid in processes if psutil.pid_exists(pid)],
+        lambda: [pid for pid in family if psutil.pid_exists(pid)],
         lambda left: not left,
         timeout_s=30,
         what="all processes to end",
     )
-    running.assert_nothing_left()
+    run.assert_nothing_left()
 
 
 @pytest.fixture
@@ -144,38 +230,37 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", at], check=True)
 
 
-def test_the_disk_of_the_runs_folder_fills_up(tmp_path: Path, open_folder: Path, small_disk: Path) -> None:
+def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) -> None:
     """Nothing that is seen then counts, least of all against Kafka: an error, and what to do about it."""
-    running = Running(tmp_path, open_folder, CASES[0], runs_dir=small_disk)
-    harness = running.start()
-    running.await_event('"fault.injected"', lambda: harness.poll() is None)
+    run = start(CASES[0], runs_dir=small_disk)
+    run.await_event('"fault.injected"')
     with contextlib.suppress(OSError), (small_disk / "somebody-elses").open("wb", buffering=0) as file:
         while file.write(bytes(1 << 16)):
             pass
-    assert harness.wait(240) == 3, running.said.read_text()
-    [result] = running.results()
+    assert run.await_end() == EXIT_HARNESS, run.said.read_text()
+    [result] = run.results()
     assert result["verdict"] == "error"
     assert "No space left on device" in result["reason"]
     assert "--runs-dir" in result["reason"]
-    running.assert_nothing_left()
+    run.assert_nothing_left()
     # And with the disk still full the next run does not begin.
-    again = running.start()
-    assert again.wait(60) == 3
-    assert "can't be written: No space left on device; see --runs-dir" in running.said.read_text()
+    run.start()
+    assert run.await_end(60) == EXIT_HARNESS
+    assert "can't be written: No space left on device; see --runs-dir" in run.said.read_text()
 
 
-def test_sparks_jvm_is_killed(tmp_path: Path, open_folder: Path) -> None:
+@pytest.mark.parametrize("words", ['"fault.injected"', '"phase": "drain"'])
+def test_sparks_jvm_is_killed(start: Start, words: str) -> None:
     """As the kernel does where memory is short: the case is an error that names Spark, the next one has another."""
-    running = Running(tmp_path, open_folder, *CASES)
-    harness = running.start()
-    running.await_event('"fault.injected"', lambda: harness.poll() is None)
-    [spark] = [each for each in psutil.Process(harness.pid).children() if "SparkSubmit" in " ".join(each.cmdline())]
+    run = start(*CASES)
+    run.await_event(words)
+    [spark] = [each for each in psutil.Process(run.pid).children() if "SparkSubmit" in " ".join(each.cmdline())]
     spark.send_signal(signal.SIGKILL)
-    assert harness.wait(360) == 3, running.said.read_text()
-    first, second = running.results()
-    assert (first["verdict"], second["verdict"]) == ("error", "valid"), running.said.read_text()
-    assert "Spark" in first["reason"]
-    running.assert_nothing_left()
+    assert run.await_end(360) == EXIT_HARNESS, run.said.read_text()
+    first, second = run.results()
+    assert (first["verdict"], second["verdict"]) == ("error", "valid"), run.said.read_text()
+    assert "Spark's JVM has ended" in first["reason"]
+    run.assert_nothing_left()
 
 
 CLOCK = """
@@ -221,44 +306,45 @@ time_t time(time_t *at) {
 
 @pytest.fixture
 def clock() -> Iterator[tuple[Path, dict[str, str]]]:
-    """A file with the seconds by which the clock is ahead, and the environment of those to whom it is."""
-    compiler = shutil.which("cc")
+    """A file with the seconds by which the clock is ahead, and the environment of a run to which it is: of the harness,
+    and of its JVMs, brokers among them, which are given no environment, by a Java of its own."""
+    compiler, java = shutil.which("cc"), Path(java_command()[0]).resolve()
     if compiler is None:
         pytest.skip("cc: not on the PATH: apt-get install gcc libc6-dev")
     with tempfile.TemporaryDirectory(prefix="jbod-test-clock-") as at:
         folder = Path(at)
-        folder.chmod(0o755)
-        ahead, library = folder / "ahead", folder / "clock.so"
+        (folder / "bin").mkdir()
+        ahead, library, wrapper = folder / "ahead", folder / "clock.so", folder / "bin" / "java"
         ahead.write_bytes(struct.pack("l", 0))
         subprocess.run([compiler, "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=CLOCK.encode(), check=True)
-        yield ahead, {"LD_PRELOAD": str(library), "JBOD_TEST_CLOCK": str(ahead)}
+        environment = {"LD_PRELOAD": str(library), "JBOD_TEST_CLOCK": str(ahead)}
+        exported = "".join(f"export {name}={value}\n" for name, value in environment.items())
+        wrapper.write_text(f'#!/bin/sh\n{exported}exec {java} "$@"\n')
+        for each in (folder, folder / "bin", wrapper):
+            each.chmod(0o755)
+        yield ahead, environment | {"JAVA_HOME": str(folder)}
 
 
-def test_the_clock_is_set_back(tmp_path: Path, open_folder: Path, clock: tuple[Path, dict[str, str]]) -> None:
+def test_the_clock_is_set(start: Start, clock: tuple[Path, dict[str, str]]) -> None:
     """Who wrote before whom can't be told by it any more: the case is unknown, and says why."""
     ahead, environment = clock
-    running = Running(tmp_path, open_folder, CASES[0])
-    running.environment |= environment
-    harness = running.start()
-    running.await_event('"fault.injected"', lambda: harness.poll() is None)
+    run = start(CASES[0], env=environment)
+    run.await_event('"fault.injected"')
     with ahead.open("r+b") as file:
         file.write(struct.pack("l", -3))
-    assert harness.wait(240) == 2, running.said.read_text()
-    [result] = running.results()
+    assert run.await_end() == EXIT_INCONCLUSIVE, run.said.read_text()
+    [result] = run.results()
     assert result["verdict"] == "unknown"
-    assert "clock was set by -3.0 s" in result["reason"]
-    running.assert_nothing_left()
+    assert "clock was set by -3.00 s" in result["reason"]
+    run.assert_nothing_left()
 
 
-def test_two_runs_at_once_do_not_meet(tmp_path: Path, open_folder: Path) -> None:
+def test_two_runs_at_once_do_not_meet(start: Start, tmp_path: Path) -> None:
     """The same case twice, in the same folders: each comes out as if it were alone."""
-    runs = [Running(tmp_path / name, open_folder, CASES[0], runs_dir=tmp_path / "runs") for name in ("a", "b")]
-    for each in runs:
-        each.json.parent.mkdir()
-    harnesses = [each.start() for each in runs]
-    for each, harness in zip(runs, harnesses, strict=True):
-        assert harness.wait(240) == 0, each.said.read_text()
-    assert len({each.results()[0]["run_dir"] for each in runs}) == 2
+    runs = [start(CASES[0], runs_dir=tmp_path / "runs") for _ in range(2)]
+    for run in runs:
+        assert run.await_end() == EXIT_VALID, run.said.read_text()
+    assert len({run.results()[0]["run_dir"] for run in runs}) == 2
     runs[0].assert_nothing_left()
 
 
@@ -274,7 +360,7 @@ def test_a_broker_hangs_while_it_starts(tmp_path: Path, open_folder: Path, monke
             record_dir=tmp_path,
             journal=Journal(None),
         )
-    assert marked(open_folder) == []
+    assert marked("selftest-hangs") == []
     assert list(open_folder.iterdir()) == []
 
 
@@ -291,11 +377,12 @@ def test_a_broker_hangs_while_it_stops(tmp_path: Path, open_folder: Path, monkey
         journal=journal,
     )
     try:
+        assert len(marked("selftest-hangs")) == 2
         cluster.brokers[0].pause()
         cluster.brokers[0].stop()
         assert [event["after_s"] for event in journal.of_kind("node.stop_timed_out")] == [2.0]
         assert not cluster.brokers[0].is_alive
     finally:
         cluster.stop()
-    assert marked(open_folder) == []
+    assert marked("selftest-hangs") == []
     assert list(open_folder.iterdir()) == []

@@ -83,9 +83,9 @@ def test_a_clock_that_is_set_meanwhile_makes_all_else_void(
     case.journal.write("phase", phase="drain")
     case.verdict = verdict("invalid")
     outcome, reason = conclude(Happenings(called=True), case, must_be_judged=True, test_file=HERE)
-    assert case.journal.clock_stepped_s() == pytest.approx(by_s, abs=0.1)
+    assert case.journal.clock_stepped_s() == pytest.approx(by_s, abs=0.02)
     assert (outcome, "so it is invalid" in reason) == ("unknown" if by_s else "invalid", True)
-    assert (f"set by {by_s:+.1f} s" in reason) == bool(by_s)
+    assert (f"set by {by_s:+.2f} s" in reason) == bool(by_s)
 
 
 def test_a_processor_that_was_away_is_no_step_of_the_clock(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

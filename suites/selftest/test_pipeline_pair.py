@@ -261,7 +261,7 @@ bootstrap, topic, run_dir, *jars = sys.argv[1:]
 spark = start_in_background(None, jars=[Path(jar) for jar in jars])
 workload = Workload(spark, Path(run_dir), "selftest", lambda kind, **fields: None)
 with workload.running(bootstrap, topic, 1) as pair:
-    pair.await_count(1)
+    pair.await_count(100)
     print("ready", flush=True)
     sys.stdin.read()
 """

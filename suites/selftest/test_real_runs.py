@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 
 from harness.bench.histories import PLANTS, Load, generate
 from harness.checkers.judge import AT_ONCE, judge
-from harness.machine.undo import MARK
 from harness.waiting import await_until
+from suites.selftest.processes import marked
 
 pytestmark = pytest.mark.cluster
 
@@ -267,18 +267,6 @@ def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(
     fits = sorted(copy["crc_fits"] for replica in spoilt["replicas"] for copy in replica["copies"])
     assert fits == [False, True, True]
     assert re.search(r"where its checksum doesn't fit on broker \d$", spoilt["summary"]), spoilt["summary"]
-
-
-def marked(mark: str) -> list[int]:
-    """Processes of a run, by the mark in their environment."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"{MARK}={mark}".encode() in (process / "environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return found
 
 
 def rows_in(table: Path) -> int:
