@@ -99,6 +99,27 @@ class ConsumerSpec:
         return f"{self.consumer}-{self.session}"
 
 
+def reads_on(spec: ConsumerSpec, positions: Mapping[int, int], within_s: float = _LOOK_S) -> list[int]:
+    """The partitions of which a fresh client with a consumer's settings is handed a record, from these offsets on.
+
+    A consumer that stands still, while this one doesn't, is not kept from reading by what the log is.
+    """
+    found: set[int] = set()
+    client = Consumer(
+        {**CONSUMER_CONFIG, **spec.config, "bootstrap.servers": spec.bootstrap, "isolation.level": spec.isolation}
+    )
+    try:
+        client.assign([TopicPartition(spec.topic, partition, offset) for partition, offset in positions.items()])
+        ends_at = time.monotonic() + within_s
+        while len(found) < len(positions) and (rest_s := ends_at - time.monotonic()) > 0:
+            message = client.poll(rest_s)
+            if message is not None and message.error() is None:
+                found.add(int(message.partition() or 0))
+    finally:
+        client.close()
+    return sorted(found)
+
+
 def resume_at(run_dir: Path, consumer: str, starts: Mapping[int, StartAt]) -> dict[int, StartAt]:
     """Where a consumer that died has to go on: behind the last record that its history has, by partition.
 

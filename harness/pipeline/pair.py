@@ -8,7 +8,7 @@ holds for all: where the slowest stands. Independent readers (:mod:`harness.pipe
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from harness.errors import JbodError, PipelineError, PromiseBroken
 from harness.pipeline import reserved
-from harness.pipeline.consumer import ConsumerSpec
+from harness.pipeline.consumer import ConsumerSpec, reads_on
 from harness.pipeline.control import ABORT, STOP, ControlServer
 from harness.pipeline.drain import await_stable
 from harness.pipeline.live import LiveConsumer, OnEvent
@@ -375,7 +375,26 @@ class Pair:
             stood = "has not begun" if at is None else f"has stood still for {(now - at).total_seconds():.1f} s"
             errors = sorted({(task.channel.progress or {}).get("last_error") or "" for task in tasks} - {""})
             says.append(f"the {who} {stood} (nothing {did}" + (f", client: {', '.join(errors)})" if errors else ")"))
-        return "; ".join(says)
+        return "; ".join([*says, *self._second_look()])
+
+    def _second_look(self) -> Iterator[str]:
+        """Of each live consumer that is behind what was acked: whether a fresh client is, too."""
+        ends = {each.partition: each.acked_end for each in self.progress.partitions}
+        for consumer in self._consumers:
+            read = {partition: consumer.read_end(partition) for partition in consumer.spec.starts}
+            behind = {partition: at for partition, at in read.items() if at < ends.get(partition, 0)}
+            if behind:
+                try:
+                    found = reads_on(consumer.spec, behind)
+                except Exception as error:  # this is to explain an error, and must not take its place
+                    yield f"a fresh client in its place could not be asked: {error}"
+                    continue
+                where = ", ".join(f"{self.topic}-{partition}@{behind[partition]}" for partition in found)
+                yield (
+                    f"a fresh client with the settings of {consumer.name} reads on from {where} at once"
+                    if found
+                    else f"a fresh client with the settings of {consumer.name} reads nothing either"
+                )
 
 
 def _instant(microseconds: int) -> datetime | None:

@@ -26,7 +26,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from harness.errors import PipelineError
+from harness.errors import PipelineError, PromiseBroken
 from harness.journal import Journal
 from harness.pipeline.control import ControlServer
 from harness.pipeline.gaps import ClientTimes
@@ -121,6 +121,20 @@ def test_a_killed_consumer_goes_on_where_it_was(
     assert max(row["session"] for row in read) == 1
     assert places(read) == places(rows(tmp_path, "produced"))
     assert len(read) == len(places(read)) == len({(row["partition"], row["position"]) for row in read})
+
+
+def test_a_consumer_that_stands_still_is_compared_with_a_fresh_one(
+    workload: Workload, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    with workload.running(bootstrap, topic, 1) as pair:
+        os.kill(process_of(tmp_path, "c0-0"), signal.SIGSTOP)
+        try:
+            with pytest.raises(
+                PromiseBroken, match=rf"a fresh client with the settings of c0 reads on from {topic}-0@"
+            ):
+                pair.await_progress(after=datetime.now(UTC), timeout_s=2)
+        finally:
+            os.kill(process_of(tmp_path, "c0-0"), signal.SIGCONT)
 
 
 def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
