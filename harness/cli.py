@@ -13,13 +13,12 @@ import sys
 from importlib.metadata import entry_points
 
 import click
-from rich.text import Text
 
 from harness.commands.clusters import clean, cluster, image, tool
 from harness.commands.looking import check, doctor, explain, list_scenarios, show_ledger
 from harness.commands.measuring import bench
 from harness.commands.running import nightly, repro, run, shrink
-from harness.commands.shared import err
+from harness.commands.shared import err, tell
 from harness.errors import EXIT_HARNESS, EXIT_USAGE, JbodError
 
 _COMMANDS = "jbod.commands"
@@ -63,28 +62,22 @@ def main() -> None:
     try:
         code = cli.main(standalone_mode=False)
     except click.ClickException as error:
-        _tell(Text(f"jbod: {error.format_message()}"))
+        tell(error.format_message())
         code = EXIT_USAGE
     except JbodError as error:
-        _tell(Text(f"jbod: {error}"))
+        tell(str(error))
         code = error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        _tell("jbod: interrupted")
+        tell("interrupted")
         code = EXIT_HARNESS
     except Exception as error:
         # A fault of the harness must never look like one of Kafka's (exit code 1).
-        _tell(Text(f"jbod: {type(error).__name__}: {error}; JBOD_DEBUG=1 shows where"))
+        tell(f"{type(error).__name__}: {error}; JBOD_DEBUG=1 shows where")
         if os.environ.get("JBOD_DEBUG"):
             err.print_exception()
         code = EXIT_HARNESS
     _leave_streams()
     sys.exit(int(code or 0))
-
-
-def _tell(what: str | Text) -> None:
-    """One line on stderr, uncut; to nobody where that is gone, as with a terminal that was closed."""
-    with contextlib.suppress(OSError):
-        err.print(what, soft_wrap=True)
 
 
 def _leave_streams() -> None:

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,12 @@ def with_options(options: list[Callable[..., Any]]) -> Callable[[Callable[..., A
     return add
 
 
+def tell(what: str) -> None:
+    """One line on stderr, uncut; to nobody where that is gone, as with a terminal that was closed."""
+    with suppress(OSError):
+        err.print(Text(f"jbod: {what}"), soft_wrap=True)
+
+
 def suites() -> Path:
     """The folder of the suites, found without importing them (nothing of the harness imports suites)."""
     folder = Path(__file__).resolve().parents[2] / "suites"
@@ -127,7 +133,7 @@ class Collector:
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """pytest ends, for a reason that its own reporter would have told."""
         if isinstance(excinfo.value, pytest.exit.Exception):
-            err.print(Text(f"jbod: {excinfo.value.msg}"), soft_wrap=True)
+            tell(str(excinfo.value.msg))
 
 
 def collect(*arguments: str) -> Collector:

@@ -119,6 +119,10 @@ def test_acks_that_never_paused_did_not_come_again(run_dir: Path, monkeypatch: p
     monkeypatch.setattr("harness.runs.measure._INTERRUPTION_S", 0.1)
     [measured] = measure_faults(quick, run_dir)
     assert (measured["produce_gap_s"], measured["first_ack_s"]) == (0.1, 0.1)
+    instants = {"fault.injecting": 2.05, "pair.stopping": 2.12}
+    short = [e | {"at": at(instants.get(e["kind"], 0.0)).isoformat()} if e["kind"] in instants else e for e in EVENTS]
+    [measured] = measure_faults(short, run_dir)
+    assert (measured["produce_gap_s"], measured["first_ack_s"]) == (0.05, None)
 
 
 def test_independent_readers_are_told_apart_from_the_pair(run_dir: Path) -> None:
