@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -17,6 +18,9 @@ from harness.pipeline.session import end_spark, spark_session
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
+
+hypothesis.settings.register_profile("no clock", deadline=None)  # by default each example has 0.2 s
+hypothesis.settings.load_profile("no clock")
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ Killed in the middle, by signal, is in ``test_real_runs.py``; a killed run's cle
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pty
 import select
@@ -15,7 +14,6 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -35,87 +33,11 @@ from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
-from suites.selftest.processes import marked
+from suites.selftest.processes import JBOD, Running, marked
 
 pytestmark = pytest.mark.cluster
 
-JBOD = Path(sys.executable).with_name("jbod")
 CASES = ("kip-112/follower-at-runtime[zk-chmod_000]", "kip-112/follower-at-runtime[zk-chmod_a-w]")
-
-
-class Running:
-    """``jbod run``, as a process of its own."""
-
-    def __init__(self, folder: Path, work_dir: Path, *cases: str, runs_dir: Path | None = None) -> None:
-        folder.mkdir(exist_ok=True)
-        self.runs_dir = runs_dir or folder / "runs"
-        self.work_dir = work_dir
-        self.json = folder / "out.json"
-        self.said = folder / "said"
-        self.argv = [str(JBOD), "run", *cases, "--runs-dir", str(self.runs_dir), "--json", str(self.json)]
-        self.environment = os.environ | {"JBOD_WORK_DIR": str(work_dir)}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Begin."""
-        with self.said.open("w") as output:
-            self._process = subprocess.Popen(self.argv, env=self.environment, stdout=output, stderr=output)
-
-    @property
-    def pid(self) -> int:
-        """Of the harness."""
-        assert self._process is not None
-        return self._process.pid
-
-    def ended(self) -> int | None:
-        """Its exit code; None while it runs."""
-        assert self._process is not None
-        return self._process.poll()
-
-    def kill(self) -> None:
-        """kill -9; whatever it is doing, or did."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(30)
-
-    def await_end(self, timeout_s: float = 240) -> int:
-        """Its exit code."""
-        code = await_until(
-            self.ended,
-            lambda code: code is not None,
-            timeout_s=timeout_s,
-            what="the run to end",
-            hint=lambda: self.said.read_text(),
-        )
-        assert code is not None
-        return code
-
-    def await_event(self, words: str) -> None:
-        """Until a journal has these words."""
-
-        seen: set[int] = set()
-
-        def said() -> bool:
-            assert self.ended() is None, self.said.read_text()
-            seen.update(self.nodes())
-            return any(words in each.read_text() for each in self.runs_dir.glob("*/events.jsonl"))
-
-        await_until(said, timeout_s=240, what=f"{words} in a journal", hint=lambda: self.said.read_text())
-        assert seen, "a run has brokers, which can be told"
-
-    def nodes(self) -> list[int]:
-        """Processes of its clusters."""
-        return [pid for each in self.runs_dir.glob("*/run.json") for pid in marked(each.parent.name)]
-
-    def results(self) -> list[dict[str, Any]]:
-        """What came of each case."""
-        scenarios: list[dict[str, Any]] = json.loads(self.json.read_text())["scenarios"]
-        return scenarios
-
-    def assert_nothing_left(self) -> None:
-        """No process, and no folder to work in."""
-        assert self.nodes() == []
-        assert list(self.work_dir.iterdir()) == []
 
 
 class InTerminal(Running):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-JBOD = Path(sys.executable).with_name("jbod")
+from suites.selftest.processes import JBOD
 
 
 def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

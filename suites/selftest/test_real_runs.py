@@ -27,11 +27,10 @@ from pyspark.sql import SparkSession
 from harness.bench.histories import PLANTS, Load, generate
 from harness.checkers.judge import AT_ONCE, judge
 from harness.waiting import await_until
-from suites.selftest.processes import marked
+from suites.selftest.processes import JBOD, Running, marked
 
 pytestmark = pytest.mark.cluster
 
-JBOD = Path(sys.executable).with_name("jbod")
 CASE = "kip-112/follower-at-runtime[zk-chmod_000]"
 
 
@@ -43,7 +42,7 @@ def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=1200,  # a hang, not a measure
+        timeout=3600,  # a hang, not a measure
         check=False,
     )
     print(done.stdout)
@@ -280,41 +279,32 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
 ) -> None:
     """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it, or, where the
     case runs in a worker, that worker, which finds its controller gone."""
-    environment = os.environ | {"JBOD_WORK_DIR": str(open_folder)}
-    said = tmp_path / "said"
-    with said.open("w") as output:
-        argv = [str(JBOD), "run", CASE, "--runs-dir", str(tmp_path / "runs"), f"--jobs={jobs}"]
-        harness = subprocess.Popen(argv, env=environment, stdout=output, stderr=output)
-
-    def broken() -> Path | None:
-        assert harness.poll() is None, said.read_text()
-        return next((p for p in tmp_path.glob("runs/*/events.jsonl") if '"fault.injected"' in p.read_text()), None)
-
-    events = await_until(broken, timeout_s=240, what="a fault to be injected", hint=said.read_text)
-    assert events is not None
-    assert len(marked(events.parent.name)) == 4
-    recorded = partial(rows_in, events.parent / "history" / "produced")
+    run = Running(tmp_path, open_folder, CASE, f"--jobs={jobs}")
+    run.start()
+    run.await_event('"fault.injected"')
+    [folder] = [path.parent for path in run.runs_dir.glob("*/events.jsonl")]
+    recorded = partial(rows_in, folder / "history" / "produced")
     await_until(recorded, lambda rows: rows >= 500, timeout_s=30, what="500 records to be on disk")
-    harness.send_signal(how)
-    code = harness.wait(60)
+    assert len(run.nodes()) == 4
+    run.send(how)
+    code = run.await_end(60)
     if how is signal.SIGKILL and jobs > 1:
         await_until(lambda: list(open_folder.iterdir()), lambda left: not left, timeout_s=60, what="all to be undone")
     elif how is signal.SIGKILL:
         # The kernel ends the brokers; what is on disk waits for the next run or for `jbod clean`.
-        await_until(lambda: marked(events.parent.name), lambda left: not left, timeout_s=10, what="brokers to end")
+        await_until(run.nodes, lambda left: not left, timeout_s=10, what="brokers to end")
         assert list(open_folder.iterdir())
-        clean = subprocess.run([JBOD, "clean"], env=environment, capture_output=True, text=True, check=True)
-        assert events.parent.name in clean.stdout
+        clean = subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, text=True, check=True)
+        assert folder.name in clean.stdout
         # As far as it got it can be judged: unknown, with what is known.
-        check = subprocess.run([JBOD, "check", events.parent], capture_output=True, text=True, check=False)
-        verdict = json.loads((events.parent / "verdict.json").read_text())
+        check = subprocess.run([JBOD, "check", folder], capture_output=True, text=True, check=False)
+        verdict = json.loads((folder / "verdict.json").read_text())
         assert (check.returncode, verdict["verdict"]) == (2, "unknown"), check.stdout + check.stderr
         assert [anomaly["kind"] for anomaly in verdict["anomalies"]] == ["undrained"]
         assert verdict["counts"]["acked"] >= 100
     else:
         assert code != 0
-    assert marked(events.parent.name) == []
-    assert list(open_folder.iterdir()) == []
+    run.assert_nothing_left()
 
 
 WORKERS = ("worker-1", "worker-2")
