@@ -62,6 +62,7 @@ class CaseResult:
     rerun: str
     deviations: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
+    kept: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As the contract has it."""
@@ -82,6 +83,7 @@ class CaseResult:
             "rerun": self.rerun,
         }
         entry |= {"measured": dict(self.measured)} if self.measured else {}
+        entry |= {"kept": list(self.kept)} if self.kept else {}
         if self.deviations:
             entry |= {"deviation": self.deviations[0], "deviations": list(self.deviations)}
         return entry
@@ -98,6 +100,7 @@ class CaseResult:
             rerun=entry["rerun"],
             deviations=entry.get("deviations", ()),
             measured=entry.get("measured", {}),
+            kept=entry.get("kept", ()),
             **fields,
         )
 
@@ -109,6 +112,7 @@ class Case:
     :ivar verdict: the judge's, of the whole history so far; a pair that runs afterwards makes it void
     :ivar shortfalls: why it has shown nothing, whatever the judge says
     :ivar measured: figures that say something of themselves, by name; none of them decides the verdict
+    :ivar kept: how to reach the cluster, where it was left standing
     """
 
     id: CaseId
@@ -119,6 +123,7 @@ class Case:
     verdict: Verdict | None = None
     shortfalls: list[str] = field(default_factory=list)
     measured: dict[str, float] = field(default_factory=dict)
+    kept: Sequence[str] = ()
     _phases_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.monotonic)
     _began: float = field(default_factory=time.monotonic)
@@ -268,6 +273,15 @@ def check_runs_dir(runs_dir: Path) -> None:
         raise HarnessError(f"the runs folder {runs_dir} can't be written: {error.strerror}; see --runs-dir") from error
 
 
-def rerun_command(run_dir: Path | None, nodeid: str) -> str:
-    """The one command that runs a case again."""
-    return f"jbod repro {shlex.quote(str(run_dir))}" if run_dir else f"pytest {shlex.quote(nodeid)}"
+def check_json_file(path: Path | None) -> None:
+    """See at the start, and not after hours, that results can be written there.
+
+    :raises UsageError: its folder is not there
+    """
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"--json {path}: there is no folder {path.absolute().parent}")
+
+
+def rerun_command(run_dir: Path) -> str:
+    """The one command that runs a case again which has left a run folder."""
+    return f"jbod repro {shlex.quote(str(run_dir))}"

@@ -12,6 +12,7 @@ import functools
 import json
 import operator
 import random
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from harness.case import Case, CaseId, CaseResult, check_runs_dir, rerun_command
+from harness.case import Case, CaseId, CaseResult, Outcome, check_json_file, check_runs_dir, rerun_command
 from harness.cluster import Cluster, boot, prepare_fast_starts
 from harness.errors import HarnessError, JbodError, UsageError
 from harness.machine import undo
@@ -38,6 +39,7 @@ from harness.runs.outcomes import Happenings, conclude
 from harness.runs.pausing import MOMENTS, Pause
 from harness.runs.results import Results
 from harness.runs.select import Selection, names_of
+from harness.runs.subrun import arguments_of
 from harness.spec import ClusterSpec
 from harness.workload import CaseWorkload
 
@@ -53,24 +55,23 @@ class Run:
         get = config.getoption
         told: dict[str, Any] = getattr(config, "workerinput", {})
         check_master(get("--spark-master"))
-        self.builds = Builds.choose(
-            BuildOptions(
-                kafka=get("--kafka"),
-                kafka_home=get("--kafka-home"),
-                kafka_tarball=get("--kafka-tarball"),
-                mode=get("--mode"),
-            )
+        build = BuildOptions(
+            kafka=get("--kafka"),
+            kafka_home=get("--kafka-home"),
+            kafka_tarball=get("--kafka-tarball"),
+            mode=get("--mode"),
         )
+        self.builds = Builds.choose(build)
         self.spark_master: str | None = get("--spark-master")
         self.runs_dir = Path(get("--runs-dir"))
         self.keep_cluster: str = get("--keep-cluster")
         self.json_file = Path(get("--json")) if get("--json") else None
-        if self.json_file and not self.json_file.absolute().parent.is_dir():
-            raise UsageError(f"--json {self.json_file}: there is no folder {self.json_file.absolute().parent}")
+        check_json_file(self.json_file)
         self.backend: str = get("--backend")
         self.lacks = backend_kind(self.backend).lacks
         seed: int | None = told.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+        self.again = arguments_of({**vars(build), "backend": self.backend, "seed": self.seed})
         self.argv: list[str] = told.get("mainargv", sys.argv)
         self.selection = Selection(get("--select"))
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
@@ -321,10 +322,9 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     yield cluster
     case.journal.listener = None
     case.enter("teardown")
-    failed = bool(request.node.stash[_SEEN].troubles)
-    if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
+    if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and _concluded(request.node)[0] != "valid"):
         cluster.keep()
-        run.say("\n".join(["kept:", *cluster.how_to_reach()]))
+        case.kept = cluster.how_to_reach()
     else:
         cluster.stop()
 
@@ -355,6 +355,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.longrepr = f"{type(error).__name__}: {error}"
     if item.get_closest_marker("scenario") is None:
         return report
+    if isinstance(report.longrepr, str) and report.failed:
+        report.longrepr += f"\nagain: {_again(item, run)}"
     if isinstance(error, pytest.skip.Exception):
         seen.skipped = str(error)
     elif error is not None:
@@ -364,6 +366,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     seen.called = seen.called or (report.when == "call" and error is None)
     if report.when == "teardown":
         result = _result(item, run, seen)
+        report.user_properties += [("verdict", result.verdict), ("again", result.rerun)]  # for JUnit
+        if result.kept:
+            report.sections.append(("cluster kept at teardown", "\n".join(result.kept)))
         # An extra, which xdist brings along; as text, since workers can send none but the plainest types.
         report.case_result = json.dumps(result.to_json())  # type: ignore[attr-defined]
         # pytest keeps its items to the end, and a case's journal is some megabytes.
@@ -372,7 +377,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if _CASE in item.stash:
             del item.stash[_CASE]
         if result.verdict not in ("valid", "skipped") and not seen.troubles:
-            report.outcome, report.longrepr = "failed", result.reason
+            report.outcome, report.longrepr = "failed", f"{result.reason}\nagain: {result.rerun}"
     return report
 
 
@@ -389,7 +394,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
             case.journal.write("measure.failed", error=repr(error))
             seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
     expected = [d for d in marker.kwargs["deviations"] if d.is_of(run.builds.version(mode), mode)]
-    verdict, reason = conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
+    verdict, reason = _concluded(item)
     deviations = [d.to_json() for d in expected if verdict == "valid"]
     if case is not None:
         try:
@@ -409,10 +414,26 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         run_dir=case.run_dir if case else None,
         phases_s=case.phases_s() if case else {},
         faults=faults,
-        rerun=rerun_command(case.run_dir if case else None, item.nodeid),
+        rerun=_again(item, run),
         deviations=deviations,
         measured=case.measured if case else {},
+        kept=case.kept if case else (),
     )
+
+
+def _concluded(item: pytest.Item) -> tuple[Outcome, str]:
+    """What the case has come to by now, and why."""
+    marker = item.get_closest_marker("scenario")
+    assert marker is not None
+    seen, case = item.stash[_SEEN], item.stash.get(_CASE, None)
+    return conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
+
+
+def _again(item: pytest.Item, run: Run) -> str:
+    """The one command that runs the case again."""
+    if (case := item.stash.get(_CASE, None)) is not None:
+        return rerun_command(case.run_dir)
+    return shlex.join(["jbod", "run", case_id(item), *run.again])
 
 
 @pytest.hookimpl(trylast=True)

@@ -174,9 +174,9 @@ def _description(row: Row) -> str:
 def _links(row: Row) -> Iterator[Mapping[str, str]]:
     if row.kip_link:
         yield {"name": f"KIP-{row.kip}", "url": row.kip_link, "type": "link"}
-    for issue in (row.issue, *(each.get("issue") for each in row.deviations)):
-        if issue and str(issue).startswith("KAFKA-"):
-            yield {"name": issue, "url": f"https://issues.apache.org/jira/browse/{issue}", "type": "issue"}
+    named = " ".join(str(issue) for issue in (row.issue, *(each.get("issue") for each in row.deviations)))
+    for issue in dict.fromkeys(re.findall(r"KAFKA-\d+", named)):
+        yield {"name": issue, "url": f"https://issues.apache.org/jira/browse/{issue}", "type": "issue"}
 
 
 def _steps(folder: RunFolder, began: int) -> Iterator[Mapping[str, Any]]:

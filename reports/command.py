@@ -19,7 +19,7 @@ from reports.folder import RunFolder, read_folder
 from reports.index import COSTS, make_index
 from reports.markdown import write_summary
 from reports.pages import write_page
-from reports.qualification import CHANGES, Qualification, qualify
+from reports.qualification import Qualification, qualify
 from reports.rows import VERDICTS, Row, Run, read_runs, read_runs_dir, row_of
 from reports.timeline import make_timeline
 
@@ -112,7 +112,7 @@ def write_report(run: Run, out: Path, compared: Qualification | None, *, allure:
     """Write the pages of a run as a whole below a folder; returns the index."""
     links: dict[str, str | None] = {"qualification": None, "allure": None, "no_allure": None}
     if compared is not None:
-        page = write_page(out / QUALIFICATION, QUALIFICATION, q=compared, changes=CHANGES, cost_names=COSTS)
+        page = write_page(out / QUALIFICATION, QUALIFICATION, q=compared, cost_names=COSTS)
         links["qualification"] = page.name
     if allure:
         try:

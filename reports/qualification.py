@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_VALID
+from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_VALID
 from reports.index import COSTS, Answer
 from reports.noise import Runs, beyond_chance, signed_rank
 from reports.rows import Row, Run
@@ -34,6 +34,8 @@ CHANGES: Mapping[Change, str] = {
     "held": "held",
 }
 """The worst first."""
+ALONE: Mapping[Change, str] = {**CHANGES, "broke": "broken"}
+"""The same where there is no baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +89,18 @@ class Case:
     @property
     def why(self) -> str:
         """The reason of the candidate's newest run that isn't valid."""
-        return next((row.says for row in reversed(self.candidate) if row.standing != "valid"), "")
+        return self._worst.says if self._worst else ""
+
+    @property
+    def rerun(self) -> str:
+        """The command that shows that again."""
+        return self._worst.rerun if self._worst else ""
+
+    @property
+    def _worst(self) -> Row | None:
+        if self.change in ("held", "mended"):
+            return None
+        return next((row for row in reversed(self.candidate) if row.standing != "valid"), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +122,7 @@ class Overall:
 class Qualification:
     """The page, as data.
 
+    :ivar names: of the builds; the second is empty where there is no baseline
     :ivar missing: by reason, the cases that show nothing of the candidate
     """
 
@@ -124,16 +138,23 @@ class Qualification:
 
     @property
     def exit_code(self) -> int:
-        """As jbod's commands have them."""
-        return {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_INCONCLUSIVE}[self.answer.verdict]
+        """As jbod's commands have them: what the harness failed in is told from what came out neither way."""
+        unshown = [row for case in self.cases if case.change == "unshown" for row in case.candidate]
+        not_shown = EXIT_HARNESS if any(row.verdict == "error" for row in unshown) else EXIT_INCONCLUSIVE
+        return {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": not_shown}[self.answer.verdict]
+
+    @property
+    def changes(self) -> Mapping[Change, str]:
+        """What each change is called here."""
+        return CHANGES if self.names[1] else ALONE
 
 
-def qualify(candidate: Run, baseline: Run) -> Qualification:
-    """Compare the runs of two builds."""
-    ours, theirs = _by_case(candidate.rows), _by_case(baseline.rows)
+def qualify(candidate: Run, baseline: Run | None) -> Qualification:
+    """Compare the runs of two builds, or look at one alone."""
+    ours, theirs = _by_case(candidate.rows), _by_case(baseline.rows if baseline else ())
     cases = [_case(key, ours.get(key, ()), theirs.get(key, ())) for key in sorted({*ours, *theirs})]
     cases = _with_chances(cases)
-    names = _names(candidate.rows), _names(baseline.rows)
+    names = _names(candidate.rows), _names(baseline.rows) if baseline else ""
     totals: dict[Change, int] = {change: sum(case.change == change for case in cases) for change in CHANGES}
     differing = [(c, fault, m) for c in cases for fault, of in c.faults.items() for m in of if m.differs]
     overall = _overall(cases)
@@ -147,7 +168,10 @@ def qualify(candidate: Run, baseline: Run) -> Qualification:
         missing=_missing(cases),
         differing=sorted(differing, key=lambda each: -abs(each[2].difference_s)),
         repeats=f"{min(fewest)} to {max(fewest)}" if fewest else "no",
-        notes=(*(f"candidate: {n}" for n in candidate.notes), *(f"baseline: {n}" for n in baseline.notes)),
+        notes=(
+            *(f"candidate: {note}" for note in candidate.notes),
+            *(f"baseline: {note}" for note in (baseline.notes if baseline else ())),
+        ),
     )
 
 
@@ -179,11 +203,16 @@ def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...]) 
         kip=known.kip,
         mode=known.mode,
         backend=key[1],
-        change=_change({row.standing for row in ours}, {row.standing for row in theirs}),
+        change=_change(_standings(ours), _standings(theirs)),
         candidate=ours,
         baseline=theirs,
         faults=_measures(ours, theirs),
     )
+
+
+def _standings(rows: Sequence[Row]) -> set[str]:
+    """How a case's runs came out; one in which the harness failed, or was cut off, shows nothing beside others."""
+    return {row.standing for row in rows if row.verdict != "error"} or {row.standing for row in rows}
 
 
 def _change(ours: set[str], theirs: set[str]) -> Change:
@@ -285,11 +314,13 @@ def _answer(
 ) -> Answer:
     ours, theirs = names
     slower = sum(measure.difference_s > 0 for _, _, measure in differing)
-    says = ", ".join(f"{count} {CHANGES[change]}" for change, count in totals.items() if count)
+    words = CHANGES if theirs else ALONE
+    says = ", ".join(f"{count} {words[change]}" for change, count in totals.items() if count)
     says += f"; {len(differing)} times differ beyond noise, {slower} of them longer" if differing else ""
     unshown = totals["unshown"] + totals["only baseline's"] + totals["wavers"]
     if totals["broke"]:
-        headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broke'])} where {theirs} keeps it"
+        headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broke'])}"
+        headline += f" where {theirs} keeps it" if theirs else ""
         return Answer(verdict="invalid", headline=headline, says=says)
     if totals["broken"]:
         headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broken'])}, as {theirs} does"

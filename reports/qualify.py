@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from harness.case import check_runs_dir
+from harness.case import check_json_file, check_runs_dir
 from harness.errors import EXIT_NOTHING_RAN
 from harness.machine.whole import write_whole
-from harness.runs.qualifying import SELECTORS, run_sides, side
+from harness.runs.qualifying import SELECTORS, Wanted, cases_of, run_sides, side
 from reports.command import QUALIFICATION, read, write_cases, write_report
 from reports.qualification import qualify as compare
+from reports.rows import Run
 
 
 @click.command()
 @click.argument("selector", nargs=-1)
 @click.option("--candidate", required=True, metavar="BUILD", help="A Kafka version, an unpacked build or a tarball.")
-@click.option("--baseline", required=True, metavar="BUILD", help="What it is compared with.")
+@click.option("--baseline", metavar="BUILD", help="What it is compared with; without one it is looked at alone.")
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
 @click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of each case, at least.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="So many cases at once.")
@@ -27,7 +29,7 @@ from reports.qualification import qualify as compare
 def qualify(
     selector: tuple[str, ...],
     candidate: str,
-    baseline: str,
+    baseline: str | None,
     mode: str | None,
     repeats: int,
     jobs: int,
@@ -38,19 +40,31 @@ def qualify(
 
     Asked again with the same --out it goes on where it was left. Cases that aren't valid are run three times.
     """
-    sides = [side(name, build, out / name, mode) for name, build in (("candidate", candidate), ("baseline", baseline))]
+    builds = [("candidate", candidate)] + ([("baseline", baseline)] if baseline else [])
+    sides = [side(name, build, out / name, mode) for name, build in builds]
     for each in sides:
         check_runs_dir(each.runs_dir)
-    run_sides(sides, selector or SELECTORS, [f"--jobs={jobs}"], repeats=repeats, say=click.echo)
-    ours, theirs = (read([each.runs_dir]) for each in sides)
+    check_json_file(json_file)
+    wanted = {each.name: cases_of(each, selector or SELECTORS) for each in sides}
+    run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, say=click.echo)
+    ours, *others = (_told(read([each.runs_dir]), wanted[each.name]) for each in sides)
     if not ours.rows:
         return EXIT_NOTHING_RAN
-    compared = compare(ours, theirs)
+    compared = compare(ours, others[0] if others else None)
     ours = write_cases(ours, out / "report")
     write_report(ours, out / "report", compared, allure=False)
     if json_file:
         content = {"schema": 1, "exit_code": compared.exit_code, "answer": compared.answer.headline}
         content |= {"totals": dict(compared.totals), "cases": {each.id: each.change for each in compared.cases}}
+        wrong = [each for each in compared.cases if each.why]
+        content |= {"reasons": {each.id: each.why for each in wrong}, "rerun": {each.id: each.rerun for each in wrong}}
+        content |= {"notes": list(compared.notes)}
         write_whole(json_file, json.dumps(content, indent=2) + "\n")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
     return compared.exit_code
+
+
+def _told(run: Run, wanted: Wanted) -> Run:
+    """With what this build can't run, and why."""
+    unfit = (f"{why}: {count} case{'' if count == 1 else 's'} left out" for why, count in wanted.unfit.items())
+    return replace(run, notes=(*unfit, *run.notes))

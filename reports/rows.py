@@ -35,6 +35,7 @@ _KIPS = {
     36: "KIP-36+Rack+aware+replica+assignment",
     112: "KIP-112%3A+Handle+disk+failure+for+JBOD",
     113: "KIP-113%3A+Support+replicas+movement+between+log+directories",
+    455: "KIP-455%3A+Create+an+Administrative+API+for+Replica+Reassignment",
     858: "KIP-858%3A+Handle+JBOD+broker+disk+failure+in+KRaft",
     1066: "KIP-1066%3A+Mechanism+to+cordon+brokers+and+log+directories",
 }
@@ -145,7 +146,7 @@ def row_of(folder: RunFolder) -> Row:
         run_id=folder.name,
         faults=tuple(run.get("faults") or ()),
         deviations=run.get("deviations") or (),
-        rerun=rerun_command(folder.path, run.get("nodeid") or run["case"]),
+        rerun=rerun_command(folder.path),
         seed=run.get("seed"),
         errors_logged=run.get("errors_logged") or (),
     )
@@ -189,11 +190,14 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
         folders[folder.name] = folder
         rows.append(row_of(folder))
     ran = {(folder.run["case"], row.kafka) for folder, row in zip(folders.values(), rows, strict=True)}
+    begun = {folder.run.get("nodeid"): row.began for folder, row in zip(folders.values(), rows, strict=True)}
     for session in _sessions(runs_dir, notes):
         for entry in session.get("scenarios", ()):
             if entry.get("run_dir") is None and (entry["id"], entry["kafka"]) not in ran:
                 rows.append(_row_of_entry(entry, session.get("started_at", "")))
-        notes += [f"{each} was selected and never got its turn" for each in session.get("not_reached", ())]
+        for each in session.get("not_reached", ()):
+            if begun.get(each, "") < session.get("started_at", ""):  # it has not run since, either
+                notes.append(f"{each} was selected and never got its turn")
     return Run(runs_dir=runs_dir, folders=folders, rows=tuple(sorted(rows, key=lambda r: r.began)), notes=tuple(notes))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
@@ -191,12 +191,36 @@ def check_no_remains(cluster: Cluster, topics: Collection[str], timeout_s: float
     )
 
 
+def check_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVERY_S) -> None:
+    """No broker that runs has a replica of a topic that was deleted, neither under its name nor on its way out.
+
+    :raises PromiseBroken: one has
+    """
+    name = re.compile(rf"{re.escape(topic)}-\d+")
+
+    def left() -> list[str]:
+        dirs = [log_dir for broker in cluster.live_brokers() for log_dir in _online(broker)]
+        return [f"{it.name} in {log_dir}" for log_dir in dirs for it in log_dir.path.iterdir() if name.match(it.name)]
+
+    await_until(
+        left,
+        lambda found: not found,
+        timeout_s=timeout_s,
+        what=f"{topic}, which was deleted, to be in no log dir",
+        failure=PromiseBroken,
+    )
+
+
+def _online(broker: Broker) -> list[LogDir]:
+    paths = {state.path for state in broker.describe_log_dirs() if not state.offline}
+    return [log_dir for log_dir in broker.log_dirs if str(log_dir.path) in paths]
+
+
 def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
     found = []
     for broker in cluster.live_brokers():
-        online = {state.path for state in broker.describe_log_dirs() if not state.offline}
         seen: set[str] = set()
-        for log_dir in (each for each in broker.log_dirs if str(each.path) in online):
+        for log_dir in _online(broker):
             for folder in log_dir.path.iterdir():
                 if folder.name.rpartition("-")[0] in topics:
                     if folder.name in seen:
@@ -260,6 +284,29 @@ def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[None
             raise PromiseBroken(unless.gone)
 
 
+def log_of(partition: Partition, broker: Broker) -> bytes:
+    """The bytes of a replica's log: all its segments, one after the other."""
+    folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+    return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+
+
+def check_kept(before: Mapping[Partition, bytes]) -> None:
+    """Partitions to which nobody has written since have the logs that they had (:func:`log_of` their leader).
+
+    A partition of one replica that comes back in another log dir comes back empty, and to its clients all is well.
+
+    :raises PromiseBroken: one has another
+    """
+    await_until(
+        lambda: [str(partition) for partition, log in before.items() if log_of(partition, partition.leader()) != log],
+        lambda others: not others,
+        timeout_s=timeouts.RECOVERY_S,
+        what="the partitions that came back to have the logs that they had",
+        retry_on=(NoAnswer, OSError),
+        failure=PromiseBroken,
+    )
+
+
 def check_same_bytes(partition: Partition, start: int = 0) -> None:
     """Its replicas' logs come to be the same, byte for byte, wherever their segments begin; nobody writes any more.
 
@@ -272,8 +319,7 @@ def check_same_bytes(partition: Partition, start: int = 0) -> None:
     def differences() -> list[str]:
         logs = {}
         for broker in (partition.leader(), *partition.followers()):
-            folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
-            logs[broker] = b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+            logs[broker] = log_of(partition, broker)
         longest = max(logs.values(), key=len)
         found = [
             f"{broker} has {len(log)} bytes from offset {_begins(log)} on, another {len(longest)} from "

@@ -56,7 +56,7 @@ def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, 
 def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
     """The collected cases, grouped by scenario."""
     from harness.nodes.backends import BACKENDS
-    from harness.plugin import case_id, mode_of, run_of
+    from harness.plugin import case_id, mode_of, run_of, unfit_build
 
     rows: dict[str, dict[str, Any]] = {}
     for item in items:
@@ -77,6 +77,7 @@ def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
                 "faults": [],
                 "backends": list(BACKENDS),
                 "cases": [],
+                "unfit": {},
             },
         )
         mode = mode_of(item)
@@ -87,6 +88,8 @@ def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
         found["deviations"] = [f"{mode}: {each}" for each in shown]
         for key, values in found.items():
             row[key] += [value for value in values if value not in row[key]]
+        if (why := unfit_build(item)) is not None:
+            row["unfit"][case_id(item)] = why
     return list(rows.values())
 
 

@@ -39,6 +39,7 @@ from harness.runs.subrun import arguments_of
 @click.argument("selector", nargs=-1, required=True)
 @with_options(RUN_OPTIONS)
 @with_options(SCHEDULE_OPTIONS)
+@click.option("--junit", metavar="FILE", help="Where JUnit's XML goes (default: junit.xml beside the runs folder).")
 @JOBS
 def run(selector: tuple[str, ...], jobs: int, schedule: tuple[str, ...], **options: str | None) -> int:
     """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id or a node id."""
@@ -59,14 +60,17 @@ def _run(
     from harness.case import check_runs_dir
     from harness.runs.console import ConsoleReporter
 
+    junit = options.pop("junit", None)
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
     allure = runs_dir.parent / "allure-results"
     AllureFileLogger(str(allure), clean=True)  # type: ignore[no-untyped-call]  # here: each worker would do it
     arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
     arguments += [f"--alluredir={allure}"]
-    arguments += [f"--junitxml={runs_dir.parent / 'junit.xml'}"]
+    arguments += [f"--junitxml={junit or runs_dir.parent / 'junit.xml'}"]
     if jobs > 1:
+        if options.get("pause_at"):
+            raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
         # Chunks of one: no case waits for a worker while another is free.
         workers = min(jobs, len(collect(*arguments).items))
         arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
@@ -141,12 +145,13 @@ def nightly(
     """The fixed suites, those first that ran longest ago, then random schedules, within a budget of time."""
     import random
 
-    from harness.case import check_runs_dir
+    from harness.case import check_json_file, check_runs_dir
     from harness.machine.whole import write_whole
     from harness.runs.nightly import run_night
 
     budget_s, every_s = seconds(budget), seconds(every)
     check_runs_dir(runs_dir)
+    check_json_file(json_file)
     fixed = fixed_cases(options)
     night = run_night(
         fixed=fixed,

@@ -135,6 +135,8 @@ def _line(result: CaseResult) -> RenderableType:
         text.append(f"\n         {result.reason}", style=STYLES[result.verdict])
         if result.verdict != "skipped":
             text.append(f"\n         again: {result.rerun}", style="dim")
+    for line in ("kept:", *result.kept) if result.kept else ():
+        text.append(f"\n         {line}", style="default")
     return text
 
 

@@ -21,6 +21,7 @@ from harness.case import CaseResult
 from harness.journal import now
 
 NAME = "ledger.jsonl"
+_SHOWN = ("valid", "invalid")
 UNKNOWN_S = 40.0
 """What a case is thought to take that never ran."""
 
@@ -93,8 +94,8 @@ def read(runs_dir: Path) -> list[Entry]:
 
 
 def last_run(entries: Iterable[Entry]) -> dict[str, datetime]:
-    """When each case was last run to a verdict of any kind but error."""
-    return {entry.id: entry.at for entry in entries if entry.verdict != "error"}
+    """When each case last showed something, be it good or bad: a fault not proven or too little load shows nothing."""
+    return {entry.id: entry.at for entry in entries if entry.verdict in _SHOWN}
 
 
 def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]:
@@ -108,7 +109,7 @@ def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]
 class Cell:
     """One case on one build, and what is known of its runs.
 
-    :ivar is_overdue: it has not run for too long, or never
+    :ivar is_overdue: it has not shown anything for too long, or never
     """
 
     id: str
@@ -134,7 +135,7 @@ def cells(cases: Mapping[str, str], entries: Iterable[Entry], every: timedelta) 
         runs = ran.get((id, kafka), [])
         last = runs[-1] if runs else None
         valid = sum(entry.verdict == "valid" for entry in runs)
-        late = last is None or now() - last.at > every
+        late = not any(entry.verdict in _SHOWN and now() - entry.at <= every for entry in runs)
         found.append(Cell(id=id, kafka=kafka, runs=len(runs), valid=valid, last=last, is_overdue=late))
     return found
 

@@ -9,6 +9,7 @@ be (``overdue``). A failing schedule is shrunk, which may take as long again as 
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,10 +51,12 @@ class Shrunk:
 class Night:
     """What came of it.
 
+    :ivar seed: of the schedules, and of all that is left to chance
     :ivar left: cases that were not begun, and when each was last run
     :ivar overdue: those of them that had to run
     """
 
+    seed: int = 0
     cases: list[dict[str, Any]] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     left: dict[str, datetime | None] = field(default_factory=dict)
@@ -70,8 +73,10 @@ class Night:
         return {
             "schema": 1,
             "exit_code": self.exit_code(),
+            "seed": self.seed,
             "scenarios": self.cases,
-            "totals": {word: sum(case["verdict"] == word for case in self.cases) for word in words},
+            "totals": {word: sum(case["verdict"] == word for case in self.cases) for word in words}
+            | {"deviations": sum("deviations" in case for case in self.cases)},
             "left": {id: at.isoformat() if at else None for id, at in self.left.items()},
             "overdue": self.overdue,
             "shrunk": [vars(each) for each in self.shrunk],
@@ -95,7 +100,7 @@ def run_night(
     :param every: the longest that a fixed case may go without being run
     :param options: of ``jbod run``, such as the build's
     """
-    night, ends = Night(), time.monotonic() + budget_s
+    night, ends = Night(seed=seed), time.monotonic() + budget_s
     before = [entry for entry in ledger.read(runs_dir) if fixed.get(entry.id, entry.kafka) == entry.kafka]
     common = [*options, f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
 
@@ -107,13 +112,13 @@ def run_night(
     chosen = fitting(ledger.longest_ago(fixed, before), before, budget_s / 2 * jobs)
     say(f"fixed suites: {len(chosen)} of {len(fixed)} cases, those first that ran longest ago")
     if chosen:
-        keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", *common))
+        junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
+        keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
     remains = ends - time.monotonic()
     count = max(1, int(remains * jobs / ledger.usual_s(SCHEDULES, before)))
     say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
-    schedules = keep(
-        run_apart(SCHEDULES, f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}", *common)
-    )
+    drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
+    schedules = keep(run_apart(SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common))
     last, begun = ledger.last_run(before), {case["id"] for case in night.cases if case["verdict"] != "skipped"}
     night.left = {id: last.get(id) for id in fixed if id not in begun}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
@@ -121,7 +126,8 @@ def run_night(
         if case["verdict"] == "invalid":
             say(f"shrinking {case['id']}: {case['reason'][:200]}")
             try:
-                night.shrunk.append(shrink_run(Path(case["run_dir"]), [f"--mode={case['mode']}", *common], say))
+                one_mode = [f"--mode={case['mode']}", *common]
+                night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=ends + budget_s / 4))
             except HarnessError as error:
                 say(f"  {error}; again: jbod shrink {case['run_dir']}")
     return night
@@ -138,10 +144,11 @@ def fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: floa
     return chosen
 
 
-def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]) -> Shrunk:
+def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None], until: float = math.inf) -> Shrunk:
     """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it.
 
     :param options: of ``jbod run``, which choose the build and one mode
+    :param until: when to be content with what has been found, in monotonic seconds
     """
     schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
 
@@ -166,7 +173,12 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
         say(f"  {sum(found)} of {len(found)} parts fail, of {', '.join(str(len(steps)) for steps in candidates)} steps")
         return found
 
-    smallest = shrink(schedule["steps"], play)
+    def search(candidates: Sequence[Sequence[Any]]) -> list[bool]:
+        return play(candidates) if time.monotonic() < until else [False] * len(candidates)
+
+    smallest = shrink(schedule["steps"], search)
+    if time.monotonic() >= until:
+        say("  there was no time to look on: a smaller part may fail too")
     file = write_whole(run_dir / "smallest.json", json.dumps(schedule | {"steps": smallest}, indent=2) + "\n")
     fails = sum(play([smallest] * TRIES))
     say(f"  {len(smallest)} of {len(schedule['steps'])} steps are left, which fail {fails} of {TRIES} times: {file}")

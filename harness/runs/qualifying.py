@@ -11,11 +11,12 @@ from __future__ import annotations
 import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
-from harness.errors import JbodError, worst
+from harness.errors import JbodError
 from harness.runs import ledger
 from harness.runs.subrun import jbod_command, run_apart
 
@@ -44,8 +45,20 @@ def side(name: str, build: str, runs_dir: Path, mode: str | None) -> Side:
     return Side(name=name, options=(f"--{option}={build}", *modes), runs_dir=runs_dir)
 
 
-def cases_of(build: Side, selectors: Sequence[str]) -> list[str]:
-    """The ids of the cases that there are for a build.
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What there is to run on a build.
+
+    :ivar cases: the ids of the cases
+    :ivar unfit: why others, so many each, are none for it: it doesn't have what they check
+    """
+
+    cases: tuple[str, ...]
+    unfit: Mapping[str, int]
+
+
+def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
+    """The cases that there are for a build.
 
     :raises JbodError: with what ``jbod list`` said
     """
@@ -57,7 +70,11 @@ def cases_of(build: Side, selectors: Sequence[str]) -> list[str]:
         error = JbodError(f"{build.name}: {said[0].removeprefix('ERROR: ')}")
         error.exit_code = done.returncode  # type: ignore[misc]  # theirs
         raise error
-    return [case for scenario in json.loads(done.stdout)["scenarios"] for case in scenario["cases"]]
+    scenarios = json.loads(done.stdout)["scenarios"]
+    return Wanted(
+        cases=tuple(case for each in scenarios for case in each["cases"] if case not in each["unfit"]),
+        unfit=Counter(why for each in scenarios for why in each["unfit"].values()),
+    )
 
 
 def due(cases: Collection[str], entries: Collection[ledger.Entry], repeats: int) -> list[str]:
@@ -69,32 +86,29 @@ def due(cases: Collection[str], entries: Collection[ledger.Entry], repeats: int)
 
 def run_sides(
     sides: Sequence[Side],
-    selectors: Sequence[str],
+    wanted: Mapping[str, Wanted],
     options: Sequence[str],
     *,
     repeats: int,
     say: Callable[[str], None],
-) -> int:
-    """Run what is due until nothing is; returns the worst exit code of the first side, the candidate.
+) -> None:
+    """Run what is wanted of each side, by its name, until nothing is due.
 
     A round in which a side gets no further is its last: what can't run here (skipped), or doesn't (errors), is told by
     the report.
     """
-    cases = {each.name: cases_of(each, selectors) for each in sides}
     stuck: set[str] = set()
-    codes: list[int] = []
-    while True:
-        before = {each.name: due(cases[each.name], ledger.read(each.runs_dir), repeats) for each in sides}
+    for rounds in count(1):
+        before = {each.name: due(wanted[each.name].cases, ledger.read(each.runs_dir), repeats) for each in sides}
         at_work = [each for each in sides if before[each.name] and each.name not in stuck]
         if not at_work:
-            return worst(codes)
+            return
         for each in at_work:
-            wanted = before[each.name]
-            say(f"{each.name}: {len(wanted)} of {len(cases[each.name])} cases are due")
+            now_due = before[each.name]
+            say(f"{each.name}: {len(now_due)} of {len(wanted[each.name].cases)} cases are due")
             known = len(ledger.read(each.runs_dir))
-            run = run_apart(*wanted, *each.options, f"--runs-dir={each.runs_dir}", *options)
-            if each is sides[0]:
-                codes.append(run.exit_code)
+            where = (f"--runs-dir={each.runs_dir}", f"--junit={each.runs_dir}-{rounds}.xml")
+            run_apart(*now_due, *each.options, *where, *options)
             ran = ledger.read(each.runs_dir)[known:]
             if all(entry.verdict == "error" for entry in ran):
                 stuck.add(each.name)

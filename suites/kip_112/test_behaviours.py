@@ -25,7 +25,16 @@ from harness.releases.versions import Mode
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_one_copy, check_says
+from suites.checks import (
+    check_delivery,
+    check_ends,
+    check_kept,
+    check_noticed,
+    check_notified,
+    check_one_copy,
+    check_says,
+    log_of,
+)
 from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
 from suites.model import World
 from suites.scenario import scenario
@@ -289,9 +298,11 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader's log dir fails: brokers, Kafka's programs, MBeans, ZooKeeper or KRaft's metadata log all say so.
 
     Beside the replicated partition there are some of one replica, of which those in the log dir have no leader until
-    the disk is back.
+    the disk is back, and then all their records.
     """
     lone = cluster.create_topic("lone", partitions=12, replicas=1)
+    write_as_a_stranger(lone, 20 * len(lone))
+    logs = {partition: log_of(partition, partition.leader()) for partition in lone.partitions}
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, lone, orders)
     victim = leader_of(orders[0])
@@ -304,6 +315,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
             pair.await_progress(after=now())
         restarted_healed(world, victim)
         world.check(also=TOOLS)
+        check_kept(logs)
         pair.await_progress(after=now())
     check_delivery(workload)
 

@@ -40,7 +40,7 @@ from harness.releases.versions import Mode
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_checkpoints, check_delivery, check_no_remains, check_same_bytes, check_says
+from suites.checks import check_checkpoints, check_delivery, check_gone, check_no_remains, check_same_bytes, check_says
 from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import (
@@ -350,7 +350,7 @@ def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
         write_as_a_stranger(refunds, 800, size=1000)
         begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)))
         cluster.delete_topic(refunds)
-        check_no_remains(cluster, {"refunds"})
+        check_gone(cluster, "refunds")
 
 
 @a_move(

@@ -60,8 +60,9 @@ NO_FAULT = Floors(faults=0)
 )
 def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
+    beside = cluster.create_topic("beside", partitions=6)  # in each log dir of each broker: what nobody asks for
     orders = cluster.create_topic("orders")
-    world = World(cluster, orders)
+    world = World(cluster, orders, beside)
     mover = follower_of(orders[0])
     here = orders[0].log_dir_on(mover)
     there = other_dir(here)

@@ -16,7 +16,7 @@ from harness.doors.broker_log import BrokerLog
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
-from suites.checks import check_same_bytes, promised
+from suites.checks import check_gone, check_kept, check_same_bytes, log_of, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools import check_gave_up
@@ -96,6 +96,37 @@ def test_replicas_are_the_same_byte_for_byte(
             (folder / name).write_bytes(content)
     with nullcontext() if same else pytest.raises(PromiseBroken, match="the replicas of"):
         check_same_bytes(cast(Any, Lying(folders)), start)
+
+
+def test_a_partition_that_comes_back_empty_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
+    (tmp_path / "0.log").write_bytes(batch(0))
+    lone = cast(Any, Lying([tmp_path]))
+    before = {lone: log_of(lone, lone.leader())}
+    check_kept(before)
+    (tmp_path / "0.log").write_bytes(b"")
+    with pytest.raises(PromiseBroken, match=r"to have the logs that they had.*orders-0"):
+        check_kept(before)
+
+
+@pytest.mark.parametrize(
+    ("folder", "gone"),
+    [
+        ("refunds-0", False),
+        ("refunds-10.0123456789abcdef-delete", False),
+        ("refunds-0.0123456789abcdef-future", False),
+        ("refunds-of-may-0", True),
+    ],
+)
+def test_a_deleted_topic_that_stays_is_seen(tmp_path: Path, folder: str, gone: bool) -> None:
+    (tmp_path / folder).mkdir()
+    broker = SimpleNamespace(
+        describe_log_dirs=lambda: [SimpleNamespace(path=str(tmp_path), offline=False)],
+        log_dirs=[SimpleNamespace(path=tmp_path)],
+    )
+    cluster = cast(Any, SimpleNamespace(live_brokers=lambda: [broker]))
+    with nullcontext() if gone else pytest.raises(PromiseBroken, match=folder):
+        check_gone(cluster, "refunds", timeout_s=0.01)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
 from harness.runs import ledger
 from harness.runs.nightly import Night, fitting
-from harness.runs.qualifying import due
+from harness.runs.qualifying import cases_of, due, side
 
 
 def ended(runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: float = 10.0) -> None:
@@ -84,6 +84,27 @@ def test_a_cell_is_a_case_on_a_build(tmp_path: Path) -> None:
     [late] = ledger.cells({"a": "4.3.1"}, ledger.read(tmp_path), timedelta(0))
     [elsewhere] = ledger.cells({"a": "4.2.0"}, ledger.read(tmp_path), timedelta(days=7))
     assert (late.is_overdue, elsewhere.is_overdue, elsewhere.last) == (True, True, None)
+
+
+def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:
+    """A fault that was not proven, or too little load: it ran, and nobody is the wiser."""
+    ended(tmp_path, "a")
+    ended(tmp_path, "b")
+    ended(tmp_path, "a", "unknown")
+    ended(tmp_path, "c", "unknown")
+    entries = ledger.read(tmp_path)
+    assert ledger.longest_ago(["a", "b", "c"], entries) == ["c", "a", "b"]
+    cells = ledger.cells(dict.fromkeys("abc", "4.3.1"), entries, timedelta(days=7))
+    assert [(cell.id, cell.runs) for cell in cells] == [("a", 2), ("b", 1), ("c", 1)]
+    assert [cell.id for cell in cells if cell.is_overdue] == ["c"]
+
+
+def test_a_build_is_not_asked_for_what_it_does_not_have(tmp_path: Path) -> None:
+    """KIP-1066 came with 4.3: a candidate before it can qualify all the same, and is told what was left out."""
+    old, new = (cases_of(side("candidate", build, tmp_path, "kraft"), ["kip-1066"]) for build in ("3.9.2", "4.3.1"))
+    [(why, count)] = old.unfit.items()
+    assert (old.cases, count, new.unfit) == ((), len(new.cases), {})
+    assert "and this is 3.9.2" in why
 
 
 def test_the_ledger_is_shown_and_what_is_overdue_is_an_exit_code(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -304,6 +305,27 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
         assert verdict["counts"]["acked"] >= 100
     else:
         assert code != 0
+    run.assert_nothing_left()
+
+
+def test_a_cluster_that_was_kept_can_be_looked_at_and_taken_down(tmp_path: Path, open_folder: Path) -> None:
+    """Where the judge alone objects, too, and from a worker: what it says must reach whoever has to look."""
+    run = Running(tmp_path, open_folder, "control/deleted-records[kraft-lost]", "--keep-cluster=on-failure", "--jobs=2")
+    run.start()
+    assert run.await_end() == 1, run.said.read_text()
+    [case] = run.results()
+    assert len(run.nodes()) == 4
+    for line in case["kept"]:
+        assert line in run.said.read_text()
+    commands = dict(line.split(":", 1) for line in case["kept"] if ": " in line and "jbod" in line)
+
+    def call(name: str) -> str:
+        argv = [str(JBOD), *shlex.split(commands[name])[1:]]
+        done = subprocess.run(argv, env=run.environment, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert "orders" in call("look at it")
+    call("take it down")
     run.assert_nothing_left()
 
 

@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,7 +26,7 @@ from reports.index import make_index
 from reports.lanes import Lane
 from reports.rows import read_runs_dir
 from reports.timeline import Timeline, make_timeline
-from suites.selftest.run_folders import LOST, RUN_ID, write_run_folder
+from suites.selftest.run_folders import LOST, RUN_ID, START, write_run_folder
 
 
 @pytest.fixture
@@ -238,7 +240,9 @@ def test_three(mode): pass
 @pytest.mark.cluster
 def test_a_real_run_leaves_word_of_what_left_no_folder(tmp_path: Path) -> None:
     (tmp_path / "test_three.py").write_text(_THREE)
+    xml = tmp_path / "junit.xml"
     argv = [sys.executable, "-m", "pytest", "-x", str(tmp_path), "--runs-dir", str(tmp_path / "runs")]
+    argv += ["--seed=7", f"--junitxml={xml}"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stdout + done.stderr
     run = read_runs_dir(tmp_path / "runs")
@@ -248,6 +252,28 @@ def test_a_real_run_leaves_word_of_what_left_no_folder(tmp_path: Path) -> None:
     ]
     [note] = run.notes
     assert note.endswith("test_three.py::test_three[kraft] was selected and never got its turn")
+    again = "jbod run 'x/two[kraft]' --backend=process --seed=7"
+    assert run.rows[1].rerun == again
+    told = {
+        case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}
+        for case in ElementTree.parse(xml).iter("testcase")
+    }
+    assert told["test_two[kraft]"] == {"verdict": "invalid", "again": again}
+    assert told["test_one[kraft]"]["verdict"] == "skipped"
+
+
+def test_what_never_got_its_turn_and_has_run_since_is_no_news(tmp_path: Path) -> None:
+    """An interrupted qualification that was taken up again is whole."""
+    folder = write_run_folder(tmp_path)
+    node = json.loads((folder / "run.json").read_text())["nodeid"]
+
+    def notes(session_began: datetime) -> tuple[str, ...]:
+        content = {"started_at": session_began.isoformat(), "scenarios": [], "not_reached": [node]}
+        (tmp_path / "results-20260101T000000-aaaaaa.json").write_text(json.dumps(content))
+        return read_runs_dir(tmp_path).notes
+
+    assert notes(START - timedelta(hours=1)) == ()
+    assert notes(START + timedelta(hours=1)) == (f"{node} was selected and never got its turn",)
 
 
 @pytest.mark.parametrize(
@@ -382,6 +408,18 @@ def test_what_allure_is_given(folder: Path, tmp_path: Path) -> None:
     assert given == {"run.json", "verdict.json", "explained.json", "events.jsonl", "brokers/2/broker.log"}
     assert all((tmp_path / each["source"]).exists() for each in result["attachments"])
     assert result["links"][0]["url"].startswith("https://cwiki.apache.org/")
+
+
+def test_every_issue_that_is_named_is_linked(tmp_path: Path) -> None:
+    named = ("KAFKA-17198, in KRaft KAFKA-14437", "none found", "KAFKA-17198")
+    deviations = [{"issue": issue, "kip": 112, "says": "a", "does": "b"} for issue in named]
+    write_run_folder(tmp_path, issue="KAFKA-1", deviations=deviations)
+    run = read_runs_dir(tmp_path)
+    write_result(tmp_path, run.rows[0], run.folders[RUN_ID])
+    [path] = tmp_path.glob("*-result.json")
+    links = [each for each in json.loads(path.read_text())["links"] if each["type"] == "issue"]
+    assert [each["name"] for each in links] == ["KAFKA-1", "KAFKA-17198", "KAFKA-14437"]
+    assert all(each["url"] == f"https://issues.apache.org/jira/browse/{each['name']}" for each in links)
 
 
 def test_exit_codes(folder: Path, tmp_path: Path) -> None:

@@ -102,6 +102,9 @@ def compared(tmp_path: Path, ours: str, theirs: str, factor: float = 1.0) -> Qua
         ("valid", "invalid", "mended", "valid"),
         ("valid unknown", "valid", "wavers", "unknown"),
         ("error", "valid", "unshown", "unknown"),
+        ("error valid", "valid", "held", "valid"),
+        ("error invalid", "valid error", "broke", "invalid"),
+        ("unknown error", "valid", "unshown", "unknown"),
         ("skipped", "valid", "unshown", "unknown"),
         ("", "valid", "only baseline's", "unknown"),
         ("valid", "", "held", "valid"),
@@ -111,6 +114,22 @@ def test_what_a_case_comes_to(tmp_path: Path, ours: str, theirs: str, change: st
     found = compared(tmp_path, ours, theirs)
     assert [case.change for case in found.cases] == [change]
     assert found.answer.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "code"),
+    [("valid", 0), ("valid error", 0), ("invalid", 1), ("unknown", 2), ("valid unknown", 2), ("error", 3)],
+)
+def test_exit_codes_tell_what_the_harness_failed_in(tmp_path: Path, ours: str, code: int) -> None:
+    assert compared(tmp_path, ours, "valid").exit_code == code
+
+
+def test_a_candidate_alone(tmp_path: Path) -> None:
+    """There is no baseline that kept what it broke."""
+    lay_down(tmp_path, "valid invalid")
+    found = qualify(read_runs_dir(tmp_path), None)
+    assert found.answer.headline == "Not qualified: Kafka 4.3.1 breaks a guarantee in 1 case"
+    assert (found.answer.says, found.exit_code) == ("1 broken", 1)
 
 
 def test_nothing_is_no_qualification(tmp_path: Path) -> None:
