@@ -42,7 +42,7 @@ def await_until(
     poll_s: float = POLL_S,
     retry_on: tuple[type[BaseException], ...] = (),
     watch: Callable[[], object] | None = None,
-    failure: type[JbodError] = AwaitTimeout,
+    failure: Callable[[str], JbodError] = AwaitTimeout,
     hint: str | Callable[[], str] = "",
 ) -> T:
     """Call ``observe`` until ``until`` holds of its answer, and return that answer.
@@ -55,7 +55,7 @@ def await_until(
     :param retry_on: errors of ``observe`` that mean "not yet"; any other error is raised as it is
     :param watch: called before each observation; raises (say :class:`~harness.errors.NodeDied`) to end the wait
     :param failure: what a time-out means here: :class:`~harness.errors.AwaitTimeout` for the harness's own
-        affairs, :class:`~harness.errors.PromiseBroken` for something that Kafka promises
+        affairs, :class:`~harness.errors.PromiseBroken` for something that Kafka promises, or whoever can tell
     :param hint: where to look next; appended to the error
     """
     last: object = "nothing seen yet"

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from harness.errors import JbodError, PipelineError, PromiseBroken
+from harness.errors import Inconclusive, JbodError, PipelineError, PromiseBroken
 from harness.pipeline import reserved
 from harness.pipeline.consumer import ConsumerSpec, reads_on
 from harness.pipeline.control import ABORT, STOP, ControlServer
@@ -202,8 +202,26 @@ class Pair:
             under a fault is counted, see things a moment later than whoever waits for them
         :param partitions: so much in each of these; None: in each of the topic's
         :raises PromiseBroken: not within ``timeout_s`` seconds; says how long producer and consumer have stood still
+        :raises Inconclusive: as little, but clients do get through, with what they had been given before: the machine
+            is too slow for the load
         :raises PipelineError: a producer died, or the consumer for good
         """
+        halfway: list[Progress] = []
+        half = time.monotonic() + timeout_s / 2
+
+        def look() -> Progress:
+            progress = self.progress
+            if not halfway and time.monotonic() >= half:
+                halfway.append(progress)
+            return progress
+
+        def stuck_or_slow(message: str) -> JbodError:
+            if halfway and (since := self.progress.fewest_since(halfway[0], partitions)) >= records:
+                return Inconclusive(
+                    f"{message}; but of older records {since} were acked and read in each partition in the last "
+                    f"{timeout_s / 2:.0f} s: this machine is too slow for the load"
+                )
+            return PromiseBroken(message)
 
         def got_through(progress: Progress) -> bool:
             of_interest = progress.among(partitions)
@@ -213,12 +231,12 @@ class Pair:
 
         where = self.topic if partitions is None else f"{self.topic}, partitions {sorted(partitions)}"
         first = await_until(
-            lambda: self.progress,
+            look,
             got_through,
             timeout_s=timeout_s,
             what=f"a record of {where} sent after {after.isoformat(timespec='milliseconds')} to be acked and read",
             watch=self.check,
-            failure=PromiseBroken,
+            failure=stuck_or_slow,
             hint=self._standing_still,
         )
         return await_until(

@@ -83,7 +83,7 @@ def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempoten
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, orders)
     several = {} if idempotent else {"enable.idempotence": False, "max.in.flight.requests.per.connection": 100}
-    with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=300) as pair:
+    with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=150) as pair:
         with injected(BrokerKilled(orders[0].followers()[0])) as killed:
             world.broker_gone(killed.broker)
             world.check()

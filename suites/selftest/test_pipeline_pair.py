@@ -14,7 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from harness.errors import PipelineError, PromiseBroken
+from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.journal import Journal
 from harness.pipeline.control import ControlServer
 from harness.pipeline.gaps import ClientTimes
@@ -135,6 +135,15 @@ def test_a_consumer_that_stands_still_is_compared_with_a_fresh_one(
                 pair.await_progress(after=datetime.now(UTC), timeout_s=2)
         finally:
             os.kill(process_of(tmp_path, "c0-0"), signal.SIGCONT)
+
+
+def test_a_pair_that_gets_through_too_slowly_has_shown_nothing(workload: Workload, bootstrap: str, topic: str) -> None:
+    """What was sent after an instant is behind all that was sent before: no wonder where that is what takes time."""
+    with (
+        workload.running(bootstrap, topic, PARTITIONS) as pair,
+        pytest.raises(Inconclusive, match="this machine is too slow for the load"),
+    ):
+        pair.await_progress(after=datetime.now(UTC) + timedelta(hours=1), timeout_s=6)
 
 
 def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
