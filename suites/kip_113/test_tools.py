@@ -25,6 +25,7 @@ from harness.log_dir import LogDir
 from harness.reassign import Placement, cancel, execute, generate, verify
 from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
+from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import HIGH_WATERMARKS, check_checkpoints, check_delivery, check_no_remains, promised
 from suites.deviations import EMPTIED_DIR_NAMED, GROWTH_NOT_CANCELLED, HALF_EXECUTED, NO_LOG_DIRS_OPTION
@@ -60,16 +61,16 @@ NO_FAULT = Floors(faults=0)
 )
 def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
-    beside = cluster.create_topic("beside", partitions=6)  # in each log dir of each broker: what nobody asks for
     orders = cluster.create_topic("orders")
-    world = World(cluster, orders, beside)
     mover = follower_of(orders[0])
     here = orders[0].log_dir_on(mover)
     there = other_dir(here)
+    world = World(cluster, orders)
     brokers = map(cluster.broker, orders[0].describe().replicas)
     placement = Placement(partition=orders[0], on=tuple(there if broker == mover else broker for broker in brokers))
     with workload.running(orders, record_bytes=1000) as pair:
         pair.await_count(500)
+        world.learn(create_beside(cluster, mover, there))
         with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
             execute(cluster, placement, log_dirs_throttle=1)
             check_under_way(orders[0], there)
@@ -90,6 +91,20 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
                 check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
+    """A topic that nobody asks Kafka's tools for, in this log dir of this broker: the other is to be empty."""
+    beside = cluster.create_topic("beside")
+    if beside[0].log_dir_on(broker) != log_dir:
+        beside[0].move_to(log_dir)
+    await_until(
+        lambda: beside[0].log_dir_on(broker),
+        lambda there: there == log_dir,
+        timeout_s=timeouts.MOVE_S,
+        what=f"{beside[0]} to be in {log_dir}",
+    )
+    return beside
 
 
 def check_says(cluster: Cluster, placement: Placement, line: str) -> None:

@@ -82,7 +82,8 @@ class Running:
 
         def said() -> bool:
             assert self.ended() is None, self.said.read_text()
-            seen.update(self.nodes())
+            if not seen:
+                seen.update(self.nodes())
             return any(words in each.read_text() for each in self.runs_dir.glob("*/events.jsonl"))
 
         await_until(said, timeout_s=240, what=f"{words} in a journal", hint=lambda: self.said.read_text())

@@ -335,7 +335,8 @@ def test_time_outs_and_purges_while_the_leader_is_paused(cluster: Cluster) -> No
 def test_a_follower_that_does_not_answer(cluster: Cluster) -> None:
     """The leader has written it and gives up waiting."""
     topic = cluster.create_topic("waiting", replicas=2, configs={"min.insync.replicas": "2"})
-    patient, hasty = Sending(cluster, topic[0], first=10), Sending(cluster, topic[0], {"request.timeout.ms": 700})
+    hasty = Sending(cluster, topic[0], {"request.timeout.ms": 700, "message.timeout.ms": 12_000})
+    patient = Sending(cluster, topic[0], first=10)
     patient.send()
     assert patient.ended() == [None]
     with injected(BrokerPaused(topic[0].followers()[0])):
