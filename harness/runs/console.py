@@ -75,7 +75,7 @@ class ConsoleReporter:
             self._began.pop(report.nodeid, None)
         for result in self._run.results.cases[self._shown :]:
             self._shown += 1
-            self.console.print(_line(result))
+            self.console.print(_line(result), soft_wrap=True)  # what is a command stays one
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """A suite that can't even be read."""

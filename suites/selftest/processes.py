@@ -82,9 +82,10 @@ class Running:
 
         def said() -> bool:
             assert self.ended() is None, self.said.read_text()
-            if not seen:
+            found = any(words in each.read_text() for each in self.runs_dir.glob("*/events.jsonl"))
+            if not seen:  # reading all of /proc takes its time, and what is awaited may be over soon
                 seen.update(self.nodes())
-            return any(words in each.read_text() for each in self.runs_dir.glob("*/events.jsonl"))
+            return found
 
         await_until(said, timeout_s=240, what=f"{words} in a journal", hint=lambda: self.said.read_text())
         assert seen, "a run has brokers, which can be told"
