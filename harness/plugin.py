@@ -322,7 +322,8 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     yield cluster
     case.journal.listener = None
     case.enter("teardown")
-    if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and _concluded(request.node)[0] != "valid"):
+    failed = run.keep_cluster == "on-failure" and _concluded(request.node)[0] not in ("valid", "skipped")
+    if run.keep_cluster == "always" or failed:
         cluster.keep()
         case.kept = cluster.how_to_reach()
     else:

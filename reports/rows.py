@@ -181,6 +181,8 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
     """Read run folders, and what the runs' own results say of cases that left none."""
     folders, notes = {}, []
     rows: list[Row] = []
+    ran: set[tuple[str, str]] = set()
+    begun: dict[str | None, str] = {}  # the newest run of each node id
     for path in paths:
         try:
             folder = read_folder(path)
@@ -188,9 +190,10 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
             notes.append(str(damage))
             continue
         folders[folder.name] = folder
-        rows.append(row_of(folder))
-    ran = {(folder.run["case"], row.kafka) for folder, row in zip(folders.values(), rows, strict=True)}
-    begun = {folder.run.get("nodeid"): row.began for folder, row in zip(folders.values(), rows, strict=True)}
+        row = row_of(folder)
+        rows.append(row)
+        ran.add((folder.run["case"], row.kafka))
+        begun[folder.run.get("nodeid")] = max(row.began, begun.get(folder.run.get("nodeid"), ""))
     for session in _sessions(runs_dir, notes):
         for entry in session.get("scenarios", ()):
             if entry.get("run_dir") is None and (entry["id"], entry["kafka"]) not in ran:

@@ -41,13 +41,19 @@ from harness.runs.subrun import arguments_of
 @with_options(SCHEDULE_OPTIONS)
 @click.option("--junit", metavar="FILE", help="Where JUnit's XML goes (default: junit.xml beside the runs folder).")
 @JOBS
-def run(selector: tuple[str, ...], jobs: int, schedule: tuple[str, ...], **options: str | None) -> int:
+def run(
+    selector: tuple[str, ...], jobs: int, schedule: tuple[str, ...], junit: str | None, **options: str | None
+) -> int:
     """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id or a node id."""
-    return _run(selector, options, jobs, schedule)
+    return _run(selector, options, jobs, schedule, junit)
 
 
 def _run(
-    selector: tuple[str, ...], options: dict[str, str | None], jobs: int = 1, schedules: tuple[str, ...] = ()
+    selector: tuple[str, ...],
+    options: dict[str, str | None],
+    jobs: int = 1,
+    schedules: tuple[str, ...] = (),
+    junit: str | None = None,
 ) -> int:
     """Run scenarios by pytest; several at once by pytest-xdist, whose workers are pytests with a Spark of their own.
 
@@ -60,7 +66,8 @@ def _run(
     from harness.case import check_runs_dir
     from harness.runs.console import ConsoleReporter
 
-    junit = options.pop("junit", None)
+    if jobs > 1 and options.get("pause_at"):
+        raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
     allure = runs_dir.parent / "allure-results"
@@ -69,8 +76,6 @@ def _run(
     arguments += [f"--alluredir={allure}"]
     arguments += [f"--junitxml={junit or runs_dir.parent / 'junit.xml'}"]
     if jobs > 1:
-        if options.get("pause_at"):
-            raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
         # Chunks of one: no case waits for a worker while another is free.
         workers = min(jobs, len(collect(*arguments).items))
         arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]

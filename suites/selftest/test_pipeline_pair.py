@@ -270,7 +270,7 @@ def test_an_error_in_the_block_ends_the_tasks_at_once(
 
     with pytest.raises(KeyError):
         run_and_fail()
-    assert time.monotonic() - raised_at[0] < 20  # of what is no hang and no patience
+    assert time.monotonic() - raised_at[0] < 5
     assert Reservation(**json.loads((tmp_path / "history/reserved/p0.json").read_text())).settled
 
 
