@@ -255,6 +255,11 @@ class Cluster:
         for node in self.quorum_nodes:
             node.check_alive()
 
+    def note_ends(self) -> None:
+        """Write into the journal which nodes ended by themselves: a scenario may have looked at none of them since."""
+        for node in self._nodes():
+            node.note_end()
+
     def stop(self) -> None:
         """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
         for watcher in self._watchers:

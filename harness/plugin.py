@@ -322,6 +322,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     yield cluster
     case.journal.listener = None
     case.enter("teardown")
+    cluster.note_ends()
     failed = run.keep_cluster == "on-failure" and _concluded(request.node)[0] not in ("valid", "skipped")
     if run.keep_cluster == "always" or failed:
         cluster.keep()

@@ -38,6 +38,7 @@ _JOURNAL_SAYS: Mapping[str, str] = {
     "node.stopping": "{node} is told to stop",
     "node.stopped": "{node} has ended, exit code {exit_code}",
     "node.killed": "{node} is killed",
+    "node.ended_by_itself": "{node} is found to have ended by itself, exit code {exit_code}",
     "node.paused": "{node} is paused",
     "node.resumed": "{node} is resumed",
     "producer.died": "producer {producer} died: {error}",

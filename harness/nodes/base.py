@@ -160,6 +160,12 @@ class Node(Protocol):
     def check_alive(self) -> None:
         """:raises NodeDied: it ended and nobody of the harness had ended it; carries its last log lines."""
 
+    def note_end(self) -> None:
+        """Write into the journal that it ended by itself, where it did and was not let; ``node.ended_by_itself``.
+
+        So it is with everything that ends or starts it, lest an end that nobody had looked for be forgotten.
+        """
+
     def configure(self, changes: Mapping[str, str | None]) -> None:
         """Change its properties, or take those out that are None; in force when it is next started."""
 

@@ -226,6 +226,7 @@ class ContainerNode(JvmNode):
         """See :meth:`harness.nodes.base.Node.start`."""
         if self.is_alive():
             return
+        self.note_end()
         command = self.lay_down()
         script = self.config.with_name("start")
         script.write_text(f"cd {shlex.quote(str(script.parent))}\nexec {shlex.join(command)}\n")
@@ -355,6 +356,7 @@ class ContainerNode(JvmNode):
         return subprocess.CompletedProcess(list(argv), code, out.decode(), err.decode())
 
     def _signal(self, name: str, event: str) -> None:
+        self.note_end()
         self._meant_to_run = False
         if self.is_alive():
             with explained(f"{name} to {self.spec.name}"), contextlib.suppress(APIError):  # it ended just now

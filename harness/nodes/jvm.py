@@ -102,6 +102,12 @@ class JvmNode(ABC):
                 f"its log ends with:\n{self.log.tail()}"
             )
 
+    def note_end(self) -> None:
+        """See :meth:`harness.nodes.base.Node.note_end`."""
+        if self._meant_to_run and not self.is_alive():
+            self._meant_to_run = False
+            self._journal("node.ended_by_itself", exit_code=self.exit_code())
+
     def configure(self, changes: Mapping[str, str | None]) -> None:
         """See :meth:`harness.nodes.base.Node.configure`."""
         changed = {**self.spec.properties, **changes}

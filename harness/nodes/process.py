@@ -97,6 +97,7 @@ class ProcessNode(JvmNode):
         """See :meth:`harness.nodes.base.Node.start`."""
         if self.is_alive():
             return
+        self.note_end()
         # In this order: the kernel forgets a pdeathsig when credentials change.
         leash = [] if self._site.outlives else ["setpriv", "--pdeathsig", "KILL"]
         argv = [*self._user.command(), *leash, *self.lay_down()]
@@ -208,6 +209,7 @@ class ProcessNode(JvmNode):
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def _signal(self, number: signal.Signals, event: str) -> None:
+        self.note_end()
         self._meant_to_run = False
         if self.is_alive():
             assert self._process is not None

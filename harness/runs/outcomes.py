@@ -11,6 +11,7 @@ that the clock by which it was dated was set meanwhile. What the others say is t
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,8 @@ def conclude(seen: Happenings, case: Case | None, *, must_be_judged: bool, test_
     :param test_file: an ``assert`` in this file is a promise of the scenario; one elsewhere is the harness's own
     """
     voices = [*_raised(seen.troubles, test_file), *(_judged(case) if case else ())]
+    if seen.called and case is not None:
+        voices += _unmissed(case)
     if not voices and seen.skipped is not None:
         return "skipped", seen.skipped
     if not voices and not seen.called:
@@ -94,6 +97,19 @@ def _code(error: BaseException, test_file: Path) -> int:
 def _text(error: BaseException) -> str:
     known = isinstance(error, JbodError | AssertionError) and str(error).strip()
     return str(error).strip() if known else f"{type(error).__name__}: {error}"
+
+
+def _unmissed(case: Case) -> Iterator[tuple[int, str]]:
+    """Nodes that ended by themselves while the scenario looked elsewhere, and ran to its end.
+
+    One that was broken off may have left a broker without what it needs. What a broken broker means, and one that was
+    killed: :meth:`harness.cluster.Cluster.check_nodes`.
+    """
+    for event in case.journal.of_kind("node.ended_by_itself"):
+        node, code = str(event["node"]), event["exit_code"]
+        promised = node.startswith("broker-") and code != -signal.SIGKILL
+        reason = f"{node} ended by itself, with exit code {code}, and the scenario went on: its log is in brokers/"
+        yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 
 
 def _judged(case: Case) -> Iterator[tuple[int, str]]:

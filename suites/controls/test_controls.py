@@ -6,6 +6,8 @@ one comes out otherwise. The green twin of each is the same with the one thing p
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -18,6 +20,7 @@ from faults.file_system import PowerCut
 from faults.log_dir import Chmod000
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from faults.targets import follower_of, leader_of
+from harness import timeouts
 from harness.broker import Broker
 from harness.case import Case
 from harness.cluster import Cluster
@@ -26,7 +29,7 @@ from harness.journal import now
 from harness.pipeline.producer import Transactions
 from harness.runs.measure import Floors
 from harness.topic import Partition
-from harness.waiting import let_pass
+from harness.waiting import await_until, let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
 from suites.model import World
@@ -197,6 +200,23 @@ def test_log_dir_offline(cluster: Cluster, workload: CaseWorkload, broken: bool)
         if broken:
             check_noticed(stack.enter_context(injected(Chmod000(orders[0].log_dir_on(victim)))))
         pair.await_progress(after=now(), records=5000)
+    check_delivery(workload)
+
+
+@scenario("control/broker-ends", kip=112, plan="control: a broker ends that nobody had ended", floors=NO_FAULT)
+@pytest.mark.parametrize("by_itself", [True, False], ids=["unmissed", "green"])
+def test_broker_ends(cluster: Cluster, workload: CaseWorkload, by_itself: bool) -> None:
+    """A follower has ended when the scenario restarts it: nothing is lost, nobody missed it, it is told all the same."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    follower = follower_of(orders[0])
+    with workload.running(orders) as pair:
+        if by_itself:
+            pid = follower.node.pid()
+            assert pid is not None
+            os.kill(pid, signal.SIGTERM)
+            await_until(lambda: not follower.node.is_alive(), timeout_s=timeouts.STOP_S, what=f"{follower} to end")
+        follower.restart()
+        pair.await_progress(after=now())
     check_delivery(workload)
 
 

@@ -60,6 +60,18 @@ def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
     assert concluded(Happenings(called=True), case) == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("node", "exit_code", "wanted"),
+    [("broker-2", 1, "invalid"), ("broker-2", -9, "error"), ("controller-100", 1, "error"), ("zookeeper", 0, "error")],
+)
+def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, exit_code: int, wanted: str) -> None:
+    """But not where the scenario was broken off, and may have left it with nothing to live on."""
+    case.verdict = verdict("valid")
+    case.journal.write("node.ended_by_itself", node=node, exit_code=exit_code)
+    assert concluded(Happenings(called=True), case) == wanted
+    assert concluded(Happenings(troubles=[Inconclusive("too slow")]), case) == "unknown"
+
+
 def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
     """A disk that is full for the harness is full for the brokers' logs too: their silence is no broken promise."""
     case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))

@@ -226,6 +226,12 @@ def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
+def test_a_broker_that_ends_unmissed_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+    red = red_beside_its_twin(controls, "broker-ends", mode, "unmissed")
+    assert "ended by itself, with exit code 143" in red["reason"]
+
+
+@pytest.mark.parametrize("mode", ["zk", "kraft"])
 def test_a_topic_that_dies_with_its_rack_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
     red = red_beside_its_twin(controls, "rack-fails", mode, "unavailable")
     assert re.search(r"nobody leads orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
