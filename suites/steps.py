@@ -26,8 +26,9 @@ from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import HIGH_WATERMARKS, check_no_remains, check_noticed
+from suites.checks import check_noticed
 from suites.model import World
+from suites.on_disk import HIGH_WATERMARKS, check_no_remains
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 """What a broker says that ends for want of a good log dir."""

@@ -25,18 +25,10 @@ from harness.releases.versions import Mode
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import (
-    check_delivery,
-    check_ends,
-    check_kept,
-    check_noticed,
-    check_notified,
-    check_one_copy,
-    check_says,
-    log_of,
-)
+from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_says
 from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
 from suites.model import World
+from suites.on_disk import check_kept, check_one_copy, log_of
 from suites.scenario import scenario
 from suites.sources import TOOLS
 from suites.steps import (

@@ -29,9 +29,10 @@ from harness.runs.measure import Floors
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_ends, check_one_copy, no_log_dir_fails
+from suites.checks import check_delivery, check_ends, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE, is_expected
 from suites.meanwhile import meanwhile
+from suites.on_disk import check_one_copy
 from suites.scenario import scenario
 from suites.steps import NO_GOOD_DIR
 

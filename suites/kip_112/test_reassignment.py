@@ -15,8 +15,9 @@ from harness.journal import now
 from harness.reassign import Placement, cancel, execute, verify
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_no_remains, check_one_copy
+from suites.checks import check_delivery
 from suites.model import World
+from suites.on_disk import check_no_remains, check_one_copy
 from suites.scenario import scenario
 from suites.steps import DELETED_SOON, await_no_reassignment, failed, reassign_over_the_wire, restarted_healed
 

@@ -25,10 +25,11 @@ from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_checkpoints, check_delivery, check_no_remains, check_same_bytes, promised
+from suites.checks import check_delivery, promised
 from suites.deviations import CLEANING_STOPS, RETENTION_WAITS
 from suites.housekeeping import AT_WORK, COMPACTED, EXPIRING, check_small, outdate, stays_large
 from suites.model import World
+from suites.on_disk import check_checkpoints, check_no_remains, check_same_bytes
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,

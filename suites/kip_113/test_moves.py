@@ -40,8 +40,9 @@ from harness.releases.versions import Mode
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_checkpoints, check_delivery, check_gone, check_no_remains, check_same_bytes, check_says
+from suites.checks import check_delivery, check_says
 from suites.model import World
+from suites.on_disk import check_checkpoints, check_gone, check_no_remains, check_same_bytes
 from suites.scenario import each_fault, scenario
 from suites.steps import (
     DELETED_SOON,

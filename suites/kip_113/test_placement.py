@@ -20,9 +20,10 @@ from harness.log_dir import LogDir
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_no_remains, promised
+from suites.checks import check_delivery, promised
 from suites.deviations import ANY_REFUSED, is_expected
 from suites.model import World
+from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,

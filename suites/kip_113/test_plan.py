@@ -1,7 +1,7 @@
 """KIP-113's system-test plan, both items, in its own order.
 
 "Validate client/cluster state" means what it means in KIP-112's plan (``suites/kip_112/test_plan.py``); after a move it
-is also that no broker has a second copy or remains of one (:func:`~suites.checks.check_no_remains`). "Run
+is also that no broker has a second copy or remains of one (:func:`~suites.on_disk.check_no_remains`). "Run
 kafka-reassign-partitions.sh to periodically verify" is that tool itself (:mod:`harness.reassign`).
 """
 

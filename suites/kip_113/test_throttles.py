@@ -24,8 +24,9 @@ from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_no_remains
+from suites.checks import check_delivery
 from suites.model import World
+from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,

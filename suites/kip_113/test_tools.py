@@ -27,10 +27,11 @@ from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import HIGH_WATERMARKS, check_checkpoints, check_delivery, check_no_remains, promised
+from suites.checks import check_delivery, promised
 from suites.deviations import EMPTIED_DIR_NAMED, GROWTH_NOT_CANCELLED, HALF_EXECUTED, NO_LOG_DIRS_OPTION
 from suites.meanwhile import meanwhile
 from suites.model import World
+from suites.on_disk import HIGH_WATERMARKS, check_checkpoints, check_no_remains
 from suites.scenario import scenario
 from suites.sources import log_dirs_tool
 from suites.steps import (

@@ -15,10 +15,11 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.timeouts import CLEANING_S
 from harness.topic import Topic
-from suites.checks import check_no_remains, promised
+from suites.checks import promised
 from suites.deviations import CLEANING_STOPS
 from suites.housekeeping import AT_WORK, COMPACTED, check_small, outdate, stays_large
 from suites.model import World
+from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,

@@ -12,8 +12,9 @@ from harness.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.plugin import run_of
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_one_copy
+from suites.checks import check_delivery
 from suites.model import World
+from suites.on_disk import check_one_copy
 from suites.scenario import scenario
 from suites.schedules.play import Player
 from suites.schedules.schedule import Schedule, chosen

@@ -16,10 +16,11 @@ from harness.doors.broker_log import BrokerLog
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
-from suites.checks import check_gone, check_kept, check_same_bytes, log_of, promised
+from suites.checks import promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools import check_gave_up
+from suites.on_disk import check_gone, check_kept, check_same_bytes, log_of
 from suites.steps import check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))

@@ -1,0 +1,193 @@
+"""What lies on brokers' disks, against what should: folders, checkpoint files, and the bytes of logs.
+
+Read from outside Kafka, whatever it says of them: a replica that is there twice, or half, or with other records, may
+serve for long before anybody is told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.doors.wire import NoAnswer
+from harness.errors import PromiseBroken
+from harness.log_dir import LogDir
+from harness.topic import Partition, Topic
+from harness.waiting import await_until
+
+
+def check_one_copy(topic: Topic) -> None:
+    """On every broker each replica lies in one log dir, and nowhere twice: by the folders on disk.
+
+    :raises PromiseBroken: a broker has two folders of a partition
+    """
+    for broker in topic.cluster.brokers:
+        for partition in topic.partitions:
+            found = [d.path.name for d in broker.log_dirs if d.replica_dir(topic.name, partition.index).is_dir()]
+            if len(found) > 1:
+                raise PromiseBroken(f"{broker} has {partition} twice, in {' and '.join(found)}")
+
+
+def check_no_remains(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.RECOVERY_S) -> None:
+    """On every broker that runs, each log dir holds whole replicas of these topics only, and no replica lies twice.
+
+    What a finished move leaves, a folder ``….<uuid>-delete``, goes after ``log.segment.delete.delay.ms``; a move that
+    ended in any way leaves no ``….<uuid>-future`` (``LocalLog.logFutureDirName``), and nobody a ``-stray``. A segment
+    that is no longer needed, ``….deleted``, goes after ``file.delete.delay.ms``.
+
+    :raises PromiseBroken: something else is there
+    """
+    await_until(
+        lambda: _remains(cluster, topics),
+        lambda found: not found,
+        timeout_s=timeout_s,
+        what="no remains of replicas to be in any log dir",
+        failure=PromiseBroken,
+    )
+
+
+def check_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVERY_S) -> None:
+    """No broker that runs has a replica of a topic that was deleted, neither under its name nor on its way out.
+
+    :raises PromiseBroken: one has
+    """
+    name = re.compile(rf"{re.escape(topic)}-\d+")
+
+    def left() -> list[str]:
+        dirs = [log_dir for broker in cluster.live_brokers() for log_dir in _online(broker)]
+        return [f"{it.name} in {log_dir}" for log_dir in dirs for it in log_dir.path.iterdir() if name.match(it.name)]
+
+    await_until(
+        left,
+        lambda found: not found,
+        timeout_s=timeout_s,
+        what=f"{topic}, which was deleted, to be in no log dir",
+        failure=PromiseBroken,
+    )
+
+
+def _online(broker: Broker) -> list[LogDir]:
+    paths = {state.path for state in broker.describe_log_dirs() if not state.offline}
+    return [log_dir for log_dir in broker.log_dirs if str(log_dir.path) in paths]
+
+
+def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
+    found = []
+    for broker in cluster.live_brokers():
+        seen: set[str] = set()
+        for log_dir in _online(broker):
+            for folder in log_dir.path.iterdir():
+                if folder.name.rpartition("-")[0] in topics:
+                    if folder.name in seen:
+                        found.append(f"{folder.name} is on {broker} twice")
+                    seen.add(folder.name)
+                    found += [f"{file.name} in {folder.name} in {log_dir}" for file in folder.glob("*.deleted")]
+                elif any(folder.name.startswith(f"{topic}-") for topic in topics):
+                    found.append(f"{folder.name} in {log_dir}")
+    return found
+
+
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+CHECKPOINTS = ("recovery-point-offset-checkpoint", HIGH_WATERMARKS)
+
+
+def check_checkpoints(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.LOG_DIR_FAILURE_S) -> None:
+    """Each log dir's checkpoint files name the replicas that are in it, of these topics, and no others.
+
+    A line that names a replica of another log dir would be believed by the next start (``LogManager.loadLogs``).
+
+    :raises PromiseBroken: one doesn't
+    """
+
+    def differences() -> list[str]:
+        found = []
+        for log_dir in (each for broker in cluster.live_brokers() for each in broker.log_dirs):
+            here = {path.name for path in log_dir.path.iterdir() if path.name.rpartition("-")[0] in topics}
+            for file in CHECKPOINTS:
+                lines = [line.split() for line in (log_dir.path / file).read_text().splitlines()[2:]]
+                named = {f"{topic}-{partition}" for topic, partition, _ in lines if topic in topics}
+                if named != here:
+                    found.append(f"{file} in {log_dir} names {sorted(named)} instead of {sorted(here)}")
+        return found
+
+    await_until(
+        differences,
+        lambda found: not found,
+        timeout_s=timeout_s,
+        what="the checkpoint files to name what is in their log dirs",
+        retry_on=(OSError,),  # a checkpoint is replaced as a whole
+        failure=PromiseBroken,
+    )
+
+
+def log_of(partition: Partition, broker: Broker) -> bytes:
+    """The bytes of a replica's log: all its segments, one after the other."""
+    folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+    return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+
+
+def check_kept(before: Mapping[Partition, bytes]) -> None:
+    """Partitions to which nobody has written since have the logs that they had (:func:`log_of` their leader).
+
+    A partition of one replica that comes back in another log dir comes back empty, and to its clients all is well.
+
+    :raises PromiseBroken: one has another
+    """
+    await_until(
+        lambda: [str(partition) for partition, log in before.items() if log_of(partition, partition.leader()) != log],
+        lambda others: not others,
+        timeout_s=timeouts.RECOVERY_S,
+        what="the partitions that came back to have the logs that they had",
+        retry_on=(NoAnswer, OSError),
+        failure=PromiseBroken,
+    )
+
+
+def check_same_bytes(partition: Partition, start: int = 0) -> None:
+    """Its replicas' logs come to be the same, byte for byte, wherever their segments begin; nobody writes any more.
+
+    What a drain reads is the leader's log alone; a move may as well be a follower's.
+
+    :param start: the log's first offset: what is below it may be there or not
+    :raises PromiseBroken: they don't
+    """
+
+    def differences() -> list[str]:
+        logs = {}
+        for broker in (partition.leader(), *partition.followers()):
+            logs[broker] = log_of(partition, broker)
+        longest = max(logs.values(), key=len)
+        found = [
+            f"{broker} has {len(log)} bytes from offset {_begins(log)} on, another {len(longest)} from "
+            f"{_begins(longest)}, and they differ from byte {_first_difference(log, longest)} on"
+            for broker, log in logs.items()
+            if not longest.endswith(log) or (log != longest and not _begins(longest) < _begins(log) <= start)
+        ]
+        if found and len(set(map(len, logs.values()))) == 1:  # nobody has anything left to fetch
+            raise PromiseBroken(f"the replicas of {partition} are not the same: {'; '.join(found)}")
+        return found
+
+    await_until(
+        differences,
+        lambda found: not found,
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"the replicas of {partition} to be the same",
+        retry_on=(NoAnswer, OSError),
+        failure=PromiseBroken,
+    )
+
+
+def _first_difference(one: bytes, other: bytes) -> int:
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
+
+
+def _begins(log: bytes) -> int:
+    """The offset with which a log's first batch begins: its first field."""
+    return int.from_bytes(log[:8])
