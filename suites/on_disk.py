@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from pathlib import Path
 
 from harness import timeouts
 from harness.broker import Broker
@@ -124,8 +125,12 @@ def check_checkpoints(cluster: Cluster, topics: Collection[str], timeout_s: floa
 
 
 def log_of(partition: Partition, broker: Broker) -> bytes:
-    """The bytes of a replica's log: all its segments, one after the other."""
-    folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+    """The bytes of a replica's log."""
+    return log_in(partition.log_dir_on(broker).replica_dir(partition.topic, partition.index))
+
+
+def log_in(folder: Path) -> bytes:
+    """The bytes of the log in a replica's folder: all its segments, one after the other."""
     return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
 
 

@@ -206,7 +206,7 @@ def test_log_dir_offline(cluster: Cluster, workload: CaseWorkload, broken: bool)
 @scenario("control/broker-ends", kip=112, plan="control: a broker ends that nobody had ended", floors=NO_FAULT)
 @pytest.mark.parametrize("by_itself", [True, False], ids=["unmissed", "green"])
 def test_broker_ends(cluster: Cluster, workload: CaseWorkload, by_itself: bool) -> None:
-    """A follower has ended when the scenario restarts it: nothing is lost, nobody missed it, it is told all the same."""
+    """A follower has ended when the scenario restarts it: nothing is lost, nobody missed it, and it is told."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     follower = follower_of(orders[0])
     with workload.running(orders) as pair:

@@ -26,6 +26,7 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
+from suites.on_disk import check_same_bytes, log_in
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,
@@ -67,18 +68,32 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
         await_reassigned(cluster, world, *plan, timeout_s=timeouts.MOVE_S)
         check_even(skewed, ask_the_tool(skewed, bulk))
         pair.await_progress(after=now())
+    for partition in bulk.partitions:
+        check_same_bytes(partition)
     check_delivery(workload)
 
 
 def ask_the_tool(broker: Broker, topic: Topic) -> Sizes:
-    """Where the topic's replicas are on the broker, and how large, by kafka-log-dirs."""
+    """Where the topic's replicas are on the broker, and how large, by kafka-log-dirs; as it is on disk.
+
+    :raises PromiseBroken: it isn't
+    """
     cluster, by_path = topic.cluster, {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
     shown = describe_log_dirs(cluster.distribution, cluster.bootstrap, [broker.id], "--topic-list", topic.name)
-    return {
+    told = {
         replica.partition: (by_path[state.path], replica.size)
         for state in shown[broker.id]
         for replica in state.replicas
     }
+    there = {
+        index: (log_dir, len(log_in(folder)))
+        for log_dir in broker.log_dirs
+        for index in range(len(topic))
+        if (folder := log_dir.replica_dir(topic.name, index)).is_dir()
+    }
+    if told != there:
+        raise PromiseBroken(f"kafka-log-dirs shows {topic} on {broker} as {told}, and on disk there is {there}")
+    return told
 
 
 def evenly(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:

@@ -42,7 +42,7 @@ from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_says
 from suites.model import World
-from suites.on_disk import check_checkpoints, check_gone, check_no_remains, check_same_bytes
+from suites.on_disk import check_checkpoints, check_gone, check_no_remains, check_same_bytes, log_in
 from suites.scenario import each_fault, scenario
 from suites.steps import (
     DELETED_SOON,
@@ -295,6 +295,7 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
         bad = next(each for each in move.broker.log_dirs if each not in (move.here, move.there))
         with move.broker_down(), injected(Chmod000(bad)):
             copy = move.folder.rename(move.there.path / move.marked("future"))
+            log = log_in(copy)
             move.world.log_dir_failed(bad)
             unknown = cluster.spec.mode is Mode.ZK
             if unknown:
@@ -302,7 +303,7 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
             move.broker.start()
             move.world.broker_back(move.broker)
             move.world.check(timeouts.RECOVERY_S)
-            if unknown and not copy.is_dir():
+            if unknown and log_in(copy) != log:
                 raise PromiseBroken(f"{copy.name} in {move.there} was touched while {bad} was bad")
             move.pair.await_progress(after=now())
             move.broker.stop()
