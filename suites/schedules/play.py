@@ -44,10 +44,11 @@ class _Outage:
 class Player:
     """Does steps, one at a time; each method is one that a :class:`Step` may name."""
 
-    def __init__(self, cluster: Cluster, world: World, topic: Topic, pair: Pair) -> None:
+    def __init__(self, cluster: Cluster, world: World, topic: Topic, offsets: Topic, pair: Pair) -> None:
         self._cluster = cluster
         self._world = world
         self._topic = topic
+        self._offsets = offsets
         self._pair = pair
         self._outages: list[_Outage] = []
         self._passing: list[Topic] = []
@@ -78,7 +79,9 @@ class Player:
         # Brokers first: a wounded one that leads alone may not be restarted before.
         for outage in sorted(self._outages, key=lambda outage: isinstance(outage.fault, LogDirFault)):
             self._heal(outage)
-        self._pair.await_progress(after=now())
+        after = now()
+        self._pair.await_progress(after=after)
+        self._pair.await_readers(after=after)
         return done
 
     # --- faults that last -------------------------------------------------------------------------------------------
@@ -199,6 +202,8 @@ class Player:
     # --- to whom ----------------------------------------------------------------------------------------------------
 
     def _partition(self, step: Step) -> Partition:
+        if step.role == "coordinator":
+            return self._offsets[0]
         return self._topic[step.pick % len(self._topic)]
 
     def _whole_broker(self, step: Step) -> Broker:

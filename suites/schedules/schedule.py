@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
-from faults.file_system import Eio, Full, NoInodes, ReadOnly
+from faults.file_system import Eio, Full, NoInodes, PowerCut, ReadOnly
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from harness.errors import HarnessError, UsageError
 
@@ -28,8 +28,11 @@ STEPS = 12
 DISK_FAULTS: tuple[type[LogDirFault], ...] = (Eio, ReadOnly, Full, NoInodes)
 """Ways in which a log dir on a file system of its own may fail, beside the others."""
 LOG_DIR_WAYS = {fault.name: fault for fault in (*LOG_DIR_FAULTS, *DISK_FAULTS)}
-BROKER_WAYS = {fault.name: fault for fault in (BrokerKilled, BrokerStopped, BrokerPaused)}
-ROLES = ("leader", "follower", "controller")
+BROKER_WAYS: dict[str, type[BrokerKilled | BrokerStopped | BrokerPaused | PowerCut]] = {
+    fault.name: fault for fault in (BrokerKilled, BrokerStopped, BrokerPaused, PowerCut)
+}
+ROLES = ("leader", "follower", "controller", "coordinator")
+"""Whom a step is aimed at. The coordinator is the leader of the log in which the consumer group's offsets are."""
 
 _WAYS: dict[str, list[str | None]] = {"fail_log_dir": [*LOG_DIR_WAYS], "end_broker": [*BROKER_WAYS]}
 
@@ -89,7 +92,7 @@ class Schedule:
     @property
     def needs(self) -> tuple[str, ...]:
         """The abilities that the machine must have."""
-        faults = [LOG_DIR_WAYS[step.fault] for step in self.steps if step.do == "fail_log_dir" and step.fault]
+        faults = [(LOG_DIR_WAYS | BROKER_WAYS)[step.fault] for step in self.steps if step.fault]
         return tuple(sorted({need for fault in faults for need in fault.needs}))
 
     @property
@@ -123,13 +126,16 @@ def draw(seed: int, steps: int = STEPS) -> Schedule:
     """
     chance = random.Random(seed)
     volumes = bool(seed % 2)
-    ways = [fault.name for fault in (DISK_FAULTS if volumes else LOG_DIR_FAULTS)]
+    ways = {
+        "fail_log_dir": [fault.name for fault in (DISK_FAULTS if volumes else LOG_DIR_FAULTS)],
+        "end_broker": [name for name, fault in BROKER_WAYS.items() if volumes or not fault.needs],
+    }
 
     def step(do: str) -> Step:
-        fault = {"fail_log_dir": ways, "end_broker": [*BROKER_WAYS]}.get(do)
+        fault = ways.get(do)
         return Step(
             do=do,
-            role=chance.choices(ROLES, (3, 2, 1))[0],
+            role=chance.choices(ROLES, (3, 2, 1, 1))[0],
             pick=chance.randrange(12),
             fault=chance.choice(fault) if fault else None,
         )

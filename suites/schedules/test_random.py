@@ -10,6 +10,7 @@ import pytest
 from harness.case import Case
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
+from harness.pipeline.readers import Group
 from harness.plugin import run_of
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
@@ -29,12 +30,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @scenario("schedules/random", kip=112, plan="all of it, composed at random")
 def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: Schedule) -> None:
-    """Log dirs, brokers and controllers fail one over the other: after each step all is as the KIPs promise."""
+    """Log dirs, brokers, controllers and coordinators fail one over the other: after each step the KIPs hold."""
     case.record(schedule=schedule.to_json())
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
-    world = World(cluster, orders)
-    with workload.running(orders) as pair:
-        player = Player(cluster, world, orders, pair)
+    offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
+    world = World(cluster, orders, offsets)
+    with workload.running(orders, readers=(Group(),)) as pair:
+        player = Player(cluster, world, orders, offsets, pair)
         with player.playing():
             if not player.play(schedule):
                 raise Inconclusive("no step of the schedule could be done")
