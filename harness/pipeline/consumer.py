@@ -48,6 +48,8 @@ CONSUMER_CONFIG: Mapping[str, str | int | float | bool] = {
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 200,
     "socket.connection.setup.timeout.ms": 3000,
+    # As the producer: a broker that hangs is given up after this.
+    "socket.timeout.ms": 10000,
     "topic.metadata.refresh.fast.interval.ms": 50,
     "topic.metadata.refresh.sparse": False,
 }
