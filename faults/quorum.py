@@ -1,15 +1,24 @@
-"""The cluster goes without a controller: KRaft's node is killed."""
+"""The active controller of KRaft is killed: another takes over, or, where it was the only one, the cluster has none."""
 
 from __future__ import annotations
 
 from faults.base import Fault
+from harness import timeouts
 from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.doors.wire import NoAnswer
 from harness.errors import FaultNotProven
 from harness.nodes.base import Node
+from harness.quorum.kraft import node_id
+from harness.waiting import await_until
 
 
 class ControllerKilled(Fault):
-    """SIGKILL to KRaft's only controller; mending it starts it again.
+    """SIGKILL to KRaft's active controller; mending it starts it again, where another is active by then: as a standby.
+
+    Who is active can't be seen from outside Kafka. So it is asked for twice, by two ways that must agree, before and
+    after: the node says so itself (ActiveControllerCount), and the brokers name it (DescribeQuorum). A standby that is
+    killed is missed by nobody, and where there are standbys, nothing has failed over before one of them is active.
 
     :param witness: any broker, whose journal tells of it
     """
@@ -17,10 +26,12 @@ class ControllerKilled(Fault):
     name = "controller_killed"
     explains = (r"Connection to node .* could not be established", r"Unable to send a heartbeat")
 
-    def __init__(self, node: Node, witness: Broker) -> None:
+    def __init__(self, cluster: Cluster, witness: Broker) -> None:
         super().__init__(witness)
-        self._node = node
-        self.noticed_by = rf"Node {node.spec.properties['node.id']} disconnected"
+        self._cluster = cluster
+        self._node = cluster.active_controller()
+        self._standbys = [node for node in cluster.quorum_nodes if node != self._node]
+        self.noticed_by = rf"Node {node_id(self._node)} disconnected"
 
     @property
     def target(self) -> str:
@@ -30,10 +41,19 @@ class ControllerKilled(Fault):
     def inject(self) -> None:
         """End it and prove it.
 
-        :raises FaultNotProven: it did not run before, or still does
+        :raises FaultNotProven: it was not the active controller before, the standbys did not follow it, it still runs,
+            or none of them takes over
         """
         if not self._node.is_alive():
             raise FaultNotProven(f"{self.target} did not run before {self.name} was injected")
+        await_until(
+            self._unfit,
+            lambda found: not found,
+            timeout_s=timeouts.CONTROLLER_FAILURE_S,
+            what=f"{self.target} to be the active controller that all others follow",
+            retry_on=(NoAnswer,),
+            failure=FaultNotProven,
+        )
         super().inject()
 
     def break_it(self) -> None:
@@ -41,10 +61,40 @@ class ControllerKilled(Fault):
         self._node.kill()
 
     def proof(self) -> str | None:
-        """The process is gone from the process table."""
-        return None if self._node.is_alive() else f"exit code {self._node.exit_code()}"
+        """The process is gone from the process table; where there are standbys, one of them is active."""
+        if self._node.is_alive():
+            return None
+        evidence = f"exit code {self._node.exit_code()}"
+        if not self._standbys:
+            return evidence
+        heir = await_until(
+            self._heir,
+            timeout_s=timeouts.CONTROLLER_FAILURE_S,
+            what=f"another controller to take over from {self.target}",
+            retry_on=(NoAnswer,),
+            failure=FaultNotProven,
+        )
+        assert heir is not None
+        self.broker.journal.write("controller.taken_over", before=self.target, after=heir.spec.name)
+        return f"{evidence}; {heir.spec.name} is the active controller"
 
     def mend(self) -> None:
         """Start it again."""
         if not self._node.is_alive():
             self._node.start()
+
+    def _unfit(self) -> list[str]:
+        """Why its end would be no fail-over, a phrase each; nothing where it would."""
+        id = node_id(self._node)
+        named = self._named()
+        found = [] if named == id else [f"{self.broker} names {named} as the active controller"]
+        following = {node.spec.name: self._cluster.mbeans[node.spec.name].followed() for node in self._standbys}
+        return found + [f"{name} follows {leader}" for name, leader in following.items() if leader != id]
+
+    def _heir(self) -> Node | None:
+        """Another controller, if it is active, and the brokers have heard of it."""
+        heir = self._cluster.active_controller()
+        return heir if heir != self._node and self._named() == node_id(heir) else None
+
+    def _named(self) -> int | None:
+        return self._cluster.quorum.controller(self.broker.admin)

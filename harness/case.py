@@ -25,6 +25,7 @@ from harness.errors import HarnessError, UsageError
 from harness.journal import Journal, now
 from harness.machine.whole import write_whole
 from harness.releases.distribution import Distribution
+from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
@@ -178,7 +179,13 @@ class Case:
         self.record(
             kafka=distribution.to_json(),
             backend=spec.backend,
-            cluster={"brokers": spec.brokers, "log_dirs": spec.log_dirs, "racks": spec.racks, "volumes": spec.volumes},
+            cluster={
+                "brokers": spec.brokers,
+                "log_dirs": spec.log_dirs,
+                "racks": spec.racks,
+                "volumes": spec.volumes,
+                **({"controllers": spec.controllers, "combined": spec.combined} if spec.mode is Mode.KRAFT else {}),
+            },
             overrides=dict(spec.overrides),
         )
 

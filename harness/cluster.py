@@ -85,10 +85,10 @@ class Cluster:
             ZooKeeperQuorum(work_dir=work_dir, backend=self._backend)
             if spec.mode is Mode.ZK
             else KRaftQuorum(
+                spec=spec,
                 work_dir=work_dir,
                 backend=self._backend,
                 bootstrap_checkpoint=bootstrap_checkpoint(distribution, spec.metadata_version),
-                metadata_apart=spec.metadata_apart,
             )
         )
         self.mbeans: dict[str, MBeans] = {}
@@ -127,8 +127,7 @@ class Cluster:
             **BROKER_SETTINGS,
             "log.dirs": ",".join(map(str, log_dirs)),
             **({"broker.rack": rack} if rack else {}),
-            **self.quorum.broker_settings(id),
-            **self._backend.listeners(name),
+            **self.quorum.broker_settings(id, self._backend.listeners(name)),
             **self.spec.overrides,
         }
         return Broker(
@@ -159,7 +158,7 @@ class Cluster:
         make_volumes(volumes)
         dirs = {broker.id: self._dirs(broker) for broker in self.brokers}
         for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
-            self.quorum_nodes[0].make_dir(path)
+            self.brokers[0].node.make_dir(path)
         self.quorum.format(dirs)
         sync(volumes)
         self._backend.start(self._nodes())
@@ -208,8 +207,8 @@ class Cluster:
 
         Like the others, but for a rack; its log dirs are in one folder, as where the spec names no volumes.
         """
-        if self.spec.racks or self.spec.volumes is not None:
-            raise ValueError("a broker can't be added to a cluster with racks or volumes")
+        if self.spec.racks or self.spec.volumes is not None or self.spec.combined:
+            raise ValueError("a broker can't be added to a cluster with racks, volumes or combined nodes")
         broker = self._broker(max(self._ids()) + 1)
         for path in self._dirs(broker):
             broker.node.make_dir(path)
@@ -435,16 +434,38 @@ class Cluster:
 
         :raises NoAnswer: no node that answers is the active controller
         """
-        nodes = (*self.quorum_nodes, *(broker.node for broker in self.live_brokers()))
-        alive = [node.spec.name for node in nodes if node.is_alive()]
-        counts = (self.mbeans[name].offline_partitions() for name in alive if name in self.mbeans)
-        for count in counts:
-            if count is not None:
-                return count
-        raise NoAnswer("no node says that it is the active controller")
+        _, count = self._active_controller()
+        return count
+
+    def active_controller(self) -> Node:
+        """The active controller's node: a controller's of its own, or a broker's.
+
+        Where the spec does without MBeans: the only one, whether it is active or not.
+
+        :raises NoAnswer: no node that answers is the active controller, or more than one is
+        """
+        if not self.spec.mbeans and self.spec.mode is Mode.KRAFT:
+            [only] = self.quorum_nodes
+            return only
+        node, _ = self._active_controller()
+        return node
+
+    def _active_controller(self) -> tuple[Node, int]:
+        """Who says that it is, by its MBeans, and how many partitions are offline to it."""
+        found = []
+        for node in (*self.quorum_nodes, *(broker.node for broker in self.live_brokers())):
+            mbeans = self.mbeans.get(node.spec.name)
+            if mbeans is not None and node.is_alive() and node.spec.properties.get("process.roles") != "broker":
+                with contextlib.suppress(NoAnswer):
+                    if (count := mbeans.offline_partitions()) is not None:
+                        found.append((node, count))
+        if len(found) == 1:
+            return found[0]
+        names = [node.spec.name for node, _ in found]
+        raise NoAnswer(f"one node should say that it is the active controller, not {len(names)}: {names}")
 
     def controller_broker(self) -> Broker | None:
-        """The broker that is the controller; None in KRaft, where a node of its own is."""
+        """The broker that is the controller; None in KRaft, where a node of its own is, unless nodes are combined."""
         controller = self.quorum.controller(self.live_brokers()[0].admin)
         return next((broker for broker in self.brokers if broker.id == controller), None)
 

@@ -305,7 +305,9 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     run = run_of(request.config)
     marker = request.node.get_closest_marker("scenario")
     wanted = [getattr(value, "cluster", {}) for value in request.node.callspec.params.values()]
-    spec = ClusterSpec(mode=mode, backend=run.backend, **functools.reduce(operator.or_, wanted, marker.kwargs["spec"]))
+    spec = ClusterSpec(
+        mode=mode, backend=run.backend, **functools.reduce(operator.or_, wanted, marker.kwargs["spec"][mode])
+    )
     distribution = run.builds.of(mode)
     case.record_cluster(spec, distribution)
     cluster = boot(

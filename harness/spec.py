@@ -45,6 +45,8 @@ class ClusterSpec:
     """A cluster to be: ``brokers`` brokers, numbered from 1, with ``log_dirs`` log dirs each.
 
     :ivar racks: ``broker.rack`` of each broker in order; empty for none at all, None within for none on that broker
+    :ivar controllers: KRaft: how many nodes are controllers and nothing else, of which one is active; 1 or 3
+    :ivar combined: KRaft: each broker is a controller too, and no other node is (``process.roles=broker,controller``)
     :ivar metadata_apart: KRaft: brokers keep the metadata in a folder of its own; else in the first log dir, which is
         Kafka's default
     :ivar metadata_version: KRaft: what the cluster is formatted with, such as 4.2-IV1; None: the build's own
@@ -59,6 +61,8 @@ class ClusterSpec:
     brokers: int = 3
     log_dirs: int = 2
     racks: tuple[str | None, ...] = ()
+    controllers: int = 1
+    combined: bool = False
     metadata_apart: bool = True
     metadata_version: str | None = None
     volumes: VolumeKind | None = None
@@ -74,6 +78,14 @@ class ClusterSpec:
             )
         if self.racks and len(self.racks) != self.brokers:
             raise ValueError(f"{len(self.racks)} racks for {self.brokers} brokers")
+        if self.controllers not in (1, 3):
+            raise ValueError(f"a quorum has 1 controller or 3 here, not {self.controllers}")
+        if self.mode is Mode.ZK and (self.controllers > 1 or self.combined):
+            raise ValueError("ZooKeeper mode has no controllers of its own: a broker is the controller")
+        if self.combined and self.controllers > 1:
+            raise ValueError("combined nodes are the controllers: there are no others")
+        if not self.mbeans and (self.combined or self.controllers > 1):
+            raise ValueError("which of several controllers is active is told by their MBeans: none without them")
 
     @property
     def broker_ids(self) -> range:

@@ -28,6 +28,9 @@ then told to the controller, which elects; KRaft gives a broker ``log.dir.failur
 BROKER_FAILURE_S = 30.0
 """A killed broker is missed after ``broker.session.timeout.ms`` or ``zookeeper.session.timeout.ms`` (3 s, 4 s)."""
 
+CONTROLLER_FAILURE_S = 30.0
+"""A killed controller is missed after ``controller.quorum.fetch.timeout.ms`` (2 s); then others stand for election."""
+
 MOVE_S = 60.0
 """A replica of a few MB is copied to another log dir or broker; each look at it by Kafka's tool takes a second."""
 

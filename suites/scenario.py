@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ def scenario(
     needs: tuple[str, ...] = (),
     issue: str | None = None,
     deviations: tuple[Deviation, ...] = (),
+    kraft: Mapping[str, Any] = MappingProxyType({}),
     **spec: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a test as the scenario ``id``; its docstring's first line is its claim.
@@ -40,7 +42,8 @@ def scenario(
     :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
     :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
     :param deviations: what it shows of builds that are known to do other than the KIP says
-    :param spec: fields of :class:`harness.spec.ClusterSpec` other than the mode
+    :param kraft: fields of :class:`harness.spec.ClusterSpec` in KRaft mode
+    :param spec: fields of it in both modes, other than the mode
     """
     return pytest.mark.scenario(
         id=id,
@@ -53,7 +56,7 @@ def scenario(
         needs=needs,
         issue=issue,
         deviations=deviations,
-        spec=spec,
+        spec={mode: {**spec, **(kraft if mode is Mode.KRAFT else {})} for mode in modes},
     )
 
 

@@ -280,10 +280,11 @@ def compare_configs(world: World, seen: Mapping[int, Mapping[str, str]]) -> Iter
 
 
 def registrations(world: World) -> Iterator[str]:
-    """KRaft: the brokers' registrations and the partitions' directories in the controller's metadata log."""
+    """KRaft: the brokers' registrations and the partitions' directories in the active controller's metadata log."""
     quorum = world.cluster.quorum
     if isinstance(quorum, KRaftQuorum):
-        seen = tool_answers.dump_directories(world.cluster.distribution, quorum.metadata_log)
+        metadata_log = quorum.metadata_log(world.cluster.active_controller())
+        seen = tool_answers.dump_directories(world.cluster.distribution, metadata_log)
         good = [d for broker in world.live_brokers() for d in broker.log_dirs if d not in world.failed]
         yield from compare_registrations(world, {log_dir: log_dir.directory_id() for log_dir in good}, seen)
 

@@ -28,6 +28,7 @@ def cluster() -> None:
 @with_options(BUILD_OPTIONS)
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
 @click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
+@click.option("--controllers", default=1, show_default=True, type=int, metavar="1|3", help="KRaft's controllers.")
 @click.option("--backend", default="process", show_default=True, metavar="process|docker", help="What it runs in.")
 @click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
 @click.option("--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="A file system for each log dir (root).")
@@ -35,6 +36,7 @@ def cluster() -> None:
 def up(
     brokers: int,
     log_dirs: int,
+    controllers: int,
     backend: str,
     racks: str | None,
     volumes: VolumeKind | None,
@@ -61,6 +63,7 @@ def up(
             mode=mode,
             brokers=brokers,
             log_dirs=log_dirs,
+            controllers=controllers,
             racks=tuple(rack or None for rack in racks.split(",")) if racks else (),
             volumes=volumes,
             backend=backend,

@@ -32,6 +32,7 @@ _UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartit
 _COUNTS = (_OFFLINE_DIRS, _OFFLINE_REPLICAS, _UNDER_REPLICATED, _OFFLINE_PARTITIONS)
 _BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec,topic={topic}"
 _ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
+_RAFT = "kafka.server:type=raft-metrics"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +90,14 @@ class MBeans:
         """
         active, partitions = self._values(_ACTIVE, _OFFLINE_PARTITIONS)
         return int(partitions["Value"]) if active and partitions and active["Value"] else None
+
+    def followed(self) -> int | None:
+        """KRaft: the node id of the controller that this node follows; None where it follows none, or is active itself.
+
+        :raises NoAnswer: there is no agent
+        """
+        [raft] = self._values(_RAFT)
+        return int(raft["current-leader"]) if raft and raft["current-state"] == "follower" else None
 
     def counts(self, timeout_s: float) -> dict[str, int]:
         """What this node counts of offline log dirs, offline and under-replicated replicas and, if it is the active

@@ -100,6 +100,9 @@ class Backend(Protocol):
     def endpoint(self, node: str, purpose: str) -> Endpoint:
         """A port of the node of that name, :data:`SERVICE` or :data:`AGENT`; the same one however often asked."""
 
+    def quorum_address(self, broker: str) -> str:
+        """``host:port`` where the broker of that name, if it is a controller too, listens for the quorum."""
+
     def listeners(self, broker: str) -> Mapping[str, str]:
         """The settings that say where the broker of that name listens, for clients and for other brokers."""
 

@@ -36,15 +36,18 @@ from harness.machine.broker_user import broker_user
 from harness.machine.control_group import SlowGroup, controller, group_of
 from harness.machine.engine import LABEL, compose, engine, explained
 from harness.machine.undo import MARK
-from harness.nodes.base import AGENT, Endpoint, Node, NodeSpec, Runtime, Site
+from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.images import Image, image_for
 from harness.nodes.jvm import JvmNode
 from harness.releases.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parent.parent.parent / "compose"
-_DESCRIBED = 3
-"""So many brokers stand in the files."""
+_DESCRIBED = {"broker": 3, "controller": 100}
+"""The id of the last of each kind that stands in the files."""
+_ADDRESSES = {"broker": 10, "controller": 0}
+"""What the last number of an address is above the node's id."""
 _AGENT_PORT = 8778
+_QUORUM_PORT = 9093
 _NETWORK = re.compile(r"listeners$|^inter\.broker\.listener\.name$|^listener\.security\.protocol\.map$")
 # Exit codes of a JVM that ends in good order after SIGHUP, SIGINT, SIGTERM.
 _ORDERLY = (129, 130, 143)
@@ -79,6 +82,11 @@ class ContainerBackend:
     def endpoint(self, node: str, purpose: str) -> Endpoint:
         """See :meth:`harness.nodes.base.Backend.endpoint`."""
         return self._description.endpoint(node, purpose)
+
+    def quorum_address(self, broker: str) -> str:
+        """A port that is not published: nodes alone go there."""
+        host, _, _ = self.endpoint(broker, SERVICE).address.partition(":")
+        return f"{host}:{_QUORUM_PORT}"
 
     def listeners(self, broker: str) -> Mapping[str, str]:
         """As the description has them."""
@@ -142,7 +150,10 @@ class _Description:
             "JBOD_NETWORK": self._network,
         }
         zk = site.spec.mode is Mode.ZK
-        for name in ("ZOOKEEPER" if zk else "CONTROLLER_100", *(f"BROKER_{n}" for n in range(1, _DESCRIBED + 1))):
+        for name in (
+            "ZOOKEEPER" if zk else "CONTROLLER_100",
+            *(f"BROKER_{n}" for n in range(1, _DESCRIBED["broker"] + 1)),
+        ):
             variables |= {f"{name}_PORT": str(site.ports.take()), f"{name}_AGENT": str(site.ports.take())}
         env_file = site.work_dir / "compose.env"
         env_file.write_text("".join(f"{name}='{value}'\n" for name, value in variables.items()))
@@ -154,16 +165,17 @@ class _Description:
         self._added: dict[str, dict[str, Any]] = {"services": {}, "configs": {}}
 
     def _service(self, node: str) -> dict[str, Any]:
-        """What is said of a node; a broker that is not in the file is added to what is described."""
+        """What is said of a node; a broker or controller that is not in the file is added to what is described."""
         services: dict[str, dict[str, Any]] = self._config["services"]
         if node not in services:
-            self._add(int(node.removeprefix("broker-")))
+            self._add(node)
         return services[node]
 
-    def _add(self, id: int) -> None:
-        """One more broker: the last one of the file again, under another name, address and ports."""
-        last, name = f"broker-{_DESCRIBED}", f"broker-{id}"
-        other = {last: name, f"{self._network}.{10 + _DESCRIBED}": f"{self._network}.{10 + id}"}
+    def _add(self, name: str) -> None:
+        """One more broker or controller: the last one of the file again, under another name, address and ports."""
+        kind, _, id = name.partition("-")
+        last, above = f"{kind}-{_DESCRIBED[kind]}", _ADDRESSES[kind]
+        other = {last: name, f"{self._network}.{above + _DESCRIBED[kind]}": f"{self._network}.{above + int(id)}"}
         other |= {port["published"]: str(self._site.ports.take()) for port in self._config["services"][last]["ports"]}
         for kind, added in self._added.items():
             text = json.dumps(self._config[kind][last])

@@ -65,6 +65,10 @@ class ProcessBackend:
             self._endpoints[node, purpose] = Endpoint(address=f"{HOST}:{port}", port=port)
         return self._endpoints[node, purpose]
 
+    def quorum_address(self, broker: str) -> str:
+        """A port of its own."""
+        return self.endpoint(broker, "quorum").address
+
     def listeners(self, broker: str) -> Mapping[str, str]:
         """One for all."""
         listener = f"PLAINTEXT://{self.endpoint(broker, SERVICE).address}"

@@ -24,8 +24,11 @@ class Quorum(Protocol):
     def dirs(self) -> tuple[Path, ...]:
         """Folders of those nodes, to be made as their user before :meth:`format`."""
 
-    def broker_settings(self, broker_id: int) -> Mapping[str, str]:
-        """What a broker's configuration needs in this mode."""
+    def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
+        """What a broker's configuration needs in this mode.
+
+        :param listeners: the settings that say where it listens for clients and other brokers
+        """
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
         """Folders that a broker needs in this mode beside its log dirs."""

@@ -1,13 +1,18 @@
-"""KRaft mode: a controller of its own beside the brokers, which have a metadata log dir apart from their log dirs.
+"""KRaft mode: controllers of their own beside the brokers, which have a metadata log dir apart from their log dirs.
 
 Apart on purpose: KIP-112's plan kills two of three brokers, and combined nodes would take the quorum with them; and
 the failure of a ``metadata.log.dir``, by default the first of ``log.dirs``, halts its broker, which is a scenario of
-its own.
+its own. Where a scenario is about combined nodes there are no others.
+
+One controller unless a scenario wants three, of which any two are a quorum. All follow the metadata log; one is active
+at a time (``QuorumController.claim``), and the others, its standbys, know what it has written and nothing else: what a
+broker says in its heartbeats it says to the active one alone.
 
 A dir is formatted by writing its ``meta.properties`` (version, cluster.id, node.id, directory.id: as
 ``org.apache.kafka.metadata.properties.MetaPropertiesEnsemble`` does). The controller's also needs the
 ``bootstrap.checkpoint`` with the release's features, which only ``kafka-storage format`` can write; it is the same for
-every cluster of a build, so it is made once a build and kept in the cache (0.7 to 2 s saved at each start).
+every cluster of a build, so it is made once a build and kept in the cache (0.7 to 2 s saved at each start). Each
+controller has it; the first to be active writes it into the log (``ActivationRecordsGenerator``).
 """
 
 from __future__ import annotations
@@ -21,11 +26,17 @@ from pathlib import Path
 from harness.doors.admin import Admin
 from harness.doors.wire import Connection
 from harness.machine.ports import HOST
-from harness.nodes.base import SERVICE, Backend, NodeSpec
+from harness.nodes.base import SERVICE, Backend, Node, NodeSpec
 from harness.releases.versions import Mode
+from harness.spec import ClusterSpec
 
 CONTROLLER_ID = 100
-_CONTROLLER = f"controller-{CONTROLLER_ID}"
+"""The first controller's node id; the others' follow."""
+
+
+def node_id(node: Node) -> int:
+    """A node's id, as its properties have it."""
+    return int(node.spec.properties["node.id"])
 
 
 def random_uuid() -> str:
@@ -37,7 +48,7 @@ def random_uuid() -> str:
 
 
 class KRaftQuorum:
-    """One controller with a static voter list; see :class:`harness.quorum.base.Quorum`.
+    """Controllers with a static voter list; see :class:`harness.quorum.base.Quorum`.
 
     :param bootstrap_checkpoint: the file of that name that ``kafka-storage format`` made for this build
     """
@@ -45,23 +56,24 @@ class KRaftQuorum:
     mode = Mode.KRAFT
     registration_outlives_s = 0.0  # a new incarnation takes the place of the old one
 
-    def __init__(
-        self, *, work_dir: Path, backend: Backend, bootstrap_checkpoint: Path, metadata_apart: bool = True
-    ) -> None:
+    def __init__(self, *, spec: ClusterSpec, work_dir: Path, backend: Backend, bootstrap_checkpoint: Path) -> None:
+        self._spec = spec
         self._work_dir = work_dir
-        self._controller_dir = work_dir / f"{_CONTROLLER}-metadata"
-        endpoint = backend.endpoint(_CONTROLLER, SERVICE)
-        self._address = endpoint.address
-        self._metadata_apart = metadata_apart
         self._checkpoint = bootstrap_checkpoint
         self.cluster_id = random_uuid()
-        self.admin = Admin(Connection(HOST, endpoint.port))
-        """The controller's own door (KIP-919)."""
+        ids = () if spec.combined else range(CONTROLLER_ID, CONTROLLER_ID + spec.controllers)
+        endpoints = {id: backend.endpoint(f"controller-{id}", SERVICE) for id in ids}
+        self._doors = {id: Admin(Connection(HOST, endpoint.port)) for id, endpoint in endpoints.items()}
+        self._voters = (
+            {id: backend.quorum_address(f"broker-{id}") for id in spec.broker_ids}
+            if spec.combined
+            else {id: endpoint.address for id, endpoint in endpoints.items()}
+        )
 
     def _shared(self, node_id: int) -> dict[str, str]:
         return {
             "node.id": str(node_id),
-            "controller.quorum.voters": f"{CONTROLLER_ID}@{self._address}",
+            "controller.quorum.voters": ",".join(f"{id}@{address}" for id, address in self._voters.items()),
             "controller.listener.names": "CONTROLLER",
             "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
             # A dead broker is fenced after 3 s (default: 9 s) …
@@ -70,49 +82,66 @@ class KRaftQuorum:
         }
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
-        """The controller."""
-        return (
+        """The controllers that are nothing else."""
+        alone = {
+            # One voter has nobody to wait for before it stands for election.
+            "controller.quorum.election.timeout.ms": "200",
+            "controller.quorum.election.backoff.max.ms": "100",
+            "controller.quorum.fetch.timeout.ms": "2000",
+        }
+        return tuple(
             NodeSpec(
-                name=_CONTROLLER,
+                name=f"controller-{id}",
                 main_class="kafka.Kafka",
                 properties={
-                    **self._shared(CONTROLLER_ID),
+                    **self._shared(id),
                     "process.roles": "controller",
-                    "listeners": f"CONTROLLER://{self._address}",
-                    "log.dirs": str(self._controller_dir),
-                    # One voter has nobody to wait for before it stands for election.
-                    "controller.quorum.election.timeout.ms": "200",
-                    "controller.quorum.election.backoff.max.ms": "100",
-                    "controller.quorum.fetch.timeout.ms": "2000",
+                    "listeners": f"CONTROLLER://{self._voters[id]}",
+                    "log.dirs": str(self._controller_dir(id)),
+                    **(alone if len(self._doors) == 1 else {}),
                 },
-            ),
+            )
+            for id in self._doors
         )
 
-    @property
-    def metadata_log(self) -> Path:
-        """The folder of the controller's metadata log."""
-        return self._controller_dir / "__cluster_metadata-0"
+    def _controller_dir(self, id: int) -> Path:
+        return self._work_dir / f"controller-{id}-metadata"
+
+    def door(self, controller: Node) -> Admin:
+        """A controller's own door (KIP-919); of one that is nothing else."""
+        return self._doors[node_id(controller)]
+
+    def metadata_log(self, node: Node) -> Path:
+        """The folder of a node's metadata log."""
+        properties = node.spec.properties
+        log_dir = properties.get("metadata.log.dir") or properties["log.dirs"].partition(",")[0]
+        return Path(log_dir) / "__cluster_metadata-0"
 
     def dirs(self) -> tuple[Path, ...]:
-        """The controller's metadata log dir."""
-        return (self._controller_dir,)
+        """The controllers' metadata log dirs."""
+        return tuple(map(self._controller_dir, self._doors))
 
-    def broker_settings(self, broker_id: int) -> Mapping[str, str]:
-        """Id, role, quorum, and the metadata log dir where it is apart from the log dirs."""
-        settings = {**self._shared(broker_id), "process.roles": "broker"}
-        if self._metadata_apart:
+    def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
+        """Id, roles, quorum, and the metadata log dir where it is apart from the log dirs."""
+        settings = {**self._shared(broker_id), "process.roles": "broker", **listeners}
+        if self._spec.combined:
+            settings["process.roles"] = "broker,controller"
+            settings["listeners"] += f",CONTROLLER://{self._voters[broker_id]}"
+        if self._spec.metadata_apart:
             [settings["metadata.log.dir"]] = map(str, self.broker_dirs(broker_id))
         return settings
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
         """The metadata log dir, where it is apart from the log dirs."""
-        return (self._work_dir / f"broker-{broker_id}-metadata",) if self._metadata_apart else ()
+        return (self._work_dir / f"broker-{broker_id}-metadata",) if self._spec.metadata_apart else ()
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
-        """Write meta.properties into every dir and the bootstrap checkpoint into the controller's."""
-        for node_id, dirs in {CONTROLLER_ID: (self._controller_dir,), **broker_dirs}.items():
-            self.format_broker(node_id, dirs)
-        _write_like(self._controller_dir, "bootstrap.checkpoint", self._checkpoint.read_bytes())
+        """Write meta.properties into every dir and the bootstrap checkpoint into the first of each controller's."""
+        dirs = {**{id: (self._controller_dir(id),) for id in self._doors}, **broker_dirs}
+        for id, of_node in dirs.items():
+            self.format_broker(id, of_node)
+        for id in self._voters:
+            _write_like(dirs[id][0], "bootstrap.checkpoint", self._checkpoint.read_bytes())
 
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
         """Write meta.properties into each of its dirs."""

@@ -58,7 +58,7 @@ class ZooKeeperQuorum:
         """ZooKeeper's own data dir."""
         return (self._data_dir,)
 
-    def broker_settings(self, broker_id: int) -> Mapping[str, str]:
+    def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
         """Id, ZooKeeper's address, and a session so short that a dead broker is missed after 4 s (default: 18 s)."""
         return {
             "broker.id": str(broker_id),
@@ -66,6 +66,7 @@ class ZooKeeperQuorum:
             "zookeeper.session.timeout.ms": str(_SESSION_MS),
             "zookeeper.connection.timeout.ms": "60000",
             "zookeeper.metadata.migration.enable": "false",
+            **listeners,
         }
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""The only controller, killed and started again: from its metadata log, and from a snapshot of it."""
+"""All controllers, killed and started again: from their metadata logs, and from snapshots of them."""
 
 from __future__ import annotations
 
@@ -9,63 +9,71 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.tool_answers import dump_snapshot
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.log_dir import LogDir
+from harness.nodes.base import Node
 from harness.waiting import await_until
-from suites.kip_1066.cordons import ACTIVE, last_start, quorum_of
+from suites.kip_1066.cordons import last_start, quorum_of
 
 
-def controller_restarted(cluster: Cluster) -> None:
-    """The only controller is killed and started again, and is active.
+def controllers_restarted(cluster: Cluster) -> Node:
+    """All controllers are killed and started again, and one of them is active; that one.
 
-    :raises Inconclusive: it isn't
+    :raises Inconclusive: none is
     """
-    [controller] = cluster.quorum_nodes
-    controller.kill()
-    controller.start()
-    since = last_start(cluster.journal, controller)
-    await_until(
-        lambda: controller.log.first(ACTIVE, since=since),
+    for controller in cluster.quorum_nodes:
+        controller.kill()
+    for controller in cluster.quorum_nodes:
+        controller.start()
+    return await_until(
+        cluster.active_controller,
         timeout_s=timeouts.BOOT_S,
-        what=f"{controller.spec.name} to say /{ACTIVE}/",
-        watch=controller.check_alive,
+        what="a controller to be active",
+        retry_on=(NoAnswer,),
+        watch=cluster.check_nodes,
         failure=Inconclusive,
     )
 
 
 def restarted_with_snapshots(cluster: Cluster) -> Path:
-    """The controller is killed and started again, and from now on writes snapshots of its metadata; the first one.
+    """The controllers are killed and started again, and from now on write snapshots of their metadata.
 
-    :raises Inconclusive: it writes none
+    Returns the first snapshot, when each of them has one.
+
+    :raises Inconclusive: they write none
     """
-    [controller] = cluster.quorum_nodes
-    folder = quorum_of(cluster).metadata_log
-    controller.configure({"metadata.log.max.snapshot.interval.ms": "1000"})
-    before = set(folder.glob("*.checkpoint"))
-    controller_restarted(cluster)
-    return min(
-        await_until(
-            lambda: set(folder.glob("*.checkpoint")) - before,
-            timeout_s=timeouts.PROGRESS_S,
-            what=f"a snapshot in {folder}",
-            watch=controller.check_alive,
-            failure=Inconclusive,
-        )
+    folders = [quorum_of(cluster).metadata_log(controller) for controller in cluster.quorum_nodes]
+    before = {path for folder in folders for path in folder.glob("*.checkpoint")}
+    for controller in cluster.quorum_nodes:
+        controller.configure({"metadata.log.max.snapshot.interval.ms": "1000"})
+    controllers_restarted(cluster)
+    written = await_until(
+        lambda: [sorted({*folder.glob("*.checkpoint")} - before) for folder in folders],
+        all,
+        timeout_s=timeouts.PROGRESS_S,
+        what=f"a snapshot in {' and '.join(map(str, folders))}",
+        watch=cluster.check_nodes,
+        failure=Inconclusive,
     )
+    return min((snapshots[0] for snapshots in written), key=lambda path: path.name)
 
 
 def restarted_from_snapshot(cluster: Cluster, at_least: Path) -> None:
-    """The controller is killed and started again, and begins with this snapshot of its metadata, or a later one.
+    """The controllers are killed and started again, and begin with this snapshot of their metadata, or a later one.
 
-    :raises Inconclusive: it doesn't
+    :raises Inconclusive: the active one doesn't
     """
-    [controller] = cluster.quorum_nodes
-    controller_restarted(cluster)
+    controller = controllers_restarted(cluster)
     line = controller.log.first(r"Starting to load snapshot", since=last_start(cluster.journal, controller))
     loaded = line and re.search(r"snapshot (\d{20}-\d{10})", line.text)
     if not loaded or loaded[1] < at_least.stem:
-        raise Inconclusive(f"the controller was to begin with {at_least.name} or a later one: {line and line.text}")
-    cluster.journal.write("snapshot.loaded", snapshot=loaded[1], at_least=at_least.stem)
+        raise Inconclusive(
+            f"{controller.spec.name} was to begin with {at_least.name} or a later one: {line and line.text}"
+        )
+    cluster.journal.write(
+        "snapshot.loaded", controller=controller.spec.name, snapshot=loaded[1], at_least=at_least.stem
+    )
 
 
 def check_in_snapshot(cluster: Cluster, snapshot: Path, broker: Broker, *log_dirs: LogDir) -> None:

@@ -15,7 +15,9 @@ from datetime import datetime
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.admin import Admin
 from harness.doors.tool_answers import Directories, dump_directories
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.journal import Journal
 from harness.log_dir import LogDir
@@ -40,6 +42,11 @@ def quorum_of(cluster: Cluster) -> KRaftQuorum:
     return cluster.quorum
 
 
+def controllers_door(cluster: Cluster) -> Admin:
+    """The active controller's own door (KIP-919); another one would refuse what changes something."""
+    return quorum_of(cluster).door(cluster.active_controller())
+
+
 def cordon(world: World, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:
     """Have these of a broker's log dirs cordoned, and no others, and all sources say so; none: uncordon.
 
@@ -62,10 +69,11 @@ def await_in_force(world: World, broker: Broker, *log_dirs: LogDir) -> None:
 
 
 def await_known_to_controller(cluster: Cluster, broker: Broker, *log_dirs: LogDir) -> None:
-    """The controller says in its log that these, and no others, are the broker's cordoned log dirs.
+    """The active controller says in its log that these, and no others, are the broker's cordoned log dirs.
 
-    In its log, where it tells each record of a registration that it has replayed: to dump its metadata log each time
-    would start a JVM for what takes a tenth of a second. The dump is a source like others.
+    In its log, where it tells each record of a registration that it has replayed, also those that it replayed as a
+    standby: to dump its metadata log each time would start a JVM for what takes a tenth of a second. The dump is a
+    source like others.
 
     :raises PromiseBroken: it never does
     """
@@ -75,17 +83,18 @@ def await_known_to_controller(cluster: Cluster, broker: Broker, *log_dirs: LogDi
         lambda ids: ids == should,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
         what=f"the controller to know {[str(each) for each in log_dirs]} as the cordoned log dirs of {broker}",
+        retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
 
 
 def words_since_starts(cluster: Cluster, broker: Broker) -> Iterator[str]:
-    """What the controller says in its log since it and the broker were last started.
+    """What the active controller says in its log since it and the broker were last started.
 
-    Nothing before it is active again: until then it replays what once was so. What was so when it ended it has then
+    Nothing before it has become active: until then it replays what once was so. What was so when it ended it has then
     said again, be it from its log or from a snapshot.
     """
-    [controller] = cluster.quorum_nodes
+    controller = cluster.active_controller()
     since = last_start(cluster.journal, controller)
     if controller.log.first(ACTIVE, since=since):
         for line in controller.log.lines(since=max(since, last_start(cluster.journal, broker.node))):
@@ -121,5 +130,5 @@ def cordons_told(lines: Iterable[str], broker: int) -> set[str] | None:
 
 
 def directories(cluster: Cluster) -> Directories:
-    """What the controller's metadata log says of log dirs."""
-    return dump_directories(cluster.distribution, quorum_of(cluster).metadata_log)
+    """What the active controller's metadata log says of log dirs."""
+    return dump_directories(cluster.distribution, quorum_of(cluster).metadata_log(cluster.active_controller()))

@@ -33,9 +33,9 @@ from suites.kip_1066.cordons import (
     a_cordon,
     await_in_force,
     await_known_to_controller,
+    controllers_door,
     cordon,
     directories,
-    quorum_of,
 )
 from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
 from suites.kip_1066.refused import check_unmade
@@ -91,7 +91,7 @@ def test_entries(cluster: Cluster) -> None:
 
 def check_other_targets(world: World, broker: Broker, cordoned: LogDir, other: Broker) -> None:
     """Per broker only, and by the broker itself; a controller, which knows no paths, may only take cordons away."""
-    controller = quorum_of(world.cluster).admin
+    controller = controllers_door(world.cluster)
     check_refused(
         lambda: broker.admin.set_broker_configs(None, {CORDONED: "*"}), "INVALID_REQUEST", "default cluster level"
     )

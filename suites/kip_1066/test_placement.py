@@ -18,7 +18,14 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.kip_1066.controller import check_in_snapshot, restarted_from_snapshot, restarted_with_snapshots
-from suites.kip_1066.cordons import CORDONED, a_cordon, await_in_force, await_known_to_controller, cordon, quorum_of
+from suites.kip_1066.cordons import (
+    CORDONED,
+    a_cordon,
+    await_in_force,
+    await_known_to_controller,
+    controllers_door,
+    cordon,
+)
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import TOO_FEW
 from suites.model import World
@@ -74,7 +81,7 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
     admin = cluster.brokers[0].admin
     with workload.running(orders) as pair:
         cordon(world, broker, *broker.log_dirs)
-        with injected(ControllerKilled(cluster.quorum_nodes[0], cluster.brokers[0])):
+        with injected(ControllerKilled(cluster, cluster.brokers[0])):
             pair.await_progress(after=now())
         await_in_force(world, broker, *broker.log_dirs)
         check_shut(world, "after-failover")
@@ -97,7 +104,7 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
         with injected(BrokerKilled(broker)):
             world.broker_gone(broker)
             world.check()
-            quorum_of(cluster).admin.set_broker_configs(broker.id, {CORDONED: None})
+            controllers_door(cluster).set_broker_configs(broker.id, {CORDONED: None})
             pair.await_progress(after=now())
         world.broker_back(broker)
         world.cordons(broker)

@@ -333,7 +333,7 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
         if controller is None:
-            with injected(ControllerKilled(cluster.quorum_nodes[0], victim)):
+            with injected(ControllerKilled(cluster, victim)):
                 pair.await_progress(after=now())
         else:
             with injected(BrokerKilled(controller)):
@@ -363,7 +363,7 @@ def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair, ExitStack() as log_dir_failed:
-        with injected(ControllerKilled(cluster.quorum_nodes[0], victim)):
+        with injected(ControllerKilled(cluster, victim)):
             pair.await_progress(after=now())
             fault = log_dir_failed.enter_context(injected(Chmod000(log_dir)))
             check_noticed(fault)
@@ -393,7 +393,7 @@ def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> Non
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
         with ExitStack() as log_dir_failed:
-            with injected(ControllerKilled(cluster.quorum_nodes[0], victim)):
+            with injected(ControllerKilled(cluster, victim)):
                 pair.await_progress(after=now())
                 fault = log_dir_failed.enter_context(injected(Chmod000(orders[0].log_dir_on(victim))))
                 check_says(victim, UNTOLD, fault.injected_at)

@@ -104,7 +104,9 @@ def check_registered(cluster: Cluster) -> None:
         odd = {id: znode for id, znode in znodes.items() if znode["version"] < 3 or znode.get("rack", "a") is None}
     else:
         assert isinstance(cluster.quorum, KRaftQuorum)
-        seen = dict(dump_directories(cluster.distribution, cluster.quorum.metadata_log).racks)
+        seen = dict(
+            dump_directories(cluster.distribution, cluster.quorum.metadata_log(cluster.active_controller())).racks
+        )
         odd = {}
     if seen != should or odd:
         raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {odd}")

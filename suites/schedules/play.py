@@ -142,7 +142,7 @@ class Player:
         broker = self._cluster.controller_broker()
         if broker is None:
             witness = self._world.live_brokers()[0]
-            with injected(ControllerKilled(self._cluster.quorum_nodes[0], witness)):
+            with injected(ControllerKilled(self._cluster, witness)):
                 self._pair.await_progress(after=now())
             self._world.check(timeouts.RECOVERY_S)
             return

@@ -67,6 +67,12 @@ def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         ("cluster down nobody", 4, "no cluster 'nobody' stands"),
         ("cluster up --set nonsense", 4, "--set nonsense: not KEY=VALUE"),
         ("cluster up --racks a,b", 4, "2 racks for 3 brokers"),
+        ("cluster up --controllers 2", 4, "a quorum has 1 controller or 3 here, not 2"),
+        (
+            "cluster up --mode zk --controllers 3",
+            4,
+            "ZooKeeper mode has no controllers of its own: a broker is the controller",
+        ),
     ],
 )
 def test_bad_input(arguments: str, code: int, says: str, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("mode", Mode)
-def test_more_brokers_than_the_file_has(workspace: Path, tmp_path: Path, mode: Mode) -> None:
+def test_more_nodes_than_the_file_has(workspace: Path, tmp_path: Path, mode: Mode) -> None:
     """They are as those in it, at addresses and ports of their own, and compose takes the two files together."""
     undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
     try:
@@ -195,10 +195,11 @@ def test_more_brokers_than_the_file_has(workspace: Path, tmp_path: Path, mode: M
                 ports=PortBlock(),
             )
         )
-        names = [f"broker-{id}" for id in range(1, 6)]
+        brokers = [f"broker-{id}" for id in range(1, 6)]
+        names = [*brokers, *(f"controller-{id}" for id in range(100, 103) if mode is Mode.KRAFT)]
         ends = [backend.endpoint(name, purpose) for name in names for purpose in (SERVICE, AGENT)]
-        assert len({end.port for end in ends}) == len({end.address for end in ends}) == 10
-        for name in names:
+        assert len({end.port for end in ends}) == len({end.address for end in ends}) == 2 * len(names)
+        for name in brokers:
             told = backend.listeners(name)
             service = backend.endpoint(name, SERVICE)
             assert told["listeners"].endswith(f"OUTSIDE://{service.address}")

@@ -79,7 +79,7 @@ def await_known(tmp_path: Path, events: list[tuple[int, str]]) -> None:
     log.write_text("".join(lines))
     controller: Any = nodes["controller-100"]
     controller.log = BrokerLog(log)
-    cluster: Any = SimpleNamespace(journal=journal, quorum_nodes=[controller])
+    cluster: Any = SimpleNamespace(journal=journal, active_controller=lambda: controller)
     await_known_to_controller(cluster, cast(Any, SimpleNamespace(id=2, node=nodes["broker-2"])), cast(Any, OneLogDir()))
 
 

@@ -15,12 +15,18 @@ import pytest
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
+from faults.quorum import ControllerKilled
 from faults.segment import AbortsBackdated, AbortsMisattributed
+from harness import timeouts
+from harness.cluster import Cluster
+from harness.doors.wire import NoAnswer
 from harness.errors import FaultNotProven
 from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.machine.broker_user import broker_user
 from harness.machine.undo import UndoLog
+from harness.releases.versions import Mode
+from harness.spec import ClusterSpec
 
 
 class Node:
@@ -96,6 +102,136 @@ def test_undo_twice_is_undo_once(log_dir: LogDir, fault_type: type[LogDirFault])
     fault.undo()
     assert log_dir.path.stat().st_mode & 0o777 == 0o700
 
+
+# --- controllers ------------------------------------------------------------------------------------------------------
+
+
+class Controllers:
+    """A cluster's controllers: whom each says it is and follows, and whom the brokers name.
+
+    :ivar active: those that say that they are the active one
+    :ivar heir: who is when the active one is killed; None: nobody
+    :ivar told: brokers name it then
+    """
+
+    active_controller = cast(Any, Cluster).active_controller
+    _active_controller = cast(Any, Cluster)._active_controller
+
+    def __init__(self, count: int) -> None:
+        self.spec = ClusterSpec(mode=Mode.KRAFT, controllers=count)
+        self.quorum_nodes = [self._node(100 + n) for n in range(count)]
+        self.active = {100}
+        self.named: int | None = 100
+        self.follows: dict[int, int | None] = dict.fromkeys(range(101, 100 + count), 100)
+        self.heir: int | None = 101
+        self.told = True
+        self.mbeans = {node.spec.name: self._mbeans(node.id) for node in self.quorum_nodes}
+        self.quorum = SimpleNamespace(controller=lambda admin: self.named)
+
+    def live_brokers(self) -> list[Any]:
+        return []
+
+    def _node(self, id: int) -> Any:
+        spec = SimpleNamespace(name=f"controller-{id}", properties={"node.id": str(id), "process.roles": "controller"})
+        node: Any = SimpleNamespace(id=id, spec=spec, alive=True, is_alive=lambda: node.alive, exit_code=lambda: -9)
+        node.kill = lambda: self._kill(node)
+        node.start = lambda: setattr(node, "alive", True)
+        return node
+
+    def _kill(self, node: Any) -> None:
+        node.alive = False
+        if node.id in self.active:
+            self.active = set() if self.heir is None else {self.heir}
+            self.named = self.heir if self.told else node.id
+
+    def _mbeans(self, id: int) -> Any:
+        return SimpleNamespace(
+            offline_partitions=lambda: 0 if id in self.active else None, followed=lambda: self.follows[id]
+        )
+
+
+@pytest.fixture
+def witness(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A broker that names a controller; who is waited for is not waited for long."""
+    monkeypatch.setattr(timeouts, "CONTROLLER_FAILURE_S", 0.2)
+    return SimpleNamespace(id=1, admin=None, journal=Journal(None), __str__=lambda: "broker 1")
+
+
+def test_another_controller_takes_over(witness: Any) -> None:
+    cluster = Controllers(3)
+    with injected(ControllerKilled(cast(Any, cluster), witness)) as fault:
+        [event] = witness.journal.of_kind("fault.injected")
+        assert fault.target == "controller-100"
+        assert event["evidence"] == "exit code -9; controller-101 is the active controller"
+        [event] = witness.journal.of_kind("controller.taken_over")
+        assert (event["before"], event["after"]) == ("controller-100", "controller-101")
+    assert all(node.is_alive() for node in cluster.quorum_nodes)
+    assert cluster.active == {101}
+
+
+def test_an_only_controller_leaves_none(witness: Any) -> None:
+    cluster = Controllers(1)
+    cluster.heir = None
+    with injected(ControllerKilled(cast(Any, cluster), witness)), pytest.raises(NoAnswer, match="not 0"):
+        cluster.active_controller()
+    assert not list(witness.journal.of_kind("controller.taken_over"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"named": 101}, "controller-100 to be the active controller .* names 101 as the active controller"),
+        (
+            {"follows": {101: 100, 102: None}},
+            "controller-100 to be the active controller .*controller-102 follows None",
+        ),
+        ({"follows": {101: 102, 102: None}}, "controller-101 follows 102"),
+        ({"heir": None}, "another controller to take over from controller-100"),
+        ({"told": False}, "another controller to take over from controller-100"),
+    ],
+    ids=["a-standby", "one-is-not-up", "another-epoch", "nobody-takes-over", "no-broker-has-heard"],
+)
+def test_a_controller_that_is_not_followed_by_another_proves_nothing(
+    witness: Any, changes: dict[str, Any], says: str
+) -> None:
+    cluster = Controllers(3)
+    vars(cluster).update(changes)
+    with pytest.raises(FaultNotProven, match=says), injected(ControllerKilled(cast(Any, cluster), witness)):
+        pytest.fail("must not get here")
+    assert not list(witness.journal.of_kind("fault.injected"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"controllers": 2}, "a quorum has 1 controller or 3 here, not 2"),
+        ({"controllers": 5}, "not 5"),
+        ({"mode": Mode.ZK, "controllers": 3}, "ZooKeeper mode has no controllers of its own"),
+        ({"mode": Mode.ZK, "combined": True}, "ZooKeeper mode has no controllers of its own"),
+        ({"controllers": 3, "combined": True}, "combined nodes are the controllers"),
+        ({"controllers": 3, "mbeans": False}, "which of several controllers is active is told by their MBeans"),
+    ],
+)
+def test_controllers_that_there_can_not_be(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ClusterSpec(**{"mode": Mode.KRAFT, **fields})
+
+
+def test_an_only_controller_without_mbeans_is_the_one() -> None:
+    cluster = Controllers(1)
+    cluster.spec = ClusterSpec(mode=Mode.KRAFT, mbeans=False)
+    cluster.active = set()
+    assert cluster.active_controller() is cluster.quorum_nodes[0]
+
+
+def test_two_that_say_that_they_are_active_are_none() -> None:
+    cluster = Controllers(3)
+    cluster.active = {100, 102}
+    with pytest.raises(NoAnswer, match=r"not 2: \['controller-100', 'controller-102'\]"):
+        cluster.active_controller()
+
+
+# --- segments ---------------------------------------------------------------------------------------------------------
 
 ABORTED = struct.Struct(">hqqqq")  # version, producer id, first, last and last stable offset
 
