@@ -67,13 +67,19 @@ def came(world: World, name: str, *, replicas: int, to: dict[LogDir, int]) -> No
             raise PromiseBroken(f"{seen} new replicas came to {log_dir} instead of {count}")
 
 
-@a_cordon("kip-1066/lasts", plan="the cordoned log directories of each broker are persisted", floors=Floors(faults=2))
+@a_cordon(
+    "kip-1066/lasts",
+    plan="the cordoned log directories of each broker are persisted",
+    floors=Floors(faults=2),
+    controllers=3,
+)
 def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A wholly cordoned broker stays so: a controller fails over, the broker is killed, fenced, and comes back.
+    """A wholly cordoned broker stays so: another controller takes over, the broker is killed, fenced, and comes back.
 
     A fenced broker is given replicas where no others are left; a cordoned one is not, whatever the controller knows of
-    it being in its metadata log or in a snapshot. Uncordoned while it is down, by way of a controller, it is so when it
-    is back.
+    it being in its metadata log or in a snapshot. One that takes over while the broker is down was told by nobody: what
+    brokers call cordoned they say in their heartbeats, to the active controller alone. Uncordoned while it is down, by
+    way of a controller, it is so when it is back.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     world = World(cluster, orders)
@@ -83,12 +89,16 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
         cordon(world, broker, *broker.log_dirs)
         with injected(ControllerKilled(cluster, cluster.brokers[0])):
             pair.await_progress(after=now())
-        await_in_force(world, broker, *broker.log_dirs)
-        check_shut(world, "after-failover")
+            await_in_force(world, broker, *broker.log_dirs)
+            check_shut(world, "after-failover")
         with injected(BrokerKilled(broker)):
             world.broker_gone(broker)
             world.check()
             check_wide_refused(cluster, "fenced")
+            with injected(ControllerKilled(cluster, cluster.brokers[0])):
+                await_known_to_controller(cluster, broker, *broker.log_dirs)
+                check_wide_refused(cluster, "known-to-another")
+                pair.await_progress(after=now())
             snapshot = restarted_with_snapshots(cluster)
             await_known_to_controller(cluster, broker, *broker.log_dirs)
             check_wide_refused(cluster, "known-from-log")
