@@ -20,6 +20,7 @@ from harness.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
+from harness.pipeline.pair import Pair
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.releases.versions import Mode
 from harness.topic import Topic
@@ -93,12 +94,14 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
     "kip-112/controllers-log-dir",
     kip=112,
     plan="2. A log directory stops working on a broker during runtime, which is the controller",
-    modes=(Mode.ZK,),
+    kraft={"combined": True, "overrides": {"controller.quorum.fetch.timeout.ms": "10000"}},
 )
 def test_controllers_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
     """A log dir of the broker that is the controller fails: it lets others lead what was there, and stays controller.
 
-    KRaft's controllers have no log dirs; what becomes of a broker whose metadata's dir fails: kip-112/metadata-log-dir.
+    KRaft's controllers have no log dirs, unless they are brokers as well (combined nodes), as all are here: the active
+    one tells itself of its failed log dir. It is given up by the others only if they don't hear of it for so long that
+    it is not the slow machine. What becomes of a node whose metadata's dir fails: kip-112/metadata-log-dir.
     """
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     world = World(cluster, orders)
@@ -301,8 +304,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
         with notifications(cluster, victim), failed(world, Chmod000(log_dir)):
-            if all(world.expected("lone", partition.index).leader for partition in lone.partitions):
-                raise Inconclusive(f"{log_dir} holds none of {lone}; nobody would miss a leader")
+            check_misses_a_leader(world, lone)
             world.check(also=TOOLS)
             pair.await_progress(after=now())
         restarted_healed(world, victim)
@@ -310,6 +312,15 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
         check_kept(logs)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def check_misses_a_leader(world: World, lone: Topic) -> None:
+    """Some partition of a topic of one replica has no leader now.
+
+    :raises Inconclusive: none of them was in a log dir that failed
+    """
+    if all(world.expected(lone.name, partition.index).leader for partition in lone.partitions):
+        raise Inconclusive(f"no failed log dir holds any of {lone}; nobody would miss a leader")
 
 
 @contextmanager
@@ -323,31 +334,51 @@ def notifications(cluster: Cluster, victim: Broker) -> Iterator[None]:
         check_notified(events, victim)
 
 
-@scenario("kip-112/controller-failover", kip=112, plan="6. Controller failover")
+@scenario("kip-112/controller-failover", kip=112, plan="6. Controller failover", kraft={"controllers": 3})
 def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
-    """With a log dir failed, another controller takes over (KRaft: it comes back): what was known is known."""
+    """With a log dir failed, another controller takes over: what was known is known, and it acts on what comes next.
+
+    In KRaft it has the failed log dir from the metadata log, and with the next heartbeat once more from the broker
+    (``BrokerLifecycleManager`` sends all that are offline each time). The one that was killed comes back as a standby.
+    Beside the replicated partition there are some of one replica, so that there is something for it to count: those in
+    the failed log dir have no leader. An only controller that comes back: kip-112/no-controller.
+    """
+    lone = cluster.create_topic("lone", partitions=12, replicas=1)
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    world = World(cluster, lone, orders)
     controller = cluster.controller_broker()
     victim = next(broker for broker in cluster.brokers if broker != controller)
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
+        check_misses_a_leader(world, lone)
         if controller is None:
             with injected(ControllerKilled(cluster, victim)):
-                pair.await_progress(after=now())
+                world.check()
+                acts_on_what_comes(world, pair)
+                second = leader_of(orders[0])
+                with failed(world, Chmod000(orders[0].log_dir_on(second))):
+                    pair.await_progress(after=now())
+                restarted_healed(world, second)
         else:
             with injected(BrokerKilled(controller)):
                 world.broker_gone(controller)
                 world.check()
                 pair.await_progress(after=now())
             world.broker_back(controller)
-        world.check()
-        world.learn(cluster.create_topic("after", partitions=4, replicas=3))  # the controller's own knowledge decides
+            world.check()
+            acts_on_what_comes(world, pair)
         world.check(also=TOOLS)
         pair.await_progress(after=now())
     victim.restart()
     world.recovered()
     check_delivery(workload)
+
+
+def acts_on_what_comes(world: World, pair: Pair) -> None:
+    """A topic is created, for which the controller's own knowledge decides; all sources agree on it."""
+    world.learn(world.cluster.create_topic("after", partitions=4, replicas=3))
+    world.check(also=TOOLS)
+    pair.await_progress(after=now())
 
 
 @scenario(
@@ -357,20 +388,24 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
     modes=(Mode.KRAFT,),
 )
 def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
-    """KRaft: a log dir fails while there is no controller: once there is, it is told, and another leads."""
+    """KRaft: a log dir fails while there is no controller: once there is, it is told, and another leads.
+
+    The only controller comes back from its metadata log: it also knows of the log dir that had failed before.
+    """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, orders)
-    victim = leader_of(orders[0])
+    first, victim = follower_of(orders[0]), leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, ExitStack() as log_dir_failed:
+    with workload.running(orders) as pair, failed(world, Chmod000(orders[0].log_dir_on(first))), ExitStack() as stack:
         with injected(ControllerKilled(cluster, victim)):
             pair.await_progress(after=now())
-            fault = log_dir_failed.enter_context(injected(Chmod000(log_dir)))
+            fault = stack.enter_context(injected(Chmod000(log_dir)))
             check_noticed(fault)
         world.log_dir_failed(log_dir)
         world.check()
-        pair.await_progress(after=now())
-    victim.restart()
+        acts_on_what_comes(world, pair)
+    for wounded in (first, victim):
+        wounded.restart()
     world.recovered()
     check_delivery(workload)
 
