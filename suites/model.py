@@ -213,6 +213,23 @@ class World:
             self._left_behind = {(key, place) for key, place in self._left_behind if place not in broker.log_dirs}
         self.broker_back(broker)
 
+    def remade(self, log_dir: LogDir) -> None:
+        """A broker was started on an empty disk in the place of a log dir, or without it: what was there is made anew.
+
+        In which of its log dirs is taken from Kafka; the assignment and the leaders are not.
+
+        :raises PromiseBroken: it is not made anew, or where it may not
+        """
+        broker = log_dir.broker
+        self.cluster.await_healthy(failure=PromiseBroken)
+        self.failed.discard(log_dir)
+        for topic, index in sorted(self.replicas_in(log_dir)):
+            place = broker.log_dir_of(topic, index)
+            if place is None:
+                raise PromiseBroken(f"{broker} is in the ISR of {topic}-{index} and has it in no log dir")
+            self.moved(Partition(self.cluster, topic, index), place)
+        self.broker_back(broker)
+
     def recovered(self) -> None:
         """Everything is healed and every broker started: all replicas are back where they belong and in the ISR; who
         leads is taken from Kafka, which may have chosen among several.

@@ -53,4 +53,5 @@ def test_replication_with_disk_failure(
         pair.stop()
         check_serves_alone(cluster, workload, world, victim, topic_1)
     victim.restart()
+    world.recovered()
     check_delivery(workload)

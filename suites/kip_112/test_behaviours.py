@@ -224,10 +224,13 @@ def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
                 if cluster.spec.mode is Mode.KRAFT:
                     check_ends(victim, exit_code=1, saying=UNFORMATTED)
                 else:
-                    check_back(cluster, orders)
+                    world.remade(log_dir)
+                    check_back(world, orders)
                     pair.await_progress(after=now())
                     victim.stop()
-        check_back(cluster, orders)
+                    world.broker_gone(victim)
+        world.broker_back(victim)
+        check_back(world, orders)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -248,13 +251,15 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
         with failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now())
             victim.stop()
+            world.broker_gone(victim)
         replace_by_empty_disk(log_dir)
         if cluster.spec.mode is Mode.KRAFT:
             victim.start()
             check_ends(victim, exit_code=1, saying=UNFORMATTED)
             format_new_dirs(cluster, victim)
         victim.start()
-        check_back(cluster, orders)
+        world.remade(log_dir)
+        check_back(world, orders)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -269,18 +274,19 @@ def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
         pair.await_progress(after=now())
         victim.stop()
+        world.broker_gone(victim)
         victim.use_log_dirs(other_dir(log_dir))
         victim.start()
-        check_back(cluster, orders)
+        world.remade(log_dir)
+        check_back(world, orders)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-def check_back(cluster: Cluster, topic: Topic) -> None:
-    """Every replica is in the ISR again, and on its broker once."""
-    cluster.await_healthy(failure=PromiseBroken)
+def check_back(world: World, topic: Topic) -> None:
+    """Every replica is in the ISR again, on the brokers that had it, and on each of them once."""
+    world.check(timeouts.RECOVERY_S)
     check_one_copy(topic)
-    World(cluster, topic).check()
 
 
 @scenario(
@@ -453,7 +459,7 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     refunds = cluster.create_topic("refunds", partitions=1, replicas=3)
     write_as_a_stranger(refunds, 50)
-    world = World(cluster, refunds)
+    world = World(cluster, orders, refunds)
     victim = leader_of(refunds[0])
     log_dir = refunds[0].log_dir_on(victim)
     old = log_dir.replica_dir("refunds", 0)
@@ -461,11 +467,12 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair:
         with failed(world, Chmod000(log_dir)):
             cluster.delete_topic(refunds)
+            world.forget(refunds)
             if at_once:
-                cluster.create_topic("refunds", partitions=1, replicas=3)
+                world.learn(cluster.create_topic("refunds", partitions=1, replicas=3))
             pair.await_progress(after=now())
         victim.restart()
-        cluster.await_healthy(failure=PromiseBroken)
+        world.recovered()
         await_until(
             lambda: not old.exists(), timeout_s=timeouts.RECOVERY_S, what=f"{old} to be gone", failure=PromiseBroken
         )

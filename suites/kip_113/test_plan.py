@@ -77,4 +77,5 @@ def test_bad_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.stop()
     for broker in cluster.brokers:
         broker.restart()
+    world.recovered()
     check_delivery(workload)

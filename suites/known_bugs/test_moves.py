@@ -11,9 +11,9 @@ from faults.base import injected
 from faults.broker import BrokerStopped
 from faults.targets import follower_of, leader_of, other_dir
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import Inconclusive
 from harness.journal import now
-from harness.timeouts import CLEANING_S
+from harness.timeouts import CLEANING_S, RECOVERY_S
 from harness.topic import Topic
 from suites.checks import promised
 from suites.deviations import CLEANING_STOPS
@@ -49,7 +49,9 @@ def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
             world.check()
         check_under_way(topic[0], there)
     await_moved(topic[0], there, timeout_s=MOVED_S)
-    cluster.await_healthy(failure=PromiseBroken)
+    world.moved(topic[0], there)
+    world.broker_back(leader)
+    world.check(RECOVERY_S)
 
 
 @scenario(

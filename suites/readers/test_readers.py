@@ -36,6 +36,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
             pair.await_progress(after=after)
             pair.await_readers(after=after)
         victim.restart()
+    world.recovered()
     check_delivery(workload)
 
 
@@ -61,4 +62,5 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
             pair.await_readers(after=after)
             pair.stop()  # a member leaves, and another goes on at the offsets that it has committed, all with the fault
         victim.restart()
+    world.recovered()
     check_delivery(workload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,6 +103,47 @@ def test_a_broker_that_is_back_with_good_log_dirs_is_in_all_isrs(world: World) -
     world.log_dirs_back(BROKERS[2])
     assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
     assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("place", "outcome"),
+    [
+        ((2, 1), nullcontext()),
+        ((2, 2), nullcontext()),
+        (None, pytest.raises(PromiseBroken, match="in the ISR of t-0 and has it in no log dir")),
+    ],
+)
+def test_what_was_on_a_lost_disk_is_made_anew_by_the_same_broker(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    place: tuple[int, int] | None,
+    outcome: AbstractContextManager[Any],
+) -> None:
+    world.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
+    monkeypatch.setattr(BROKERS[2], "log_dir_of", lambda *_: place and DIRS[place], raising=False)
+    world.log_dir_failed(DIRS[2, 1])
+    world.broker_gone(BROKERS[2])
+    with outcome:
+        world.remade(DIRS[2, 1])
+        assert place is not None
+        assert ("t", 0) in world.replicas_in(DIRS[place])
+        assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
+        assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+
+
+def test_another_assignment_than_before_is_seen_after_a_disk_was_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which a model that begins anew with what Kafka then says takes for granted."""
+    world.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
+    monkeypatch.setattr(BROKERS[3], "log_dir_of", lambda *_: DIRS[3, 1], raising=False)
+    world.log_dir_failed(DIRS[3, 1])
+    world.broker_gone(BROKERS[3])
+    world.remade(DIRS[3, 1])
+    elsewhere = state("lone", 1)
+    assert world.expected("lone").disagreement(elsewhere) == (
+        "replicas (1,) instead of (3,), leader 1 instead of 3, isr {1} instead of {3}"
+    )
 
 
 def test_a_single_replica_becomes_leaderless(world: World) -> None:

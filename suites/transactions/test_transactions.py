@@ -90,4 +90,5 @@ def check_stay_whole(
         with failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now(), records=RECORDS)
         victim.restart()
+    world.recovered()
     check_delivery(workload)
