@@ -15,7 +15,8 @@ state"):
   member Kafka then keeps in the ISR is not promised and not compared);
 * a leader that is still in the ISR stays; otherwise the first of the assignment that is in ISR' leads;
 * a partition without a leader is led again when the last of its ISR comes back, by that one;
-* partitions without a replica on what failed are untouched;
+* partitions without a replica on what failed are untouched: they have the leader that they had, in the leader epoch
+  that they had, so that nobody else led in between;
 * a replica that is made or moved comes neither to a failed log dir nor to a cordoned one (KIP-1066), whose replicas
   are untouched.
 """
@@ -67,6 +68,7 @@ class World:
     """The model: begin with the topics of a healthy cluster, then tell it of every event.
 
     :ivar partitions: what each known partition should look like
+    :ivar leader_epochs: of those that no event has touched since they were seen to look so: the leader epoch then
     :ivar failed: the log dirs that have failed
     :ivar cordoned: the log dirs that are cordoned, as far as the controller knows too
     :ivar dead: the brokers that don't run, or have been paused for so long that they are missed
@@ -76,6 +78,7 @@ class World:
     def __init__(self, cluster: Cluster, *topics: Topic) -> None:
         self.cluster = cluster
         self.partitions: dict[Key, Expected] = {}
+        self.leader_epochs: dict[Key, int] = {}
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
@@ -120,6 +123,7 @@ class World:
         """A topic was deleted."""
         for partition in topic.partitions:
             key = (partition.topic, partition.index)
+            self.leader_epochs.pop(key, None)
             for id in self.partitions.pop(key).replicas:
                 del self._places[(*key, id)]
 
@@ -132,7 +136,15 @@ class World:
         self._places |= {(*key, id): log_dir for id, log_dir in places.items()}
         offline = self._offline(key, seen.replicas)
         isr = frozenset(seen.replicas) - offline
-        self.partitions[key] = Expected(replicas=seen.replicas, leader=seen.leader, isr=isr, offline=offline)
+        self._expect(key, Expected(replicas=seen.replicas, leader=seen.leader, isr=isr, offline=offline))
+        if isr == frozenset(seen.isr):
+            self.leader_epochs[key] = seen.leader_epoch
+
+    def _expect(self, key: Key, expected: Expected) -> None:
+        """The partition should look like this from now on; if otherwise than before, it may be led in another epoch."""
+        if self.partitions.get(key) != expected:
+            self.leader_epochs.pop(key, None)
+        self.partitions[key] = expected
 
     def reassigned(self, partition: Partition, log_dirs: Sequence[LogDir]) -> None:
         """Replicas were moved, and are now in these log dirs, on their brokers in this order (KIP-113).
@@ -151,7 +163,8 @@ class World:
                 self._check_fit(partition, log_dir, self.cordoned)
             self._places[(*key, log_dir.broker.id)] = log_dir
         replicas = tuple(log_dir.broker.id for log_dir in log_dirs)
-        self.partitions[key] = replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas))
+        self.leader_epochs.pop(key, None)  # a new one begins with the new replicas, whoever leads
+        self._expect(key, replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas)))
         self._carry_forward()
 
     def moving(self, partition: Partition, log_dir: LogDir) -> None:
@@ -191,7 +204,8 @@ class World:
         key = (partition.topic, partition.index)
         was = self.partitions[key]
         order = dict.fromkeys((*(broker.id for broker in wanted), *was.replicas))
-        self.partitions[key] = replace(was, replicas=tuple(id for id in order if id in was.replicas))
+        self.leader_epochs.pop(key, None)
+        self._expect(key, replace(was, replicas=tuple(id for id in order if id in was.replicas)))
 
     def log_dir_failed(self, log_dir: LogDir) -> None:
         """A log dir failed: its replicas go offline, nothing else changes.
@@ -240,10 +254,11 @@ class World:
         self.failed.clear()
         self.dead.clear()
         self.started_wounded.clear()
+        self.leader_epochs.clear()
         leaders = {(state.topic, state.partition): state.leader for state in self.cluster.describe().partitions}
         for key, was in self.partitions.items():
             whole = frozenset(was.replicas)
-            self.partitions[key] = replace(was, leader=leaders.get(key), isr=whole, offline=frozenset())
+            self._expect(key, replace(was, leader=leaders.get(key), isr=whole, offline=frozenset()))
         self.check(timeouts.RECOVERY_S)
 
     def cordons(self, broker: Broker, *log_dirs: LogDir) -> None:
@@ -257,7 +272,10 @@ class World:
             self._carry_forward()
 
     def broker_back(self, broker: Broker) -> None:
-        """A broker was started or resumed: its replicas on good dirs catch up and rejoin the ISR; leaders stay."""
+        """A broker was started or resumed: its replicas on good dirs catch up and rejoin the ISR; leaders stay.
+
+        A larger ISR begins no leader epoch, in either mode.
+        """
         self.dead.discard(broker.id)
         self.started_wounded.discard(broker.id)
         if any(log_dir.broker == broker for log_dir in self.failed):
@@ -268,9 +286,9 @@ class World:
             if was.isr is not None:
                 self.partitions[key] = replace(was, isr=was.isr | back, offline=offline)
             elif back & self._last_isr[key]:
-                self.partitions[key] = replace(was, leader=broker.id, isr=back, offline=offline)
+                self._expect(key, replace(was, leader=broker.id, isr=back, offline=offline))
             else:
-                self.partitions[key] = replace(was, offline=offline)
+                self._expect(key, replace(was, offline=offline))
 
     def _offline(self, key: Key, replicas: tuple[int, ...]) -> frozenset[int]:
         return frozenset(id for id in replicas if id in self.dead or self._places.get((*key, id)) in self.failed)
@@ -281,10 +299,10 @@ class World:
             isr = None if was.isr is None else was.isr - offline
             if not isr:
                 self._last_isr[key] = was.isr or self._last_isr[key]
-                self.partitions[key] = replace(was, leader=None, isr=None, offline=offline)
+                self._expect(key, replace(was, leader=None, isr=None, offline=offline))
                 continue
             leader = was.leader if was.leader in isr else next(id for id in was.replicas if id in isr)
-            self.partitions[key] = replace(was, leader=leader, isr=isr, offline=offline)
+            self._expect(key, replace(was, leader=leader, isr=isr, offline=offline))
 
     # --- what it says -----------------------------------------------------------------------------------------------
 
@@ -333,7 +351,7 @@ class World:
         if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
         await_until(
-            lambda: self.disagreements(also),
+            lambda: self.disagreements(also) or self._note_leader_epochs(),
             lambda found: not found,
             timeout_s=timeout_s,
             what="the cluster to be as the KIP promises",
@@ -344,8 +362,24 @@ class World:
         self.cluster.journal.write(
             "state.validated",
             expected={f"{t}-{p}": str(e) for (t, p), e in self.partitions.items()},
+            leader_epochs={f"{t}-{p}": epoch for (t, p), epoch in self.leader_epochs.items()},
             sources=[source.__name__ for source in (*AT_EACH_STEP, *also)],
         )
+
+    def _note_leader_epochs(self) -> list[str]:
+        """All is as it should be: from here on each partition that is led keeps its leader epoch until it is touched.
+
+        Returns those of which brokers see different ones, so that one has yet to be told.
+        """
+        seen = [broker.describe_cluster() for broker in self.live_brokers()]
+        differ = []
+        for key, expected in self.partitions.items():
+            epochs = {cluster[key].leader_epoch for cluster in seen}
+            if len(epochs) > 1:
+                differ.append(f"brokers see {key[0]}-{key[1]} in the leader epochs {sorted(epochs)}")
+            elif expected.leader is not None:
+                self.leader_epochs.setdefault(key, epochs.pop())
+        return differ
 
     def disagreements(self, also: Sequence[Source] = ()) -> list[str]:
         """Every difference between the model and a source, now; the dear ones are asked where the others agree."""

@@ -49,7 +49,9 @@ def metadata(world: World) -> Iterator[str]:
 
 
 def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterator[str]:
-    """Members, and every partition's leader, replicas, ISR and offline replicas."""
+    """Members, and every partition's leader, replicas, ISR and offline replicas; the leader epoch where it may not
+    have changed.
+    """
     alive = tuple(each.id for each in world.live_brokers())
     if seen.brokers != alive:
         yield f"{broker} sees brokers {list(seen.brokers)} instead of {list(alive)}"
@@ -58,6 +60,11 @@ def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterat
         difference = expected.disagreement(described[key]) if key in described else "no such partition"
         if difference:
             yield f"{broker} sees {name(key)}: {difference}"
+        elif described[key].leader_epoch != (epoch := world.leader_epochs.get(key, described[key].leader_epoch)):
+            yield (
+                f"{broker} sees {name(key)}: leader epoch {described[key].leader_epoch} instead of {epoch}, "
+                "though nothing has touched it"
+            )
 
 
 def log_dirs(world: World) -> Iterator[str]:

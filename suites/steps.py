@@ -49,6 +49,20 @@ def failed(world: World, *faults: LogDirFault) -> Iterator[LogDirFault]:
         yield faults[0]
 
 
+def two_dirs(cluster: Cluster) -> Topic:
+    """A topic of two partitions, of which every broker has one in each of its log dirs.
+
+    So one is in the log dir that fails and the other beside it, which must not be touched.
+
+    :raises Inconclusive: some log dir has neither
+    """
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    for broker in cluster.brokers:
+        if len({partition.log_dir_on(broker) for partition in orders.partitions}) != len(broker.log_dirs):
+            raise Inconclusive(f"{broker} has both partitions of {orders} in one log dir: nothing lies beside one")
+    return orders
+
+
 def reassign(cluster: Cluster, world: World, *placements: Placement, timeout_s: float = timeouts.MOVE_S) -> None:
     """Replicas are moved with Kafka's own tool, which is asked until it says that all are where they should be.
 

@@ -15,14 +15,17 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import failed
+from suites.steps import failed, two_dirs
 
 
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
 @each_fault("fail_log_dir", (*LOG_DIR_FAULTS, *VOLUME_FAULTS))
 def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """However the leader's log dir fails, it goes offline, another leads, the pair goes on, and it comes back whole."""
-    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    """However the leader's log dir fails, it goes offline, another leads, the pair goes on, and it comes back whole.
+
+    The partition in the other log dir keeps its leader all the while.
+    """
+    orders = two_dirs(cluster)
     world = World(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)

@@ -4,6 +4,8 @@
 (:func:`~suites.checks.check_noticed`), topic description and log dirs are as the model of the cluster says
 (:meth:`~suites.model.World.check`), the pair gets through (``await_progress``), and in the end, all healed, nothing was
 lost or doubled (:func:`~suites.checks.check_delivery`).
+
+Beside the partition in the log dir that fails there is one in the other, which must keep its leader all the while.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import check_serves_alone, failed
+from suites.steps import check_serves_alone, failed, two_dirs
 
 
 @scenario("kip-112/leader-at-bootstrap", kip=112, plan="1) Log directory failure discovered during bootstrap")
 @each_fault("fail_log_dir", PLAN_FAULTS)
 def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """A killed leader comes back to a failed log dir: it starts, leads nothing there, and the others serve on."""
-    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    orders = two_dirs(cluster)
     world = World(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
@@ -71,7 +73,7 @@ def fails_at_runtime(
     role: Callable[[Partition], Broker],
 ) -> None:
     """Items 2 and 3 of the plan, which differ only in whose log dir fails."""
-    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    orders = two_dirs(cluster)
     world = World(cluster, orders)
     victim = role(orders[0])
     log_dir = orders[0].log_dir_on(victim)

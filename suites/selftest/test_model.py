@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from harness.doors.metadata import PartitionState
 from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
+from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from suites.model import Expected, World
@@ -65,6 +67,65 @@ def test_only_the_failed_dirs_partitions_are_touched(world: World) -> None:
     world.log_dir_failed(DIRS[2, 1])
     assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
     assert world.expected("lone") == expect(3, {3}, set(), 3)
+
+
+@pytest.mark.parametrize(
+    ("event", "keep_theirs"),
+    [
+        (lambda world: world.log_dir_failed(DIRS[2, 1]), {"u", "lone"}),  # t's leader's
+        (
+            lambda world: world.log_dir_failed(DIRS[1, 1]),
+            {"u", "lone"},
+        ),  # a follower's: ZooKeeper mode begins a new one
+        (lambda world: world.log_dir_failed(DIRS[3, 1]), {"u"}),
+        (lambda world: world.broker_gone(BROKERS[2]), {"lone"}),
+        (lambda world: restarted(world, BROKERS[2]), {"lone"}),
+        (lambda world: world.reassigned(partition("t"), [DIRS[id, 1] for id in (2, 3, 1)]), {"u", "lone"}),
+        (lambda world: world.reassignment_cancelled(partition("u"), [BROKERS[1]]), {"t", "lone"}),
+        (lambda world: world.moved(partition("lone"), DIRS[3, 2]), {"t", "u", "lone"}),
+        (lambda world: world.cordons(BROKERS[2], DIRS[2, 1]), {"t", "u", "lone"}),
+    ],
+)
+def test_what_an_event_does_not_touch_keeps_its_leader_epoch(
+    world: World, event: Callable[[World], None], keep_theirs: set[str]
+) -> None:
+    event(world)
+    assert {topic for topic, _ in world.leader_epochs} == keep_theirs
+
+
+def test_a_broker_that_comes_back_begins_no_leader_epoch(world: World) -> None:
+    world.broker_gone(BROKERS[2])
+    world.leader_epochs = {("t", 0): 3, ("u", 0): 1}  # as they are seen while it is gone
+    world.broker_back(BROKERS[2])
+    assert world.leader_epochs == {("t", 0): 3, ("u", 0): 1}
+    world.broker_gone(BROKERS[3])
+    assert world.leader_epochs == {}
+
+
+def restarted(world: World, broker: Any) -> None:
+    world.broker_gone(broker)
+    world.broker_back(broker)
+
+
+def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was touched may be led in a new epoch, which is then to stay."""
+    world.log_dir_failed(DIRS[2, 1])
+    epochs = {id: {("t", 0): 6, ("u", 0): 0, ("lone", 0): 0} for id in BROKERS}
+    epochs[1]["t", 0] = 5
+    for id, broker in BROKERS.items():
+        seen = {key: SimpleNamespace(leader_epoch=epochs[id][key]) for key in epochs[id]}
+        monkeypatch.setattr(broker, "describe_cluster", lambda answer=seen: answer, raising=False)
+    world.cluster.brokers = [*BROKERS.values()]
+    world.cluster.journal = Journal(None)
+    world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
+    monkeypatch.setattr(world, "disagreements", lambda also: [])
+    with pytest.raises(PromiseBroken, match=r"brokers see t-0 in the leader epochs \[5, 6\]"):
+        world.check(timeout_s=0.01)
+    BROKERS[1].describe_cluster()["t", 0].leader_epoch = 6
+    world.check(timeout_s=0.01)
+    assert world.leader_epochs == epochs[2]
 
 
 def partition(topic: str) -> Any:

@@ -113,6 +113,14 @@ def copy_on_its_way() -> World:
     return world
 
 
+def once_in_another_epoch() -> World:
+    """A partition on a good log dir was seen in another leader epoch before: its leader bounced."""
+    world = healthy_world()
+    world.add(replace(state("lone", 1, 1), leader_epoch=4), {1: DIRS[1, 2]})
+    world.log_dir_failed(DIRS[3, 1])
+    return world
+
+
 def answer(name: str) -> list[str]:
     return (ANSWERS / f"{name}.txt").read_text().splitlines()
 
@@ -192,6 +200,11 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], It
             metadata,
             healthy_world,
             "broker 1 sees orders-0: leader 1 instead of 3, offline_replicas {3} instead of set()",
+        ),
+        (
+            metadata,
+            once_in_another_epoch,
+            "broker 1 sees lone-1: leader epoch 0 instead of 4, though nothing has touched it",
         ),
         (log_dirs_tool, healthy_world, "kafka-log-dirs of broker 3 describes broker-3-log-dir-1 of broker 3 as KAFKA_"),
         (
