@@ -18,7 +18,7 @@ from pathlib import Path
 
 from harness import timeouts
 from harness.broker import Broker
-from harness.doors.admin import NewTopic
+from harness.doors.admin import NewTopic, Refused
 from harness.doors.mbeans import MBeans, agent_options
 from harness.doors.metadata import ClusterState, Reassignment
 from harness.doors.wire import NoAnswer
@@ -331,23 +331,32 @@ class Cluster:
         partitions: int = 1,
         replicas: int = 3,
         configs: Mapping[str, str] | None = None,
+        failure: type[JbodError] = AwaitTimeout,
     ) -> Topic:
         """Create a topic and wait until it is there, as :meth:`create_topics` has it."""
         [topic] = self.create_topics(
-            NewTopic(name=name, partitions=partitions, replicas=replicas, configs=configs or {})
+            NewTopic(name=name, partitions=partitions, replicas=replicas, configs=configs or {}), failure=failure
         )
         return topic
 
-    def create_topics(self, *topics: NewTopic) -> list[Topic]:
+    def create_topics(self, *topics: NewTopic, failure: type[JbodError] = AwaitTimeout) -> list[Topic]:
         """Create topics, in one request, and wait until they are there.
 
         That is: every live broker sees a leader and a full ISR for each partition, and each replica has its log. The
         last is not implied: a new partition's ISR is full by decree before any broker has made a log for it.
 
+        :param failure: what a time-out means; with PromiseBroken a refusal means no less, and a broker that ends: under
+            a fault, that Kafka doesn't make new replicas where it can
         :raises Refused: with Kafka's error for one of them
         """
-        self._controlling().admin.create_topics(topics)
-        created = self.await_topics({new.name: len(new.assignment) or new.partitions for new in topics})
+        try:
+            self._controlling().admin.create_topics(topics)
+        except Refused as refusal:
+            if failure is not PromiseBroken:
+                raise
+            raise PromiseBroken(str(refusal)) from refusal
+        counts = {new.name: len(new.assignment) or new.partitions for new in topics}
+        created = self.await_topics(counts, failure=failure)
         for new, topic in zip(topics, created, strict=True):
             self.journal.write("topic.created", topic=new.name, partitions=len(topic), replicas=new.replicas)
         return created
@@ -363,8 +372,11 @@ class Cluster:
         self.journal.write("partitions.created", topics=dict(counts))
         return topics
 
-    def await_topics(self, counts: Mapping[str, int]) -> list[Topic]:
-        """Wait until topics with so many partitions are led and replicated in full; they are known from then on."""
+    def await_topics(self, counts: Mapping[str, int], *, failure: type[JbodError] = AwaitTimeout) -> list[Topic]:
+        """Wait until topics with so many partitions are led and replicated in full; they are known from then on.
+
+        :param failure: what a time-out means, and a broker that ends by itself
+        """
 
         def missing() -> list[str]:
             found = []
@@ -387,7 +399,8 @@ class Cluster:
             timeout_s=timeouts.RECOVERY_S,
             what=f"{', '.join(counts)} to be led and replicated in full",
             retry_on=(NoAnswer,),
-            watch=self.check_nodes,
+            watch=partial(self.check_nodes, promised=failure is PromiseBroken),
+            failure=failure,
         )
         self.topics |= {name: Topic(self, name, partitions) for name, partitions in counts.items()}
         return [self.topics[name] for name in counts]

@@ -59,7 +59,7 @@ def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
 
 def came(world: World, name: str, *, replicas: int, to: dict[LogDir, int]) -> None:
     """A topic of four partitions is created, and so many of its replicas are in these log dirs."""
-    world.learn(world.cluster.create_topic(name, partitions=4, replicas=replicas))
+    world.learn(world.cluster.create_topic(name, partitions=4, replicas=replicas, failure=PromiseBroken))
     world.check()
     for log_dir, count in to.items():
         seen = sum(topic == name for topic, _ in world.replicas_in(log_dir))
@@ -132,7 +132,7 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
 
 def check_shut(world: World, name: str) -> None:
     """New replicas come to the other two brokers only, and a topic that needs all three is refused."""
-    world.learn(world.cluster.create_topic(name, partitions=6, replicas=2))
+    world.learn(world.cluster.create_topic(name, partitions=6, replicas=2, failure=PromiseBroken))
     check_wide_refused(world.cluster, f"{name}-wide")
     world.check()
 

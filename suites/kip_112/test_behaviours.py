@@ -57,7 +57,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
         pair.await_progress(after=now())
         pair.stop()
-        refunds = cluster.create_topic("refunds", partitions=4, replicas=3)
+        refunds = cluster.create_topic("refunds", partitions=4, replicas=3, failure=PromiseBroken)
         world.learn(refunds)
         world.check()
         with workload.running(refunds) as pair:
@@ -382,7 +382,7 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
 
 def acts_on_what_comes(world: World, pair: Pair) -> None:
     """A topic is created, for which the controller's own knowledge decides; all sources agree on it."""
-    world.learn(world.cluster.create_topic("after", partitions=4, replicas=3))
+    world.learn(world.cluster.create_topic("after", partitions=4, replicas=3, failure=PromiseBroken))
     world.check(also=TOOLS)
     pair.await_progress(after=now())
 
@@ -469,7 +469,7 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             cluster.delete_topic(refunds)
             world.forget(refunds)
             if at_once:
-                world.learn(cluster.create_topic("refunds", partitions=1, replicas=3))
+                world.learn(cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken))
             pair.await_progress(after=now())
         victim.restart()
         world.recovered()
@@ -477,7 +477,11 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             lambda: not old.exists(), timeout_s=timeouts.RECOVERY_S, what=f"{old} to be gone", failure=PromiseBroken
         )
         pair.await_progress(after=now())
-    again = Topic(cluster, "refunds", 1) if at_once else cluster.create_topic("refunds", partitions=1, replicas=3)
+    again = (
+        Topic(cluster, "refunds", 1)
+        if at_once
+        else cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken)
+    )
     check_one_copy(again)
     with workload.running(again) as pair:
         pair.await_progress(after=now())

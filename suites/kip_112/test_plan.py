@@ -18,6 +18,7 @@ from faults.log_dir import PLAN_FAULTS, LogDirFault
 from faults.targets import follower_of, leader_of
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.topic import Partition
 from harness.workload import CaseWorkload
@@ -80,7 +81,7 @@ def fails_at_runtime(
     with workload.running(orders) as pair, failed(world, fail_log_dir(log_dir)):
         pair.await_progress(after=now())
         pair.stop()
-        refunds = cluster.create_topic("refunds", partitions=1, replicas=3)
+        refunds = cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken)
         world.learn(refunds)
         check_serves_alone(cluster, workload, world, victim, refunds)
     victim.restart()

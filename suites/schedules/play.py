@@ -19,6 +19,7 @@ from faults.targets import other_dir
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.pipeline.pair import Pair
@@ -178,7 +179,8 @@ class Player:
         """A topic is created, which must lie on good log dirs."""
         if self._world.dead:
             raise PassedOver(f"too few brokers for three replicas: {sorted(self._world.dead)} are dead")
-        topic = self._cluster.create_topic(f"passing-{next(self._numbers)}", partitions=2, replicas=3)
+        name = f"passing-{next(self._numbers)}"
+        topic = self._cluster.create_topic(name, partitions=2, replicas=3, failure=PromiseBroken)
         self._passing.append(topic)
         self._world.learn(topic)
         self._world.check()
