@@ -1,4 +1,6 @@
-"""The active controller of KRaft is killed: another takes over, or, where it was the only one, the cluster has none."""
+"""The controller goes: KRaft's active one is killed, and another takes over unless it was the only one; in ZooKeeper mode
+no broker can be it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from harness.doors.wire import NoAnswer
 from harness.errors import FaultNotProven
 from harness.nodes.base import Node
 from harness.quorum.kraft import node_id
+from harness.quorum.zookeeper import ControllerSeat
 from harness.waiting import await_until
 
 
@@ -98,3 +101,36 @@ class ControllerKilled(Fault):
 
     def _named(self) -> int | None:
         return self._cluster.quorum.controller(self.broker.admin)
+
+
+class ControllerUnseated(Fault):
+    """ZooKeeper mode: the controller is it no more, and nobody can become it; mending it, whoever is first does.
+
+    All brokers go on: to kill the controller's is another fault, after which there is another one too soon.
+
+    :param broker: the controller
+    """
+
+    name = "controller_unseated"
+
+    def __init__(self, broker: Broker, seat: ControllerSeat) -> None:
+        super().__init__(broker)
+        self._seat = seat
+        self.noticed_by = rf"\[Controller id={broker.id}\] Resigned"
+
+    @property
+    def target(self) -> str:
+        """Such as "the controller, broker 2"."""
+        return f"the controller, {self.broker}"
+
+    def break_it(self) -> None:
+        """Put a znode that names no broker in the place of the controller's; it goes with the harness."""
+        self._seat.take()
+
+    def proof(self) -> str | None:
+        """The znode that says who is the controller is the harness's."""
+        return "/controller names no broker" if self._seat.is_taken() else None
+
+    def mend(self) -> None:
+        """Let the znode go."""
+        self._seat.leave()

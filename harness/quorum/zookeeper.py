@@ -95,6 +95,10 @@ class ZooKeeperQuorum:
         with self._client() as client:
             yield LogDirEvents(client, self._data_dir)
 
+    def controller_seat(self) -> ControllerSeat:
+        """By which brokers are kept from being the controller."""
+        return ControllerSeat(self.connect)
+
     def registrations(self) -> dict[int, dict[str, Any]]:
         """What each registered broker's znode says, ``/brokers/ids/<id>`` (``kafka.zk.BrokerIdZNode``)."""
         with self._client() as client:
@@ -105,6 +109,43 @@ class ZooKeeperQuorum:
     def controller(self, admin: Admin) -> int | None:
         """The controller's broker, as Metadata has it."""
         return admin.describe_cluster(topics=()).controller
+
+
+class ControllerSeat:
+    """The ephemeral znode ``/controller``: whoever made it is the controller, and all others wait until it is gone.
+
+    Taken by the harness it names no broker: there is no controller then, as with one that hangs and whose session lives
+    on. It goes with the harness's own session, also when that is killed.
+    """
+
+    _PATH = "/controller"
+    _NOBODY = 999_999
+
+    def __init__(self, connect: str) -> None:
+        self._client = KazooClient(connect)
+
+    def take(self) -> None:
+        """Put another znode in the place of the controller's, with nothing in between."""
+        self._client.start()
+        says = json.loads(self._client.get(self._PATH)[0])
+        exchange = self._client.transaction()
+        exchange.delete(self._PATH)
+        exchange.create(self._PATH, json.dumps(says | {"brokerid": self._NOBODY}).encode(), ephemeral=True)
+        exchange.commit()
+
+    def is_taken(self) -> bool:
+        """Whether the znode that is there is of the harness's session."""
+        stat = self._client.exists(self._PATH)
+        return (
+            stat is not None
+            and self._client.client_id is not None
+            and stat.owner_session_id == self._client.client_id[0]
+        )
+
+    def leave(self) -> None:
+        """End the session, and so the znode; also twice."""
+        self._client.stop()
+        self._client.close()
 
 
 class LogDirEvents:

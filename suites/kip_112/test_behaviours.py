@@ -9,10 +9,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from faults.base import injected
+from faults.base import Fault, injected
 from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000, Removed
-from faults.quorum import ControllerKilled
+from faults.quorum import ControllerKilled, ControllerUnseated
 from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.broker import Broker
@@ -21,7 +21,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.pipeline.pair import Pair
-from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
 from harness.releases.versions import Mode
 from harness.topic import Topic
 from harness.waiting import await_until
@@ -330,13 +330,13 @@ def check_misses_a_leader(world: World, lone: Topic) -> None:
 
 
 @contextmanager
-def notifications(cluster: Cluster, victim: Broker) -> Iterator[None]:
+def notifications(cluster: Cluster, victim: Broker) -> Iterator[LogDirEvents | None]:
     """ZooKeeper mode: inside the block the broker, and no other, tells the controller once that a log dir failed."""
     if not isinstance(cluster.quorum, ZooKeeperQuorum):
-        yield
+        yield None
         return
     with cluster.quorum.log_dir_events() as events:
-        yield
+        yield events
         check_notified(events, victim)
 
 
@@ -391,22 +391,27 @@ def acts_on_what_comes(world: World, pair: Pair) -> None:
     "kip-112/no-controller",
     kip=112,
     plan="6. Controller failover: a log dir fails while there is none",
-    modes=(Mode.KRAFT,),
 )
 def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
-    """KRaft: a log dir fails while there is no controller: once there is, it is told, and another leads.
+    """A log dir fails while there is no controller: nobody acts on it till there is one; then another leads.
 
-    The only controller comes back from its metadata log: it also knows of the log dir that had failed before.
+    In ZooKeeper mode the broker's notification waits for it. In KRaft the only controller comes back from its metadata
+    log: it also knows of the log dir that had failed before.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, orders)
     first, victim = follower_of(orders[0]), leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair, failed(world, Chmod000(orders[0].log_dir_on(first))), ExitStack() as stack:
-        with injected(ControllerKilled(cluster, victim)):
+        with notifications(cluster, victim) as events, injected(no_controller(cluster)) as none:
+            check_noticed(none)
             pair.await_progress(after=now())
             fault = stack.enter_context(injected(Chmod000(log_dir)))
             check_noticed(fault)
+            if events is not None:
+                check_notified(events, victim, left=1)
+            if (leader := leader_of(orders[0])) != victim:
+                raise Inconclusive(f"{leader} leads {orders[0]}: there was a controller after all")
         world.log_dir_failed(log_dir)
         world.check()
         acts_on_what_comes(world, pair)
@@ -414,6 +419,15 @@ def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
         wounded.restart()
     world.recovered()
     check_delivery(workload)
+
+
+def no_controller(cluster: Cluster) -> Fault:
+    """What leaves the cluster without a controller, and all its brokers as they are."""
+    if isinstance(cluster.quorum, ZooKeeperQuorum):
+        controller = cluster.controller_broker()
+        assert controller is not None
+        return ControllerUnseated(controller, cluster.quorum.controller_seat())
+    return ControllerKilled(cluster, cluster.brokers[0])
 
 
 @scenario(

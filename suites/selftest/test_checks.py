@@ -16,7 +16,7 @@ from harness.doors.broker_log import BrokerLog
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
-from suites.checks import promised
+from suites.checks import check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools import check_gave_up
@@ -44,6 +44,39 @@ def test_what_deviates_must_deviate_as_is_known(
     with outcome, promised(cluster, unless=DEVIATION, seen=r"\d of u$"):
         if broken:
             raise PromiseBroken(broken)
+
+
+OF_BROKER_2, OF_BROKER_3 = ({"version": 1, "broker": id, "event": 1} for id in (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("told", "there", "left", "outcome"),
+    [
+        ([OF_BROKER_2], 0, 0, nullcontext()),
+        ([OF_BROKER_2], 1, 1, nullcontext()),
+        ([OF_BROKER_2], 1, 0, pytest.raises(PromiseBroken, match="and 0 left")),
+        ([OF_BROKER_2], 0, 1, pytest.raises(PromiseBroken, match="and 1 left")),  # nobody was there to read it
+        ([], 0, 0, pytest.raises(PromiseBroken)),
+        ([OF_BROKER_3], 0, 0, pytest.raises(PromiseBroken)),
+        ([OF_BROKER_2, OF_BROKER_3], 0, 0, pytest.raises(PromiseBroken)),
+    ],
+)
+def test_a_notification_is_told_once_and_waits_only_while_there_is_no_controller(
+    monkeypatch: pytest.MonkeyPatch,
+    told: list[dict[str, int]],
+    there: int,
+    left: int,
+    outcome: AbstractContextManager[Any],
+) -> None:
+    monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.01)
+    names = [f"log_dir_event_{number}" for number in range(len(told))]
+    events = SimpleNamespace(
+        seen=lambda: dict(zip(names, told, strict=True)),
+        left=lambda: names[:there],
+    )
+    broker = SimpleNamespace(id=2, journal=Journal(None))
+    with outcome:
+        check_notified(cast(Any, events), cast(Any, broker), left=left)
 
 
 class Lying:

@@ -15,7 +15,7 @@ import pytest
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
-from faults.quorum import ControllerKilled
+from faults.quorum import ControllerKilled, ControllerUnseated
 from faults.segment import AbortsBackdated, AbortsMisattributed
 from harness import timeouts
 from harness.cluster import Cluster
@@ -84,6 +84,19 @@ def test_a_dir_that_was_broken_before_proves_nothing(log_dir: LogDir) -> None:
 def test_a_broker_that_is_down_can_not_be_killed(log_dir: LogDir) -> None:
     with pytest.raises(FaultNotProven, match="did not run before"):
         BrokerKilled(log_dir.broker).inject()
+
+
+def test_a_controller_whose_seat_is_not_taken_is_still_there() -> None:
+    """ZooKeeper refused the exchange of the znode, or somebody was quicker."""
+    left = []
+    seat = SimpleNamespace(take=lambda: None, is_taken=lambda: False, leave=lambda: left.append(True))
+    broker: Any = SimpleNamespace(id=1, journal=Journal(None))
+    with (
+        pytest.raises(FaultNotProven, match="controller_unseated"),
+        injected(ControllerUnseated(broker, cast(Any, seat))),
+    ):
+        pass
+    assert left
 
 
 def test_another_dirs_log_line_is_not_taken_for_this_ones(log_dir: LogDir) -> None:
