@@ -1,5 +1,5 @@
-"""The controller goes: KRaft's active one is killed, and another takes over unless it was the only one; in ZooKeeper mode
-no broker can be it.
+"""The controller goes: KRaft's active one is killed, and another takes over where there is one; in ZooKeeper mode no
+broker can be it.
 """
 
 from __future__ import annotations

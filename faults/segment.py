@@ -20,7 +20,7 @@ _ABORTED_PRODUCER_END = 10
 _ABORTED_FIRST_END = 18
 
 
-class _BitsFlipped(Fault):
+class BitsFlipped(Fault):
     """One bit, the lowest unless said otherwise, of some bytes of a file of a replica's first segment."""
 
     bit: ClassVar[int] = 1
@@ -69,13 +69,20 @@ class _BitsFlipped(Fault):
         more = f", and {len(self._at) - 1} more" if len(self._at) > 1 else ""
         return f"byte {first} is 0x{seen[0]:02x}, was 0x{self._was[0]:02x}{more}"
 
+    def still_flipped(self) -> bool:
+        """Whether the first of the bytes still is what the injection made of it."""
+        with contextlib.suppress(FileNotFoundError), self._file.open("rb") as file:
+            file.seek(self._at[0])
+            return file.read(1) == bytes([self._was[0] ^ self.bit])
+        return False
+
     def mend(self) -> None:
-        """Write the bytes back."""
-        if self._token is not None:
+        """Write the bytes back, unless Kafka has made the file anew meanwhile."""
+        if self._token is not None and self.still_flipped():
             self.broker.undo_log.undo(self._token)
 
 
-class ByteFlipped(_BitsFlipped):
+class ByteFlipped(BitsFlipped):
     """One bit in the value of one record of a replica's first segment.
 
     Far from the record's header, so that the record can still be told apart and its own checksum no longer fits.
@@ -97,7 +104,7 @@ class ByteFlipped(_BitsFlipped):
         return [content.index(self._text) + len(self._text) + self._into] if content.count(self._text) == 1 else []
 
 
-class AbortsMisattributed(_BitsFlipped):
+class AbortsMisattributed(BitsFlipped):
     """The index of aborted transactions of a replica's first segment names other producers than those that aborted.
 
     A read_committed consumer drops what is aborted by this index alone, which the leader sends along with the records;
@@ -114,7 +121,7 @@ class AbortsMisattributed(_BitsFlipped):
         return range(_ABORTED_PRODUCER_END - 1, len(content), _ABORTED_BYTES)
 
 
-class AbortsBackdated(_BitsFlipped):
+class AbortsBackdated(BitsFlipped):
     """Some entries of that index have their transaction begin 64 offsets earlier, in one that was committed.
 
     A read_committed consumer drops what the producer wrote from there on, up to where it aborted.
@@ -131,7 +138,7 @@ class AbortsBackdated(_BitsFlipped):
         return [at for at in range(_ABORTED_FIRST_END - 1, len(content), _ABORTED_BYTES) if content[at] & self.bit]
 
 
-class IndexByteFlipped(_BitsFlipped):
+class IndexByteFlipped(BitsFlipped):
     """A bit of a file position in the offset index of a replica's first segment: it points 16 MiB away, behind the end.
 
     The middle one of its entries, as Kafka looks at the last when it opens an index; there must be at least three. An
@@ -148,15 +155,3 @@ class IndexByteFlipped(_BitsFlipped):
         # What follows the last entry is zero.
         entries = next((n for n in range(len(content) // 8) if not any(content[8 * n : 8 * n + 8])), len(content) // 8)
         return [] if entries < 3 else [8 * (entries // 2) + 4]
-
-    def still_flipped(self) -> bool:
-        """Whether the byte still is what the injection made of it."""
-        with contextlib.suppress(FileNotFoundError), self._file.open("rb") as file:
-            file.seek(self._at[0])
-            return file.read(1) == bytes([self._was[0] ^ self.bit])
-        return False
-
-    def mend(self) -> None:
-        """Write the byte back, unless Kafka has made the index anew meanwhile."""
-        if self._token is not None and self.still_flipped():
-            super().mend()

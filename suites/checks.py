@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from faults.base import Fault
 from faults.log_dir import LOG_DIR_STOPPED
-from faults.segment import IndexByteFlipped
+from faults.segment import BitsFlipped
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
@@ -195,15 +195,13 @@ def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
         raise PromiseBroken(f"{log_dir} gave no error, and {broker} describes it as {errors[0]}")
 
 
-def check_rebuilt(flip: IndexByteFlipped) -> None:
-    """The flipped bit of an index is gone: Kafka has made the index anew.
+def check_rebuilt(flip: BitsFlipped) -> None:
+    """The flipped bit of an index or a segment is gone: Kafka has made anew what it could not trust.
 
     :raises PromiseBroken: it is still there
     """
     if flip.still_flipped():
-        raise PromiseBroken(
-            f"{flip.broker} loaded {flip.target} as it was, with a position far behind the segment's end"
-        )
+        raise PromiseBroken(f"{flip.broker} loaded {flip.target} as it was, with a bit that had flipped")
 
 
 def check_delivery(workload: CaseWorkload) -> None:

@@ -13,14 +13,16 @@ import pytest
 from faults.base import Fault, injected
 from faults.broker import BrokerKilled, BrokerStopped
 from faults.file_system import Eio, PowerCut, ReadOnly
-from faults.segment import IndexByteFlipped
+from faults.segment import BitsFlipped, ByteFlipped, IndexByteFlipped
 from faults.slow import SLOW_FAULTS, SlowVolume
 from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.broker import Broker
+from harness.case import Case
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
+from harness.log_dir import LogDir
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.waiting import let_pass
@@ -123,6 +125,26 @@ def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
     Which it does of all that it had not flushed. A broker that was stopped in good order loads an index as it lies: no
     build since 2.1 looks at it (``LogSegment.sanityCheck``, KAFKA-7283), and no KIP promises that one does.
     """
+    rots_while_down(cluster, workload, lambda log_dir: IndexByteFlipped(log_dir, "orders", 0))
+
+
+@scenario(
+    "disks/byte-flipped",
+    kip=112,
+    plan="a replica's segment rots while its broker is down, where it was not flushed",
+    floors=Floors(faults=0),
+)
+def test_byte_flipped(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
+    """A killed broker comes back to a record with a flipped bit: it cuts its log off there, and fetches the rest anew.
+
+    Which it does of all that it had not flushed. What was flushed is served as it lies (control/flipped-byte).
+    """
+    text = f"jbod {case.run_token} p0 60 ".encode()
+    rots_while_down(cluster, workload, lambda log_dir: ByteFlipped(log_dir, "orders", 0, text=text))
+
+
+def rots_while_down(cluster: Cluster, workload: CaseWorkload, rot: Callable[[LogDir], BitsFlipped]) -> None:
+    """What the leader had of a partition rots while it is down; it makes that anew, leads, and has every record."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, orders)
     victim = leader_of(orders[0])
@@ -132,7 +154,7 @@ def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
     with injected(BrokerKilled(victim)):
         world.broker_gone(victim)
         world.check()
-        with injected(IndexByteFlipped(log_dir, "orders", 0)) as flip:
+        with injected(rot(log_dir)) as flip:
             victim.start()
             world.broker_back(victim)
             world.check(timeouts.RECOVERY_S)

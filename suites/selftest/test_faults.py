@@ -16,17 +16,18 @@ from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
 from faults.quorum import ControllerKilled, ControllerUnseated
-from faults.segment import AbortsBackdated, AbortsMisattributed
+from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from harness import timeouts
 from harness.cluster import Cluster
 from harness.doors.wire import NoAnswer
-from harness.errors import FaultNotProven
+from harness.errors import FaultNotProven, PromiseBroken
 from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.machine.broker_user import broker_user
 from harness.machine.undo import UndoLog
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
+from suites.checks import check_rebuilt
 
 
 class Node:
@@ -276,3 +277,18 @@ def test_aborts_begin_earlier_and_are_given_back(log_dir: LogDir) -> None:
 def test_without_an_abort_there_is_none_to_lay_to_another(log_dir: LogDir) -> None:
     with pytest.raises(FaultNotProven), injected(AbortsMisattributed(log_dir, "t", 0)):
         pass
+
+
+@pytest.mark.parametrize("anew", [b"", b"cut", b"before jbod r p0 60 0123456789"])
+def test_what_kafka_wrote_anew_is_not_flipped_back(log_dir: LogDir, anew: bytes) -> None:
+    """Cut off, or fetched again: as a check has it that must be red where the flipped bit is loaded as it lies."""
+    folder = log_dir.replica_dir("t", 0)
+    folder.mkdir()
+    segment = folder / f"{0:020d}.log"
+    segment.write_bytes(b"before jbod r p0 60 0123456789")
+    with injected(ByteFlipped(log_dir, "t", 0, text=b"jbod r p0 60 ")) as flip:
+        with pytest.raises(PromiseBroken, match=r"loaded t-0/.* as it was"):
+            check_rebuilt(flip)
+        segment.write_bytes(anew)
+        check_rebuilt(flip)
+    assert segment.read_bytes() == anew
