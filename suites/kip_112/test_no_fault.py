@@ -11,7 +11,7 @@ import collections
 import itertools
 import random
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -25,6 +25,7 @@ from harness.doors.admin import Admin, Refused
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.pipeline.pair import Pair
+from harness.releases.versions import Mode
 from harness.runs.measure import Floors
 from harness.topic import Topic
 from harness.waiting import await_until
@@ -40,8 +41,10 @@ RESTARTS, PATIENCE = 3, 9
 """Every broker once, in about a minute; at most so many until enough has happened, or what the build is known for."""
 ROLLS = {"segment.ms": "500", "segment.bytes": "1048576"}  # 4.0 and later allow no smaller bytes (KIP-1030)
 EXPIRES = {"retention.ms": "1000", "file.delete.delay.ms": "100"}
-LEAST = {"topics deleted": 12, "moves ended": 30, "segments rolled": 200}
+UNMOVED = {"topics deleted": 12, "segments rolled": 200}
+LEAST = UNMOVED | {"moves ended": 30}
 """What must have happened in the minute for it to show anything."""
+AT_WORK = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
 LOGGED = {"moves ended": "successfully replaced with the future replica", "segments rolled": "Rolled new log segment"}
 """Of these, what brokers say of it; a move that is begun may as well be called off by the next one."""
 
@@ -52,25 +55,48 @@ LOGGED = {"moves ended": "successfully replaced with the future replica", "segme
     plan="OfflineLogDirectoryCount stays 0 where no log dir fails",
     floors=Floors(faults=0),
     deviations=(GOOD_LOG_DIR_OFFLINE,),
-    overrides={"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"},
+    overrides=AT_WORK,
 )
 def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """Deletes, rolls, moves, restarts race under load: no log dir is ever offline, nothing is lost or doubled.
 
     Builds with KAFKA-19571 must show it; then their brokers are restarted, and nothing is lost either.
     """
-    known = is_expected(GOOD_LOG_DIR_OFFLINE, cluster)
+    a_minute(cluster, workload, case, known=is_expected(GOOD_LOG_DIR_OFFLINE, cluster), least=LEAST)
+
+
+@scenario(
+    "kip-112/no-fault-unmoved",
+    kip=112,
+    plan="OfflineLogDirectoryCount stays 0 where no log dir fails, and nothing is moved",
+    modes=(Mode.ZK,),
+    floors=Floors(faults=0),
+    overrides=AT_WORK,
+)
+def test_no_fault_unmoved(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
+    """Deletes, rolls and restarts race under load, without moves: no log dir is ever offline, on any build.
+
+    All builds with ZooKeeper have KAFKA-19571, which wants a move: with moves they show that, and would hide another.
+    """
+    a_minute(cluster, workload, case, known=False, least=UNMOVED)
+
+
+def a_minute(cluster: Cluster, workload: CaseWorkload, case: Case, *, known: bool, least: Mapping[str, int]) -> None:
+    """Whatever ``least`` names happens, and each broker is restarted.
+
+    :param known: the build takes good log dirs offline, and must
+    """
     orders = cluster.create_topic("orders", partitions=3, replicas=3, configs=ROLLS)
     for broker in cluster.brokers if known else ():
         broker.node.let_end()  # once its second log dir is taken offline
     with workload.running(orders, record_bytes=1000) as pair:
         with (
             no_log_dir_fails(cluster, expected=GOOD_LOG_DIR_OFFLINE if known else None) as offline,
-            everyday(cluster, orders, random.Random(case.id.seed)) as done,
+            everyday(cluster, orders, random.Random(case.id.seed), moves="moves ended" in least) as done,
         ):
             for broker in itertools.islice(itertools.cycle(cluster.brokers), PATIENCE if known else RESTARTS):
                 await_in_sync(cluster, orders, pair, records=1000, or_else=offline)
-                enough = not known and done["brokers restarted"] >= RESTARTS and not too_little(cluster, done)
+                enough = not known and done["brokers restarted"] >= RESTARTS and not too_little(cluster, done, least)
                 if offline or enough:
                     break
                 restart(broker, known=known)
@@ -82,7 +108,7 @@ def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
                     check_ends(broker, exit_code=1, saying=NO_GOOD_DIR)
                 restart(broker, known=False)
         await_settled(cluster)
-    if not offline and (missing := too_little(cluster, done)):
+    if not offline and (missing := too_little(cluster, done, least)):
         raise Inconclusive(f"too little happened to show anything: {missing}")
     check_one_copy(orders)
     check_delivery(workload)
@@ -96,7 +122,9 @@ def restart(broker: Broker, *, known: bool) -> None:
 
 
 @contextmanager
-def everyday(cluster: Cluster, orders: Topic, chance: random.Random) -> Iterator[collections.Counter[str]]:
+def everyday(
+    cluster: Cluster, orders: Topic, chance: random.Random, *, moves: bool
+) -> Iterator[collections.Counter[str]]:
     """Inside the block topics come and go and replicas move, by two threads; yields the counts of what was done."""
     done = collections.Counter[str]()
     passing: collections.deque[str] = collections.deque(maxlen=1)
@@ -121,7 +149,7 @@ def everyday(cluster: Cluster, orders: Topic, chance: random.Random) -> Iterator
         with suppress(Refused, NoAnswer):  # a broker is down, a topic is gone, a move is under way
             step()
 
-    steps = (partial(undisturbed, step) for step in (a_topic_passes, a_replica_moves))
+    steps = (partial(undisturbed, step) for step in (a_topic_passes, *((a_replica_moves,) if moves else ())))
     errors: Sequence[Exception] = ()
     try:
         with meanwhile(*steps, every_s=0.05) as errors:
@@ -132,11 +160,11 @@ def everyday(cluster: Cluster, orders: Topic, chance: random.Random) -> Iterator
         raise errors[0]
 
 
-def too_little(cluster: Cluster, done: collections.Counter[str]) -> dict[str, int]:
+def too_little(cluster: Cluster, done: collections.Counter[str], least: Mapping[str, int]) -> dict[str, int]:
     """Of what must happen, what did not happen often enough, and how often it did."""
     lines = [line.text for broker in cluster.brokers for line in broker.log.lines()]
     happened = done + collections.Counter({what: sum(said in line for line in lines) for what, said in LOGGED.items()})
-    return {what: happened[what] for what, least in LEAST.items() if happened[what] < least}
+    return {what: happened[what] for what, times in least.items() if happened[what] < times}
 
 
 def anyone(cluster: Cluster, ask: Callable[[Admin], None]) -> None:
