@@ -7,7 +7,7 @@ serve for long before anybody is told.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from harness import timeouts
@@ -93,25 +93,38 @@ def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
 
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 CHECKPOINTS = ("recovery-point-offset-checkpoint", HIGH_WATERMARKS)
+STARTS, CLEANED = "log-start-offset-checkpoint", "cleaner-offset-checkpoint"
 
 
-def check_checkpoints(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.LOG_DIR_FAILURE_S) -> None:
+def check_checkpoints(
+    cluster: Cluster,
+    topics: Collection[str],
+    *,
+    begin_midway: Collection[str] = (),
+    compacted: Collection[str] = (),
+    timeout_s: float = timeouts.LOG_DIR_FAILURE_S,
+) -> None:
     """Each log dir's checkpoint files name the replicas that are in it, of these topics, and no others.
 
-    A line that names a replica of another log dir would be believed by the next start (``LogManager.loadLogs``).
+    A line that names a replica of another log dir would be believed by the next start (``LogManager.loadLogs``), and by
+    the cleaner. Where a log begins is written down only if it is amid a segment
+    (``LogManager.checkpointLogStartOffsetsInDir``), how far it has been cleaned once it has been.
 
+    :param begin_midway: those of the topics from which records were deleted, with what is left of their segment
+    :param compacted: those of which all replicas have been cleaned
     :raises PromiseBroken: one doesn't
     """
+    must = dict.fromkeys(CHECKPOINTS, topics) | {STARTS: begin_midway, CLEANED: compacted}
 
     def differences() -> list[str]:
         found = []
         for log_dir in (each for broker in cluster.live_brokers() for each in broker.log_dirs):
             here = {path.name for path in log_dir.path.iterdir() if path.name.rpartition("-")[0] in topics}
-            for file in CHECKPOINTS:
-                lines = [line.split() for line in (log_dir.path / file).read_text().splitlines()[2:]]
-                named = {f"{topic}-{partition}" for topic, partition, _ in lines if topic in topics}
-                if named != here:
-                    found.append(f"{file} in {log_dir} names {sorted(named)} instead of {sorted(here)}")
+            for file, those in must.items():
+                named = {name for name in _named(log_dir.path / file) if name.rpartition("-")[0] in topics}
+                needed = {name for name in here if name.rpartition("-")[0] in those}
+                if not needed <= named <= here:
+                    found.append(f"{file} in {log_dir} names {sorted(named)} instead of {sorted(needed)}")
         return found
 
     await_until(
@@ -122,6 +135,15 @@ def check_checkpoints(cluster: Cluster, topics: Collection[str], timeout_s: floa
         retry_on=(OSError,),  # a checkpoint is replaced as a whole
         failure=PromiseBroken,
     )
+
+
+def _named(checkpoint: Path) -> Iterator[str]:
+    """The partitions that a checkpoint file names; none where the cleaner has never written its own."""
+    if checkpoint.name == CLEANED and not checkpoint.exists():
+        return
+    for line in checkpoint.read_text().splitlines()[2:]:
+        topic, partition, _ = line.split()
+        yield f"{topic}-{partition}"
 
 
 def log_of(partition: Partition, broker: Broker) -> bytes:

@@ -20,7 +20,17 @@ from suites.checks import check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools import check_gave_up
-from suites.on_disk import check_gone, check_kept, check_same_bytes, log_of
+from suites.on_disk import (
+    CHECKPOINTS,
+    CLEANED,
+    HIGH_WATERMARKS,
+    STARTS,
+    check_checkpoints,
+    check_gone,
+    check_kept,
+    check_same_bytes,
+    log_of,
+)
 from suites.steps import check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
@@ -161,6 +171,57 @@ def test_a_deleted_topic_that_stays_is_seen(tmp_path: Path, folder: str, gone: b
     cluster = cast(Any, SimpleNamespace(live_brokers=lambda: [broker]))
     with nullcontext() if gone else pytest.raises(PromiseBroken, match=folder):
         check_gone(cluster, "refunds", timeout_s=0.01)
+
+
+ALL_NAME_IT = {(file, 1): "accounts" for file in (*CHECKPOINTS, STARTS, CLEANED)}
+
+
+@pytest.mark.parametrize(
+    ("named", "seen"),
+    [
+        (ALL_NAME_IT, None),
+        ({(HIGH_WATERMARKS, 1): ""}, rf"{HIGH_WATERMARKS} in dir 1 names \[\] instead of \['accounts-0'\]"),
+        ({(HIGH_WATERMARKS, 2): "accounts"}, rf"{HIGH_WATERMARKS} in dir 2 names \['accounts-0'\] instead of \[\]"),
+        ({(STARTS, 1): ""}, rf"{STARTS} in dir 1 names \[\]"),
+        ({(STARTS, 2): "accounts"}, rf"{STARTS} in dir 2 names \['accounts-0'\]"),
+        ({(CLEANED, 1): ""}, rf"{CLEANED} in dir 1 names \[\]"),
+        ({(CLEANED, 2): "accounts"}, rf"{CLEANED} in dir 2 names \['accounts-0'\]"),
+        ({(CLEANED, 2): "elsewhere"}, None),
+    ],
+)
+def test_a_checkpoint_file_that_names_what_is_in_another_log_dir_is_seen(
+    tmp_path: Path, named: dict[tuple[str, int], str], seen: str | None
+) -> None:
+    """A replica lies in the first of two log dirs, which all four files say; one says otherwise."""
+    log_dirs = []
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for file in (*CHECKPOINTS, STARTS):
+            (folder / file).write_text("0\n0\n")
+        log_dirs.append(OneDir(path=folder, number=number))
+    (tmp_path / "1" / "accounts-0").mkdir()
+    for (file, number), topic in (ALL_NAME_IT | named).items():
+        (tmp_path / str(number) / file).write_text(f"0\n1\n{topic} 0 7\n" if topic else "0\n0\n")
+    cluster = cast(Any, SimpleNamespace(live_brokers=lambda: [SimpleNamespace(log_dirs=log_dirs)]))
+    with nullcontext() if seen is None else pytest.raises(PromiseBroken, match=seen):
+        check_checkpoints(cluster, ["accounts"], begin_midway=["accounts"], compacted=["accounts"], timeout_s=0.01)
+
+
+def test_a_log_that_was_neither_cleaned_nor_cut_need_not_be_named_so(tmp_path: Path) -> None:
+    for file in CHECKPOINTS:
+        (tmp_path / file).write_text("0\n1\naccounts 0 7\n")
+    (tmp_path / STARTS).write_text("0\n0\n")
+    (tmp_path / "accounts-0").mkdir()
+    broker = SimpleNamespace(log_dirs=[OneDir(path=tmp_path, number=1)])
+    check_checkpoints(cast(Any, SimpleNamespace(live_brokers=lambda: [broker])), ["accounts"], timeout_s=0.01)
+
+
+class OneDir(SimpleNamespace):
+    """A log dir with a name."""
+
+    def __str__(self) -> str:
+        return f"dir {self.number}"
 
 
 @pytest.mark.parametrize(
