@@ -61,6 +61,12 @@ class Beside:
         return len({row.standing for row in self.runs.values()}) > 1
 
     @property
+    def says(self) -> str:
+        """How it came out in each."""
+        told = ", ".join(f"{row.verdict} in {backend}" for backend, row in self.runs.items())
+        return f"{told}, with {'the same seed' if self.seeds == 1 else 'different seeds'}"
+
+    @property
     def seeds(self) -> int:
         """How many seeds it was run with: 1, where it was the same in all."""
         return len({row.seed for row in self.runs.values()})
@@ -112,7 +118,7 @@ def make_index(run: Run) -> Index:
     beside = in_several_backends(rows)
     not_run = sorted(reasons.items(), key=lambda item: -len(item[1]))
     return Index(
-        answer=answer(totals, len(wavering), len(run.notes)),
+        answer=answer(totals, len(wavering), len(run.notes), sum(each.differs for each in beside)),
         totals=totals,
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
@@ -132,7 +138,7 @@ def make_index(run: Run) -> Index:
     )
 
 
-def answer(totals: Mapping[str, int], wavering: int, damaged: int) -> Answer:
+def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: int = 0) -> Answer:
     """One answer from all verdicts: what is worst decides, and nothing that is missing is left out."""
     ran = sum(count for word, count in totals.items() if word != "skipped")
     beside = [
@@ -147,6 +153,7 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int) -> Answer:
         if totals[word]
     ]
     beside += [f"{wavering} came out differently from run to run"] if wavering else []
+    beside += [f"{differing} came out differently from backend to backend"] if differing else []
     beside += [f"{damaged} damaged or never reached"] if damaged else []
     says = ", ".join(beside)
     if totals["invalid"]:

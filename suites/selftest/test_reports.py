@@ -190,6 +190,11 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()
     assert "2 ran in several, of which 1 came out differently" in page
+    # As loud as what failed: in the answer, above the tables, and on a pull request's page.
+    assert index.answer.says.endswith("1 came out differently from backend to backend")
+    differs = "valid in process, unknown in docker, with the same seed"
+    assert page.index(differs) < page.index("<table")
+    assert differs in (tmp_path / "report" / "summary.md").read_text()
     assert page.index("kip-112/b[zk]</td>") < page.index("kip-112/a[zk]</td>")
 
 
