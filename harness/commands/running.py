@@ -61,27 +61,25 @@ def _run(
     cores take some two thirds of the time; but the machine is then busier than one case would have it, and what clients
     go without is measured on it. So one is the default.
     """
-    from allure_commons.logger import AllureFileLogger
-
     from harness.case import check_runs_dir
     from harness.runs.console import ConsoleReporter
+    from harness.runs.own_folder import own_folder
 
     if jobs > 1 and options.get("pause_at"):
         raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
-    allure = runs_dir.parent / "allure-results"
-    AllureFileLogger(str(allure), clean=True)  # type: ignore[no-untyped-call]  # here: each worker would do it
     arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
-    arguments += [f"--alluredir={allure}"]
     arguments += [f"--junitxml={junit or runs_dir.parent / 'junit.xml'}"]
-    if jobs > 1:
-        # Chunks of one: no case waits for a worker while another is free.
-        workers = min(jobs, len(collect(*arguments).items))
-        arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
-    # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
-        return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)))
+    with own_folder(runs_dir.parent / "allure-results") as allure:
+        arguments += [f"--alluredir={allure}"]
+        if jobs > 1:
+            # Chunks of one: no case waits for a worker while another is free.
+            workers = min(jobs, len(collect(*arguments).items))
+            arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
+        # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
+        with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
+            return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)))
 
 
 @click.command()
