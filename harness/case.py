@@ -64,6 +64,8 @@ class CaseResult:
     deviations: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     kept: Sequence[str] = ()
+    sha256: str = ""
+    """Of the jars of the Kafka build; empty where the case ended before it was known."""
 
     def to_json(self) -> dict[str, Any]:
         """As the contract has it."""
@@ -85,6 +87,7 @@ class CaseResult:
         }
         entry |= {"measured": dict(self.measured)} if self.measured else {}
         entry |= {"kept": list(self.kept)} if self.kept else {}
+        entry |= {"kafka_sha256": self.sha256} if self.sha256 else {}
         if self.deviations:
             entry |= {"deviation": self.deviations[0], "deviations": list(self.deviations)}
         return entry
@@ -102,6 +105,7 @@ class CaseResult:
             deviations=entry.get("deviations", ()),
             measured=entry.get("measured", {}),
             kept=entry.get("kept", ()),
+            sha256=entry.get("kafka_sha256", ""),
             **fields,
         )
 

@@ -9,6 +9,7 @@ without the marker are ordinary tests. ``jbod run`` is a thin layer over this: p
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import operator
 import random
@@ -210,11 +211,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     keep = [item for item in items if covered(item)]
     if run.selection:
-        scenarios = [item for item in items if item.get_closest_marker("scenario")]
+        names = {item: names_of(case_id(item), item.nodeid) for item in items if item.get_closest_marker("scenario")}
         try:
-            keep = run.selection.among(scenarios, lambda item: names_of(case_id(item), item.nodeid), covered)
+            keep = run.selection.among([*names], names.__getitem__, covered)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
+        if run.stop_at is not None:  # not each may get its turn: what was named first goes first, and modes take turns
+            turns = {mode: itertools.count() for mode in Mode}
+            order = {item: (run.selection.place(names[item]), next(turns[mode_of(item)])) for item in keep}
+            keep.sort(key=order.__getitem__)
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 
@@ -268,7 +273,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if unfit := unfit_build(item):
         pytest.skip(unfit)
     if missing := lacking(item):
-        pytest.skip("; ".join(f"{each.name}: {each.found} ({each.fix})" for each in missing))
+        pytest.skip("; ".join(map(str, missing)))
     if run_of(item.config).is_over():
         pytest.skip(f"not begun within the {item.config.getoption('--stop-after'):.0f} s of --stop-after")
 
@@ -422,6 +427,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         deviations=deviations,
         measured=case.measured if case else {},
         kept=case.kept if case else (),
+        sha256=str(case.extra.get("kafka", {}).get("sha256", "")) if case else "",
     )
 
 

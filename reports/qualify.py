@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from harness.case import check_json_file, check_runs_dir
-from harness.errors import EXIT_NOTHING_RAN
+from harness.errors import EXIT_NOTHING_RAN, EXIT_USAGE
 from harness.machine.whole import write_whole
-from harness.runs.qualifying import SELECTORS, Wanted, cases_of, run_sides, side
+from harness.runs.qualifying import SELECTORS, Wanted, cases_of, check_same_build, run_sides, side
 from reports.command import QUALIFICATION, read, write_cases, write_report
 from reports.qualification import qualify as compare
-from reports.rows import Run
+from reports.rows import Row, Run
 
 
 @click.command()
@@ -22,6 +22,7 @@ from reports.rows import Run
 @click.option("--candidate", required=True, metavar="BUILD", help="A Kafka version, an unpacked build or a tarball.")
 @click.option("--baseline", metavar="BUILD", help="What it is compared with; without one it is looked at alone.")
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
+@click.option("--backend", default="process", show_default=True, metavar="process|docker", help="What nodes run in.")
 @click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of each case, at least.")
 @click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="So many cases at once.")
 @click.option("--out", default="reports/qualify", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
@@ -31,6 +32,7 @@ def qualify(
     candidate: str,
     baseline: str | None,
     mode: str | None,
+    backend: str,
     repeats: int,
     jobs: int,
     out: Path,
@@ -41,13 +43,16 @@ def qualify(
     Asked again with the same --out it goes on where it was left. Cases that aren't valid are run three times.
     """
     builds = [("candidate", candidate)] + ([("baseline", baseline)] if baseline else [])
-    sides = [side(name, build, out / name, mode) for name, build in builds]
+    sides = [side(name, build, out / name, mode, backend) for name, build in builds]
+    check_json_file(json_file)
     for each in sides:
         check_runs_dir(each.runs_dir)
-    check_json_file(json_file)
+        check_same_build(each)
     wanted = {each.name: cases_of(each, selector or SELECTORS) for each in sides}
-    run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, say=click.echo)
-    ours, *others = (_told(read([each.runs_dir]), wanted[each.name]) for each in sides)
+    codes = run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, say=click.echo)
+    if EXIT_USAGE in codes.values():  # it has said what can't be
+        return EXIT_USAGE
+    ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend) for each in sides)
     if not ours.rows:
         return EXIT_NOTHING_RAN
     compared = compare(ours, others[0] if others else None)
@@ -60,11 +65,40 @@ def qualify(
         content |= {"reasons": {each.id: each.why for each in wrong}, "rerun": {each.id: each.rerun for each in wrong}}
         content |= {"notes": list(compared.notes)}
         write_whole(json_file, json.dumps(content, indent=2) + "\n")
+    for why, ids in compared.missing:
+        click.echo(f"not shown, because {why}: {', '.join(ids)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
     return compared.exit_code
 
 
-def _told(run: Run, wanted: Wanted) -> Run:
-    """With what this build can't run, and why."""
-    unfit = (f"{why}: {count} case{'' if count == 1 else 's'} left out" for why, count in wanted.unfit.items())
-    return replace(run, notes=(*unfit, *run.notes))
+def _told(run: Run, wanted: Wanted, backend: str) -> Run:
+    """With what this build can't run, and why, and with what was to run and left no trace, as errors."""
+    there = {row.id for row in run.rows if row.backend == backend}
+    never = [
+        Row(
+            id=case,
+            kip=scenario["kip"],
+            plan=scenario["plan"],
+            issue=scenario["issue"],
+            mode=case.partition("[")[2].rstrip("]").partition("-")[0],
+            kafka=scenario["kafka"][0],
+            backend=backend,
+            verdict="error",
+            reason="its run ended before its turn had come, and said nothing of it",
+            duration_s=0.0,
+            began="",
+            run_id=None,
+            faults=(),
+            deviations=(),
+            rerun="",
+        )
+        for case, scenario in wanted.scenarios.items()
+        if case not in there
+    ]
+    unfit = [f"{why}: {_cases(count)} left out" for why, count in wanted.unfit.items()]
+    missing = [f"{_cases(len(never))} never got a turn"] if never else []
+    return replace(run, rows=(*run.rows, *never), notes=(*unfit, *missing, *run.notes))
+
+
+def _cases(count: int) -> str:
+    return f"{count} case{'' if count == 1 else 's'}"

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.commands.shared import (
+    BACKEND,
     BUILD_OPTIONS,
     EVERY,
     collect,
@@ -122,22 +123,27 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 @click.command(name="ledger")
 @click.argument("runs_dir", default="reports/runs", type=click.Path(path_type=Path))
 @with_options(BUILD_OPTIONS)
+@BACKEND
 @EVERY
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def show_ledger(runs_dir: Path, every: str, as_json: bool, **options: str | None) -> int:
+def show_ledger(runs_dir: Path, backend: str, every: str, as_json: bool, **options: str | None) -> int:
     """What was really run, how it came out, and when last; what has to run (--every) and didn't is exit code 2."""
     from harness.runs import ledger
 
-    cells = ledger.cells(fixed_cases(options), ledger.read(runs_dir), timedelta(seconds=seconds(every)))
+    fixed = fixed_cases(options, backend)
+    cells = ledger.cells(fixed.cases, backend, ledger.read(runs_dir), timedelta(seconds=seconds(every)))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
-        click.echo(json.dumps({"schema": 1, "cells": [cell.to_json() for cell in cells]}, indent=2))
+        told = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
+        click.echo(json.dumps(told, indent=2))
     else:
         table = Table("KIP", "case", "Kafka", "runs", "valid", "last", "came out", "proven faults", header_style="bold")
         for cell in sorted(cells, key=lambda cell: not cell.is_overdue):
             table.add_row(*map(Text, _cell_row(cell)), style="yellow" if cell.is_overdue else None)
         out.print(table)
         out.print(f"{len(cells) - len(overdue)} of {len(cells)} cases ran within {every}; {len(overdue)} have to")
+        for why in fixed.why_not():
+            out.print(Text(why, style="yellow"))
     if not any(cell.runs for cell in cells):
         return EXIT_NOTHING_RAN
     return EXIT_INCONCLUSIVE if overdue else EXIT_VALID

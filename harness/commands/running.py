@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.commands.shared import (
+    BACKEND,
     BUILD_OPTIONS,
     EVERY,
     JOBS,
@@ -26,12 +27,13 @@ from harness.commands.shared import (
     fixed_cases,
     out,
     run_pytest,
+    say_other_build,
     seconds,
     told_by,
     where,
     with_options,
 )
-from harness.errors import EXIT_VALID, UsageError
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_VALID, UsageError
 from harness.runs.subrun import arguments_of
 
 
@@ -88,25 +90,37 @@ def _run(
 @click.option("--repeat", metavar="N|until-fail", help="So many times, or until it comes out other than valid.")
 def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
-    from harness.case import read_run_json
+    from harness.case import check_json_file, read_run_json
+    from harness.errors import worst
+    from harness.machine.whole import write_whole
     from harness.releases.builds import BuildOptions
+    from harness.runs import results
     from harness.runs.subrun import repeat_apart
 
     run = read_run_json(run_dir)
     with told_by(run_dir):
-        again = {"backend": run["backend"], "seed": str(run["seed"]), **vars(BuildOptions.recorded(run))}
+        build = BuildOptions.recorded(run)
+        again = {"backend": run["backend"], "seed": str(run["seed"]), **vars(build)}
         selector = run["case"]
+    if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
+        raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
+    say_other_build(run, build)
     schedules: tuple[str, ...] = ()
     if "schedule" in run:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # the only one of this run
         schedules = (str(run_dir / "run.json"),)
     if repeat is None:
         return _run((selector,), options | again, schedules=schedules)
-    if repeat != "until-fail" and not repeat.isdecimal():
-        raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
+    json_file = Path(name) if (name := options.pop("json")) else None
+    check_json_file(json_file)
     arguments = [selector, *arguments_of(options | again), *(f"--schedule={file}" for file in schedules)]
     times = int(repeat) if repeat.isdecimal() else None
-    return repeat_apart(arguments, times, lambda line: out.print(Text(line)))
+    runs = repeat_apart(arguments, times, lambda line: out.print(Text(line)))
+    code = worst([each.exit_code for each in runs])
+    if json_file:
+        cases = [case for each in runs for case in each.cases]
+        write_whole(json_file, json.dumps(results.to_json(cases, code, run["seed"]), indent=2) + "\n")
+    return code
 
 
 @click.command()
@@ -116,15 +130,19 @@ def shrink(run_dir: Path, jobs: int) -> int:
     """Find the smallest part of a random schedule that came out invalid which still does."""
     from harness.case import read_run_json
     from harness.releases.builds import BuildOptions
-    from harness.runs.nightly import shrink_run
+    from harness.runs.shrinking import shrink_run
 
     run = read_run_json(run_dir)
     if "schedule" not in run:
         raise UsageError(f"{run_dir} is no run of a random schedule")
     with told_by(run_dir):
-        build = arguments_of(vars(BuildOptions.recorded(run)))
-    shrunk = shrink_run(run_dir, [*build, f"--jobs={jobs}"], lambda line: out.print(Text(line)))
-    click.echo(shlex.join(["jbod", "run", "schedules", *build, f"--schedule={shrunk.file}"]))
+        build = BuildOptions.recorded(run)
+        again = arguments_of({**vars(build), "backend": run["backend"]})
+    say_other_build(run, build)
+    shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], lambda line: out.print(Text(line)))
+    if shrunk.file is None:
+        return EXIT_INCONCLUSIVE
+    click.echo(shlex.join(["jbod", "run", "schedules", *again, f"--schedule={shrunk.file}"]))
     return EXIT_VALID
 
 
@@ -132,6 +150,7 @@ def shrink(run_dir: Path, jobs: int) -> int:
 @click.option("--budget", default="30m", show_default=True, metavar="TIME", help="Such as 90s, 30m, 8h.")
 @EVERY
 @with_options(BUILD_OPTIONS)
+@BACKEND
 @click.option("--seed", type=int, metavar="N", help="Of the schedules, and of all that is left to chance.")
 @click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON.")
@@ -139,6 +158,7 @@ def shrink(run_dir: Path, jobs: int) -> int:
 def nightly(
     budget: str,
     every: str,
+    backend: str,
     seed: int | None,
     runs_dir: Path,
     json_file: Path | None,
@@ -155,9 +175,10 @@ def nightly(
     budget_s, every_s = seconds(budget), seconds(every)
     check_runs_dir(runs_dir)
     check_json_file(json_file)
-    fixed = fixed_cases(options)
+    fixed = fixed_cases(options, backend)
     night = run_night(
         fixed=fixed,
+        backend=backend,
         budget_s=budget_s,
         seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
         runs_dir=runs_dir,
@@ -168,7 +189,9 @@ def nightly(
     )
     if json_file:
         write_whole(json_file, json.dumps(night.to_json(), indent=2) + "\n")
-    out.print(f"not got to: {len(night.left)} of {len(fixed)} fixed cases; {len(night.overdue)} of them overdue")
+    for why in fixed.why_not():
+        out.print(Text(why, style="yellow"))
+    out.print(f"not got to: {len(night.left)} of {len(fixed.cases)} fixed cases; {len(night.overdue)} of them overdue")
     for each in night.overdue:
         out.print(Text(f"  {each}: last run {night.left[each] or 'never'}", style="yellow"))
     return night.exit_code()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -17,6 +17,10 @@ from rich.text import Text
 
 from harness.errors import HarnessError, JbodError, UsageError
 from harness.runs.subrun import arguments_of
+
+if TYPE_CHECKING:
+    from harness.releases.builds import BuildOptions
+    from harness.runs.nightly import Fixed
 
 # Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
 WIDTH = None if sys.stdout.isatty() else 140
@@ -49,6 +53,9 @@ SCHEDULE_OPTIONS = [
 ]
 EVERY = click.option(
     "--every", default="7d", show_default=True, metavar="TIME", help="The longest that a case may not run."
+)
+BACKEND = click.option(
+    "--backend", default="process", show_default=True, metavar="process|docker", help="What nodes run in."
 )
 JOBS = click.option(
     "--jobs",
@@ -148,16 +155,34 @@ def collect(*arguments: str) -> Collector:
     return collector
 
 
-def fixed_cases(options: Mapping[str, str | None]) -> dict[str, str]:
-    """The cases that must be run now and then, on this machine and these builds, each with its Kafka version."""
+def fixed_cases(options: Mapping[str, str | None], backend: str) -> Fixed:
+    """The cases that must be run now and then, on this machine, these builds and this backend."""
     from harness.plugin import lacking, mode_of, run_of, unfit_build
-    from harness.runs.nightly import NOT_FIXED
+    from harness.runs.nightly import NOT_FIXED, Fixed
 
-    return {
-        id: str(run_of(item.config).builds.version(mode_of(item)))
-        for id, item in collect(*where(()), *arguments_of(options)).cases().items()
-        if not id.startswith(NOT_FIXED) and not lacking(item) and unfit_build(item) is None
-    }
+    cases, unable = {}, {}
+    for id, item in collect(*where(()), *arguments_of(options), f"--backend={backend}").cases().items():
+        if id.startswith(NOT_FIXED):
+            continue
+        if why := unfit_build(item) or "; ".join(map(str, lacking(item))):
+            unable[id] = why
+        else:
+            cases[id] = str(run_of(item.config).builds.version(mode_of(item)))
+    return Fixed(cases=cases, unable=unable)
+
+
+def say_other_build(run: Mapping[str, Any], options: BuildOptions) -> None:
+    """Say it where the build that a run.json names is no longer the one that it ran on."""
+    from harness.releases.builds import Builds
+    from harness.releases.versions import Mode
+
+    then = run["kafka"].get("sha256")
+    build = Builds.choose(options).of(Mode(run["mode"]), tell)
+    if then and build.sha256 != then:
+        tell(
+            f"{build.origin} is another build by now (sha256 {build.sha256[:12]}, Kafka {build.version}) than the one "
+            f"that ran (sha256 {then[:12]}, Kafka {run['kafka'].get('version')})"
+        )
 
 
 def seconds(text: str) -> float:

@@ -94,6 +94,9 @@ class Ability:
     fix: str
     required: bool = False
 
+    def __str__(self) -> str:
+        return f"{self.name}: {self.found} ({self.fix})"
+
     def to_json(self) -> dict[str, object]:
         """As ``jbod doctor --json`` prints it."""
         return asdict(self)

@@ -31,6 +31,7 @@ class Entry:
     """One case that ran.
 
     :ivar faults: those that were proven, each as "name on target"
+    :ivar sha256: of the build's jars; empty in lines of old
     """
 
     at: datetime
@@ -45,6 +46,7 @@ class Entry:
     run_id: str
     seed: int
     faults: tuple[str, ...]
+    sha256: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """One line of the file."""
@@ -68,6 +70,7 @@ def note(runs_dir: Path, result: CaseResult) -> None:
         run_id=result.run_dir.name,
         seed=result.case.seed,
         faults=tuple(f"{fault['name']} on {fault['target']}" for fault in result.faults if fault["proven"]),
+        sha256=result.sha256,
     )
     line = json.dumps(entry.to_json()).encode() + b"\n"
     with suppress(OSError), (runs_dir / NAME).open("a+b") as file:  # a full disk is no word on Kafka
@@ -93,6 +96,11 @@ def read(runs_dir: Path) -> list[Entry]:
     return entries
 
 
+def alike(entries: Iterable[Entry], cases: Mapping[str, str], backend: str) -> list[Entry]:
+    """Those that ran in this backend and, where the case is one of these, on the Kafka version given with it."""
+    return [each for each in entries if each.backend == backend and cases.get(each.id, each.kafka) == each.kafka]
+
+
 def last_run(entries: Iterable[Entry]) -> dict[str, datetime]:
     """When each case last showed something, be it good or bad: a fault not proven or too little load shows nothing."""
     return {entry.id: entry.at for entry in entries if entry.verdict in _SHOWN}
@@ -107,13 +115,14 @@ def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One case on one build, and what is known of its runs.
+    """One case on one build in one backend, and what is known of its runs.
 
     :ivar is_overdue: it has not shown anything for too long, or never
     """
 
     id: str
     kafka: str
+    backend: str
     runs: int
     valid: int
     last: Entry | None
@@ -124,19 +133,28 @@ class Cell:
         return {**vars(self), "last": self.last.to_json() if self.last else None}
 
 
-def cells(cases: Mapping[str, str], entries: Iterable[Entry], every: timedelta) -> list[Cell]:
-    """What is known of each of these cases, given with the Kafka version that they would run on; an error is no run."""
-    ran: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
+def cells(cases: Mapping[str, str], backend: str, entries: Iterable[Entry], every: timedelta) -> list[Cell]:
+    """What is known of each of these cases in a backend, given with the Kafka version that they would run on; an error
+    is no run."""
+    ran: dict[str, list[Entry]] = {}
+    for entry in alike(entries, cases, backend):
         if entry.verdict != "error":
-            ran.setdefault((entry.id, entry.kafka), []).append(entry)
+            ran.setdefault(entry.id, []).append(entry)
     found = []
     for id, kafka in cases.items():
-        runs = ran.get((id, kafka), [])
-        last = runs[-1] if runs else None
+        runs = ran.get(id, [])
         valid = sum(entry.verdict == "valid" for entry in runs)
-        late = not any(entry.verdict in _SHOWN and now() - entry.at <= every for entry in runs)
-        found.append(Cell(id=id, kafka=kafka, runs=len(runs), valid=valid, last=last, is_overdue=late))
+        found.append(
+            Cell(
+                id=id,
+                kafka=kafka,
+                backend=backend,
+                runs=len(runs),
+                valid=valid,
+                last=runs[-1] if runs else None,
+                is_overdue=not any(entry.verdict in _SHOWN and now() - entry.at <= every for entry in runs),
+            )
+        )
     return found
 
 

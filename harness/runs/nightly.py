@@ -8,8 +8,6 @@ be (``overdue``). A failing schedule is shrunk, which may take as long again as 
 
 from __future__ import annotations
 
-import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,34 +15,33 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.errors import EXIT_INCONCLUSIVE, HarnessError, worst
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, worst
 from harness.journal import now
-from harness.machine.whole import write_whole
-from harness.runs import ledger
-from harness.runs.shrink import shrink
+from harness.runs import ledger, results
+from harness.runs.shrinking import SCHEDULES, Shrunk, shrink_run
 from harness.runs.subrun import SubRun, run_apart
 
-SCHEDULES = "schedules/random"
 NOT_FIXED = ("schedules/", "control/")
 """No fixed suites: drawn anew each night; or red where the harness is right, which its own tests look at."""
-TRIES = 3
-"""How often the smallest failing schedule is played once more, to say how often it fails."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shrunk:
-    """A failing schedule, made smaller.
+class Fixed:
+    """The fixed suites on this machine.
 
-    :ivar file: where the smallest is kept; ``jbod run schedules --schedule FILE`` plays it
-    :ivar fails: how often it failed when it was played ``of`` times more
+    :ivar cases: the ids of the cases that can be run here, each with the Kafka version that it runs on
+    :ivar unable: of the others why they can't: what the machine, the backend or the build doesn't have
     """
 
-    run_dir: str
-    steps_before: int
-    steps: list[dict[str, Any]]
-    file: str
-    fails: int
-    of: int
+    cases: Mapping[str, str]
+    unable: Mapping[str, str] = field(default_factory=dict)
+
+    def why_not(self) -> list[str]:
+        """What can't be run, a line for each reason."""
+        return [
+            f"not run, because {why}: {', '.join(id for id, its in self.unable.items() if its == why)}"
+            for why in dict.fromkeys(self.unable.values())
+        ]
 
 
 @dataclass(kw_only=True)
@@ -52,8 +49,10 @@ class Night:
     """What came of it.
 
     :ivar seed: of the schedules, and of all that is left to chance
+    :ivar codes: of its runs
     :ivar left: cases that were not begun, and when each was last run
     :ivar overdue: those of them that had to run
+    :ivar unable: cases that can't be run here, and why
     """
 
     seed: int = 0
@@ -61,31 +60,30 @@ class Night:
     codes: list[int] = field(default_factory=list)
     left: dict[str, datetime | None] = field(default_factory=dict)
     overdue: list[str] = field(default_factory=list)
+    unable: Mapping[str, str] = field(default_factory=dict)
     shrunk: list[Shrunk] = field(default_factory=list)
 
     def exit_code(self) -> int:
-        """The worst of all; what had to run and didn't leaves the night inconclusive."""
-        return worst([*self.codes, *([EXIT_INCONCLUSIVE] if self.overdue else [])])
+        """The worst of all; what had to run and didn't leaves the night inconclusive, and so does a half of it of which
+        nothing ran."""
+        ran = [code for code in self.codes if code != EXIT_NOTHING_RAN]
+        is_whole = len(ran) in (0, len(self.codes)) and not self.overdue
+        return worst([*(ran or self.codes), *([] if is_whole else [EXIT_INCONCLUSIVE])])
 
     def to_json(self) -> dict[str, Any]:
         """As ``--json`` has it: a run's, and what only a night has."""
-        words = ("valid", "invalid", "unknown", "error", "skipped")
-        return {
-            "schema": 1,
-            "exit_code": self.exit_code(),
-            "seed": self.seed,
-            "scenarios": self.cases,
-            "totals": {word: sum(case["verdict"] == word for case in self.cases) for word in words}
-            | {"deviations": sum("deviations" in case for case in self.cases)},
+        return results.to_json(self.cases, self.exit_code(), self.seed) | {
             "left": {id: at.isoformat() if at else None for id, at in self.left.items()},
             "overdue": self.overdue,
+            "unable": dict(self.unable),
             "shrunk": [vars(each) for each in self.shrunk],
         }
 
 
 def run_night(
     *,
-    fixed: Mapping[str, str],
+    fixed: Fixed,
+    backend: str,
     budget_s: float,
     seed: int,
     runs_dir: Path,
@@ -96,31 +94,36 @@ def run_night(
 ) -> Night:
     """Run it.
 
-    :param fixed: the ids of all fixed cases, each with the Kafka version that it runs on
     :param every: the longest that a fixed case may go without being run
     :param options: of ``jbod run``, such as the build's
     """
-    night, ends = Night(seed=seed), time.monotonic() + budget_s
-    before = [entry for entry in ledger.read(runs_dir) if fixed.get(entry.id, entry.kafka) == entry.kafka]
-    common = [*options, f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
+    night, ends = Night(seed=seed, unable=fixed.unable), time.monotonic() + budget_s
+    before = ledger.alike(ledger.read(runs_dir), fixed.cases, backend)
+    common = [*options, f"--backend={backend}", f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
 
     def keep(run: SubRun) -> SubRun:
         night.cases += run.cases
         night.codes.append(run.exit_code)
+        if not run.cases:
+            say(f"it ended with exit code {run.exit_code}, and didn't say how its cases came out")
         return run
 
-    chosen = fitting(ledger.longest_ago(fixed, before), before, budget_s / 2 * jobs)
-    say(f"fixed suites: {len(chosen)} of {len(fixed)} cases, those first that ran longest ago")
+    chosen = fitting(ledger.longest_ago(fixed.cases, before), before, budget_s / 2 * jobs)
+    say(f"fixed suites: {len(chosen)} of {len(fixed.cases)} cases, those first that ran longest ago")
     if chosen:
         junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
     remains = ends - time.monotonic()
-    count = max(1, int(remains * jobs / ledger.usual_s(SCHEDULES, before)))
+    count = max(1, int(remains * jobs / max(1.0, ledger.usual_s(SCHEDULES, before))))
     say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
     drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
     schedules = keep(run_apart(SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common))
-    last, begun = ledger.last_run(before), {case["id"] for case in night.cases if case["verdict"] != "skipped"}
-    night.left = {id: last.get(id) for id in fixed if id not in begun}
+    played = sum(case["verdict"] != "skipped" for case in schedules.cases)
+    say(f"random schedules: {played} played, {len(schedules.cases) - played} not")
+    noted = ledger.alike(ledger.read(runs_dir), fixed.cases, backend)[len(before) :]  # also by a run that was killed
+    begun = {case["id"] for case in night.cases if case["verdict"] != "skipped"} | {entry.id for entry in noted}
+    last = ledger.last_run(before)
+    night.left = {id: last.get(id) for id in fixed.cases if id not in begun}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
     for case in schedules.cases:
         if case["verdict"] == "invalid":
@@ -142,51 +145,3 @@ def fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: floa
             break
         chosen.append(case)
     return chosen
-
-
-def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None], until: float = math.inf) -> Shrunk:
-    """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it.
-
-    :param options: of ``jbod run``, which choose the build and one mode
-    :param until: when to be content with what has been found, in monotonic seconds
-    """
-    schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
-
-    def play(candidates: Sequence[Sequence[Any]]) -> list[bool]:
-        files = [
-            write_whole(run_dir / f"candidate-{number}.json", json.dumps(schedule | {"steps": list(steps)}))
-            for number, steps in enumerate(candidates)
-        ]
-        wanted = [f"--schedule={file}" for file in files]
-        where = f"--runs-dir={run_dir / 'shrinking'}"  # not among the runs: parts are no cases of anybody's
-        seed = f"--seed={schedule['seed'] or 0}"
-        run = run_apart(SCHEDULES, seed, *wanted, *options, where, quiet=True)
-        cases = {case["id"].rpartition("-")[2].rstrip("]"): case for case in run.cases}
-        for file in files:
-            file.unlink()
-        for case in cases.values():
-            if case["verdict"] == "error":  # to take it for one that holds would lead the search astray
-                raise HarnessError(f"a part of the schedule could not be played: {case['reason']}")
-        if len(cases) < len(candidates):
-            raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")
-        found = [cases[str(number)]["verdict"] == "invalid" for number in range(len(candidates))]
-        say(f"  {sum(found)} of {len(found)} parts fail, of {', '.join(str(len(steps)) for steps in candidates)} steps")
-        return found
-
-    def search(candidates: Sequence[Sequence[Any]]) -> list[bool]:
-        return play(candidates) if time.monotonic() < until else [False] * len(candidates)
-
-    smallest = shrink(schedule["steps"], search)
-    if time.monotonic() >= until:
-        say("  there was no time to look on: a smaller part may fail too")
-    file = write_whole(run_dir / "smallest.json", json.dumps(schedule | {"steps": smallest}, indent=2) + "\n")
-    fails = sum(play([smallest] * TRIES))
-    say(f"  {len(smallest)} of {len(schedule['steps'])} steps are left, which fail {fails} of {TRIES} times: {file}")
-    return Shrunk(
-        run_dir=str(run_dir),
-        steps_before=len(schedule["steps"]),
-        steps=smallest,
-        file=str(file),
-        fails=fails,
-        of=TRIES,
-    )

@@ -13,12 +13,13 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
+from typing import Any
 
-from harness.errors import JbodError
+from harness.errors import JbodError, UsageError
+from harness.releases.builds import BuildOptions, Builds
 from harness.runs import ledger
-from harness.runs.subrun import jbod_command, run_apart
+from harness.runs.subrun import arguments_of, jbod_command, run_apart
 
 SELECTORS = ("kip-112", "kip-113", "kip-36", "kip-1066")
 WAVERING = 3
@@ -29,32 +30,63 @@ WAVERING = 3
 class Side:
     """One of the two builds.
 
-    :ivar options: of ``jbod run``, which choose it
+    :ivar backend: what its nodes run in
     :ivar runs_dir: where its run folders are
     """
 
     name: str
-    options: tuple[str, ...]
+    build: BuildOptions
+    backend: str
     runs_dir: Path
 
+    @property
+    def options(self) -> list[str]:
+        """Of ``jbod run``, which choose the build."""
+        return arguments_of(vars(self.build))
 
-def side(name: str, build: str, runs_dir: Path, mode: str | None) -> Side:
+    def ran(self) -> list[ledger.Entry]:
+        """What has run of it in this backend."""
+        return ledger.alike(ledger.read(self.runs_dir), {}, self.backend)
+
+
+def side(name: str, build: str, runs_dir: Path, mode: str | None, backend: str = "process") -> Side:
     """The side of a build: a version, an unpacked build or a tarball."""
-    option = "kafka-home" if Path(build).is_dir() else "kafka-tarball" if Path(build).is_file() else "kafka"
-    modes = () if mode is None else (f"--mode={mode}",)
-    return Side(name=name, options=(f"--{option}={build}", *modes), runs_dir=runs_dir)
+    option = "kafka_home" if Path(build).is_dir() else "kafka_tarball" if Path(build).is_file() else "kafka"
+    return Side(name=name, build=BuildOptions(mode=mode, **{option: build}), backend=backend, runs_dir=runs_dir)
+
+
+def check_same_build(build: Side) -> None:
+    """See that what ran there ran on this very build: to go on from it would tell one's runs as another's.
+
+    :raises UsageError: it ran on another one
+    """
+    entries = ledger.read(build.runs_dir)
+    if not entries:
+        return
+    builds = Builds.choose(build.build)
+    distributions = [builds.of(mode) for mode in builds.modes()]
+    ours = {(str(each.version), sha256) for each in distributions for sha256 in (each.sha256, "")}
+    if others := {(entry.kafka, entry.sha256) for entry in entries} - ours:
+        told = ", ".join(f"Kafka {kafka} (sha256 {sha256[:12]})" for kafka, sha256 in sorted(others))
+        this = ", ".join(f"Kafka {each.version} (sha256 {each.sha256[:12]})" for each in distributions[:1])
+        raise UsageError(f"{build.runs_dir} has runs of {told}, and the {build.name} is {this}: give another --out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
     """What there is to run on a build.
 
-    :ivar cases: the ids of the cases
+    :ivar scenarios: by the id of each case what ``jbod list`` says of its scenario
     :ivar unfit: why others, so many each, are none for it: it doesn't have what they check
     """
 
-    cases: tuple[str, ...]
+    scenarios: Mapping[str, Mapping[str, Any]]
     unfit: Mapping[str, int]
+
+    @property
+    def cases(self) -> tuple[str, ...]:
+        """Their ids."""
+        return tuple(self.scenarios)
 
 
 def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
@@ -72,7 +104,7 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
         raise error
     scenarios = json.loads(done.stdout)["scenarios"]
     return Wanted(
-        cases=tuple(case for each in scenarios for case in each["cases"] if case not in each["unfit"]),
+        scenarios={case: each for each in scenarios for case in each["cases"] if case not in each["unfit"]},
         unfit=Counter(why for each in scenarios for why in each["unfit"].values()),
     )
 
@@ -91,24 +123,28 @@ def run_sides(
     *,
     repeats: int,
     say: Callable[[str], None],
-) -> None:
-    """Run what is wanted of each side, by its name, until nothing is due.
+) -> dict[str, int]:
+    """Run what is wanted of each side, by its name, until nothing is due; returns the exit codes of their last rounds.
 
     A round in which a side gets no further is its last: what can't run here (skipped), or doesn't (errors), is told by
     the report.
     """
     stuck: set[str] = set()
-    for rounds in count(1):
-        before = {each.name: due(wanted[each.name].cases, ledger.read(each.runs_dir), repeats) for each in sides}
-        at_work = [each for each in sides if before[each.name] and each.name not in stuck]
-        if not at_work:
-            return
-        for each in at_work:
-            now_due = before[each.name]
+    codes: dict[str, int] = {}
+
+    def left() -> list[tuple[Side, list[str]]]:
+        found = [(each, due(wanted[each.name].cases, each.ran(), repeats)) for each in sides]
+        return [(each, cases) for each, cases in found if cases and each.name not in stuck]
+
+    rounds = 0
+    while at_work := left():
+        rounds += 1
+        for each, now_due in at_work:
             say(f"{each.name}: {len(now_due)} of {len(wanted[each.name].cases)} cases are due")
-            known = len(ledger.read(each.runs_dir))
+            known = len(each.ran())
             where = (f"--runs-dir={each.runs_dir}", f"--junit={each.runs_dir}-{rounds}.xml")
-            run_apart(*now_due, *each.options, *where, *options)
-            ran = ledger.read(each.runs_dir)[known:]
-            if all(entry.verdict == "error" for entry in ran):
+            done = run_apart(*now_due, *each.options, f"--backend={each.backend}", *where, *options)
+            codes[each.name] = done.exit_code
+            if all(entry.verdict == "error" for entry in each.ran()[known:]):
                 stuck.add(each.name)
+    return codes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,18 @@ VERDICT_CODES = {
     "unknown": EXIT_INCONCLUSIVE,
     "error": EXIT_HARNESS,
 }
+
+
+def to_json(cases: Sequence[Mapping[str, Any]], exit_code: int, seed: int) -> dict[str, Any]:
+    """What ``--json`` says of cases, each of which says it of itself already."""
+    totals = {word: sum(case["verdict"] == word for case in cases) for word in (*VERDICT_CODES, "skipped")}
+    return {
+        "schema": 1,
+        "exit_code": exit_code,
+        "seed": seed,
+        "scenarios": [*cases],
+        "totals": totals | {"deviations": sum("deviations" in case for case in cases)},
+    }
 
 
 class Results:
@@ -89,7 +101,7 @@ class Results:
             return
         session.exitstatus = self._exit_code(session, int(exitstatus))
         self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
-        content = self._content(int(session.exitstatus))
+        content = to_json([each.to_json() for each in self.cases], int(session.exitstatus), self._seed)
         if self._json_file:
             write_whole(self._json_file, json.dumps(content, indent=2) + "\n")
         if self.cases:
@@ -109,16 +121,6 @@ class Results:
         if not any(codes) and (session.testsfailed or set(self._wanted) - self._ended):
             codes.append(EXIT_HARNESS)
         return worst(codes)
-
-    def _content(self, exit_code: int) -> dict[str, Any]:
-        totals = {word: sum(each.verdict == word for each in self.cases) for word in (*VERDICT_CODES, "skipped")}
-        return {
-            "schema": 1,
-            "exit_code": exit_code,
-            "seed": self._seed,
-            "scenarios": [each.to_json() for each in self.cases],
-            "totals": totals | {"deviations": sum(bool(each.deviations) for each in self.cases)},
-        }
 
     def _leave(self, content: dict[str, Any]) -> None:
         """For the reports: a case that was skipped or never got its turn has no folder that could tell of it."""

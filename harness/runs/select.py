@@ -49,6 +49,10 @@ class Selection:
                 raise UsageError(f"{selector!r} is not in the modes of this run (--mode, --kafka)")
         return chosen
 
+    def place(self, names: Collection[str]) -> int:
+        """Where the first selector stands that is among these names of a case."""
+        return next(place for place, selector in enumerate(self._selectors) if selector in names)
+
 
 def names_of(case_id: str, node_id: str) -> set[str]:
     """The selectors that name a case: its suite, its scenario, itself, and the same as pytest has them."""

@@ -7,6 +7,7 @@ which is all that anybody else has, too.
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import EXIT_VALID, worst
+from harness.errors import EXIT_HARNESS, EXIT_VALID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +36,8 @@ def arguments_of(options: Mapping[str, object]) -> list[str]:
 
 
 def jbod_command(*arguments: str) -> list[str]:
-    """This very jbod as a command of its own."""
-    return [sys.executable, "-c", "from harness.cli import main; main()", *arguments]
+    """This very jbod as a command of its own, whatever lies in the working directory (-P)."""
+    return [sys.executable, "-P", "-c", "from harness.cli import main; main()", *arguments]
 
 
 def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
@@ -51,25 +52,43 @@ def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
     return SubRun(exit_code=code, cases=tuple(cases))
 
 
-def repeat_apart(arguments: Sequence[str], times: int | None, say: Callable[[str], None]) -> int:
-    """``jbod run`` again and again; returns the worst exit code.
+def repeat_apart(arguments: Sequence[str], times: int | None, say: Callable[[str], None]) -> list[SubRun]:
+    """``jbod run`` again and again.
 
     :param times: None: until one is not 0
     """
-    codes: list[int] = []
-    while times is None or len(codes) < times:
-        codes.append(run_apart(*arguments).exit_code)
+    runs: list[SubRun] = []
+    while times is None or len(runs) < times:
+        runs.append(run_apart(*arguments))
+        codes = [run.exit_code for run in runs]
         say(f"{codes.count(EXIT_VALID)} of {len(codes)} valid")
         if times is None and codes[-1] != EXIT_VALID:
             break
-    return worst(codes)
+    return runs
 
 
 def _call(command: Sequence[str], quiet: bool) -> int:
-    """Run it to its end, also where the terminal interrupts both: the run then cleans up first."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL if quiet else None)
+    """Run it to its end, and no longer than we live: it is told to end if we are killed, and cleans up.
+
+    What the terminal tells us (Ctrl-C) it tells both. One that was killed itself is a failure of the environment.
+    """
+    process = subprocess.Popen(
+        ["setpriv", "--pdeathsig", "TERM", *command], stdout=subprocess.DEVNULL if quiet else None
+    )
+    told: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        told.append(number)
+        process.send_signal(number)
+
+    before = signal.signal(signal.SIGTERM, pass_on)  # what `kill` says is said to us alone
     try:
-        return process.wait()
+        code = process.wait()
     except KeyboardInterrupt:
         process.wait()
         raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if told:
+        raise KeyboardInterrupt
+    return code if code >= 0 else EXIT_HARNESS

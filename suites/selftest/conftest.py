@@ -18,6 +18,7 @@ from harness.pipeline.session import end_spark, spark_session
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
+from suites.selftest.planted import Planted
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # by default each example has 0.2 s
 hypothesis.settings.load_profile("no clock")
@@ -32,6 +33,12 @@ def open_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="jbod-test-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
+
+
+@pytest.fixture
+def planted(open_folder: Path) -> Planted:
+    """A checkout in which cases come out as they are told to."""
+    return Planted(open_folder)
 
 
 @pytest.fixture(scope="module")

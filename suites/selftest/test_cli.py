@@ -55,6 +55,8 @@ def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
         ("run kip-112 --pause-at inject --jobs 2", 4, "--pause-at waits for one person"),
         ("nightly --budget forever", 4, "'forever' is no time"),
         ("nightly --json /nowhere/out.json", 4, "there is no folder /nowhere"),
+        ("nightly --backend podman", 4, "--backend podman: there is process and docker"),
+        ("qualify --candidate 4.3.1 --backend podman", 4, "--backend podman: there is process and docker"),
         ("qualify --candidate 4.3.1 --json /nowhere/out.json", 4, "there is no folder /nowhere"),
         ("shrink /nowhere", 4, "no such run folder: /nowhere"),
         ("tool frobnicate", 4, "no tool 'frobnicate'"),

@@ -18,7 +18,9 @@ from harness.runs.nightly import Night, fitting
 from harness.runs.qualifying import cases_of, due, side
 
 
-def ended(runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: float = 10.0) -> None:
+def ended(
+    runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: float = 10.0, backend: str = "process"
+) -> None:
     """A case comes to its end."""
     runs_dir.mkdir(exist_ok=True)
     case = CaseId(id=name, kip=112, plan="1)", mode="kraft", seed=7, nodeid=f"suites/x.py::{name}")
@@ -28,7 +30,7 @@ def ended(runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: flo
         CaseResult(
             case=case,
             kafka="4.3.1",
-            backend="process",
+            backend=backend,
             verdict=verdict,
             reason="",
             duration_s=duration_s,
@@ -75,15 +77,26 @@ def test_a_cell_is_a_case_on_a_build(tmp_path: Path) -> None:
     ended(tmp_path, "a")
     ended(tmp_path, "b", "error")
     cases = {"a": "4.3.1", "b": "4.3.1", "c": "4.3.1"}
-    found = ledger.cells(cases, ledger.read(tmp_path), timedelta(days=7))
+    found = ledger.cells(cases, "process", ledger.read(tmp_path), timedelta(days=7))
     assert [(cell.id, cell.runs, cell.valid, cell.is_overdue) for cell in found] == [
         ("a", 2, 1, False),
         ("b", 0, 0, True),
         ("c", 0, 0, True),
     ]
-    [late] = ledger.cells({"a": "4.3.1"}, ledger.read(tmp_path), timedelta(0))
-    [elsewhere] = ledger.cells({"a": "4.2.0"}, ledger.read(tmp_path), timedelta(days=7))
+    [late] = ledger.cells({"a": "4.3.1"}, "process", ledger.read(tmp_path), timedelta(0))
+    [elsewhere] = ledger.cells({"a": "4.2.0"}, "process", ledger.read(tmp_path), timedelta(days=7))
     assert (late.is_overdue, elsewhere.is_overdue, elsewhere.last) == (True, True, None)
+
+
+def test_what_ran_in_containers_did_not_run_as_processes(tmp_path: Path) -> None:
+    """Nor the other way round: neither the ledger, nor a night, nor a qualification takes one for the other."""
+    ended(tmp_path, "a", backend="docker")
+    cases, entries = {"a": "4.3.1"}, ledger.read(tmp_path)
+    told = [ledger.cells(cases, backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
+    assert [(cell.backend, cell.runs, cell.is_overdue) for cell in told] == [("process", 0, True), ("docker", 1, False)]
+    sides = [side("candidate", "4.3.1", tmp_path, "kraft", backend) for backend in ("process", "docker")]
+    assert [due(cases, each.ran(), 1) for each in sides] == [["a"], []]
+    assert ledger.alike(entries, cases, "process") == []
 
 
 def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:
@@ -94,7 +107,7 @@ def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:
     ended(tmp_path, "c", "unknown")
     entries = ledger.read(tmp_path)
     assert ledger.longest_ago(["a", "b", "c"], entries) == ["c", "a", "b"]
-    cells = ledger.cells(dict.fromkeys("abc", "4.3.1"), entries, timedelta(days=7))
+    cells = ledger.cells(dict.fromkeys("abc", "4.3.1"), "process", entries, timedelta(days=7))
     assert [(cell.id, cell.runs) for cell in cells] == [("a", 2), ("b", 1), ("c", 1)]
     assert [cell.id for cell in cells if cell.is_overdue] == ["c"]
 
@@ -151,7 +164,15 @@ def test_what_a_qualification_still_has_to_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("codes", "overdue", "code"),
-    [([0, 0], [], 0), ([0, 0], ["a"], 2), ([1, 0], ["a"], 1), ([5, 5], [], 5), ([3], [], 3)],
+    [
+        ([0, 0], [], 0),
+        ([0, 0], ["a"], 2),
+        ([1, 0], ["a"], 1),
+        ([5, 5], [], 5),
+        ([3], [], 3),
+        ([0, 5], [], 2),  # half of it
+        ([1, 5], [], 1),
+    ],
 )
 def test_a_night_is_green_only_if_all_ran_that_had_to(codes: list[int], overdue: list[str], code: int) -> None:
     """What had to run and didn't makes it inconclusive; nothing at all that ran is exit code 5."""

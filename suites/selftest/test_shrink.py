@@ -1,12 +1,27 @@
-"""The shrinker finds the smallest failing part, whatever it is, in few rounds."""
+"""The shrinker finds the smallest failing part, whatever it is, in few rounds.
+
+Schedules are drawn, written to files and read again as in a real night. Planted is ``jbod run``: it plays no schedule,
+and says of each whether it fails by the steps that it has.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.errors import HarnessError
+from harness.runs import shrinking
 from harness.runs.shrink import shrink
-from suites.schedules.schedule import Schedule, draw
+from harness.runs.shrinking import Shrunk, shrink_run
+from harness.runs.subrun import SubRun
+from suites.schedules.schedule import Schedule, Step, draw, read
 
 
 @given(st.integers(1, 24).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
@@ -45,3 +60,118 @@ def test_any_part_of_a_schedule_is_one() -> None:
     assert draw(7) == schedule != draw(9)
     part = Schedule(steps=schedule.steps[3:5], seed=7, volumes=schedule.volumes)
     assert Schedule.from_json(part.to_json()) == part
+
+
+# --- a schedule of a run --------------------------------------------------------------------------------------------
+
+PART_S = 60.0
+"""What a part takes to play, by the planted clock."""
+
+
+class PlantedRuns:
+    """In place of ``jbod run``: which schedules it was given, and how often.
+
+    :ivar verdict: of a schedule that is played for the so-manieth time, from 0
+    """
+
+    def __init__(self, verdict: Callable[[Schedule, int], str]) -> None:
+        self.verdict = verdict
+        self.plays: Counter[tuple[Step, ...]] = Counter()
+        self.now_s = 0.0
+
+    def run(self, *arguments: str, quiet: bool = False) -> SubRun:
+        """Play the schedules of the files, one after another, and begin none when it is too late."""
+        options = [argument.partition("=") for argument in arguments]
+        files = [Path(value) for name, _, value in options if name == "--schedule"]
+        stop_at = next((self.now_s + float(value) for name, _, value in options if name == "--stop-after"), None)
+        cases = []
+        for number, file in enumerate(files):
+            schedule, verdict = read(file), "skipped"
+            if stop_at is None or self.now_s <= stop_at:
+                verdict = self.verdict(schedule, self.plays[schedule.steps])
+                self.plays[schedule.steps] += 1
+                self.now_s += PART_S
+            cases.append({"id": f"schedules/random[kraft-{number}]", "verdict": verdict, "reason": "planted"})
+        return SubRun(exit_code=0, cases=tuple(cases))
+
+
+@pytest.fixture
+def schedule(tmp_path: Path) -> Schedule:
+    """Twelve steps, drawn and kept in the run.json of a run; no two of them alike."""
+    drawn = next(found for found in map(draw, range(100)) if len(set(found.steps)) == 12)
+    (tmp_path / "run.json").write_text(json.dumps({"schedule": drawn.to_json()}))
+    return drawn
+
+
+def shrunk(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, runs: PlantedRuns, until: float = float("inf")
+) -> tuple[Shrunk, list[str]]:
+    said: list[str] = []
+    monkeypatch.setattr(shrinking, "run_apart", runs.run)
+    monkeypatch.setattr(shrinking, "time", SimpleNamespace(monotonic=lambda: runs.now_s))
+    return shrink_run(run_dir, ["--mode=kraft"], said.append, until), said
+
+
+@pytest.mark.parametrize("culprits", [(0, 11), (3, 4), (1, 6, 10)], ids=str)
+def test_two_or_three_steps_of_twelve_are_left(
+    schedule: Schedule, culprits: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And kept as a schedule that can be played, with how often it fails."""
+    wanted = {schedule.steps[each] for each in culprits}
+    runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs)
+    assert found.file is not None
+    assert set(read(Path(found.file)).steps) == wanted
+    assert read(Path(found.file)).volumes == schedule.volumes
+    assert (found.steps_before, len(found.steps), found.fails, found.of) == (12, len(culprits), 3, 3)
+    kept = json.loads(Path(found.file).read_text())
+    assert (kept["fails"], kept["of"]) == (3, 3)
+    assert f"{len(culprits)} of 12 steps are left, which fail 3 of 3 times" in said[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "smallest.json"]
+
+
+def test_one_that_fails_two_times_of_three_is_found_all_the_same(
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of it holds at first, and fails when it is played again; the number of times is told as it is."""
+    wanted = {schedule.steps[2], schedule.steps[9]}
+    runs = PlantedRuns(lambda part, play: "invalid" if wanted <= set(part.steps) and play % 3 else "valid")
+    found, _ = shrunk(tmp_path, monkeypatch, runs)
+    assert {Step(**step) for step in found.steps} == wanted
+    assert (found.fails, found.of) == (2, 3)
+
+
+def test_one_that_never_fails_again_is_not_looked_through(
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part would cost a cluster's life, to find nothing; no smallest part is kept that doesn't fail."""
+    runs = PlantedRuns(lambda _part, _play: "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs)
+    assert (found.file, found.fails, found.of) == (None, 0, 3)
+    assert runs.plays == {schedule.steps: 3}
+    assert "does not fail again" in said[-1]
+    assert not (tmp_path / "smallest.json").exists()
+
+
+@pytest.mark.parametrize("parts", [0, 3, 5, 9])
+def test_the_budget_ends_midway(
+    schedule: Schedule, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within a round of many parts: no part is begun any more, and what is kept is one that failed."""
+    wanted = {schedule.steps[0], schedule.steps[11]}
+    runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
+    assert wanted <= {Step(**step) for step in found.steps}
+    assert (found.fails, found.of) == (3, 3)
+    assert any("no time to look on" in line for line in said)
+    most = max(parts + 1, 3) + 3  # those in time, or the whole at first; and the smallest in the end
+    assert sum(runs.plays.values()) <= most
+
+
+@pytest.mark.parametrize("verdict", ["error", "skipped"])
+def test_a_part_that_cannot_be_played_is_none_that_holds(
+    schedule: Schedule, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that can't do what the schedule needs: it is said, and nothing is concluded."""
+    with pytest.raises(HarnessError, match="could not be played: planted"):
+        shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: verdict))

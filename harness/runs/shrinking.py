@@ -1,0 +1,113 @@
+"""A failing schedule is played, and then parts of it, ever smaller ones, as long as they fail.
+
+The whole is played again first, several times: one that never fails again is not looked through, and where it fails now
+and then, a part is taken for one that holds only after as many plays.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import HarnessError
+from harness.machine.whole import write_whole
+from harness.runs.shrink import shrink
+from harness.runs.subrun import run_apart
+
+SCHEDULES = "schedules/random"
+TRIES = 3
+"""How often the whole is played again, and the smallest part in the end, to say how often it fails."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrunk:
+    """A failing schedule, made smaller.
+
+    :ivar file: where the smallest is kept; ``jbod run schedules --schedule FILE`` plays it. None where nothing failed
+    :ivar fails: how often it failed when it was played ``of`` times more
+    """
+
+    run_dir: str
+    steps_before: int
+    steps: list[dict[str, Any]]
+    file: str | None
+    fails: int
+    of: int
+
+
+def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None], until: float = math.inf) -> Shrunk:
+    """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it.
+
+    :param options: of ``jbod run``, which choose the build, the backend and one mode
+    :param until: when to be content with what has been found, in monotonic seconds
+    :raises HarnessError: a part could not be played: nothing is known of it then
+    """
+    schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
+    steps = schedule["steps"]
+
+    def play(candidates: Sequence[Sequence[Any]], until: float) -> list[bool]:
+        failing = _failing(run_dir, schedule, candidates, options, until)
+        say(f"  {sum(failing)} of {len(failing)} fail, of {', '.join(str(len(each)) for each in candidates)} steps")
+        return failing
+
+    fails = sum(play([steps] * TRIES, math.inf))
+    if not fails:
+        say(f"  it does not fail again, in {TRIES} times: there is nothing to look for")
+        return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=TRIES)
+    times = 1 if fails == TRIES else TRIES
+
+    def search(candidates: Sequence[Sequence[Any]]) -> list[bool]:
+        failing = [False] * len(candidates)
+        for _ in range(times):
+            held = [number for number, fails in enumerate(failing) if not fails]
+            if held and time.monotonic() < until:
+                for number, fails in zip(held, play([candidates[each] for each in held], until), strict=True):
+                    failing[number] = fails
+        return failing
+
+    smallest = shrink(steps, search)
+    if time.monotonic() >= until:
+        say("  there was no time to look on: a smaller part may fail too")
+    if len(smallest) < len(steps):
+        fails = sum(play([smallest] * TRIES, math.inf))
+    kept = schedule | {"steps": smallest, "fails": fails, "of": TRIES}
+    file = write_whole(run_dir / "smallest.json", json.dumps(kept, indent=2) + "\n")
+    say(f"  {len(smallest)} of {len(steps)} steps are left, which fail {fails} of {TRIES} times: {file}")
+    return Shrunk(
+        run_dir=str(run_dir),
+        steps_before=len(steps),
+        steps=smallest,
+        file=str(file),
+        fails=fails,
+        of=TRIES,
+    )
+
+
+def _failing(
+    run_dir: Path, schedule: dict[str, Any], candidates: Sequence[Sequence[Any]], options: Sequence[str], until: float
+) -> list[bool]:
+    """Which parts come out invalid, played in one run; one that there was no time for any more doesn't."""
+    files = [
+        write_whole(run_dir / f"candidate-{number}.json", json.dumps(schedule | {"steps": list(steps)}))
+        for number, steps in enumerate(candidates)
+    ]
+    wanted = [f"--schedule={file}" for file in files]
+    if until < math.inf:
+        wanted.append(f"--stop-after={max(0.0, until - time.monotonic()):.3f}")
+    where = f"--runs-dir={run_dir / 'shrinking'}"  # not among the runs: parts are no cases of anybody's
+    run = run_apart(SCHEDULES, f"--seed={schedule['seed'] or 0}", *wanted, *options, where, quiet=True)
+    for file in files:
+        file.unlink()
+    cases = {case["id"].rpartition("-")[2].rstrip("]"): case for case in run.cases}
+    for case in cases.values():
+        out_of_time = case["verdict"] == "skipped" and time.monotonic() >= until
+        if case["verdict"] in ("error", "skipped") and not out_of_time:  # taken for one that holds it would mislead
+            raise HarnessError(f"a part of the schedule could not be played: {case['reason']}")
+    if len(cases) < len(candidates):
+        raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")
+    return [cases[str(number)]["verdict"] == "invalid" for number in range(len(candidates))]

@@ -1,0 +1,171 @@
+"""A checkout with planted suites, for what makes runs of runs: nights, qualifications, repetitions, shrinking.
+
+Real is all that these are made of: the harness (a copy, beside suites of its own), its command line, pytest, run
+folders, ledger, JSON, and schedules that the suite of schedules draws, writes and reads. Planted is how a case comes
+out: as a test has written it down, play by play. No broker and no Spark is started, and the Kafka builds are two jars
+each that say a version and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from suites.selftest.processes import JBOD
+
+_ROOT = Path(__file__).parents[2]
+
+_BACKEND = '''
+"""A backend that makes no nodes; as with processes, nobody can be cut off in it."""
+from harness.nodes.backends import BACKENDS, BackendKind
+from harness.nodes.base import Runtime
+
+RUNTIME = Runtime(java=("false",), java_version="8", class_path=(), build="")  # too old for an archive of classes
+BACKENDS["planted"] = BackendKind(
+    runtime=lambda *_: RUNTIME, make=lambda site: exit("no node is planted"), lacks=BACKENDS["process"].lacks
+)
+'''
+
+_PLAYS = '''
+"""What the planted cases do: they come out as it is written down."""
+import json
+import os
+import signal
+from pathlib import Path
+
+from harness.errors import HarnessError, Inconclusive, PromiseBroken
+from harness.plugin import run_of
+from harness.spec import ClusterSpec
+from harness.waiting import await_until
+
+HERE = Path(os.environ["JBOD_PLANTED"])
+
+
+def play(case, mode, config):
+    """The next of the words that are written down for the case; "valid" where there are none."""
+    run = run_of(config)
+    build = run.builds.of(mode)
+    case.record_cluster(ClusterSpec(mode=mode, backend=run.backend), build)
+    with (HERE / "played").open("a+") as file:
+        file.seek(0)
+        before = [line.split() for line in file].count([case.id.id, str(build.version)])
+        file.write(f"{case.id.id} {build.version}\\n")
+    plays = json.loads((HERE / "plays.json").read_text())
+    words = plays.get(case.id.id, "valid").split()
+    word = words[min(before, len(words) - 1)]
+    if word == "waits":
+        await_until(lambda: False, timeout_s=120, what="its end, which is not its own")
+    if word == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    troubles = {"invalid": PromiseBroken, "unknown": Inconclusive, "error": HarnessError}
+    if word in troubles:
+        raise troubles[word](f"planted: {word}")
+'''
+
+_CASES = '''
+import pytest
+from harness.releases.versions import Mode
+from suites.kip_112.plays import play
+from suites.scenario import scenario
+
+
+@scenario("kip-112/planted", kip=112, plan="planted", judged=False)
+@pytest.mark.parametrize("letter", "abc")
+def test_planted(case, mode, request, letter):
+    """It comes out as it is written down."""
+    play(case, mode, request.config)
+
+
+@scenario("network/planted", kip=112, plan="planted", judged=False, needs=("own networks",))
+def test_cut_off(case, mode, request):
+    """It can't be played here."""
+    raise AssertionError("it can't be played here")
+'''
+
+_SCHEDULE = '''
+from suites.kip_112.plays import play
+
+
+@scenario("schedules/random", kip=112, plan="planted", judged=False)
+def test_random(case, mode, request, schedule):
+    """It comes out as it is written down."""
+    case.record(schedule=schedule.to_json())
+    play(case, mode, request.config)
+'''
+
+
+class Planted:
+    """The checkout, and what is done with it.
+
+    :ivar folder: where commands are run; run folders are in ``reports/runs`` below it
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.runs_dir = folder / "reports" / "runs"
+        self._checkout = folder / "checkout"  # not where commands are run: their reports/ is no package
+        shutil.copytree(_ROOT / "harness", self._checkout / "harness")
+        shutil.copyfile(_ROOT / "pyproject.toml", self._checkout / "pyproject.toml")
+        for source in (*(_ROOT / "suites").glob("*.py"), *(_ROOT / "suites" / "schedules").glob("*.py")):
+            self._lay_down(source.relative_to(_ROOT), source.read_text())
+        schedules = Path("suites/schedules/test_random.py")
+        drawn, _, _ = (_ROOT / schedules).read_text().partition("@scenario(")
+        self._lay_down(schedules, drawn + _SCHEDULE)
+        self._lay_down("suites/selftest/__init__.py", "")
+        self._lay_down("suites/kip_112/__init__.py", "")
+        self._lay_down("suites/kip_112/plays.py", _PLAYS)
+        self._lay_down("suites/kip_112/test_planted.py", _CASES)
+        self._lay_down("planted_backend.py", _BACKEND)
+        (folder / "work").mkdir()
+        self.plays({})
+
+    def _lay_down(self, name: str | Path, text: str) -> None:
+        (self._checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (self._checkout / name).write_text(text)
+
+    def kafka(self, version: str) -> Path:
+        """A Kafka of that version, as far as anybody looks who starts none."""
+        home = self.folder / f"kafka-{version}"
+        (home / "libs").mkdir(parents=True)
+        for name in (f"kafka_2.13-{version}.jar", f"kafka-clients-{version}.jar"):
+            with zipfile.ZipFile(home / "libs" / name, "w") as jar:
+                jar.writestr("kafka/kafka-version.properties", f"version={version}\ncommitId=planted\n")
+        return home
+
+    def plays(self, words: Mapping[str, str]) -> None:
+        """How cases come out from now on: the verdicts of a case, play by play, by its id; the last one lasts."""
+        (self.folder / "plays.json").write_text(json.dumps(words))
+
+    def played(self) -> list[str]:
+        """Each play of a case so far, as its id and the version of Kafka."""
+        file = self.folder / "played"
+        return file.read_text().splitlines() if file.exists() else []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of its commands."""
+        own = {"JBOD_PLANTED": self.folder, "JBOD_WORK_DIR": self.folder / "work", "PYTHONPATH": self._checkout}
+        return os.environ | {name: str(value) for name, value in own.items()} | {"PYTEST_PLUGINS": "planted_backend"}
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """``jbod`` with these arguments."""
+        return subprocess.Popen(
+            [JBOD, *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def jbod(self, *arguments: str | Path) -> tuple[int, str]:
+        """The same to its end: the exit code, and what it said."""
+        with self.start(*arguments) as process:
+            said, _ = process.communicate(timeout=300)  # a hang, not a measure
+        print(said)
+        return process.returncode, said

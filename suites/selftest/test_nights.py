@@ -1,0 +1,174 @@
+"""A night: the fixed suites first, then random schedules until its time is over; what it did not get to is said.
+
+One is run for real, on planted cases (:mod:`suites.selftest.planted`). What needs the hours of a night has ``jbod run``
+planted, too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from harness.runs import ledger, nightly
+from harness.runs.nightly import Fixed, Night, run_night
+from harness.runs.subrun import SubRun, jbod_command, run_apart
+from suites.selftest.planted import Planted
+
+FIXED = [f"kip-112/planted[kraft-{letter}]" for letter in "abc"]
+
+
+def test_a_night(planted: Planted) -> None:
+    """A green one, and a red one after it: exit codes, JSON, JUnit, ledger, and what can't be run here."""
+    kafka = planted.kafka("4.3.1")
+    asked = ("nightly", "--budget=10m", "--seed=7", "--backend=planted", f"--kafka-home={kafka}", "--json=night.json")
+
+    def night() -> tuple[int, str, dict[str, Any]]:
+        code, said = planted.jbod(*asked)
+        return code, said, json.loads((planted.folder / "night.json").read_text())
+
+    code, said, told = night()
+    assert code == told["exit_code"] == 0
+    assert [case.partition(" ")[0] for case in planted.played()[:4]] == [*FIXED, "schedules/random[kraft-0]"]
+    ids = [case["id"] for case in told["scenarios"]]
+    assert ids == [*FIXED, *(f"schedules/random[kraft-{number}]" for number in range(len(ids) - 3))]
+    assert (told["left"], told["overdue"], told["shrunk"]) == ({}, [], [])
+    [(unable, why)] = told["unable"].items()
+    assert (unable, why.partition(":")[0]) == ("network/planted[kraft]", "own networks")
+    assert f"not run, because {why}: network/planted[kraft]" in " ".join(said.split())
+    assert junit(planted, "junit-fixed.xml") == (3, 0)
+    assert junit(planted, "junit-random.xml") == (len(ids) - 3, 0)
+    assert (
+        len(list((planted.runs_dir.parent / "allure-results").glob("*-result.json"))) == len(ids) - 3
+    )  # the last run's
+    entries = ledger.read(planted.runs_dir)
+    assert [entry.id for entry in entries] == ids
+    assert {(entry.kafka, entry.backend, len(entry.sha256)) for entry in entries} == {("4.3.1", "planted", 64)}
+
+    # As if cases had taken a minute each, as real ones do, and the last of the fixed ones had never run.
+    lines = [line for line in (planted.runs_dir / ledger.NAME).read_text().splitlines() if FIXED[2] not in line]
+    told_to_take = [re.sub(r'"duration_s": [\d.]+', '"duration_s": 60.0', line) for line in lines]
+    (planted.runs_dir / ledger.NAME).write_text("".join(f"{line}\n" for line in told_to_take))
+    before = len(planted.played())
+    planted.plays({FIXED[1]: "invalid", "schedules/random[kraft-0]": "valid invalid valid"})
+    code, said, told = night()
+    assert code == told["exit_code"] == 1
+    order = [case.partition(" ")[0] for case in planted.played()[before:]]
+    assert order[:4] == [FIXED[2], FIXED[0], FIXED[1], "schedules/random[kraft-0]"]
+    assert {case["id"] for case in told["scenarios"] if case["verdict"] == "invalid"} == {
+        FIXED[1],
+        "schedules/random[kraft-0]",
+    }
+    assert junit(planted, "junit-fixed.xml") == (3, 1)
+    assert [(each["fails"], each["of"], each["file"]) for each in told["shrunk"]] == [(0, 3, None)]
+    assert "it does not fail again" in said
+
+
+def junit(planted: Planted, name: str) -> tuple[int, int]:
+    """How many cases are in the file, and how many of them failed."""
+    root = ElementTree.parse(planted.runs_dir.parent / name).getroot()
+    return len(list(root.iter("testcase"))), len(list(root.iter("failure")))
+
+
+# --- a night by a planted `jbod run` --------------------------------------------------------------------------------
+
+Answer = Callable[[tuple[str, ...]], SubRun]
+
+
+def a_night(
+    runs_dir: Path, monkeypatch: pytest.MonkeyPatch, answers: list[Answer], fixed: list[str]
+) -> tuple[Night, list[str], list[tuple[str, ...]]]:
+    """It, what it said, and the arguments of its runs."""
+    asked: list[tuple[str, ...]] = []
+    said: list[str] = []
+
+    def run(*arguments: str, quiet: bool = False) -> SubRun:
+        asked.append(arguments)
+        return answers[len(asked) - 1](arguments)
+
+    monkeypatch.setattr(nightly, "run_apart", run)
+    night = run_night(
+        fixed=Fixed(cases=dict.fromkeys(fixed, "4.3.1")),
+        backend="process",
+        budget_s=1800,
+        seed=7,
+        runs_dir=runs_dir,
+        every=timedelta(days=7),
+        jobs=1,
+        options=[],
+        say=said.append,
+    )
+    return night, said, asked
+
+
+def came_out(**verdicts: str) -> SubRun:
+    """A run of these cases."""
+    cases = tuple({"id": id, "verdict": verdict, "reason": "planted"} for id, verdict in verdicts.items())
+    return SubRun(exit_code=0, cases=cases)
+
+
+def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the fixed suites by name; of the schedules how many."""
+    answers: list[Answer] = [
+        lambda _: came_out(a="valid", b="skipped"),
+        lambda _: came_out(x="valid", y="skipped", z="skipped"),
+    ]
+    night, said, [fixed, random] = a_night(tmp_path, monkeypatch, answers, ["a", "b"])
+    assert fixed[:2] == ("a", "b")
+    assert {"--seed=7", "--stop-after=900", "--backend=process"} <= set(fixed)
+    assert random[0] == "schedules/random"
+    assert (night.left, night.overdue, night.exit_code()) == ({"b": None}, ["b"], 2)
+    assert "random schedules: 1 played, 2 not" in said
+
+
+def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is it one in which nothing ran: the fixed suites did."""
+    answers: list[Answer] = [
+        lambda _: came_out(a="valid"),
+        lambda _: SubRun(exit_code=5, cases=({"id": "x", "verdict": "skipped", "reason": "too late"},)),
+    ]
+    night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    assert night.exit_code() == 2
+
+
+def test_a_run_that_is_killed_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the kernel, where memory is short: an error of the environment; the schedules have their turn."""
+    monkeypatch.setattr("harness.runs.subrun.jbod_command", lambda *_: ["sh", "-c", "kill -9 $$"])
+    answers: list[Answer] = [lambda arguments: run_apart(*arguments), lambda _: came_out(x="valid")]
+    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    assert (night.codes, night.exit_code(), [*night.left]) == ([3, 0], 3, ["a"])
+    assert any("ended with exit code 3" in line for line in said)
+
+
+def test_a_working_directory_with_other_modules_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts ``jbod nightly`` beside a module called as one of ours, or of Python's."""
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "harness" / "__init__.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert run_apart("nobody", quiet=True).exit_code == 4
+    assert jbod_command()[1] == "-P"
+
+
+def test_a_night_that_is_told_to_end_tells_its_run(tmp_path: Path) -> None:
+    """``kill`` tells it alone, other than Ctrl-C; its run then has to clean up, and it waits for that."""
+    body = """
+from harness.runs import subrun
+subrun.jbod_command = lambda *_: ["sh", "-c", "trap 'touch cleaned-up; exit 3' TERM; kill $PPID; while :; do :; done"]
+try:
+    subrun.run_apart("kip-112")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = subprocess.run([sys.executable, "-c", body], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+    assert (tmp_path / "cleaned-up").exists()

@@ -1,0 +1,75 @@
+"""``jbod qualify``: what it runs, how often, and where it goes on; on planted cases (:mod:`suites.selftest.planted`).
+
+What its page and its answer are made of is in ``test_reports_qualification.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from harness.waiting import await_until
+from suites.selftest.planted import Planted
+
+A, B, C = (f"kip-112/planted[kraft-{letter}]" for letter in "abc")
+
+
+def qualify(planted: Planted, *arguments: str | Path) -> tuple[int, str, dict[str, Any], Counter[str]]:
+    """Its exit code, what it said, its JSON, and what it ran."""
+    before = Counter(planted.played())
+    code, said = planted.jbod("qualify", "kip-112", "--backend=planted", "--json=out.json", *arguments)
+    told = json.loads((planted.folder / "out.json").read_text())
+    return code, said, told, Counter(planted.played()) - before
+
+
+def test_it_goes_on_where_it_was_left_and_runs_what_wavers_three_times(planted: Planted) -> None:
+    """It is killed in the middle, and asked for again; and what ran on one build is not told of another."""
+    candidate, baseline = planted.kafka("4.3.1"), planted.kafka("4.3.0")
+    planted.plays({B: "invalid valid valid invalid", C: "waits"})
+    with planted.start("qualify", "kip-112", "--backend=planted", f"--candidate={candidate}") as process:
+        await_until(planted.played, lambda cases: len(cases) == 3, timeout_s=120, what="the last case to begin")
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        await_until(  # its run ends with it: else the next one would run what this one still runs
+            lambda: [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE],
+            lambda left: not left,
+            timeout_s=60,
+            what="its run to end",
+        )
+        process.communicate()
+
+    planted.plays({B: "invalid valid valid invalid"})
+    code, said, told, ran = qualify(planted, "network", f"--candidate={candidate}", f"--baseline={baseline}")
+    again = {f"{B} 4.3.1": 2, f"{C} 4.3.1": 1}
+    assert (code, ran) == (1, again | {f"{A} 4.3.0": 1, f"{B} 4.3.0": 3, f"{C} 4.3.0": 1})
+    assert told["cases"] == {A: "held", B: "broken", C: "held", "network/planted[kraft]": "unshown"}
+    assert "not shown, because own networks: brokers that are processes share this machine's network" in said
+    assert told["rerun"][B].startswith("jbod repro ")
+    assert (planted.folder / "reports" / "qualify" / "report" / "qualification.html").is_file()
+
+    code, said = planted.jbod("qualify", "kip-112", "--backend=planted", f"--candidate={baseline}")
+    assert code == 4
+    assert "candidate has runs of Kafka 4.3.1 (sha256 " in " ".join(said.split())
+    assert "give another --out" in said
+
+
+def test_what_left_no_trace_is_not_forgotten_and_runs_the_next_time(planted: Planted) -> None:
+    """Its run was killed, as by the kernel where memory is short: the others don't make it qualified."""
+    new = f"--candidate={planted.kafka('4.3.1')}"
+    planted.plays({B: "killed"})
+    code, said, told, ran = qualify(planted, new)
+    assert (code, ran) == (3, {f"{A} 4.3.1": 1, f"{B} 4.3.1": 2})
+    assert told["cases"] == {A: "held", B: "unshown", C: "unshown"}
+    assert "candidate: 1 case never got a turn" in told["notes"]
+    assert f"said nothing of it: {C}" in said
+
+    planted.plays({})
+    code, _, told, ran = qualify(planted, new)
+    assert (code, ran) == (0, {f"{B} 4.3.1": 1, f"{C} 4.3.1": 1})
+    assert told["cases"] == {A: "held", B: "held", C: "held"}
+    assert told["answer"].startswith("Qualified: Kafka 4.3.1 ")

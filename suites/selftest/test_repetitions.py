@@ -1,0 +1,36 @@
+"""``jbod repro``: again and again, on the build that it was; on planted cases (:mod:`suites.selftest.planted`)."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+from suites.selftest.planted import Planted
+
+CASE = "kip-112/planted[kraft-b]"
+
+
+def test_until_it_fails_or_so_many_times(planted: Planted) -> None:
+    """What comes of all of them is one exit code, one JSON; and a build that was changed since is told."""
+    kafka = planted.kafka("4.3.1")
+    code, _ = planted.jbod("run", CASE, "--backend=planted", f"--kafka-home={kafka}", "--seed=7")
+    assert code == 0
+    [run_dir] = (path.parent for path in planted.runs_dir.glob("*/run.json"))
+
+    planted.plays({CASE: "valid valid invalid valid"})
+    code, said = planted.jbod("repro", run_dir, "--repeat=until-fail", "--json=out.json")
+    assert (code, "1 of 2 valid" in said, "another build" in said) == (1, True, False)
+    told = json.loads((planted.folder / "out.json").read_text())
+    assert (told["exit_code"], told["seed"]) == (1, 7)
+    assert [case["verdict"] for case in told["scenarios"]] == ["valid", "invalid"]
+    assert (told["totals"]["valid"], told["totals"]["invalid"]) == (1, 1)
+    assert {case["backend"] for case in told["scenarios"]} == {"planted"}
+
+    then = told["scenarios"][0]["kafka_sha256"]
+    with zipfile.ZipFile(next(kafka.glob("libs/kafka_2.13-*.jar")), "a") as jar:
+        jar.writestr("patched", "")
+    code, said = planted.jbod("repro", run_dir, "--repeat=2")
+    assert (code, "2 of 2 valid" in said) == (0, True)
+    assert f"{kafka} is another build by now" in said
+    assert f"than the one that ran (sha256 {then[:12]}, Kafka 4.3.1)" in said
+    assert planted.played() == [f"{CASE} 4.3.1"] * 5
