@@ -1,0 +1,82 @@
+"""A pause waits at its moment and at no other, for Enter; without a cluster. With one: ``test_chaos.py``."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.errors import EnvironmentLacks
+from harness.runs.pausing import MOMENTS, Pause
+
+
+@pytest.fixture
+def terminal() -> Iterator[tuple[int, Path]]:
+    """The end at which somebody sits, and the terminal's name.
+
+    Where pytest leads a session that has no terminal, as in a container, this one becomes the session's when it is
+    opened, and its end would be pytest's.
+    """
+    somebody, terminal = pty.openpty()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    yield somebody, Path(os.ttyname(terminal))
+    for end in (somebody, terminal):
+        os.close(end)
+    signal.signal(signal.SIGHUP, before)
+
+
+def a_pause(moment: str, terminal: Path) -> Pause:
+    pause = Pause(moment, terminal)
+    cluster: Any = SimpleNamespace(how_to_reach=lambda: ["bootstrap 127.0.0.1:1"])
+    pause.cluster = cluster
+    return pause
+
+
+def event(moment: str) -> dict[str, str]:
+    return {"kind": MOMENTS[moment], "fault": "chmod_000", "target": "log-dir-1 of broker 2"}
+
+
+def read(somebody: int, until: bytes) -> bytes:
+    """What is seen, until the words come."""
+    seen = b""
+    while until not in seen:
+        assert select.select([somebody], [], [], 10)[0], seen  # a hang, not a measure
+        seen += os.read(somebody, 4096)
+    return seen
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_it_waits_for_enter_and_says_how_to_look(moment: str, terminal: tuple[int, Path]) -> None:
+    somebody, name = terminal
+    waiting = threading.Thread(target=a_pause(moment, name), args=(event(moment),), daemon=True)
+    waiting.start()
+    seen = read(somebody, b"Enter goes on").decode()
+    assert f"{MOMENTS[moment]}: chmod_000 on log-dir-1 of broker 2" in seen
+    assert "bootstrap 127.0.0.1:1" in seen
+    os.write(somebody, b"q")  # no Enter
+    waiting.join(0.2)
+    assert waiting.is_alive()
+    os.write(somebody, b"\n")
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_it_waits_at_its_own_moment_only(terminal: tuple[int, Path]) -> None:
+    """And not before there is a cluster to look at."""
+    somebody, name = terminal
+    a_pause("inject", name)(event("heal"))
+    Pause("inject", name)(event("inject"))
+    assert not select.select([somebody], [], [], 0)[0]
+
+
+def test_without_a_terminal_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentLacks, match="--pause-at heal waits for Enter, and there is no terminal"):
+        Pause("heal", tmp_path / "nowhere")
