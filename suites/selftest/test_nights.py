@@ -163,7 +163,8 @@ def test_a_night_that_is_told_to_end_tells_its_run(tmp_path: Path) -> None:
     """``kill`` tells it alone, other than Ctrl-C; its run then has to clean up, and it waits for that."""
     body = """
 from harness.runs import subrun
-subrun.jbod_command = lambda *_: ["sh", "-c", "trap 'touch cleaned-up; exit 3' TERM; kill $PPID; while :; do :; done"]
+does = "trap 'touch cleaned-up; exit 3' TERM; kill $PPID; sleep 20 >&- 2>&- & wait"
+subrun.jbod_command = lambda *_: ["sh", "-c", does]
 try:
     subrun.run_apart("kip-112")
 except KeyboardInterrupt:

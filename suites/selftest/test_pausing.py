@@ -72,8 +72,11 @@ def test_it_waits_for_enter_and_says_how_to_look(moment: str, terminal: tuple[in
 def test_it_waits_at_its_own_moment_only(terminal: tuple[int, Path]) -> None:
     """And not before there is a cluster to look at."""
     somebody, name = terminal
-    a_pause("inject", name)(event("heal"))
-    Pause("inject", name)(event("inject"))
+    for pause, its in ((a_pause("inject", name), event("heal")), (Pause("inject", name), event("inject"))):
+        passing = threading.Thread(target=pause, args=(its,), daemon=True)
+        passing.start()
+        passing.join(10)  # a hang, not a measure
+        assert not passing.is_alive()
     assert not select.select([somebody], [], [], 0)[0]
 
 
