@@ -34,6 +34,8 @@ _SHUTDOWN = 0x8004587D
 _WITHOUT_FLUSHING = struct.pack("I", 2)
 LET_GO_S = 5.0
 """Kafka closes the files of a log dir when it takes it offline, which it has noticed within a second."""
+_TIMES = 5
+"""A broker lets go of files once; each look takes longer than that does."""
 
 
 def volume_of(log_dir: LogDir) -> Volume:
@@ -112,13 +114,30 @@ class _Exhausted(VolumeFault):
 
     expected_error = "No space left on device"
 
+    @property
+    def _filler(self) -> Path:
+        return self.volume.path / "filler"
+
     def break_it(self) -> None:
         """Use up all there is, again until nothing more comes free: a broker renames files over each other."""
-        filler = self.volume.path / "filler"
-        self._will("tree", path=str(filler))
-        filler.mkdir()
-        while self._use_up(filler):
+        self._will("tree", path=str(self._filler))
+        self._filler.mkdir()
+        while self._use_up(self._filler):
             let_pass(0.1)
+
+    def proof(self) -> str | None:
+        """The error that the broker's own user gets, once what comes free at the end is used up too.
+
+        A broker that takes the log dir offline closes files that it had deleted, and only then are these gone.
+        """
+        error = super().proof()
+        for _ in range(_TIMES if self._tokens else 0):
+            if error is not None:
+                break
+            used = self._use_up(self._filler)
+            self.broker.journal.write("volume.used_up_again", log_dir=str(self.log_dir), used=used)
+            error = super().proof()
+        return error
 
     @abstractmethod
     def _use_up(self, filler: Path) -> int:

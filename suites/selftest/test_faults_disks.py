@@ -147,6 +147,29 @@ def test_almost_full_is_not_full(disks: Disks, monkeypatch: pytest.MonkeyPatch) 
         pytest.fail("must not get here")
 
 
+@pytest.mark.parametrize("fault_type", [Full, NoInodes])
+def test_what_a_broker_lets_go_of_at_the_end_is_used_up_too(
+    disks: Disks, monkeypatch: pytest.MonkeyPatch, fault_type: type[Full | NoInodes]
+) -> None:
+    """A file that it had deleted is gone only when it closes it, which may be after all seemed to be used up."""
+    broker = disks.broker(need(fault_type))
+    deleted = broker.log_dirs[0].path / "deleted"
+    held = deleted.open("wb")
+    held.write(bytes(1 << 20))
+    held.flush()
+    deleted.unlink()
+    break_it = fault_type.break_it
+
+    def then_let_go(fault: Full | NoInodes) -> None:
+        break_it(fault)
+        held.close()
+
+    monkeypatch.setattr(fault_type, "break_it", then_let_go)
+    with injected(fault_type(broker.log_dirs[0])) as fault:
+        assert fault.error_of_writing() is not None
+    assert broker.journal.of_kind("volume.used_up_again")
+
+
 def test_no_space_at_all_is_not_taken_for_no_inodes(disks: Disks) -> None:
     broker = disks.broker(need(NoInodes))
     fault = NoInodes(broker.log_dirs[0])
