@@ -46,9 +46,9 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """One case on one build in every backend that it ran in.
+    """One case on one build in every backend that it was to run in.
 
-    :ivar runs: by backend, the newest
+    :ivar runs: by backend, the newest; of one that it was skipped in, that
     """
 
     id: str
@@ -57,8 +57,8 @@ class Beside:
 
     @property
     def differs(self) -> bool:
-        """Whether it came out differently; with the same seed it must not."""
-        return len({row.standing for row in self.runs.values()}) > 1
+        """Whether it came out differently where it ran; with the same seed it must not."""
+        return len({row.standing for row in self.runs.values() if row.verdict != "skipped"}) > 1
 
     @property
     def says(self) -> str:
@@ -69,7 +69,7 @@ class Beside:
     @property
     def seeds(self) -> int:
         """How many seeds it was run with: 1, where it was the same in all."""
-        return len({row.seed for row in self.runs.values()})
+        return len({row.seed for row in self.runs.values() if row.run_id is not None})
 
     def cost(self, backend: str, name: str) -> float | None:
         """The longest of what its faults cost there."""
@@ -84,7 +84,7 @@ class Index:
     :ivar cases: the newest run of each case with all of its runs, the worst first within a KIP
     :ivar not_run: by reason, the cases that it kept from running
     :ivar wavering: cases whose runs differ in verdict
-    :ivar backends: of the cases that ran in several, in order; empty where there is none
+    :ivar backends: of the cases that were to run in several, in order; empty where there is none
     :ivar beside: these cases, those that came out differently first
     """
 
@@ -205,15 +205,19 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
 
 
 def in_several_backends(rows: Sequence[Row]) -> list[Beside]:
-    """The cases that ran in several backends on one build, those that came out differently first.
+    """The cases that were to run in several backends on one build and did in one, those that came out differently
+    first.
 
     :param rows: of each case, build and backend one
     """
     found: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
-        if row.run_id is not None:
-            found.setdefault((row.id, row.kafka), {})[row.backend] = row
-    several = [Beside(id=id, kafka=kafka, runs=runs) for (id, kafka), runs in found.items() if len(runs) > 1]
+        found.setdefault((row.id, row.kafka), {})[row.backend] = row
+    several = [
+        Beside(id=id, kafka=kafka, runs=runs)
+        for (id, kafka), runs in found.items()
+        if len(runs) > 1 and any(row.verdict != "skipped" for row in runs.values())
+    ]
     return sorted(several, key=lambda each: (not each.differs, each.id))
 
 

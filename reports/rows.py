@@ -181,7 +181,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
     """Read run folders, and what the runs' own results say of cases that left none."""
     folders, notes = {}, []
     rows: list[Row] = []
-    ran: set[tuple[str, str]] = set()
+    ran: set[tuple[str, str, str]] = set()
     begun: dict[str | None, str] = {}  # the newest run of each node id
     for path in paths:
         try:
@@ -192,11 +192,11 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
         folders[folder.name] = folder
         row = row_of(folder)
         rows.append(row)
-        ran.add((folder.run["case"], row.kafka))
+        ran.add((folder.run["case"], row.kafka, row.backend))
         begun[folder.run.get("nodeid")] = max(row.began, begun.get(folder.run.get("nodeid"), ""))
     for session in _sessions(runs_dir, notes):
         for entry in session.get("scenarios", ()):
-            if entry.get("run_dir") is None and (entry["id"], entry["kafka"]) not in ran:
+            if entry.get("run_dir") is None and (entry["id"], entry["kafka"], entry["backend"]) not in ran:
                 rows.append(_row_of_entry(entry, session.get("started_at", "")))
         for each in session.get("not_reached", ()):
             if begun.get(each, "") < session.get("started_at", ""):  # it has not run since, either

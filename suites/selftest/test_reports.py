@@ -189,13 +189,27 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     assert told == [("kip-112/b[zk]", True, 1, 2.2), ("kip-112/a[zk]", False, 2, 2.2)]
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "2 ran in several, of which 1 came out differently" in page
+    assert "2 were to run in several, of which 1 came out differently" in page
     # As loud as what failed: in the answer, above the tables, and on a pull request's page.
     assert index.answer.says.endswith("1 came out differently from backend to backend")
     differs = "valid in process, unknown in docker, with the same seed"
     assert page.index(differs) < page.index("<table")
     assert differs in (tmp_path / "report" / "summary.md").read_text()
     assert page.index("kip-112/b[zk]</td>") < page.index("kip-112/a[zk]</td>")
+
+
+def test_a_case_that_one_backend_lacks_stands_beside_its_run_in_the_other(tmp_path: Path) -> None:
+    with_verdict(tmp_path, "valid", "1", case="network/a[zk]", backend="docker")
+    entry = {"kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process", "run_dir": None}
+    skipped = entry | {"id": "network/a[zk]", "verdict": "skipped", "reason": "no networks", "rerun": "pytest x"}
+    content = {"started_at": "2026-01-01T00:00:00+00:00", "scenarios": [skipped]}
+    (tmp_path / "results-20260101T000000-aaaaaa.json").write_text(json.dumps(content))
+    index = make_index(read_runs_dir(tmp_path))
+    told = [({name: row.verdict for name, row in each.runs.items()}, each.differs, each.seeds) for each in index.beside]
+    assert told == [({"docker": "valid", "process": "skipped"}, False, 1)]
+    assert index.not_run == [("no networks", ["network/a[zk]"])]
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    assert '<span title="no networks">skipped</span>' in (tmp_path / "report" / "index.html").read_text()
 
 
 def test_each_random_schedule_is_a_case_of_its_own(tmp_path: Path) -> None:
