@@ -12,6 +12,7 @@ import re
 import subprocess
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from faults.base import Fault
 from harness.broker import Broker
@@ -25,14 +26,16 @@ class Cut(Fault):
     """Packets between a broker and some nodes are dropped.
 
     :param peers: whom it is cut off from
+    :param kept: whom it must go on reaching, and be reached by: a cut that takes more than was meant is no proof
     """
 
     needs = ("own networks",)
     explains = (r"Connection to node .* could not be established", r"Error sending fetch request", r"[Tt]imed? ?out")
 
-    def __init__(self, broker: Broker, peers: Sequence[Node]) -> None:
+    def __init__(self, broker: Broker, peers: Sequence[Node], kept: Sequence[Node] = ()) -> None:
         super().__init__(broker)
         self._peers = peers
+        self._kept = kept
         self._rules: list[list[str]] = []
 
     @property
@@ -66,10 +69,19 @@ class Cut(Fault):
                 self._iptables("-I", rule)
 
     def proof(self) -> str | None:
-        """What connects and what doesn't, tried by the brokers' own user on either side."""
-        if not all(self.shown(peer) for peer in self._peers):
-            return None
-        return f"no connection within {_CONNECT_S} s"
+        """What connects and what doesn't, tried by the brokers' own user on either side; all at once, as each may last
+        until its patience is over."""
+        with ThreadPoolExecutor(len(self._peers) + len(self._kept)) as pool:
+            cut = pool.map(self.shown, self._peers)
+            kept = pool.map(self._both_ways, self._kept)
+            if not (all(cut) and all(kept)):
+                return None
+        told = ", ".join(node.spec.name for node in self._kept)
+        return f"no connection within {_CONNECT_S} s{f'; both ways with {told}' if told else ''}"
+
+    def _both_ways(self, node: Node) -> bool:
+        """Whether the broker and a node that it is not cut off from reach each other."""
+        return connects(self.broker.node, node) and connects(node, self.broker.node)
 
     def mend(self) -> None:
         """Let the packets through, where there still is that network."""

@@ -1,24 +1,34 @@
 """A broker is there for its clients and cut off from the others: no disk fails, and what was acked must be kept.
 
 Only where brokers have networks of their own (``--backend docker``). A leader that can't be told that it no longer
-leads may take records, but must not ack one that the others don't have.
+leads may take records, but must not ack one that the others don't have; and one whose followers can't reach it must
+not ack with fewer replicas than ``min.insync.replicas`` asks for.
 """
 
 from __future__ import annotations
 
+from confluent_kafka import KafkaError, Message, Producer
+
 from faults.base import injected
-from faults.network import NETWORK_FAULTS, Cut
+from faults.network import NETWORK_FAULTS, Cut, CutOff
 from faults.targets import leader_of
 from harness import timeouts
+from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
 from harness.doors.wire import NoAnswer
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
+from harness.nodes.base import Node
+from harness.releases.versions import Mode
 from harness.runs.measure import Floors
+from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
+from suites.model import World
 from suites.scenario import each_fault, scenario
+from suites.steps import await_checkpoints
 
 
 @scenario(
@@ -34,7 +44,7 @@ def test_leader_cut_off(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]
     victim = leader_of(orders[0])
     witness, _ = others = cluster.others(victim)
     with workload.running(orders) as pair:
-        with injected(cut(victim, [*cluster.quorum_nodes, *(broker.node for broker in others)])):
+        with injected(cut(victim, [*cluster.quorum_nodes, *nodes_of(others)])):
             await_until(
                 lambda: witness.admin.describe_cluster(topics=(orders.name,)).partitions[0].leader,
                 lambda leader: leader not in (None, victim.id),
@@ -46,3 +56,126 @@ def test_leader_cut_off(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]
         cluster.await_healthy(failure=PromiseBroken)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+@scenario(
+    "network/leader-alone",
+    kip=112,
+    plan="not of the KIP: a leader that controller and clients can reach, and no other broker",
+)
+def test_leader_alone(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The leader is cut off from the other brokers alone: they leave the ISR, it serves on, and nothing is lost."""
+    orders = led_by(cluster, where_the_controller_is(cluster))
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        with injected(alone(cluster, victim)):
+            check_alone(world, victim)
+            pair.await_progress(after=now())
+        check_among_others(world)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
+    "network/leader-alone-too-few",
+    kip=112,
+    plan="not of the KIP: the same, where one replica is too few for acks=all",
+    floors=Floors(during=0),  # nothing may be acked: what is written then waits
+)
+def test_leader_alone_too_few(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The same with min.insync.replicas=2: once they have left the ISR, acks=all is refused; and nothing is lost."""
+    orders = led_by(cluster, where_the_controller_is(cluster), {"min.insync.replicas": "2"})
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        with injected(alone(cluster, victim)):
+            check_alone(world, victim)
+            acked = pair.progress.acked
+            check_too_few(orders, victim)
+            await_checkpoints(orders[0].log_dir_on(victim), 3)
+            if more := pair.progress.acked - acked:
+                raise PromiseBroken(f"{more} records were acked by {victim}, alone in the ISR where two are asked for")
+        check_among_others(world)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def nodes_of(brokers: list[Broker]) -> list[Node]:
+    """What they run in."""
+    return [broker.node for broker in brokers]
+
+
+def where_the_controller_is(cluster: Cluster) -> Broker:
+    """The broker that is the controller; in KRaft, where none is, any.
+
+    In ZooKeeper mode a leader asks the controller's broker for a smaller ISR: any other one that no broker can reach
+    is stuck, for as long as it has its session with ZooKeeper.
+    """
+    return cluster.controller_broker() or cluster.brokers[0]
+
+
+def led_by(cluster: Cluster, leader: Broker, configs: dict[str, str] | None = None) -> Topic:
+    """A topic of one partition that this broker leads, and the others follow."""
+    ids = [leader.id, *(broker.id for broker in cluster.others(leader))]
+    [topic] = cluster.create_topics(NewTopic(name="orders", assignment={0: ids}, configs=configs or {}))
+    return topic
+
+
+def alone(cluster: Cluster, broker: Broker) -> CutOff:
+    """The broker is cut off from the other brokers, and neither from the controller (KRaft) nor from ZooKeeper."""
+    return CutOff(broker, nodes_of(cluster.others(broker)), kept=cluster.quorum_nodes)
+
+
+def check_alone(world: World, leader: Broker) -> None:
+    """The leader is alone in the ISR and leads on, and all sources say so; nothing is offline.
+
+    In ZooKeeper mode the others can't be told: the leader, which is the controller, is the one source.
+
+    :raises PromiseBroken: it isn't
+    """
+    if world.cluster.spec.mode is Mode.KRAFT:
+        world.broker_alone(leader)
+        world.check()
+        return
+    await_until(
+        lambda: leader.admin.describe_cluster(topics=world.cluster.topics).partitions,
+        lambda seen: all(
+            (each.leader, each.isr, each.offline_replicas) == (leader.id, (leader.id,), ()) for each in seen
+        ),
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{leader}, which others can't reach, to be alone in the ISR and to lead",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+
+
+def check_among_others(world: World) -> None:
+    """The followers are back in the ISR, the leader leads on, and all sources say so."""
+    world.broker_among_others()
+    world.check(timeouts.RECOVERY_S)
+
+
+def check_too_few(topic: Topic, leader: Broker) -> None:
+    """A record that asks for all acks is refused by the leader, before it is written, since the ISR is too small.
+
+    :raises PromiseBroken: it is acked, or refused otherwise
+    :raises Inconclusive: the leader says nothing
+    """
+    told: list[KafkaError | None] = []
+
+    def note(error: KafkaError | None, _message: Message) -> None:
+        told.append(error)
+
+    client = Producer({"bootstrap.servers": leader.bootstrap, "acks": "all", "retries": 0})
+    client.produce(topic.name, b"too few replicas", partition=0, on_delivery=note)
+    client.flush(timeouts.PROGRESS_S)
+    if not told:
+        raise Inconclusive(f"{leader} said nothing to a record within {timeouts.PROGRESS_S:.0f} s")
+    [error] = told
+    if error is None or error.code() != KafkaError.NOT_ENOUGH_REPLICAS:
+        raise PromiseBroken(
+            f"{leader}, alone in the ISR of {topic} where two are asked for, "
+            f"{'acked a record' if error is None else f'refused a record with {error.name()}'}"
+        )
+    leader.journal.write("record.refused", broker=leader.id, error=error.name())

@@ -219,6 +219,25 @@ def test_offline_is_the_union_of_failed_dirs_and_dead_brokers(world: World) -> N
     assert world.expected("u") == expect(1, {1, 2}, {3}, 1, 2, 3)
 
 
+def test_a_broker_that_no_controller_hears_is_as_if_it_were_dead_and_runs(world: World) -> None:
+    world.broker_unheard(BROKERS[2])
+    assert world.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
+    assert (world.dead, world.unheard) == (set(), {2})
+    world.broker_back(BROKERS[2])
+    assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
+    assert not world.unheard
+
+
+def test_a_broker_that_no_other_reaches_leads_alone_and_follows_nobody(world: World) -> None:
+    world.broker_alone(BROKERS[2])
+    assert world.expected("t") == expect(2, {2}, set(), 2, 3, 1)
+    assert world.expected("u") == expect(1, {1, 3}, set(), 1, 2, 3)
+    assert world.expected("lone") == expect(3, {3}, set(), 3)
+    world.broker_among_others()
+    assert world.expected("t") == expect(2, {1, 2, 3}, set(), 2, 3, 1)
+    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+
+
 def test_when_all_others_die_the_wounded_leads_what_is_on_its_good_dir(world: World) -> None:
     world.log_dir_failed(DIRS[2, 1])
     world.broker_gone(BROKERS[1], BROKERS[3])
