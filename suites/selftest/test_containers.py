@@ -11,6 +11,7 @@ import socket
 import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +20,10 @@ from typing import Any
 import pytest
 
 from harness.cluster import Cluster, boot
-from harness.errors import EnvironmentLacks, NodeDied
+from harness.errors import EXIT_HARNESS, EnvironmentLacks, NodeDied
 from harness.journal import Journal
 from harness.machine import undo
+from harness.machine.cache import cache_dir
 from harness.machine.engine import LABEL, compose, compose_version, engine, remove_run
 from harness.machine.host import ability
 from harness.machine.ports import HOST, PortBlock
@@ -29,10 +31,14 @@ from harness.machine.undo import UndoLog
 from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
 from harness.nodes.container import ContainerBackend
+from harness.nodes.images import image_for
 from harness.releases.builds import BuildOptions, Builds
+from harness.releases.distribution import jolokia_agent, spark_kafka_jars
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
+from suites.selftest.own_engine import OwnEngine
+from suites.selftest.processes import JBOD, Running
 
 # --- no engine ------------------------------------------------------------------------------------------------------
 
@@ -270,3 +276,60 @@ def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Pat
     assert not traces(run)
     assert not list(workspace.glob("*"))
     remove_run(run)  # nothing left is no error
+
+
+# --- an engine that goes away ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_engine(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
+    """One with the image in it, in a network from which nothing can be fetched: that has been done before."""
+    for name in ("network namespaces", "tmpfs mounts"):
+        if not ability(name).present:
+            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    distribution = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT)
+    image = image_for(distribution, Mode.KRAFT, lambda _line: None)
+    spark_kafka_jars(cache_dir())
+    jolokia_agent(cache_dir())
+    own = OwnEngine(Path(tempfile.mkdtemp(prefix="jbod-test-docker-")))
+    try:
+        own.start()
+        own.take_image(image.name)
+        monkeypatch.setenv("DOCKER_HOST", own.address)
+        yield own
+    finally:
+        own.remove()
+
+
+@pytest.mark.cluster
+def test_the_engine_goes_away_midway(own_engine: OwnEngine, workspace: Path, tmp_path: Path) -> None:
+    """kill -9 of dockerd under load, with a log dir full: an error that says so, and no word on Kafka; what can't be
+    undone without an engine is undone when there is one again."""
+    run = Running(tmp_path, workspace, "kip-112/every-way-to-fail[kraft-full_tmpfs]", "--backend", "docker")
+    run.argv = [*own_engine.inside, *run.argv]
+    clean = [str(JBOD), "clean"]
+    try:
+        run.start()
+        run.await_event('"fault.injected"')
+        own_engine.kill()
+        assert run.await_end() == EXIT_HARNESS, run.said.read_text()
+        [result] = run.results()
+        assert result["verdict"] == "error"
+        assert f"the Docker engine at {own_engine.address} no longer answers; is dockerd running?" in result["reason"]
+
+        # The containers' processes are gone like all others; what only an engine can remove is not forgotten.
+        while_away = subprocess.run(clean, env=run.environment, capture_output=True, text=True, check=False)
+        assert "can't be cleaned up after as yet" in while_away.stdout + while_away.stderr
+        [left] = workspace.iterdir()
+        assert [path.name for path in left.iterdir()] == ["undo.jsonl"]
+
+        own_engine.start()
+        assert traces(left.name)
+        again = subprocess.run(clean, env=run.environment, capture_output=True, text=True, check=True)
+        assert "cleaned up after" in again.stdout + again.stderr
+        assert not traces(left.name)
+        assert str(workspace) not in Path("/proc/self/mounts").read_text()
+        run.assert_nothing_left()
+    finally:
+        run.kill()
+        subprocess.run(clean, env=run.environment, capture_output=True, check=False)

@@ -1,0 +1,106 @@
+"""A Docker engine of a test's own, which may be killed: in a folder and in a network of its own.
+
+In a network of its own, since an engine that starts makes the packet filter's chains anew, and with them breaks the
+published ports of any other engine on the machine. Whatever is to reach a port that it publishes must run in there too.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from pathlib import Path
+
+import psutil
+
+from harness.errors import HarnessError
+from harness.machine.undo import MARK, marked_processes, unmount
+from harness.waiting import await_until
+
+_START_S = 60.0
+
+
+class OwnEngine:
+    """dockerd with all that it keeps in one folder; it starts with :meth:`start`.
+
+    :ivar address: for ``DOCKER_HOST``
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"unix://{folder}/docker.sock"
+        self._folder = folder
+        self._mark = f"engine-{secrets.token_hex(3)}"
+        self._environment = os.environ | {MARK: self._mark}
+        self._network = subprocess.Popen(["unshare", "--net", "sleep", "infinity"], env=self._environment)
+        network = Path(f"/proc/{self._network.pid}/ns/net")
+        ours = Path("/proc/self/ns/net").readlink()
+        await_until(lambda: network.readlink() != ours, timeout_s=5, what="a network of its own")
+        subprocess.run([*self.inside, "ip", "link", "set", "lo", "up"], check=True)
+        self._dockerd: subprocess.Popen[bytes] | None = None
+
+    @property
+    def inside(self) -> list[str]:
+        """What to put before a command so that it runs in the engine's network."""
+        return ["nsenter", f"--net=/proc/{self._network.pid}/ns/net"]
+
+    def start(self) -> None:
+        """Start dockerd and wait until it answers."""
+        command = ["dockerd", "--bridge", "none", "-H", self.address, "-p", str(self._folder / "pid")]
+        command += ["--data-root", str(self._folder / "root"), "--exec-root", str(self._folder / "exec")]
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            self._dockerd = subprocess.Popen(
+                [*self.inside, *command], env=self._environment, stdout=output, stderr=output
+            )
+
+        def check_runs() -> None:
+            assert self._dockerd is not None
+            if self._dockerd.poll() is not None:
+                raise HarnessError(f"dockerd ended: {log.read_text()[-500:]}")
+
+        await_until(
+            lambda: self.docker("info").returncode == 0, timeout_s=_START_S, what="dockerd to answer", watch=check_runs
+        )
+
+    def kill(self) -> None:
+        """kill -9, as the kernel does where memory is short, and containerd goes with it; its containers go on."""
+        if self._dockerd is None:
+            return
+        self._dockerd.kill()
+        self._dockerd.wait()
+        containerd = self._folder / "exec" / "containerd" / "containerd.pid"
+        if containerd.exists():
+            # A dockerd that finds it still ending, or a zombie that nobody reaps, starts none and waits in vain.
+            pid = int(containerd.read_text())
+            await_until(lambda: _has_ended(pid), timeout_s=_START_S, what="containerd to end with dockerd")
+            containerd.unlink()
+
+    def docker(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """A command of docker's, to this engine."""
+        return subprocess.run(
+            ["docker", "-H", self.address, *arguments], capture_output=True, text=True, timeout=_START_S, check=False
+        )
+
+    def take_image(self, name: str) -> None:
+        """Have the image of this name that the machine's engine has."""
+        with subprocess.Popen(["docker", "save", name], stdout=subprocess.PIPE) as saving:
+            subprocess.run(["docker", "-H", self.address, "load"], stdin=saving.stdout, check=True, capture_output=True)
+
+    def remove(self) -> None:
+        """End it, whatever became of it, with all that it started, and remove its folder."""
+        self.kill()
+        for process in marked_processes(self._mark):
+            process.kill()
+        self._network.wait()
+        mounted = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
+        for path in sorted((Path(each) for each in mounted if each.startswith(f"{self._folder}/")), reverse=True):
+            unmount(path)
+        shutil.rmtree(self._folder)
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
