@@ -72,7 +72,6 @@ class World:
     :ivar failed: the log dirs that have failed
     :ivar cordoned: the log dirs that are cordoned, as far as the controller knows too
     :ivar dead: the brokers that don't run, or have been paused for so long that they are missed
-    :ivar unheard: the brokers that run, and of which no controller hears; they are missed as the dead are
     :ivar started_wounded: the brokers that were started with a log dir that had failed before
     """
 
@@ -83,7 +82,6 @@ class World:
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
-        self.unheard: set[int] = set()
         self.started_wounded: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
         self._copies: dict[tuple[str, int, int], LogDir] = {}
@@ -255,7 +253,6 @@ class World:
         self.cluster.await_healthy(failure=PromiseBroken)
         self.failed.clear()
         self.dead.clear()
-        self.unheard.clear()
         self.started_wounded.clear()
         self.leader_epochs.clear()
         leaders = {(state.topic, state.partition): state.leader for state in self.cluster.describe().partitions}
@@ -274,14 +271,6 @@ class World:
             self.dead.add(broker.id)
             self._carry_forward()
 
-    def broker_unheard(self, broker: Broker) -> None:
-        """A broker is cut off from the controller (KRaft), or from ZooKeeper: to all others it is as if it were dead.
-
-        It runs on and is told nothing: what it says of itself and of others is not compared.
-        """
-        self.unheard.add(broker.id)
-        self._carry_forward()
-
     def broker_alone(self, broker: Broker) -> None:
         """No other broker gets through to this one, nor it to them, and the controller hears of all: what it leads it
         leads on, alone in the ISR; of what others lead it leaves the ISR. Nothing is offline."""
@@ -297,13 +286,11 @@ class World:
                 self.partitions[key] = replace(was, isr=frozenset(was.replicas) - was.offline)
 
     def broker_back(self, broker: Broker) -> None:
-        """A broker was started, resumed or is heard of again: its replicas on good dirs catch up and rejoin the ISR;
-        leaders stay.
+        """A broker was started or resumed: its replicas on good dirs catch up and rejoin the ISR; leaders stay.
 
         A larger ISR begins no leader epoch, in either mode.
         """
         self.dead.discard(broker.id)
-        self.unheard.discard(broker.id)
         self.started_wounded.discard(broker.id)
         if any(log_dir.broker == broker for log_dir in self.failed):
             self.started_wounded.add(broker.id)
@@ -318,8 +305,7 @@ class World:
                 self._expect(key, replace(was, offline=offline))
 
     def _offline(self, key: Key, replicas: tuple[int, ...]) -> frozenset[int]:
-        gone = self.dead | self.unheard
-        return frozenset(id for id in replicas if id in gone or self._places.get((*key, id)) in self.failed)
+        return frozenset(id for id in replicas if id in self.dead or self._places.get((*key, id)) in self.failed)
 
     def _carry_forward(self) -> None:
         for key, was in self.partitions.items():
@@ -343,8 +329,8 @@ class World:
         return self._places[partition.topic, partition.index, broker.id]
 
     def live_brokers(self) -> list[Broker]:
-        """The brokers that should run, and be heard of."""
-        return [broker for broker in self.cluster.brokers if broker.id not in self.dead | self.unheard]
+        """The brokers that should run."""
+        return [broker for broker in self.cluster.brokers if broker.id not in self.dead]
 
     def bootstrap(self) -> str:
         """The addresses of the brokers that should run."""
@@ -376,7 +362,7 @@ class World:
             by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
         :raises Inconclusive: no broker is left to ask
         """
-        if not self.live_brokers():
+        if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
         await_until(
             lambda: self.disagreements(also) or self._note_leader_epochs(),

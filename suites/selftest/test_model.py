@@ -219,15 +219,6 @@ def test_offline_is_the_union_of_failed_dirs_and_dead_brokers(world: World) -> N
     assert world.expected("u") == expect(1, {1, 2}, {3}, 1, 2, 3)
 
 
-def test_a_broker_that_no_controller_hears_is_as_if_it_were_dead_and_runs(world: World) -> None:
-    world.broker_unheard(BROKERS[2])
-    assert world.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
-    assert (world.dead, world.unheard) == (set(), {2})
-    world.broker_back(BROKERS[2])
-    assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
-    assert not world.unheard
-
-
 def test_a_broker_that_no_other_reaches_leads_alone_and_follows_nobody(world: World) -> None:
     world.broker_alone(BROKERS[2])
     assert world.expected("t") == expect(2, {2}, set(), 2, 3, 1)
