@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -34,12 +35,13 @@ from harness.cluster import Cluster
 from harness.doors.metadata import ClusterState, PartitionState
 from harness.doors.tool_answers import DescribedPartition, Key
 from harness.doors.wire import NoAnswer
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from suites.sources import AT_EACH_STEP, Source
+from suites.sources import AT_EACH_STEP, LED_ANEW, Source
+from suites.starved import lost_session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +84,7 @@ class World:
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
+        self._hit: set[int] = set()
         self.started_wounded: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
         self._copies: dict[tuple[str, int, int], LogDir] = {}
@@ -215,6 +218,7 @@ class World:
         if log_dir not in self._places.values():
             raise Inconclusive(f"{log_dir} holds no replica of a known topic; its failure shows nothing")
         self.failed.add(log_dir)
+        self._hit.add(log_dir.broker.id)
         self._carry_forward()
 
     def log_dirs_back(self, broker: Broker) -> None:
@@ -269,6 +273,7 @@ class World:
         """Brokers were killed, stopped or paused, one after another: all their replicas go offline."""
         for broker in brokers:
             self.dead.add(broker.id)
+            self._hit.add(broker.id)
             self._carry_forward()
 
     def broker_alone(self, broker: Broker) -> None:
@@ -360,7 +365,8 @@ class World:
         :param also: sources beside those that are asked at each step, such as :data:`suites.sources.TOOLS`
         :raises PromiseBroken: they don't, with every disagreement last seen; or a broker ended by itself, other than
             by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
-        :raises Inconclusive: no broker is left to ask
+        :raises Inconclusive: no broker is left to ask; or all that differs are leader epochs, and a broker that nothing
+            was done to had lost its session
         """
         if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
@@ -371,7 +377,7 @@ class World:
             what="the cluster to be as the KIP promises",
             retry_on=(NoAnswer,),
             watch=partial(self.cluster.check_nodes, promised=True),
-            failure=PromiseBroken,
+            failure=self._broken,
         )
         self.cluster.journal.write(
             "state.validated",
@@ -379,6 +385,15 @@ class World:
             leader_epochs={f"{t}-{p}": epoch for (t, p), epoch in self.leader_epochs.items()},
             sources=[source.__name__ for source in (*AT_EACH_STEP, *also)],
         )
+
+    def _broken(self, seen: str) -> JbodError:
+        """What it means that a source does not come to agree."""
+        with suppress(NoAnswer):
+            found = self.disagreements()
+            led_anew = found and all(LED_ANEW in difference for difference in found)
+            if led_anew and (starved := lost_session(self.cluster, but=self._hit)):
+                return Inconclusive(f"this machine is too slow: {starved}; {seen}")
+        return PromiseBroken(seen)
 
     def _note_leader_epochs(self) -> list[str]:
         """All is as it should be: from here on each partition that is led keeps its leader epoch until it is touched.

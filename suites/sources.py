@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from suites.model import World
 
 Source = Callable[["World"], Iterator[str]]
+LED_ANEW = "though nothing has touched it"
+"""Said of a leader epoch that is another than it was."""
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
@@ -62,8 +64,7 @@ def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterat
             yield f"{broker} sees {name(key)}: {difference}"
         elif described[key].leader_epoch != (epoch := world.leader_epochs.get(key, described[key].leader_epoch)):
             yield (
-                f"{broker} sees {name(key)}: leader epoch {described[key].leader_epoch} instead of {epoch}, "
-                "though nothing has touched it"
+                f"{broker} sees {name(key)}: leader epoch {described[key].leader_epoch} instead of {epoch}, {LED_ANEW}"
             )
 
 

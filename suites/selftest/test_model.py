@@ -11,9 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import PartitionState
 from harness.doors.wire import NoAnswer
-from harness.errors import PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
@@ -120,12 +121,39 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     world.cluster.brokers = [*BROKERS.values()]
     world.cluster.journal = Journal(None)
     world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
-    monkeypatch.setattr(world, "disagreements", lambda also: [])
+    monkeypatch.setattr(world, "disagreements", lambda also=(): [])
     with pytest.raises(PromiseBroken, match=r"brokers see t-0 in the leader epochs \[5, 6\]"):
         world.check(timeout_s=0.01)
     BROKERS[1].describe_cluster()["t", 0].leader_epoch = 6
     world.check(timeout_s=0.01)
     assert world.leader_epochs == epochs[2]
+
+
+@pytest.mark.parametrize(
+    ("says", "hit", "meaning"),
+    [
+        ("[ZooKeeperClient Kafka server] Session expired.", [], Inconclusive),
+        ("Fencing broker 3 at epoch 9 because its session has timed out.", [], Inconclusive),
+        ("Fencing broker 3 at epoch 9 because its session has timed out.", [3], PromiseBroken),
+        ("all is well", [], PromiseBroken),
+    ],
+)
+def test_another_leader_epoch_is_the_machines_where_a_broker_lost_its_session(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, hit: list[int], meaning: type[Exception]
+) -> None:
+    """One that nothing was done to; and never where anything else differs."""
+    log = BrokerLog(tmp_path / "broker.log")
+    log.path.write_text(f"[2026-01-01 00:00:00,000] INFO {says} (kafka)\n")
+    world.cluster.brokers = [cast(Any, SimpleNamespace(id=3, log=log, node=SimpleNamespace(log=log)))]
+    world.cluster.quorum_nodes = ()  # type: ignore[assignment]
+    world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
+    for id in hit:
+        world.broker_gone(BROKERS[id])
+        world.broker_back(BROKERS[id])
+    for differ in (["broker 1 sees t-0: leader epoch 5 instead of 4, though nothing has touched it"], ["no leader"]):
+        monkeypatch.setattr(world, "disagreements", lambda also=(), found=differ: found)
+        with pytest.raises(meaning if "epoch" in differ[0] else PromiseBroken, match=differ[0]):
+            world.check(timeout_s=0.01)
 
 
 def partition(topic: str) -> Any:
