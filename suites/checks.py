@@ -87,12 +87,16 @@ FLUSHED_TOO_LATE = r"(?s)Error while flushing log for \S+ in dir {path} .*Closed
 """What KAFKA-19571 says of the log dir that it takes offline: a rolled segment's files were closed before its flush."""
 
 
+READ_TIMES = 10
+"""A minute in which nothing fails is one in which somebody looked."""
+
+
 @contextmanager
 def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> Iterator[Collection[str]]:
     """Inside the block no broker ever counts a log dir offline, nor says in its log that it stops serving one.
 
-    The MBeans of every broker that runs are read some times a second; the logs have what happened in between. Yields
-    what was counted so far, which should stay empty.
+    The MBeans of every broker that runs are read some times a second, at the end until it was often enough; the logs
+    have what happened in between. Yields what was counted so far, which should stay empty.
 
     :param expected: what is known of the build: then a log dir must go offline, and each for that reason
     :raises PromiseBroken: one does, also where the block fails for that reason; or none does where it is expected
@@ -114,6 +118,13 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     try:
         with meanwhile(sample, every_s=0.2) as errors:
             yield counted
+            await_until(
+                lambda: {broker.id: samples[broker.id] for broker in cluster.brokers},
+                lambda times: bool(errors or counted) or min(times.values()) >= READ_TIMES,
+                timeout_s=timeouts.PROGRESS_S,
+                what=f"every broker's MBeans to have been read {READ_TIMES} times",
+                failure=Inconclusive,
+            )
     finally:
         stopped = LOG_DIR_STOPPED.format(path=r"(\S+)")
         said = {
@@ -134,8 +145,6 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     if expected and not said:
         raise PromiseBroken(expected.gone)
     cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=[*said])
-    if any(samples[broker.id] < 10 for broker in cluster.brokers):
-        raise Inconclusive(f"the MBeans of some broker could hardly be read: {dict(samples)} times")
 
 
 def check_ends(broker: Broker, *, exit_code: int, saying: str) -> None:
