@@ -20,9 +20,9 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.doors.admin import NewTopic, Refused
 from harness.doors.mbeans import MBeans, agent_options
-from harness.doors.metadata import ClusterState, Reassignment
+from harness.doors.metadata import ClusterState, PartitionState, Reassignment
 from harness.doors.wire import NoAnswer
-from harness.errors import AwaitTimeout, EngineGone, HarnessError, JbodError, NodeDied, PromiseBroken
+from harness.errors import AwaitTimeout, EngineGone, HarnessError, Inconclusive, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.machine import class_data
 from harness.machine.cache import cache_dir
@@ -343,14 +343,16 @@ class Cluster:
         """Create topics, in one request, and wait until they are there.
 
         That is: every live broker sees a leader and a full ISR for each partition, and each replica has its log. The
-        last is not implied: a new partition's ISR is full by decree before any broker has made a log for it.
+        last is not implied: a new partition's ISR is full by decree before any broker has made a log for it. In KRaft
+        the controller also knows by then in which log dir each is: brokers tell it a little later, and of one
+        that is killed before and comes back without that log dir it takes the replica for a new one (KIP-858).
 
         :param failure: what a time-out means; with PromiseBroken a refusal means no less, and a broker that ends: under
             a fault, that Kafka doesn't make new replicas where it can
         :raises Refused: with Kafka's error for one of them
         """
         try:
-            self._controlling().admin.create_topics(topics)
+            self.begin_topics(*topics)
         except Refused as refusal:
             if failure is not PromiseBroken:
                 raise
@@ -360,6 +362,13 @@ class Cluster:
         for new, topic in zip(topics, created, strict=True):
             self.journal.write("topic.created", topic=new.name, partitions=len(topic), replicas=new.replicas)
         return created
+
+    def begin_topics(self, *topics: NewTopic) -> None:
+        """Have topics created, in one request, and wait for nothing more; :meth:`await_topics` does.
+
+        :raises Refused: with Kafka's error for one of them
+        """
+        self._controlling().admin.create_topics(topics)
 
     def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
         """Give topics so many partitions in all, and wait until they are there, as :meth:`create_topics` does.
@@ -382,13 +391,8 @@ class Cluster:
             found = []
             for broker in self.live_brokers():
                 seen = broker.admin.describe_cluster(topics=counts).partitions
-                made = {(r.topic, r.partition) for d in broker.describe_log_dirs() for r in d.replicas}
                 found += [str(s) for s in seen if s.leader is None or s.under_replicated]
-                found += [
-                    f"{broker} has no log of {s}"
-                    for s in seen
-                    if broker.id in s.replicas and (s.topic, s.partition) not in made
-                ]
+                found += self._unmade(broker, seen)
                 if len(seen) < sum(counts.values()):
                     found.append(f"{broker} sees {len(seen)} of {sum(counts.values())} partitions")
             return found
@@ -404,6 +408,35 @@ class Cluster:
         )
         self.topics |= {name: Topic(self, name, partitions) for name, partitions in counts.items()}
         return [self.topics[name] for name in counts]
+
+    def await_made(self) -> None:
+        """Wait until all replicas are made, of all topics, as :meth:`create_topics` has it; but not offline ones.
+
+        For Kafka's own topics, which nobody creates: the first client that asks for them may be answered long before.
+
+        :raises Inconclusive: they are not, in :data:`harness.timeouts.RECOVERY_S`
+        """
+        await_until(
+            lambda: [each for b in self.live_brokers() for each in self._unmade(b, b.describe_cluster().partitions)],
+            lambda found: not found,
+            timeout_s=timeouts.RECOVERY_S,
+            what="all replicas to have a log, and the controller to know in which log dir",
+            retry_on=(NoAnswer,),
+            failure=Inconclusive,
+        )
+
+    def _unmade(self, broker: Broker, seen: Iterable[PartitionState]) -> list[str]:
+        """A phrase for each replica that the broker has yet to make, and for those that it has yet to tell of."""
+        made = {(r.topic, r.partition) for d in broker.describe_log_dirs() for r in d.replicas}
+        found = [
+            f"{broker} has no log of {state}"
+            for state in seen
+            if broker.id in set(state.replicas) - set(state.offline_replicas)
+            and (state.topic, state.partition) not in made
+        ]
+        if self.spec.mode is Mode.KRAFT and broker.mbeans is not None and (queued := broker.mbeans.unassigned()):
+            found.append(f"the controller has yet to hear from {broker} in which log dir {queued} replicas are")
+        return found
 
     def reassign(self, partition: Partition, brokers: Sequence[Broker]) -> None:
         """Begin to move a partition to these brokers, in this order; :meth:`reassignments` tells how far it is.

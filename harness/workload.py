@@ -77,6 +77,7 @@ class CaseWorkload:
             if self._groups:
                 self._case.record(groups=self._groups)
             pair.await_count(self._floors.before, failure=Inconclusive)
+            self._cluster.await_made()  # the consumers' __consumer_offsets may be a second old
             try:
                 yield pair
             finally:

@@ -84,6 +84,16 @@ OFFLINE_REPLICAS_UNCOUNTED = Deviation(
     builds=VersionRange.parse(">=3.7.0,<4.3.0"),
 )
 
+MADE_TWICE = Deviation(
+    kip=112,
+    says="a replica that is on no good log dir is made on one only if it is new, or if no log dir is bad",
+    does="killed before it has told the controller the log dir (0.1 s), a broker makes it on a good one too, "
+    "and refuses to start when the bad one is back",
+    issue="none known; what KAFKA-16234 left of it: a replica without a directory is taken for a new one",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+)
+
 LEADERS_OVER_RACKS = Deviation(
     kip=36,
     says="when the partitions are a multiple of the brokers, each broker leads as many as any other",

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.broker import Broker
+from harness.cluster import Cluster
 from harness.doors import tool_answers
 from harness.doors.mbeans import BrokerMetrics
 from harness.doors.metadata import ClusterState, LogDirState
 from harness.doors.tool_answers import DescribedPartition, Directories, Key
 from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
+from harness.releases.versions import Mode
 from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, is_expected
 
 if TYPE_CHECKING:
@@ -289,12 +291,17 @@ def compare_configs(world: World, seen: Mapping[int, Mapping[str, str]]) -> Iter
 
 def registrations(world: World) -> Iterator[str]:
     """KRaft: the brokers' registrations and the partitions' directories in the active controller's metadata log."""
-    quorum = world.cluster.quorum
-    if isinstance(quorum, KRaftQuorum):
-        metadata_log = quorum.metadata_log(world.cluster.active_controller())
-        seen = tool_answers.dump_directories(world.cluster.distribution, metadata_log)
+    if world.cluster.spec.mode is Mode.KRAFT:
+        seen = directories(world.cluster)
         good = [d for broker in world.live_brokers() for d in broker.log_dirs if d not in world.failed]
         yield from compare_registrations(world, {log_dir: log_dir.directory_id() for log_dir in good}, seen)
+
+
+def directories(cluster: Cluster) -> Directories:
+    """KRaft: what the active controller's metadata log says of brokers, and of the log dirs of replicas."""
+    assert isinstance(cluster.quorum, KRaftQuorum)
+    metadata_log = cluster.quorum.metadata_log(cluster.active_controller())
+    return tool_answers.dump_directories(cluster.distribution, metadata_log)
 
 
 def compare_registrations(world: World, ids: Mapping[LogDir, str], seen: Directories) -> Iterator[str]:

@@ -21,12 +21,13 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
+from harness.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
 from harness.reassign import Placement, execute, verify
 from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_noticed
+from suites.checks import check_noticed, check_notified
 from suites.model import World
 from suites.on_disk import HIGH_WATERMARKS, check_no_remains
 
@@ -47,6 +48,26 @@ def failed(world: World, *faults: LogDirFault) -> Iterator[LogDirFault]:
         for fault in faults:
             check_noticed(fault)
         yield faults[0]
+
+
+def check_misses_a_leader(world: World, lone: Topic) -> None:
+    """Some partition of a topic of one replica has no leader now.
+
+    :raises Inconclusive: none of them was in a log dir that failed
+    """
+    if all(world.expected(lone.name, partition.index).leader for partition in lone.partitions):
+        raise Inconclusive(f"no failed log dir holds any of {lone}; nobody would miss a leader")
+
+
+@contextmanager
+def notifications(cluster: Cluster, victim: Broker) -> Iterator[LogDirEvents | None]:
+    """ZooKeeper mode: inside the block the broker, and no other, tells the controller once that a log dir failed."""
+    if not isinstance(cluster.quorum, ZooKeeperQuorum):
+        yield None
+        return
+    with cluster.quorum.log_dir_events() as events:
+        yield events
+        check_notified(events, victim)
 
 
 def two_dirs(cluster: Cluster) -> Topic:

@@ -33,6 +33,7 @@ _COUNTS = (_OFFLINE_DIRS, _OFFLINE_REPLICAS, _UNDER_REPLICATED, _OFFLINE_PARTITI
 _BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec,topic={topic}"
 _ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 _RAFT = "kafka.server:type=raft-metrics"
+_UNASSIGNED = "org.apache.kafka.server:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,14 @@ class MBeans:
         if not (active and active["Value"]):
             found.pop(_OFFLINE_PARTITIONS.rpartition("=")[2], None)
         return found
+
+    def unassigned(self) -> int:
+        """KRaft: of how many replicas the controller has yet to hear from this broker in which log dir they are.
+
+        :raises NoAnswer: there is no agent
+        """
+        [queued] = self._values(_UNASSIGNED)
+        return int(queued["Value"]) if queued else 0
 
     def bytes_out(self, topic: str) -> int:
         """How many bytes of a topic this broker has sent to consumers since it was started; not to its followers.

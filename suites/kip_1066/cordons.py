@@ -16,7 +16,6 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.admin import Admin
-from harness.doors.tool_answers import Directories, dump_directories
 from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.journal import Journal
@@ -127,8 +126,3 @@ def cordons_told(lines: Iterable[str], broker: int) -> set[str] | None:
         elif found[1] == "RegisterBroker":
             told = None
     return told
-
-
-def directories(cluster: Cluster) -> Directories:
-    """What the active controller's metadata log says of log dirs."""
-    return dump_directories(cluster.distribution, quorum_of(cluster).metadata_log(cluster.active_controller()))

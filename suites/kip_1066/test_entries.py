@@ -35,13 +35,12 @@ from suites.kip_1066.cordons import (
     await_known_to_controller,
     controllers_door,
     cordon,
-    directories,
 )
 from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import NONE
 from suites.model import World
-from suites.sources import TOOLS, configs_tool, registrations
+from suites.sources import TOOLS, configs_tool, directories, registrations
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
 ALONE = r"When cordoned\.log\.dirs is set to \*, it must not contain other values"

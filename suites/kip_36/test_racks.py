@@ -9,11 +9,9 @@ from functools import partial
 from harness import timeouts
 from harness.cluster import Cluster
 from harness.doors.admin import NewTopic, Refused
-from harness.doors.tool_answers import dump_directories
 from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.reassign import generate
 from harness.releases.tools import tool_output
@@ -33,6 +31,7 @@ from suites.kip_36.evidence import Evidence, check_kip, check_striped
 from suites.kip_36.layouts import assignments, await_racks, by_topic, create, racks_of
 from suites.kip_36.oracle import Assignment, origin_without_racks
 from suites.scenario import scenario
+from suites.sources import directories
 
 SOME = ("a", "a", None, None)
 NOT_ALL = "Not all brokers have rack information"
@@ -103,10 +102,7 @@ def check_registered(cluster: Cluster) -> None:
         seen = {id: znode.get("rack", None) for id, znode in znodes.items()}
         odd = {id: znode for id, znode in znodes.items() if znode["version"] < 3 or znode.get("rack", "a") is None}
     else:
-        assert isinstance(cluster.quorum, KRaftQuorum)
-        seen = dict(
-            dump_directories(cluster.distribution, cluster.quorum.metadata_log(cluster.active_controller())).racks
-        )
+        seen = dict(directories(cluster).racks)
         odd = {}
     if seen != should or odd:
         raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {odd}")

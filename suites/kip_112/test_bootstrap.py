@@ -1,0 +1,217 @@
+"""KIP-112's third and fourth scenarios: brokers that start with bad log dirs, and disks that are fixed."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+
+from faults.base import injected
+from faults.broker import BrokerKilled
+from faults.log_dir import Chmod000, Removed
+from faults.targets import leader_of, other_dir
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
+from harness.doors.wire import NoAnswer
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.releases.versions import Mode
+from harness.topic import Partition, Topic
+from harness.waiting import await_until
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_ends, check_noticed, promised
+from suites.deviations import MADE_TWICE
+from suites.model import World
+from suites.on_disk import check_one_copy
+from suites.scenario import scenario
+from suites.sources import directories
+from suites.steps import NO_GOOD_DIR, failed, format_new_dirs, replace_by_empty_disk
+
+TWICE = r"Duplicate log directories for \S+ are found in both"
+UNASSIGNED = "A" * 21 + "Q"
+"""The directory of a replica of which the controller has not been told (``DirectoryId.UNASSIGNED``, KIP-858)."""
+
+UNFORMATTED = r"No `meta.properties` found in .*kafka-storage"
+
+
+@scenario("kip-112/bootstrap-all-bad", kip=112, plan="3. Broker bootstraps with bad log directories: all of them")
+def test_bootstrap_all_bad(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Started with no good log dir a broker exits with 1 and says why; with good ones again, it comes back."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders) as pair:
+        with injected(BrokerKilled(victim)):
+            world.broker_gone(victim)
+            world.check()
+            with injected(*map(Chmod000, victim.log_dirs)):
+                victim.start()
+                check_ends(victim, exit_code=1, saying=NO_GOOD_DIR)
+                world.check()
+                pair.await_progress(after=now())
+        world.recovered()
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/bootstrap-healed", kip=112, plan="3. Broker bootstraps with bad log directories: healed before it does"
+)
+def test_bootstrap_healed(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A log dir fails, its broker crashes, the dir heals, the broker starts: everything is back as it was."""
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with ExitStack() as crash, failed(world, Chmod000(log_dir)):
+            pair.await_progress(after=now())
+            crash.enter_context(injected(BrokerKilled(victim)))
+            world.broker_gone(victim)
+            world.check()
+            pair.await_progress(after=now())
+        world.recovered()
+        check_one_copy(orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("kip-112/bootstrap-missing", kip=112, plan="3. Broker bootstraps with bad log directories: one is missing")
+def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A log dir is not there when its broker starts: ZooKeeper mode makes it anew, KRaft refuses; then it is back.
+
+    So it is with a disk that was not mounted. One that can't be made anew is a failed one, as in the plan's item 1.
+    """
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with injected(BrokerKilled(victim)):
+            world.broker_gone(victim)
+            world.check()
+            let_be_made(log_dir)
+            with injected(Removed(log_dir)):
+                pair.await_progress(after=now())
+                victim.start()
+                if cluster.spec.mode is Mode.KRAFT:
+                    check_ends(victim, exit_code=1, saying=UNFORMATTED)
+                else:
+                    world.remade(log_dir)
+                    check_back(world, orders)
+                    pair.await_progress(after=now())
+                    victim.stop()
+                    world.broker_gone(victim)
+        world.broker_back(victim)
+        check_back(world, orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/killed-while-new",
+    kip=112,
+    plan="3. Broker bootstraps with bad log directories: one with a replica that it has only just made",
+    judged=False,
+    deviations=(MADE_TWICE,),
+)
+def test_killed_while_new(cluster: Cluster) -> None:
+    """A broker is killed as soon as it has made a replica, and comes back without that log dir: it makes no second one.
+
+    As soon as the topic's id is in it, that is: without it the broker takes the first for a stray, and goes on with the
+    second. There is no load, since it takes longer to begin than KRaft's controller to hear of the log dir.
+    """
+    controller = cluster.controller_broker()
+    victim = next(broker for broker in cluster.brokers if broker != controller)
+    cluster.begin_topics(NewTopic(name="orders", partitions=1, replicas=3))
+    orders = Topic(cluster, "orders", 1)
+    [log_dir] = await_until(
+        lambda: [each for each in victim.log_dirs if (each.replica_dir("orders", 0) / "partition.metadata").exists()],
+        timeout_s=timeouts.RECOVERY_S,
+        poll_s=0.005,
+        what=f"{victim} to make {orders[0]}",
+    )
+    second = other_dir(log_dir)
+    with promised(cluster, unless=MADE_TWICE, seen=f"^{victim} has made {orders[0]} on {second} too, and refuses"):
+        with injected(BrokerKilled(victim)):
+            if cluster.spec.mode is Mode.KRAFT and directories(cluster).assigned["orders", 0][victim.id] != UNASSIGNED:
+                raise Inconclusive(f"{victim} had told the controller where {orders[0]} is before it was killed")
+            with injected(Chmod000(log_dir)) as fault:
+                victim.start()
+                check_noticed(fault)
+                await_until(
+                    lambda: second.replica_dir("orders", 0).exists() or is_offline_on(victim, orders[0]),
+                    timeout_s=timeouts.LOG_DIR_FAILURE_S,
+                    what=f"{orders[0]} to be offline on {victim}, which runs",
+                    retry_on=(NoAnswer, KeyError),
+                    failure=PromiseBroken,
+                )
+                made_twice = second.replica_dir("orders", 0).exists()
+        victim.restart()
+        if made_twice:
+            check_ends(victim, exit_code=1, saying=TWICE)
+            raise PromiseBroken(f"{victim} has made {orders[0]} on {second} too, and refuses to start with both")
+        cluster.await_healthy(failure=PromiseBroken)
+        check_one_copy(orders)
+
+
+def is_offline_on(broker: Broker, partition: Partition) -> bool:
+    """Whether the partition is offline on the broker in its own eyes, and it is in the cluster all the same."""
+    seen = broker.describe_cluster()
+    return broker.id in seen.brokers and broker.id in seen[partition.topic, partition.index].offline_replicas
+
+
+def let_be_made(log_dir: LogDir) -> None:
+    """Whoever owns the log dir may from now on make it anew, which an ordinary user may in any case."""
+    shutil.chown(log_dir.path.parent, log_dir.path.stat().st_uid)
+
+
+@scenario("kip-112/disk-replaced", kip=112, plan="4. The disk (or log directory) gets fixed: replaced by an empty one")
+def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A failed disk is replaced by an empty one: its replicas are made anew, in one place, and rejoin the ISR."""
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair:
+        with failed(world, Chmod000(log_dir)):
+            pair.await_progress(after=now())
+            victim.stop()
+            world.broker_gone(victim)
+        replace_by_empty_disk(log_dir)
+        if cluster.spec.mode is Mode.KRAFT:
+            victim.start()
+            check_ends(victim, exit_code=1, saying=UNFORMATTED)
+            format_new_dirs(cluster, victim)
+        victim.start()
+        world.remade(log_dir)
+        check_back(world, orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario("kip-112/log-dir-taken-out", kip=112, plan="4. … or remove the bad log directory from broker config")
+def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A failed log dir is taken out of ``log.dirs``: its replicas are made anew on the good one and rejoin the ISR."""
+    orders = cluster.create_topic("orders", partitions=2, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    log_dir = orders[0].log_dir_on(victim)
+    with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
+        pair.await_progress(after=now())
+        victim.stop()
+        world.broker_gone(victim)
+        victim.use_log_dirs(other_dir(log_dir))
+        victim.start()
+        world.remade(log_dir)
+        check_back(world, orders)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_back(world: World, topic: Topic) -> None:
+    """Every replica is in the ISR again, on the brokers that had it, and on each of them once."""
+    world.check(timeouts.RECOVERY_S)
+    check_one_copy(topic)
