@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,11 @@ import pytest
 from harness import timeouts
 from harness.cluster import Cluster
 from harness.doors.admin import NewTopic, Refused
-from harness.doors.metadata import PartitionState
-from harness.errors import AwaitTimeout, JbodError, NodeDied, PromiseBroken
+from harness.doors.metadata import LogDirState, PartitionState, ReplicaInDir
+from harness.errors import AwaitTimeout, Inconclusive, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
+from harness.releases.versions import Mode
+from harness.spec import ClusterSpec
 
 STUCK = PartitionState(
     topic="refunds", partition=0, leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,), offline_replicas=(2,)
@@ -34,11 +37,17 @@ class OneBrokersCluster(SimpleNamespace):
 
         seen = SimpleNamespace(partitions=(STUCK,))
         admin = SimpleNamespace(create_topics=create, describe_cluster=lambda topics: seen)
-        broker = SimpleNamespace(id=1, admin=admin, describe_log_dirs=lambda: ())
+        broker = SimpleNamespace(id=1, admin=admin, describe_log_dirs=lambda: (), mbeans=None)
         super().__init__(
-            _controlling=lambda: broker, live_brokers=lambda: [broker], check_nodes=check_nodes, journal=Journal(None)
+            spec=ClusterSpec(mode=Mode.KRAFT),
+            _controlling=lambda: broker,
+            live_brokers=lambda: [broker],
+            check_nodes=check_nodes,
+            journal=Journal(None),
         )
+        self.begin_topics = partial(Cluster.begin_topics, self)  # type: ignore[arg-type]
         self.await_topics = partial(Cluster.await_topics, self)  # type: ignore[arg-type]
+        self._unmade = partial(Cluster._unmade, self)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -59,3 +68,54 @@ def test_a_topic_that_does_not_come_to_be_breaks_the_promise_where_there_is_one(
         Cluster.create_topics(cluster, new)
     with pytest.raises(PromiseBroken, match=promised):
         Cluster.create_topics(cluster, new, failure=PromiseBroken)
+
+
+WHOLE = PartitionState(
+    topic="orders", partition=0, leader=1, leader_epoch=0, replicas=(1, 2), isr=(1, 2), offline_replicas=()
+)
+MADE = LogDirState(
+    path="/1",
+    error=None,
+    replicas=(ReplicaInDir(topic="orders", partition=0, size=0, offset_lag=0, is_future=False),),
+)
+FAILED = LogDirState(path="/1", error="KAFKA_STORAGE_ERROR", replicas=())
+
+
+@pytest.mark.parametrize(
+    ("mode", "seen", "log_dir", "untold", "unmade"),
+    [
+        (Mode.KRAFT, WHOLE, MADE, 0, None),
+        (Mode.KRAFT, WHOLE, MADE, 2, "the controller has yet to hear from broker 1 in which log dir 2 replicas are"),
+        (Mode.ZK, WHOLE, MADE, 2, None),
+        (Mode.ZK, WHOLE, FAILED, 0, "broker 1 has no log of orders-0 leader 1"),
+        (Mode.KRAFT, replace(WHOLE, offline_replicas=(1,)), FAILED, 0, None),
+    ],
+    ids=["made", "not told", "nobody to tell", "not made", "offline"],
+)
+def test_a_pair_waits_until_every_replica_is_made_and_its_log_dir_known(
+    monkeypatch: pytest.MonkeyPatch,
+    mode: Mode,
+    seen: PartitionState,
+    log_dir: LogDirState,
+    untold: int,
+    unmade: str | None,
+) -> None:
+    monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
+
+    class OneBroker(SimpleNamespace):
+        def __str__(self) -> str:
+            return "broker 1"
+
+    broker = OneBroker(
+        id=1,
+        describe_cluster=lambda: SimpleNamespace(partitions=(seen,)),
+        describe_log_dirs=lambda: (log_dir,),
+        mbeans=SimpleNamespace(unassigned=lambda: untold),
+    )
+    cluster: Any = SimpleNamespace(spec=ClusterSpec(mode=mode), live_brokers=lambda: [broker])
+    cluster._unmade = partial(Cluster._unmade, cluster)
+    if unmade is None:
+        Cluster.await_made(cluster)
+    else:
+        with pytest.raises(Inconclusive, match=unmade):
+            Cluster.await_made(cluster)
