@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from harness.case import check_json_file, check_runs_dir
+from harness.commands.shared import BACKEND, JOBS
 from harness.errors import EXIT_NOTHING_RAN, EXIT_USAGE
 from harness.machine.whole import write_whole
 from harness.runs.qualifying import SELECTORS, Wanted, cases_of, check_same_build, run_sides, side
@@ -22,9 +23,9 @@ from reports.rows import Row, Run
 @click.option("--candidate", required=True, metavar="BUILD", help="A Kafka version, an unpacked build or a tarball.")
 @click.option("--baseline", metavar="BUILD", help="What it is compared with; without one it is looked at alone.")
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
-@click.option("--backend", default="process", show_default=True, metavar="process|docker", help="What nodes run in.")
+@BACKEND
 @click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of each case, at least.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1, 64), help="So many cases at once.")
+@JOBS
 @click.option("--out", default="reports/qualify", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer as JSON.")
 def qualify(

@@ -8,12 +8,7 @@ import sys
 import click
 from rich.text import Text
 
-from harness.commands.shared import (
-    BUILD_OPTIONS,
-    err,
-    out,
-    with_options,
-)
+from harness.commands.shared import BACKEND, BUILD_OPTIONS, err, out, with_options
 from harness.errors import EXIT_VALID, UsageError
 from harness.machine import undo
 from harness.machine.volume import VolumeKind
@@ -29,7 +24,7 @@ def cluster() -> None:
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
 @click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
 @click.option("--controllers", default=1, show_default=True, type=int, metavar="1|3", help="KRaft's controllers.")
-@click.option("--backend", default="process", show_default=True, metavar="process|docker", help="What it runs in.")
+@BACKEND
 @click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
 @click.option("--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="A file system for each log dir (root).")
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")

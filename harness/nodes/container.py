@@ -20,6 +20,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -234,12 +235,7 @@ class ContainerNode(JvmNode):
 
     # --- life ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """See :meth:`harness.nodes.base.Node.start`."""
-        if self.is_alive():
-            return
-        self.note_end()
-        command = self.lay_down()
+    def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         script = self.config.with_name("start")
         script.write_text(f"cd {shlex.quote(str(script.parent))}\nexec {shlex.join(command)}\n")
         script.chmod(0o644)
@@ -247,12 +243,7 @@ class ContainerNode(JvmNode):
             if self._container is None:
                 self._container = self._backend.container(self.spec.name)
             self._watch = _Watch(self._container, self._record_dir)
-            self._meant_to_run = True
-            self._journal("node.started", container=self._container.short_id)
-
-    def request_stop(self) -> None:
-        """See :meth:`harness.nodes.base.Node.request_stop`."""
-        self._signal("SIGTERM", "node.stopping")
+            return {"container": self._container.short_id}
 
     def stop(self, timeout_s: float = timeouts.STOP_S) -> None:
         """See :meth:`harness.nodes.base.Node.stop`."""
@@ -264,7 +255,7 @@ class ContainerNode(JvmNode):
 
     def kill(self) -> None:
         """See :meth:`harness.nodes.base.Node.kill`."""
-        self._signal("SIGKILL", "node.killed")
+        self._end(signal.SIGKILL, "node.killed")
         if self._watch is not None:
             self._watch.await_end(timeouts.STOP_S)
 
@@ -367,13 +358,9 @@ class ContainerNode(JvmNode):
             beside.remove(force=True)
         return subprocess.CompletedProcess(list(argv), code, out.decode(), err.decode())
 
-    def _signal(self, name: str, event: str) -> None:
-        self.note_end()
-        self._meant_to_run = False
-        if self.is_alive():
-            with explained(f"{name} to {self.spec.name}"), contextlib.suppress(APIError):  # it ended just now
-                self._container.kill(name)
-            self._journal(event)
+    def _send(self, signum: signal.Signals) -> None:
+        with explained(f"{signum.name} to {self.spec.name}"), contextlib.suppress(APIError):  # it ended just now
+            self._container.kill(signum.name)
 
     def _state(self) -> Mapping[str, Any]:
         with explained(f"asking for the state of {self.spec.name}"):

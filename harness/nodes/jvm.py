@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +90,34 @@ class JvmNode(ABC):
     @abstractmethod
     def exit_code(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.exit_code`."""
+
+    @abstractmethod
+    def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
+        """Start the process; returns what the journal should have of it."""
+
+    @abstractmethod
+    def _send(self, signum: signal.Signals) -> None:
+        """Send the process, which was alive just now, a signal."""
+
+    def start(self) -> None:
+        """See :meth:`harness.nodes.base.Node.start`."""
+        if self.is_alive():
+            return
+        self.note_end()
+        self._journal("node.started", **self._launch(self.lay_down()))
+        self._meant_to_run = True
+
+    def request_stop(self) -> None:
+        """See :meth:`harness.nodes.base.Node.request_stop`."""
+        self._end(signal.SIGTERM, "node.stopping")
+
+    def _end(self, signum: signal.Signals, event: str) -> None:
+        """What ends it is ours from here on; so it is seen first whether it had ended by itself."""
+        self.note_end()
+        self.let_end()
+        if self.is_alive():
+            self._send(signum)
+            self._journal(event)
 
     def let_end(self) -> None:
         """See :meth:`harness.nodes.base.Node.let_end`."""

@@ -97,14 +97,9 @@ class ProcessNode(JvmNode):
 
     # --- life ---------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """See :meth:`harness.nodes.base.Node.start`."""
-        if self.is_alive():
-            return
-        self.note_end()
+    def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         # In this order: the kernel forgets a pdeathsig when credentials change.
         leash = [] if self._site.outlives else ["setpriv", "--pdeathsig", "KILL"]
-        argv = [*self._user.command(), *leash, *self.lay_down()]
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C.UTF-8",
@@ -112,7 +107,7 @@ class ProcessNode(JvmNode):
         }
         with self._append("broker.log") as broker_log, self._append("stdout.log") as stdout:
             self._process = subprocess.Popen(
-                argv,
+                [*self._user.command(), *leash, *command],
                 cwd=self._site.work_dir,
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -120,12 +115,7 @@ class ProcessNode(JvmNode):
                 stderr=broker_log,
                 start_new_session=True,  # a Ctrl-C in the terminal is for the harness, which then stops its nodes
             )
-        self._meant_to_run = True
-        self._journal("node.started", pid=self._process.pid)
-
-    def request_stop(self) -> None:
-        """See :meth:`harness.nodes.base.Node.request_stop`."""
-        self._signal(signal.SIGTERM, "node.stopping")
+        return {"pid": self._process.pid}
 
     def stop(self, timeout_s: float = timeouts.STOP_S) -> None:
         """See :meth:`harness.nodes.base.Node.stop`."""
@@ -140,7 +130,7 @@ class ProcessNode(JvmNode):
 
     def kill(self) -> None:
         """See :meth:`harness.nodes.base.Node.kill`."""
-        self._signal(signal.SIGKILL, "node.killed")
+        self._end(signal.SIGKILL, "node.killed")
         if self._process is not None:
             self._process.wait(timeouts.STOP_S)
 
@@ -212,14 +202,10 @@ class ProcessNode(JvmNode):
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _signal(self, number: signal.Signals, event: str) -> None:
-        self.note_end()
-        self._meant_to_run = False
-        if self.is_alive():
-            assert self._process is not None
-            with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-                self._process.send_signal(number)
-                self._journal(event)
+    def _send(self, signum: signal.Signals) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            self._process.send_signal(signum)
 
     def _append(self, name: str) -> IO[bytes]:
         try:
