@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import select
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +94,15 @@ class Running:
         await_until(said, timeout_s=240, what=f"{words} in a journal", hint=lambda: self.said.read_text())
         assert seen, "a run has brokers, which can be told"
 
+    def await_said(self, words: str) -> None:
+        """Until it has said these words."""
+
+        def said() -> bool:
+            assert self.ended() is None, self.said.read_text()
+            return words in self.said.read_text()
+
+        await_until(said, timeout_s=240, what=f"it to say {words!r}", hint=self.said.read_text)
+
     def send(self, how: signal.Signals) -> None:
         """A signal to the harness."""
         assert self._process is not None
@@ -108,3 +121,55 @@ class Running:
         """No process, and no folder to work in."""
         assert self.nodes() == []
         assert list(self.work_dir.iterdir()) == []
+
+
+class InTerminal(Running):
+    """The same, in a terminal of its own."""
+
+    _code: int | None = None
+
+    def start(self) -> None:
+        """Begin; what it says is read all the time, as by somebody who watches."""
+        self.said.touch()
+        self._child, self._terminal = pty.fork()
+        if self._child == 0:
+            try:
+                os.execve(JBOD, self.argv, self.environment)
+            finally:
+                os._exit(127)
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError), self.said.open("wb", buffering=0) as output:
+            while not self._closed.is_set():
+                if select.select([self._terminal], [], [], 0.1)[0]:
+                    output.write(os.read(self._terminal, 4096))
+
+    def close(self) -> None:
+        """Close the terminal."""
+        self._closed.set()
+        self._reader.join()
+        os.close(self._terminal)
+
+    def ended(self) -> int | None:
+        """Its exit code; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self._child, os.WNOHANG)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self.ended() is None:
+            os.kill(self._child, signal.SIGKILL)
+
+    @property
+    def pid(self) -> int:
+        """Of the harness."""
+        return self._child
+
+    def press_enter(self) -> None:
+        """As somebody who has looked does."""
+        os.write(self._terminal, b"\n")

@@ -7,15 +7,12 @@ Killed in the middle, by signal, is in ``test_real_runs.py``; a killed run's cle
 from __future__ import annotations
 
 import contextlib
-import os
-import pty
-import select
+import json
 import shutil
 import signal
 import struct
 import subprocess
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,59 +30,12 @@ from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
-from suites.selftest.processes import JBOD, Running, marked
+from suites.selftest.processes import JBOD, InTerminal, Running, marked
 
 pytestmark = pytest.mark.cluster
 
+ONE_FAULT = "kip-112/every-way-to-fail[kraft-chmod_000]"
 CASES = ("kip-112/follower-at-runtime[zk-chmod_000]", "kip-112/follower-at-runtime[zk-chmod_a-w]")
-
-
-class InTerminal(Running):
-    """The same, in a terminal of its own."""
-
-    _code: int | None = None
-
-    def start(self) -> None:
-        """Begin; what it says is read all the time, as by somebody who watches."""
-        self.said.touch()
-        self._child, self._terminal = pty.fork()
-        if self._child == 0:
-            try:
-                os.execve(JBOD, self.argv, self.environment)
-            finally:
-                os._exit(127)
-        self._closed = threading.Event()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError), self.said.open("wb", buffering=0) as output:
-            while not self._closed.is_set():
-                if select.select([self._terminal], [], [], 0.1)[0]:
-                    output.write(os.read(self._terminal, 4096))
-
-    def close(self) -> None:
-        """Close the terminal."""
-        self._closed.set()
-        self._reader.join()
-        os.close(self._terminal)
-
-    def ended(self) -> int | None:
-        """Its exit code; None while it runs."""
-        if self._code is None:
-            pid, status = os.waitpid(self._child, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
-
-    def kill(self) -> None:
-        """kill -9."""
-        if self.ended() is None:
-            os.kill(self._child, signal.SIGKILL)
-
-    @property
-    def pid(self) -> int:
-        """Of the harness."""
-        return self._child
 
 
 Start = Callable[..., Running]
@@ -137,6 +87,41 @@ def test_the_terminal_is_closed(start: Start) -> None:
         timeout_s=30,
         what="all processes to end",
     )
+    run.assert_nothing_left()
+
+
+@pytest.mark.parametrize(("moment", "last", "nodes"), [("inject", "fault.injected", 4), ("heal", "fault.healing", 3)])
+def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str, last: str, nodes: int) -> None:
+    """``--pause-at``: with the fault in force and the cluster up; then it goes on to a verdict.
+
+    Before healing the scenario has stopped the broker. It would stand still at each fault; this case has one.
+    """
+    run = start(ONE_FAULT, f"--pause-at={moment}", kind=InTerminal)
+    assert isinstance(run, InTerminal)
+    run.await_said("Enter goes on")
+    [journal] = run.runs_dir.glob("*/events.jsonl")
+
+    def events(kind: str) -> list[dict[str, Any]]:
+        return [event for event in map(json.loads, journal.read_text().splitlines()) if event["kind"] == kind]
+
+    [fault] = events(last)
+    assert f"{last}: {fault['fault']} on {fault['target']}" in run.said.read_text()
+    assert len(run.nodes()) == nodes
+    assert events("fault.undone") == []
+    run.press_enter()
+    assert run.await_end() == EXIT_VALID, run.said.read_text()
+    assert len(events("fault.undone")) == 1
+    run.assert_nothing_left()
+
+
+def test_the_terminal_is_closed_while_it_stands_still(start: Start) -> None:
+    """Nobody will press Enter any more: the run ends, and cleans up."""
+    run = start(ONE_FAULT, "--pause-at=inject", kind=InTerminal)
+    assert isinstance(run, InTerminal)
+    run.await_said("Enter goes on")
+    assert len(run.nodes()) == 4
+    run.close()
+    assert run.await_end(60) in (EXIT_INCONCLUSIVE, EXIT_HARNESS)
     run.assert_nothing_left()
 
 
