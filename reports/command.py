@@ -16,7 +16,7 @@ import click
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
 from reports.allure import write_allure
 from reports.folder import RunFolder, read_folder
-from reports.index import COSTS, make_index
+from reports.index import make_index
 from reports.markdown import write_summary
 from reports.pages import write_page
 from reports.qualification import Qualification, qualify
@@ -112,7 +112,7 @@ def write_report(run: Run, out: Path, compared: Qualification | None, *, allure:
     """Write the pages of a run as a whole below a folder; returns the index."""
     links: dict[str, str | None] = {"qualification": None, "allure": None, "no_allure": None}
     if compared is not None:
-        page = write_page(out / QUALIFICATION, QUALIFICATION, q=compared, cost_names=COSTS)
+        page = write_page(out / QUALIFICATION, QUALIFICATION, q=compared)
         links["qualification"] = page.name
     if allure:
         try:
@@ -122,7 +122,7 @@ def write_report(run: Run, out: Path, compared: Qualification | None, *, allure:
             _say(str(error))
     index = make_index(run)
     write_summary(out / "summary.md", index, compared)
-    return write_page(out / "index.html", "index.html", index=index, verdicts=VERDICTS, cost_names=COSTS, links=links)
+    return write_page(out / "index.html", "index.html", index=index, verdicts=VERDICTS, links=links)
 
 
 def _say(line: str) -> None:

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from reports.costs import COSTS
 from reports.rows import VERDICTS, Row, Run, newest
-
-COSTS = ("noticed_s", "controller_told_s", "other_leader_s", "first_ack_s", "produce_gap_s", "consume_gap_s")
-"""What is measured of a fault, as run.json names it (:mod:`harness.runs.measure`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

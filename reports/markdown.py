@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.machine.whole import write_whole
-from reports.index import COSTS, Index
+from reports.costs import COSTS
+from reports.index import Index
 from reports.lanes import short
 from reports.pages import seconds
 from reports.qualification import Qualification
@@ -41,9 +42,8 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
     yield from (f"- {_text(note)}" for note in index.notes)
     if index.cells:
         yield from ("", "### What each fault cost, in seconds (median)", "")
-        heads = ("broker noticed", "controller told", "other leader", "first ack again", "no ack", "no read")
-        yield "| fault | mode | Kafka | times | " + " | ".join(heads) + " |"
-        yield "|---|---|---|--:|" + "--:|" * len(heads)
+        yield "| fault | mode | Kafka | times | " + " | ".join(cost.words for cost in COSTS.values()) + " |"
+        yield "|---|---|---|--:|" + "--:|" * len(COSTS)
         for cell in index.cells:
             costs = (seconds(None if (cost := cell.costs[name]) is None else cost[0]) for name in COSTS)
             yield f"| {cell.fault} | {cell.mode} | {cell.build} | {cell.times} | " + " | ".join(costs) + " |"

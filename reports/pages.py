@@ -17,6 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from harness.machine.whole import write_whole
+from reports.costs import COSTS
 from reports.lanes import short
 
 _HERE = Path(__file__).parent
@@ -32,6 +33,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals["asset"] = _asset
+    environment.globals["COSTS"] = COSTS
     environment.filters["seconds"] = seconds
     environment.filters["place"] = _place
     environment.filters["short"] = short

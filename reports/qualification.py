@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_VALID
-from reports.index import COSTS, Answer
+from reports.costs import COSTS
+from reports.index import Answer
 from reports.noise import Runs, beyond_chance, signed_rank
 from reports.rows import Row, Run
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from reports import lanes
 from reports.clients import Clients, look_at_clients, to_json
+from reports.costs import COSTS
 from reports.folder import Event, RunFolder
 from reports.lanes import Lane, Span
 from reports.lines import Mark, harness_events, log_lines
@@ -67,6 +68,7 @@ class Timeline:
                 {"name": "latency", "unit": "ms", "log": True, "lines": [to_json(x) for x in self.clients.latency]},
             ],
             "faults": [[*span.to_json(), dict(cost)] for span, cost in self.faults],
+            "costs": {name: cost.words for name, cost in COSTS.items()},
             "groups": [
                 {"name": name, "key": _KEYS.get(name, ""), "lanes": [lane.to_json() for lane in of]}
                 for name, of in self.groups

@@ -14,6 +14,9 @@ Of each fault, in seconds from its injection (``fault.injecting`` in the journal
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
 
+* ``recovered_s``: from the fault's end, or its broker's start after that, until the broker was back in the ISR of every
+  partition that had it there before and no more at the fault's end; None too where it never was (a fault that was taken
+  back while another was in force, a replica that was moved away).
 * ``reader_gaps_s``: only where independent readers ran beside the pair; by reader, the longest without a record of some
   partition. The figures above are the pair's own, which is read in milliseconds; a stream's batches are not.
 
@@ -75,6 +78,7 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
             bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
             told_s = _controller_told_s(event, later, at, end, run_dir)
             entry |= {"noticed_s": noticed_s, "controller_told_s": told_s, "other_leader_s": other_leader_s}
+            entry |= {"recovered_s": _recovered_s(event, events[:index], later, end) if undone else None}
             entry |= _felt_by_clients(events, times, at, bites, end)
         entries.append(entry)
     return entries
@@ -166,6 +170,29 @@ def _other_leader_s(
             if partition in led and partition not in moved and e["leader"] not in (None, event["broker"]):
                 moved[partition] = _at(e)
     return _since(at, max(moved.values())) if moved else None
+
+
+def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], end: datetime) -> float | None:
+    in_sync: dict[tuple[str, int], bool] = {}
+    _follow(in_sync, event["broker"], before)
+    had = {partition for partition, is_in in in_sync.items() if is_in}
+    _follow(in_sync, event["broker"], [e for e in later if _at(e) <= end])
+    missing = {partition for partition in had if not in_sync[partition]}
+    back: dict[tuple[str, int], datetime] = {}
+    for e in later:
+        if e["kind"] == "partition.changed" and _at(e) > end and event["broker"] in e["isr"]:
+            back.setdefault((e["topic"], e["partition"]), _at(e))
+    if not missing or not missing <= back.keys():
+        return None
+    last = max(back[partition] for partition in missing)
+    return _since_it_ran(event, [e for e in later if _at(e) >= end], end, last)
+
+
+def _follow(in_sync: dict[tuple[str, int], bool], broker: int, events: Sequence[Event]) -> None:
+    """Note of each partition whether the broker is in its ISR."""
+    for e in events:
+        if e["kind"] == "partition.changed":
+            in_sync[e["topic"], e["partition"]] = broker in e["isr"]
 
 
 def _felt_by_clients(

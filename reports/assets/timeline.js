@@ -340,10 +340,9 @@
     element.append(thead, body);
     return element;
   }
-  const COSTS = { noticed_s: "its broker noticed after", controller_told_s: "the controller was told after", other_leader_s: "other brokers led after", first_ack_s: "the first ack again after", produce_gap_s: "longest without an ack", consume_gap_s: "longest without a read" };
   function openFault([start, end, look, text, says, cost]) {
     const rows = [["in force", `${start.toFixed(2)} to ${end.toFixed(2)} s, ${(end - start).toFixed(2)} s`]];
-    for (const [key, words] of Object.entries(COSTS)) if (typeof cost[key] === "number") rows.push([words, `${cost[key].toFixed(2)} s`]);
+    for (const [key, words] of Object.entries(data.costs)) if (typeof cost[key] === "number") rows.push([words, `${cost[key].toFixed(2)} s`]);
     for (const key of ["acked_before", "acked_during", "read_during"]) if (typeof cost[key] === "number") rows.push([key.replace("_", " ") + ", fewest in a partition", cost[key]]);
     show(start);
     open(text, make("p", "", says), table(["", ""], rows));

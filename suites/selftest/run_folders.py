@@ -32,6 +32,7 @@ COSTS = {
     "first_ack_s": 2.2,
     "produce_gap_s": 2.0,
     "consume_gap_s": 2.0,
+    "recovered_s": 1.5,
 }
 
 

@@ -33,12 +33,12 @@ def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
 FAULT = {"fault": "chmod_000", "target": "log-dir-1 of broker 2", "broker": 2, "noticed_by": "Stopping serving logs"}
 EVENTS = [
     event(0.0, "case.started"),
-    event(0.5, "partition.changed", topic="t", partition=0, leader=2, seen_by=1),
+    event(0.5, "partition.changed", topic="t", partition=0, leader=2, isr=[1, 2, 3], seen_by=1),
     event(1.0, "pair.ready", topic="t"),
     event(2.0, "fault.injecting", **FAULT),
     event(2.1, "fault.injected", **FAULT),
-    event(2.4, "partition.changed", topic="t", partition=0, leader=None, seen_by=1),
-    event(2.5, "partition.changed", topic="t", partition=0, leader=3, seen_by=1),
+    event(2.4, "partition.changed", topic="t", partition=0, leader=None, isr=[], seen_by=1),
+    event(2.5, "partition.changed", topic="t", partition=0, leader=3, isr=[1, 3], seen_by=1),
     event(6.0, "pair.stopping", topic="t"),
     event(9.0, "fault.undone", **FAULT),
     event(9.5, "case.ended"),
@@ -83,6 +83,7 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
         "noticed_s": 0.25,
         "controller_told_s": 0.4,
         "other_leader_s": 0.5,
+        "recovered_s": None,
         "first_ack_s": 2.2,
         "produce_gap_s": 2.0,
         "consume_gap_s": 2.0,
@@ -110,6 +111,46 @@ def test_the_controller_was_told_by_its_own_words(run_dir: Path, noticed_by: str
     of_another = re.sub(r"\b2\b", "22", line)
     (run_dir / "brokers" / "1" / "broker.log").write_text(f"[2026-01-01 00:00:02,700] INFO {of_another} (kafka)\n")
     assert measure_faults(events, run_dir)[0]["controller_told_s"] is None
+
+
+def partition(seconds: float, index: int, *isr: int) -> dict[str, Any]:
+    return event(seconds, "partition.changed", topic="t", partition=index, leader=1, isr=list(isr), seen_by=1)
+
+
+RECOVERING = [
+    partition(0.5, 0, 1, 2),
+    partition(0.5, 1, 1, 2),
+    partition(0.5, 2, 1),
+    event(2.0, "fault.injecting", **FAULT),
+    event(2.1, "fault.injected", **FAULT),
+    partition(2.2, 0, 1),
+    partition(2.3, 1, 1),
+    partition(3.0, 1, 1, 2),
+    event(9.0, "fault.undone", **FAULT),
+    partition(9.4, 2, 1, 2),
+    partition(9.6, 0, 1, 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "recovered_s"),
+    [
+        (RECOVERING, 0.6),
+        ([*RECOVERING[:9], event(9.2, "node.started", node="broker-2"), *RECOVERING[9:]], 0.4),
+        ([*RECOVERING[:9], event(9.2, "node.started", node="broker-1"), *RECOVERING[9:]], 0.6),
+        ([*RECOVERING, event(9.8, "node.started", node="broker-2")], 0.6),
+        (RECOVERING[:-1], None),
+        ([e for e in RECOVERING if e["kind"] != "fault.undone"], None),
+        ([e for e in RECOVERING if e.get("partition") != 0], None),
+    ],
+    ids=["from its end", "from its start", "another's start", "started again", "never", "not undone", "not missing"],
+)
+def test_a_broker_has_recovered_when_every_isr_has_it_again(
+    run_dir: Path, events: list[dict[str, Any]], recovered_s: float | None
+) -> None:
+    """Those that had it before and no more at the end; not those that never had it, or have it back before that."""
+    [measured] = measure_faults(events, run_dir)
+    assert measured["recovered_s"] == recovered_s
 
 
 def test_acks_that_never_paused_did_not_come_again(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
