@@ -7,11 +7,9 @@ each other; what is waited for is the outcome, seen through Kafka's own protocol
 from __future__ import annotations
 
 import contextlib
-import secrets
 import shlex
-import shutil
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,7 @@ from harness.doors.admin import NewTopic, Refused
 from harness.doors.mbeans import MBeans, agent_options
 from harness.doors.metadata import ClusterState, PartitionState, Reassignment
 from harness.doors.wire import NoAnswer
-from harness.errors import AwaitTimeout, EngineGone, HarnessError, Inconclusive, JbodError, NodeDied, PromiseBroken
+from harness.errors import AwaitTimeout, EngineGone, Inconclusive, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.machine import class_data
 from harness.machine.cache import cache_dir
@@ -30,14 +28,14 @@ from harness.machine.ports import PortBlock
 from harness.machine.undo import UndoLog
 from harness.machine.volume import Volume, make_volumes, sync
 from harness.nodes.backends import backend_kind
-from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Runtime, Site
+from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Site
 from harness.quorum.base import Quorum
 from harness.quorum.bootstrap import bootstrap_checkpoint
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.releases.builds import BuildOptions
 from harness.releases.distribution import Distribution, jolokia_agent
-from harness.releases.tools import archive_classes, tool_output
+from harness.releases.tools import tool_output
 from harness.releases.versions import Mode, Tool
 from harness.runs.subrun import arguments_of
 from harness.spec import BROKER_SETTINGS, ClusterSpec
@@ -108,7 +106,7 @@ class Cluster:
             self._mbean_watcher.watch(node.spec.name, mbeans, node.is_alive)
 
     def _fast_start(self) -> tuple[str, ...]:
-        archive = _archive(self._backend.runtime, self.spec.mode)
+        archive = self._backend.runtime.classes(self.spec.mode)
         return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
 
     def _broker(self, id: int) -> Broker:
@@ -344,8 +342,9 @@ class Cluster:
 
         That is: every live broker sees a leader and a full ISR for each partition, and each replica has its log. The
         last is not implied: a new partition's ISR is full by decree before any broker has made a log for it. In KRaft
-        the controller also knows by then in which log dir each is: brokers tell it a little later, and of one
-        that is killed before and comes back without that log dir it takes the replica for a new one (KIP-858).
+        the controller also knows by then in which log dir each is (brokers tell it a little later; it is asked of their
+        MBeans, where the spec has them): of one that is killed before and comes back without that log dir it takes the
+        replica for a new one (KIP-858).
 
         :param failure: what a time-out means; with PromiseBroken a refusal means no less, and a broker that ends: under
             a fault, that Kafka doesn't make new replicas where it can
@@ -422,6 +421,7 @@ class Cluster:
             timeout_s=timeouts.RECOVERY_S,
             what="all replicas to have a log, and the controller to know in which log dir",
             retry_on=(NoAnswer,),
+            watch=self.check_nodes,
             failure=Inconclusive,
         )
 
@@ -599,43 +599,3 @@ def boot(
             cluster.stop()
         raise
     return cluster
-
-
-def _archive(runtime: Runtime, mode: Mode) -> Path:
-    return class_data.archive_path(
-        mode, build=runtime.build, class_path=runtime.class_path, java_version=runtime.java_version
-    )
-
-
-def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> None:
-    """Make the class archive for this build, mode and backend if it isn't there; a failure costs speed, and is said.
-
-    :raises EnvironmentLacks: the backend can't be had on this machine
-    """
-    runtime = backend_kind(backend).runtime(distribution, mode, say)
-
-    def make(folder: Path) -> None:
-        say("preparing fast starts, once for this build, mode and Java")
-        cluster = boot(
-            # The JVM makes no archive with an agent in it.
-            ClusterSpec(mode=mode, brokers=1, log_dirs=1, mbeans=False, backend=backend),
-            distribution,
-            run_id=f"classes-{secrets.token_hex(3)}",
-            record_dir=folder,
-            journal=Journal(None),
-            jvm_options=(class_data.MAKE_OPTION,),
-        )
-        try:
-            cluster.create_topic("classes", partitions=1, replicas=1)
-            with contextlib.suppress(HarnessError):
-                archive_classes(distribution, cluster.bootstrap)
-            cluster.brokers[0].stop()
-            shutil.copyfile(cluster.undo_log.dir / "broker-1" / class_data.NAME, folder / class_data.NAME)
-            shutil.rmtree(folder / "brokers")
-        finally:
-            cluster.stop()
-
-    try:
-        class_data.prepare(_archive(runtime, mode), runtime.java_version, make)
-    except (JbodError, OSError) as error:
-        say(f"brokers will start more slowly: {error}")

@@ -23,8 +23,9 @@ from typing import Any
 import pytest
 
 from harness.case import Case, CaseId, CaseResult, Outcome, check_json_file, check_runs_dir, rerun_command
-from harness.cluster import Cluster, boot, prepare_fast_starts
+from harness.cluster import Cluster, boot
 from harness.errors import HarnessError, JbodError, UsageError
+from harness.fast_starts import prepare_fast_starts
 from harness.machine import undo
 from harness.machine.cache import cache_dir
 from harness.machine.host import Ability, abilities

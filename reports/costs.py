@@ -20,5 +20,8 @@ COSTS: Mapping[str, Cost] = {
     "first_ack_s": Cost("first ack again", "until acks come again after the longest pause in one partition"),
     "produce_gap_s": Cost("no ack", "the longest pause between two acks in one partition"),
     "consume_gap_s": Cost("no read", "the longest pause between two reads of one partition"),
-    "recovered_s": Cost("back in sync", "from its end until the broker is back in every ISR that had lost it"),
+    "recovered_s": Cost(
+        "back in sync",
+        "from its end, or its broker's start after that, until the broker is back in every ISR that had lost it",
+    ),
 }

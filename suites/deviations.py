@@ -54,10 +54,19 @@ ANY_REFUSED = Deviation(
 
 CLEANING_STOPS = Deviation(
     kip=113,
-    says="a move can be called off, and the replica goes on as before",
-    does="the log of a replica whose move was called off is never compacted again, nor does it lose what has expired",
+    says="a move can be called off or given another log dir, and the replica goes on as before",
+    does="the log of a replica whose move was changed is never compacted again, nor does it lose what has expired",
     issue="KAFKA-19458",
     builds=VersionRange.parse("<4.2.0"),
+)
+
+COPY_PASSED_OVER = Deviation(
+    kip=113,
+    says="a copy that is found without its replica, with all log dirs good, becomes the replica",
+    does="the broker makes an empty replica, fetches it from the leader, and copies it anew into the copy",
+    issue="none known; ReplicaManager.becomeLeaderOrFollower creates what is not there",
+    builds=VersionRange.parse(""),
+    modes=(Mode.ZK,),
 )
 
 RETENTION_WAITS = Deviation(
@@ -87,7 +96,7 @@ OFFLINE_REPLICAS_UNCOUNTED = Deviation(
 MADE_TWICE = Deviation(
     kip=112,
     says="a replica that is on no good log dir is made on one only if it is new, or if no log dir is bad",
-    does="killed before it has told the controller the log dir (0.1 s), a broker makes it on a good one too, "
+    does="killed before it has told the controller the log dir (0.1 to 0.5 s), a broker makes it on a good one too, "
     "and refuses to start when the bad one is back",
     issue="none known; what KAFKA-16234 left of it: a replica without a directory is taken for a new one",
     builds=VersionRange.parse(">=3.7.0"),

@@ -170,6 +170,13 @@ class World:
         self._expect(key, replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas)))
         self._carry_forward()
 
+    def reassigning(self, partition: Partition) -> None:
+        """Its replicas were ordered to be where they are: it may be led in another epoch, and nothing else changes.
+
+        So ZooKeeper's controller does it; for an order of kafka-reassign-partitions that is for log dirs alone, too.
+        """
+        self.leader_epochs.pop((partition.topic, partition.index), None)
+
     def moving(self, partition: Partition, log_dir: LogDir) -> None:
         """A replica is on its way into another log dir of its broker, and held there: both copies are to be seen."""
         self._copies[partition.topic, partition.index, log_dir.broker.id] = log_dir

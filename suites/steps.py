@@ -30,6 +30,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_noticed, check_notified
 from suites.model import World
 from suites.on_disk import HIGH_WATERMARKS, check_no_remains
+from suites.sources import registrations
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 """What a broker says that ends for want of a good log dir."""
@@ -104,12 +105,29 @@ def await_reassigned(cluster: Cluster, world: World, *placements: Placement, tim
         what=f"kafka-reassign-partitions --verify to say that all is done: {'; '.join(map(str, placements))}",
         failure=PromiseBroken,
     )
+    check_there(placements)
     for placement in placements:
         partition = placement.partition
         chosen = [place if isinstance(place, LogDir) else partition.log_dir_on(place) for place in placement.on]
         world.reassigned(partition, chosen)
-    world.check()
+    world.check(also=[registrations])
     check_no_remains(cluster, {placement.partition.topic for placement in placements})
+
+
+def check_there(placements: Sequence[Placement]) -> None:
+    """Where log dirs were named the replicas are there, and no copy is on its way: now, not soon.
+
+    :raises PromiseBroken: one is not there, though it was said to be
+    """
+    for partition, log_dir in ((each.partition, place) for each in placements for place in each.on):
+        if isinstance(log_dir, LogDir):
+            find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
+            here, coming = find(), find(is_future=True)
+            if coming is not None or here is None or here[0] != log_dir:
+                raise PromiseBroken(
+                    f"kafka-reassign-partitions said that {partition} was in {log_dir}: "
+                    f"it is in {here and here[0]}, with a copy in {coming and coming[0]}"
+                )
 
 
 def reassign_over_the_wire(world: World, partition: Partition, *brokers: Broker) -> None:

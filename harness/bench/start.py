@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cluster import boot, prepare_fast_starts
+from harness.cluster import boot
+from harness.fast_starts import prepare_fast_starts
 from harness.journal import Journal
 from harness.machine.host import ability
 from harness.releases.distribution import Distribution

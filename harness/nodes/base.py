@@ -17,11 +17,12 @@ from typing import Protocol
 
 from harness.doors.broker_log import BrokerLog
 from harness.journal import Journal
+from harness.machine import class_data
 from harness.machine.control_group import SlowGroup
 from harness.machine.ports import PortBlock
 from harness.machine.undo import UndoLog
 from harness.releases.distribution import Distribution
-from harness.releases.versions import Tool
+from harness.releases.versions import Mode, Tool
 from harness.spec import ClusterSpec
 
 SERVICE = "service"
@@ -56,6 +57,12 @@ class Runtime:
     java_version: str
     class_path: tuple[str, ...]
     build: str
+
+    def classes(self, mode: Mode) -> Path:
+        """Where the archive of the classes that its nodes load belongs; made by :mod:`harness.fast_starts`."""
+        return class_data.archive_path(
+            mode, build=self.build, class_path=self.class_path, java_version=self.java_version
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

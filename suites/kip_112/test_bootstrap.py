@@ -120,15 +120,16 @@ def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
 def test_killed_while_new(cluster: Cluster) -> None:
     """A broker is killed as soon as it has made a replica, and comes back without that log dir: it makes no second one.
 
-    As soon as the topic's id is in it, that is: without it the broker takes the first for a stray, and goes on with the
-    second. There is no load, since it takes longer to begin than KRaft's controller to hear of the log dir.
+    In KRaft, as soon as the topic's id is in it: without it the broker takes the first for a stray, and goes on with
+    the second. There is no load, since it takes longer to begin than KRaft's controller to hear of the log dir.
     """
     controller = cluster.controller_broker()
     victim = next(broker for broker in cluster.brokers if broker != controller)
     cluster.begin_topics(NewTopic(name="orders", partitions=1, replicas=3))
     orders = Topic(cluster, "orders", 1)
+    made = "partition.metadata" if cluster.spec.mode is Mode.KRAFT else ""
     [log_dir] = await_until(
-        lambda: [each for each in victim.log_dirs if (each.replica_dir("orders", 0) / "partition.metadata").exists()],
+        lambda: [each for each in victim.log_dirs if (each.replica_dir("orders", 0) / made).exists()],
         timeout_s=timeouts.RECOVERY_S,
         poll_s=0.005,
         what=f"{victim} to make {orders[0]}",
@@ -143,7 +144,8 @@ def test_killed_while_new(cluster: Cluster) -> None:
                 check_noticed(fault)
                 await_until(
                     lambda: second.replica_dir("orders", 0).exists() or is_offline_on(victim, orders[0]),
-                    timeout_s=timeouts.LOG_DIR_FAILURE_S,
+                    timeout_s=timeouts.RECOVERY_S,
+                    watch=victim.node.check_alive,
                     what=f"{orders[0]} to be offline on {victim}, which runs",
                     retry_on=(NoAnswer, KeyError),
                     failure=PromiseBroken,

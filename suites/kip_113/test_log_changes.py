@@ -128,6 +128,40 @@ def test_outdated_after_cancel(cluster: Cluster, workload: CaseWorkload) -> None
     check_delivery(workload)
 
 
+@scenario(
+    "kip-113/outdated-after-redirect",
+    kip=113,
+    plan="a move is given another log dir: retention and cleaning go on",
+    floors=NO_FAULT,
+    deviations=(CLEANING_STOPS,),
+    log_dirs=3,
+    overrides=SETTINGS,
+)
+def test_outdated_after_redirect(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A compacted log and one that expires are outdated after a move was pointed to a third log dir: both get small."""
+    orders, topics = create_beside(cluster), kept_small(cluster)
+    world = World(cluster, orders, *topics)
+    mover, *others = cluster.brokers
+    third = {}
+    with workload.running(orders) as pair:
+        with moves_held(mover):
+            for topic in topics:
+                here = topic[0].log_dir_on(mover)
+                second, third[topic] = (each for each in mover.log_dirs if each != here)
+                begin_move(topic[0], second)
+                begin_move(topic[0], third[topic])
+        for topic, log_dir in third.items():
+            finish_move(world, topic[0], log_dir)
+        outdate(*topics)
+        check_small(*topics, on=others)
+        for topic in topics:
+            with promised(cluster, unless=CLEANING_STOPS, seen=stays_large(topic, mover)):
+                check_small(topic, on=[mover], timeout_s=timeouts.CLEANING_S / 2)
+        settled(world, *topics, compacted=topics[:1])
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
 def settled(world: World, *topics: Topic, begin_midway: bool = False, compacted: Sequence[Topic] = ()) -> None:
     """All is where the model says, and nothing else is there; nor in the checkpoint files.
 

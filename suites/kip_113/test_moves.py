@@ -14,6 +14,7 @@ controller when it is back (KIP-858; ``LogManager.recoverAbandonedFutureLogs``).
 from __future__ import annotations
 
 import functools
+import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -40,10 +41,20 @@ from harness.releases.versions import Mode
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_says
+from suites.checks import check_delivery, check_says, promised
+from suites.deviations import COPY_PASSED_OVER
 from suites.model import World
-from suites.on_disk import check_checkpoints, check_gone, check_no_remains, check_same_bytes, log_in
+from suites.on_disk import (
+    check_checkpoints,
+    check_gone,
+    check_kept,
+    check_no_remains,
+    check_same_bytes,
+    log_in,
+    log_of,
+)
 from suites.scenario import each_fault, scenario
+from suites.sources import registrations
 from suites.steps import (
     DELETED_SOON,
     LOOKS_OFTEN,
@@ -100,6 +111,12 @@ class Move:
         """Of the replica, where the move has brought it."""
         return self.there.replica_dir(self.partition.topic, self.partition.index)
 
+    def leave_copy_alone(self) -> Path:
+        """While the broker is down: as if it had died amid the swap, with a copy (returned) and no replica."""
+        copy = self.folder.rename(self.there.path / self.marked("future"))
+        self.broker.journal.write("move.copy_left_alone", partition=str(self.partition), copy=str(copy))
+        return copy
+
     def marked(self, suffix: str) -> str:
         """The folder's name with one of Kafka's suffixes (``LocalLog.logDeleteDirName``, ``logFutureDirName``)."""
         return f"{self.folder.name}.{uuid.uuid4().hex}-{suffix}"
@@ -118,6 +135,7 @@ def moving(
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
     write_as_a_stranger(beside, 800, size=1000)
+    kept = {partition: log_of(partition, partition.leader()) for partition in beside.partitions}
     world = World(cluster, orders, beside)
     mover = role(orders[0])
     here = orders[0].log_dir_on(mover)
@@ -136,12 +154,13 @@ def moving(
             pair.await_progress(after=now())
         for partition, log_dir in move.ends.items():
             finish_move(world, partition, log_dir)
-        world.check(timeouts.RECOVERY_S)
+        world.check(timeouts.RECOVERY_S, also=[registrations])
         check_no_remains(cluster, {"orders", "beside"})
         check_checkpoints(cluster, {"orders", "beside"})
         pair.await_progress(after=now())
     for partition in (*orders.partitions, *beside.partitions):
         check_same_bytes(partition)
+    check_kept(kept)
     check_delivery(workload)
 
 
@@ -272,13 +291,26 @@ def test_restart_with_both(cluster: Cluster, workload: CaseWorkload) -> None:
 @a_move(
     "kip-113/restart-with-copy",
     plan="3. topicPartition.move exists but topicPartition doesn't … no bad log directory",
+    deviations=(COPY_PASSED_OVER,),
 )
 def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker dies while it swaps the copies: the new one alone is there, and becomes the replica."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
-            move.folder.rename(move.there.path / move.marked("future"))
+            move.leave_copy_alone()
         move.world.check(timeouts.RECOVERY_S)
+        with promised(cluster, unless=COPY_PASSED_OVER, seen=f"^{move.broker} made {move.partition} anew"):
+            check_not_made_anew(move)
+
+
+def check_not_made_anew(move: Move) -> None:
+    """The broker has made no replica of the partition since its start: what it found is what it serves.
+
+    :raises PromiseBroken: it has
+    """
+    made = rf"Created log for partition {re.escape(str(move.partition))} in"
+    if (line := move.broker.log.first(made, since=move.broker.started_at)) is not None:
+        raise PromiseBroken(f"{move.broker} made {move.partition} anew, though there was a copy of it: {line.text}")
 
 
 @a_move(
@@ -294,7 +326,7 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
     with moving(cluster, workload, held=False) as move:
         bad = next(each for each in move.broker.log_dirs if each not in (move.here, move.there))
         with move.broker_down(), injected(Chmod000(bad)):
-            copy = move.folder.rename(move.there.path / move.marked("future"))
+            copy = move.leave_copy_alone()
             log = log_in(copy)
             move.world.log_dir_failed(bad)
             unknown = cluster.spec.mode is Mode.ZK

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from faults.base import injected
+from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of, other_dir
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.errors import Inconclusive
 from harness.journal import now
 from harness.reassign import Placement
 from harness.runs.measure import Floors
@@ -20,7 +23,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import DELETED_SOON, failed, reassign
+from suites.steps import DELETED_SOON, failed, reassign, write_as_a_stranger
 
 
 @scenario(
@@ -31,7 +34,10 @@ from suites.steps import DELETED_SOON, failed, reassign
     overrides=DELETED_SOON,
 )
 def test_move_replicas(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Each of three lone replicas moves to its broker's other log dir, then into the unused one of the next broker."""
+    """Each of three lone replicas moves to its broker's other log dir, then into the unused one of the next broker.
+
+    Then all brokers are killed, so that what is drained is what they find in the new log dirs when they start.
+    """
     orders = cluster.create_topic("orders", partitions=3, replicas=1)
     world = World(cluster, orders)
     with workload.running(orders) as pair:
@@ -43,6 +49,9 @@ def test_move_replicas(cluster: Cluster, workload: CaseWorkload) -> None:
         there = [Placement(partition=p, on=(left[next_broker(cluster, p.leader())],)) for p in orders.partitions]
         reassign(cluster, world, *there)
         pair.await_progress(after=now())
+    with injected(*map(BrokerKilled, cluster.brokers)):
+        world.broker_gone(*cluster.brokers)
+    world.recovered()
     check_delivery(workload)
 
 
@@ -58,12 +67,19 @@ def next_broker(cluster: Cluster, broker: Broker) -> Broker:
     overrides=DELETED_SOON,
 )
 def test_bad_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
-    """One topic is on all first log dirs, one on all second; these fail one by one, the first topic is untouched."""
-    first, second = (cluster.create_topic(name) for name in ("topic1", "topic2"))
+    """One topic is on all first log dirs, one on all second; these fail one by one, the first topic is untouched.
+
+    They are made the other way round, so that the tool has something to do.
+    """
+    second, first = (cluster.create_topic(name) for name in ("topic2", "topic1"))
     world = World(cluster, first, second)
     for topic, number in ((first, 0), (second, 1)):
+        write_as_a_stranger(topic, 100)
         brokers = map(cluster.broker, topic[0].describe().replicas)
-        reassign(cluster, world, Placement(partition=topic[0], on=tuple(b.log_dirs[number] for b in brokers)))
+        wanted = tuple(broker.log_dirs[number] for broker in brokers)
+        if all(topic[0].log_dir_on(log_dir.broker) == log_dir for log_dir in wanted):
+            raise Inconclusive(f"{topic} is where it is to be: the tool moves nothing")
+        reassign(cluster, world, Placement(partition=topic[0], on=wanted))
     leader, follower = leader_of(first[0]), follower_of(first[0])
     last = next(broker for broker in cluster.brokers if broker not in (leader, follower))
     with workload.running(first) as pair, ExitStack() as failing:

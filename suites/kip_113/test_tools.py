@@ -74,6 +74,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
         world.learn(create_beside(cluster, mover, there))
         with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
             execute(cluster, placement, log_dirs_throttle=1)
+            world.reassigning(orders[0])
             check_under_way(orders[0], there)
             world.moving(orders[0], there)
             world.check(also=[log_dirs_tool])

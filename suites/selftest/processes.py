@@ -99,7 +99,7 @@ class Running:
 
         def said() -> bool:
             assert self.ended() is None, self.said.read_text()
-            return words in self.said.read_text()
+            return words in self.said.read_text(errors="replace")
 
         await_until(said, timeout_s=240, what=f"it to say {words!r}", hint=self.said.read_text)
 

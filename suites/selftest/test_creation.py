@@ -112,7 +112,7 @@ def test_a_pair_waits_until_every_replica_is_made_and_its_log_dir_known(
         describe_log_dirs=lambda: (log_dir,),
         mbeans=SimpleNamespace(unassigned=lambda: untold),
     )
-    cluster: Any = SimpleNamespace(spec=ClusterSpec(mode=mode), live_brokers=lambda: [broker])
+    cluster: Any = SimpleNamespace(spec=ClusterSpec(mode=mode), live_brokers=lambda: [broker], check_nodes=lambda: None)
     cluster._unmade = partial(Cluster._unmade, cluster)
     if unmade is None:
         Cluster.await_made(cluster)

@@ -142,8 +142,24 @@ RECOVERING = [
         (RECOVERING[:-1], None),
         ([e for e in RECOVERING if e["kind"] != "fault.undone"], None),
         ([e for e in RECOVERING if e.get("partition") != 0], None),
+        ([*RECOVERING[:9], event(9.2, "topic.deleted", topic="t"), *RECOVERING[9:]], None),
+        (
+            [e | {"noticed_by": None} for e in [*RECOVERING[:8], event(8.5, "node.started", node="broker-2")]]
+            + RECOVERING[8:],
+            1.1,
+        ),
     ],
-    ids=["from its end", "from its start", "another's start", "started again", "never", "not undone", "not missing"],
+    ids=[
+        "from its end",
+        "from its start",
+        "another's start",
+        "started again",
+        "never",
+        "not undone",
+        "not missing",
+        "deleted",
+        "its broker's end",
+    ],
 )
 def test_a_broker_has_recovered_when_every_isr_has_it_again(
     run_dir: Path, events: list[dict[str, Any]], recovered_s: float | None
