@@ -23,7 +23,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import DELETED_SOON, failed, reassign, write_as_a_stranger
+from suites.steps import DELETED_SOON, failed, reassign
 
 
 @scenario(
@@ -74,7 +74,6 @@ def test_bad_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
     second, first = (cluster.create_topic(name) for name in ("topic2", "topic1"))
     world = World(cluster, first, second)
     for topic, number in ((first, 0), (second, 1)):
-        write_as_a_stranger(topic, 100)
         brokers = map(cluster.broker, topic[0].describe().replicas)
         wanted = tuple(broker.log_dirs[number] for broker in brokers)
         if all(topic[0].log_dir_on(log_dir.broker) == log_dir for log_dir in wanted):
