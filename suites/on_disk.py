@@ -151,13 +151,18 @@ def log_of(partition: Partition, broker: Broker) -> bytes:
     return log_in(partition.log_dir_on(broker).replica_dir(partition.topic, partition.index))
 
 
+def logs_of(topic: Topic) -> dict[Partition, bytes]:
+    """The bytes of the leader's log of each partition, for :func:`check_kept`."""
+    return {partition: log_of(partition, partition.leader()) for partition in topic.partitions}
+
+
 def log_in(folder: Path) -> bytes:
     """The bytes of the log in a replica's folder: all its segments, one after the other."""
     return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
 
 
 def check_kept(before: Mapping[Partition, bytes]) -> None:
-    """Partitions to which nobody has written since have the logs that they had (:func:`log_of` their leader).
+    """Partitions to which nobody has written since have the logs that they had (:func:`logs_of`).
 
     A partition of one replica that comes back in another log dir comes back empty, and to its clients all is well.
 

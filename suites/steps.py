@@ -120,14 +120,8 @@ def check_there(placements: Sequence[Placement]) -> None:
     :raises PromiseBroken: one is not there, though it was said to be
     """
     for partition, log_dir in ((each.partition, place) for each in placements for place in each.on):
-        if isinstance(log_dir, LogDir):
-            find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
-            here, coming = find(), find(is_future=True)
-            if coming is not None or here is None or here[0] != log_dir:
-                raise PromiseBroken(
-                    f"kafka-reassign-partitions said that {partition} was in {log_dir}: "
-                    f"it is in {here and here[0]}, with a copy in {coming and coming[0]}"
-                )
+        if isinstance(log_dir, LogDir) and (differs := not_moved(partition, log_dir)):
+            raise PromiseBroken(f"kafka-reassign-partitions said that {partition} was in {log_dir}: {differs}")
 
 
 def reassign_over_the_wire(world: World, partition: Partition, *brokers: Broker) -> None:
@@ -288,23 +282,24 @@ def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeou
 
     :raises PromiseBroken: it doesn't get there
     """
-    broker = log_dir.broker
-
-    def missing() -> str | None:
-        here, coming = (broker.find_replica(partition.topic, partition.index, is_future=f) for f in (False, True))
-        if coming is not None:
-            return f"its copy in {coming[0]} is {coming[1].offset_lag} records behind"
-        return None if here is not None and here[0] == log_dir else f"it is in {here and here[0]}"
-
     await_until(
-        missing,
+        lambda: not_moved(partition, log_dir),
         lambda what: what is None,
         timeout_s=timeout_s,
         what=f"{partition} to be in {log_dir}",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
+    log_dir.broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
+
+
+def not_moved(partition: Partition, log_dir: LogDir) -> str | None:
+    """Where the replica or a copy of it is instead of in this log dir alone; None where it is there alone."""
+    find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
+    here, coming = find(), find(is_future=True)
+    if coming is not None:
+        return f"its copy in {coming[0]} is {coming[1].offset_lag} records behind"
+    return None if here is not None and here[0] == log_dir else f"it is in {here and here[0]}"
 
 
 def finish_move(world: World, partition: Partition, log_dir: LogDir) -> None:

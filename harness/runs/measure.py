@@ -1,7 +1,7 @@
 """How long each fault was felt, and under what load, from the run folder alone.
 
-Of each fault, in seconds from its injection (``fault.injecting`` in the journal) but for the last, None where it
-doesn't apply:
+Of each fault, in seconds from its injection (``fault.injecting`` in the journal) but for ``recovered_s``, None where
+it doesn't apply:
 
 * ``noticed_s``: until the broker's log says so (a log dir; counted from the broker's start where it was down), or
   until another broker's metadata no longer has it (a killed broker);
@@ -14,11 +14,11 @@ doesn't apply:
 * ``produce_gap_s``, ``consume_gap_s``: the longest that producers went without an ack, consumers without a record,
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
-
 * ``recovered_s``: from the fault's end, or its broker's start after that, until the broker was back in the ISR of every
   partition that had it there before and no more at the fault's end; None too where it never was (a fault that was taken
   back while another was in force, a replica that was moved away). A fault that ends its broker is over when that is
   started again, and topics that were deleted count no more.
+
 * ``reader_gaps_s``: only where independent readers ran beside the pair; by reader, the longest without a record of some
   partition. The figures above are the pair's own, which is read in milliseconds; a stream's batches are not.
 
@@ -178,12 +178,10 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
     starts = (_at(e) for e in later if e["kind"] == "node.started" and e["node"] == f"broker-{event['broker']}")
     if event["noticed_by"] is None:  # it was the broker's own end
         end = min(end, next(starts, end))
-    in_sync: dict[tuple[str, int], bool] = {}
-    _follow(in_sync, event["broker"], before)
-    had = {partition for partition, is_in in in_sync.items() if is_in}
-    _follow(in_sync, event["broker"], [e for e in later if _at(e) <= end])
+    had = _in_sync(event["broker"], before)
+    has = _in_sync(event["broker"], [*before, *(e for e in later if _at(e) <= end)])
     deleted = {e["topic"] for e in later if e["kind"] == "topic.deleted"}
-    missing = {partition for partition in had if not in_sync[partition] and partition[0] not in deleted}
+    missing = {partition for partition in had - has if partition[0] not in deleted}
     back: dict[tuple[str, int], datetime] = {}
     for e in later:
         if e["kind"] == "partition.changed" and _at(e) > end and event["broker"] in e["isr"]:
@@ -194,11 +192,10 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
     return _since_it_ran(event, [e for e in later if _at(e) >= end], end, last)
 
 
-def _follow(in_sync: dict[tuple[str, int], bool], broker: int, events: Sequence[Event]) -> None:
-    """Note of each partition whether the broker is in its ISR."""
-    for e in events:
-        if e["kind"] == "partition.changed":
-            in_sync[e["topic"], e["partition"]] = broker in e["isr"]
+def _in_sync(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
+    """The partitions that have the broker in their ISR after these events."""
+    isr = {(e["topic"], e["partition"]): e["isr"] for e in events if e["kind"] == "partition.changed"}
+    return {partition for partition, brokers in isr.items() if broker in brokers}
 
 
 def _felt_by_clients(

@@ -26,7 +26,7 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
-from suites.on_disk import check_kept, check_same_bytes, log_in, log_of
+from suites.on_disk import check_kept, check_same_bytes, log_in, logs_of
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,
@@ -53,7 +53,7 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
     world = World(cluster, orders, bulk)
     write_as_a_stranger(bulk, 6000, size=1000)
-    kept = {partition: log_of(partition, partition.leader()) for partition in bulk.partitions}
+    kept = logs_of(bulk)
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:
         partition.move_to(skewed.log_dirs[0])

@@ -51,7 +51,7 @@ from suites.on_disk import (
     check_no_remains,
     check_same_bytes,
     log_in,
-    log_of,
+    logs_of,
 )
 from suites.scenario import each_fault, scenario
 from suites.sources import registrations
@@ -135,7 +135,7 @@ def moving(
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
     write_as_a_stranger(beside, 800, size=1000)
-    kept = {partition: log_of(partition, partition.leader()) for partition in beside.partitions}
+    kept = logs_of(beside)
     world = World(cluster, orders, beside)
     mover = role(orders[0])
     here = orders[0].log_dir_on(mover)
