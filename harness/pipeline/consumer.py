@@ -42,8 +42,8 @@ CONSUMER_CONFIG: Mapping[str, str | int | float | bool] = {
     "auto.offset.reset": "error",
     # Tells how far a partition was read where its end has no record to show (markers of transactions).
     "enable.partition.eof": True,
-    # A gap of 50 ms must be Kafka's, not the consumer's.
-    "fetch.wait.max.ms": 20,
+    # A new leader is asked only when the request to the same broker that waits is answered: 500 ms by default.
+    "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 50,
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 200,

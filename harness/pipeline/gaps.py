@@ -5,7 +5,7 @@ longest stretch of its window in which nothing was acked, or nothing read, by pa
 partitions that nothing happened to would fill the gap. For the same reason live consumers of both isolations, where
 there are both, are looked at one by one: what holds a read_committed reader back is not seen by the other. Resolution
 is that of the recorded times: microseconds for acknowledgements (a client's ``linger.ms`` and the pause between two
-lots of records, 40 ms, are in it), some 20 ms for reads.
+lots of records, 100 ms, are in it), some 20 ms for reads.
 
 Independent readers (:mod:`harness.pipeline.readers`) don't count among the live consumers here: a stream reads in
 batches, which would water down both the gap and the count of what was read. Theirs is :meth:`ClientTimes.reader_gap_s`.
