@@ -154,11 +154,17 @@ class Broker:
 
         :param is_future: not the replica that serves, but the copy of it that is on its way into another log dir
         """
-        for state in self.describe_log_dirs():
-            for replica in state.replicas:
-                if (replica.topic, replica.partition, replica.is_future) == (topic, partition, is_future):
-                    return next(log_dir for log_dir in self.log_dirs if str(log_dir.path) == state.path), replica
-        return None
+        return self.find_replicas(is_future=is_future).get((topic, partition))
+
+    def find_replicas(self, *, is_future: bool = False) -> dict[tuple[str, int], tuple[LogDir, ReplicaInDir]]:
+        """As :meth:`find_replica`, all of them by topic and partition, asked for once."""
+        log_dirs = {str(log_dir.path): log_dir for log_dir in self.log_dirs}
+        return {
+            (replica.topic, replica.partition): (log_dirs[state.path], replica)
+            for state in self.describe_log_dirs()
+            for replica in state.replicas
+            if replica.is_future == is_future
+        }
 
     def log_dir_of(self, topic: str, partition: int) -> LogDir | None:
         """Which of its log dirs holds the (current) replica, as it says; None for none."""

@@ -18,13 +18,13 @@ class Partition:
     """One partition of a topic."""
 
     def __init__(self, cluster: Cluster, topic: str, index: int) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self.topic = topic
         self.index = index
 
     def describe(self, via: Broker | None = None) -> PartitionState:
         """Its state as a broker (any that answers, unless named) sees it."""
-        return self._cluster.describe(via)[self.topic, self.index]
+        return self.cluster.describe(via)[self.topic, self.index]
 
     def leader(self) -> Broker:
         """The broker that leads it.
@@ -34,12 +34,12 @@ class Partition:
         state = self.describe()
         if state.leader is None:
             raise AwaitTimeout(f"no broker leads {self}: {state}")
-        return self._cluster.broker(state.leader)
+        return self.cluster.broker(state.leader)
 
     def followers(self) -> list[Broker]:
         """The other replicas' brokers, in the order of the assignment."""
         state = self.describe()
-        return [self._cluster.broker(id) for id in state.replicas if id != state.leader]
+        return [self.cluster.broker(id) for id in state.replicas if id != state.leader]
 
     def delete_records(self, before: int) -> int:
         """Delete the records below an offset; returns the first offset that is left."""

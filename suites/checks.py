@@ -228,9 +228,7 @@ def check_delivery(workload: CaseWorkload) -> None:
     verdict = workload.drain_and_judge()
     if verdict.verdict != "valid":
         raise {"invalid": PromiseBroken, "unknown": Inconclusive}[verdict.verdict]("; ".join(verdict.reasons))
-    for topic in workload.topics:
-        for partition in topic.partitions:
-            check_same_bytes(partition)
+    check_same_bytes(*(partition for topic in workload.topics for partition in topic.partitions))
 
 
 T = TypeVar("T")

@@ -7,12 +7,13 @@ serve for long before anybody is told.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.metadata import PartitionState
 from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.log_dir import LogDir
@@ -146,14 +147,37 @@ def _named(checkpoint: Path) -> Iterator[str]:
         yield f"{topic}-{partition}"
 
 
-def log_of(partition: Partition, broker: Broker) -> bytes:
-    """The bytes of a replica's log."""
-    return log_in(partition.log_dir_on(broker).replica_dir(partition.topic, partition.index))
+def logs_of(
+    partitions: Collection[Partition], on: Callable[[PartitionState], Collection[int | None]]
+) -> dict[Partition, dict[int, bytes]]:
+    """The bytes of replicas' logs, by broker; each broker is asked once where they are, however many there are.
+
+    :param on: of a partition's state the brokers whose replicas are wanted; None among them stands for nobody
+    :raises NoAnswer: a broker doesn't answer, or knows of no such replica
+    """
+    cluster = next(iter(partitions)).cluster
+    state = cluster.describe()
+    wanted = {partition: on(state[partition.topic, partition.index]) for partition in partitions}
+    logs: dict[Partition, dict[int, bytes]] = {partition: {} for partition in partitions}
+    for broker in cluster.brokers:
+        those = [partition for partition, ids in wanted.items() if broker.id in ids]
+        found = broker.find_replicas() if those else {}
+        for partition in those:
+            key = partition.topic, partition.index
+            if key not in found:
+                raise NoAnswer(f"{broker} names no log dir for {partition}")
+            logs[partition][broker.id] = log_in(found[key][0].replica_dir(*key))
+    return logs
 
 
-def logs_of(topic: Topic) -> dict[Partition, bytes]:
-    """The bytes of the leader's log of each partition, for :func:`check_kept`."""
-    return {partition: log_of(partition, partition.leader()) for partition in topic.partitions}
+def leaders_logs(topic: Topic) -> dict[Partition, bytes]:
+    """The bytes of the leader's log of each partition, none where nobody leads, for :func:`check_kept`."""
+    return _leaders_logs(topic.partitions)
+
+
+def _leaders_logs(partitions: Collection[Partition]) -> dict[Partition, bytes]:
+    logs = logs_of(partitions, lambda state: [state.leader])
+    return {partition: b"".join(by_broker.values()) for partition, by_broker in logs.items()}
 
 
 def log_in(folder: Path) -> bytes:
@@ -162,14 +186,14 @@ def log_in(folder: Path) -> bytes:
 
 
 def check_kept(before: Mapping[Partition, bytes]) -> None:
-    """Partitions to which nobody has written since have the logs that they had (:func:`logs_of`).
+    """Partitions to which nobody has written since have the logs that they had (:func:`leaders_logs`).
 
     A partition of one replica that comes back in another log dir comes back empty, and to its clients all is well.
 
     :raises PromiseBroken: one has another
     """
     await_until(
-        lambda: [str(partition) for partition, log in before.items() if log_of(partition, partition.leader()) != log],
+        lambda: [str(each) for each, log in _leaders_logs(before).items() if log != before[each]],
         lambda others: not others,
         timeout_s=timeouts.RECOVERY_S,
         what="the partitions that came back to have the logs that they had",
@@ -178,38 +202,46 @@ def check_kept(before: Mapping[Partition, bytes]) -> None:
     )
 
 
-def check_same_bytes(partition: Partition, start: int = 0) -> None:
-    """Its replicas' logs come to be the same, byte for byte, wherever their segments begin; nobody writes any more.
+def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
+    """The replicas' logs of each come to be the same, byte for byte, wherever their segments begin; nobody writes any
+    more.
 
     What a drain reads is the leader's log alone; a move may as well be a follower's.
 
-    :param start: the log's first offset: what is below it may be there or not
+    :param start: the logs' first offset: what is below it may be there or not
     :raises PromiseBroken: they don't
     """
+    left = list(partitions)
 
     def differences() -> list[str]:
-        logs = {}
-        for broker in (partition.leader(), *partition.followers()):
-            logs[broker] = log_of(partition, broker)
-        longest = max(logs.values(), key=len)
-        found = [
-            f"{broker} has {len(log)} bytes from offset {_begins(log)} on, another {len(longest)} from "
-            f"{_begins(longest)}, and they differ from byte {_first_difference(log, longest)} on"
-            for broker, log in logs.items()
-            if not longest.endswith(log) or (log != longest and not _begins(longest) < _begins(log) <= start)
-        ]
-        if found and len(set(map(len, logs.values()))) == 1:  # nobody has anything left to fetch
-            raise PromiseBroken(f"the replicas of {partition} are not the same: {'; '.join(found)}")
+        found = []
+        for partition, logs in logs_of(left, lambda state: state.replicas).items():
+            if differs := _differences(logs, start):
+                found.append(f"the replicas of {partition} are not the same: {'; '.join(differs)}")
+                if len(set(map(len, logs.values()))) == 1:  # nobody has anything left to fetch
+                    raise PromiseBroken(found[-1])
+            else:
+                left.remove(partition)
         return found
 
     await_until(
         differences,
         lambda found: not found,
         timeout_s=timeouts.RECOVERY_S,
-        what=f"the replicas of {partition} to be the same",
+        what=f"the replicas of {', '.join(map(str, partitions))} to be the same",
         retry_on=(NoAnswer, OSError),
         failure=PromiseBroken,
     )
+
+
+def _differences(logs: Mapping[int, bytes], start: int) -> list[str]:
+    longest = max(logs.values(), key=len)
+    return [
+        f"broker {id} has {len(log)} bytes from offset {_begins(log)} on, another {len(longest)} from "
+        f"{_begins(longest)}, and they differ from byte {_first_difference(log, longest)} on"
+        for id, log in logs.items()
+        if not longest.endswith(log) or (log != longest and not _begins(longest) < _begins(log) <= start)
+    ]
 
 
 def _first_difference(one: bytes, other: bytes) -> int:

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import numpy as np
@@ -61,10 +61,14 @@ def _longest(times: np.ndarray, start: int, end: int) -> tuple[float, float | No
     """As :func:`max_gap_s`, and from the window's start to the instant that ended it; None where the window did."""
     if end < start:
         raise ValueError(f"a window must not end ({end}) before it starts ({start})")
-    inside = times[np.searchsorted(times, start, "left") : np.searchsorted(times, end, "right")]
+    inside = times[_inside(times, start, end)]
     stretches = np.diff(np.concatenate([[start], inside, [end]]))
     index = int(stretches.argmax())
     return float(stretches[index]) / 1e6, float(inside[index] - start) / 1e6 if index < len(inside) else None
+
+
+def _inside(times: np.ndarray, start: int, end: int) -> slice:
+    return slice(int(np.searchsorted(times, start, "left")), int(np.searchsorted(times, end, "right")))
 
 
 class ClientTimes:
@@ -76,6 +80,8 @@ class ClientTimes:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
+        # Asked for each fault anew, and each answer goes through a whole table.
+        self._acked, self._read_by = cache(self._find_acked), cache(self._find_read)
 
     def gaps(
         self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
@@ -145,15 +151,18 @@ class ClientTimes:
 
         def fewest(by_partition: dict[int, np.ndarray]) -> int:
             instants = [by_partition.get(partition, nothing) for partition in partitions]
-            return min((int(np.count_nonzero((each >= since) & (each <= until))) for each in instants), default=0)
+            return min((len(each[_inside(each, since, until)]) for each in instants), default=0)
 
         return fewest(acked), min(fewest(by_partition) for by_partition in read)
 
-    def _acked(self, topic: str) -> dict[int, np.ndarray]:
-        return _by_partition(self._produced, topic, "ended_at", pc.field("outcome") == "acked")
-
     def _read(self, topic: str, consumers: Collection[str] | None) -> list[dict[int, np.ndarray]]:
         """When live consumers were handed records, by partition, for each isolation that those of the topic have."""
+        return self._read_by(topic, None if consumers is None else frozenset(consumers))
+
+    def _find_acked(self, topic: str) -> dict[int, np.ndarray]:
+        return _by_partition(self._produced, topic, "ended_at", pc.field("outcome") == "acked")
+
+    def _find_read(self, topic: str, consumers: frozenset[str] | None) -> list[dict[int, np.ndarray]]:
         counts = pc.scalar(True) if consumers is None else pc.field("consumer").isin(list(consumers))
         committed = pc.field("isolation") == "read_committed"
         each = [_by_partition(self._consumed, topic, "read_at", counts & which) for which in (committed, ~committed)]

@@ -19,7 +19,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends
 from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
 from suites.model import World
-from suites.on_disk import check_kept, check_one_copy, logs_of
+from suites.on_disk import check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.sources import TOOLS
 from suites.steps import (
@@ -135,7 +135,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """
     lone = cluster.create_topic("lone", partitions=12, replicas=1)
     write_as_a_stranger(lone, 20 * len(lone))
-    logs = logs_of(lone)
+    logs = leaders_logs(lone)
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, lone, orders)
     victim = leader_of(orders[0])

@@ -26,7 +26,7 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
-from suites.on_disk import check_kept, check_same_bytes, log_in, logs_of
+from suites.on_disk import check_kept, check_same_bytes, leaders_logs, log_in
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,
@@ -53,7 +53,7 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
     world = World(cluster, orders, bulk)
     write_as_a_stranger(bulk, 6000, size=1000)
-    kept = logs_of(bulk)
+    kept = leaders_logs(bulk)
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:
         partition.move_to(skewed.log_dirs[0])
@@ -69,8 +69,7 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
         await_reassigned(cluster, world, *plan, timeout_s=timeouts.MOVE_S)
         check_even(skewed, ask_the_tool(skewed, bulk))
         pair.await_progress(after=now())
-    for partition in bulk.partitions:
-        check_same_bytes(partition)
+    check_same_bytes(*bulk.partitions)
     check_kept(kept)
     check_delivery(workload)
 

@@ -50,8 +50,8 @@ from suites.on_disk import (
     check_kept,
     check_no_remains,
     check_same_bytes,
+    leaders_logs,
     log_in,
-    logs_of,
 )
 from suites.scenario import each_fault, scenario
 from suites.sources import registrations
@@ -135,7 +135,7 @@ def moving(
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
     write_as_a_stranger(beside, 800, size=1000)
-    kept = logs_of(beside)
+    kept = leaders_logs(beside)
     world = World(cluster, orders, beside)
     mover = role(orders[0])
     here = orders[0].log_dir_on(mover)
@@ -158,8 +158,7 @@ def moving(
         check_no_remains(cluster, {"orders", "beside"})
         check_checkpoints(cluster, {"orders", "beside"})
         pair.await_progress(after=now())
-    for partition in (*orders.partitions, *beside.partitions):
-        check_same_bytes(partition)
+    check_same_bytes(*orders.partitions, *beside.partitions)
     check_kept(kept)
     check_delivery(workload)
 

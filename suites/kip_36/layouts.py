@@ -17,23 +17,24 @@ from suites.kip_36.oracle import Assignment
 
 
 def change_racks(cluster: Cluster, racks: Sequence[str | None], *, only: int | None = None) -> None:
-    """All brokers are restarted in these racks, and every broker tells clients so.
+    """Brokers that are to be in another rack are restarted there, side by side, and every broker tells clients so.
 
-    :param only: start so many of them alone; the cluster forgets the others
+    :param only: so many run afterwards; the others are stopped, and the cluster forgets them
     :raises PromiseBroken: one doesn't
     """
-    for broker in cluster.brokers:
-        broker.node.request_stop()  # side by side
-    for broker in cluster.brokers:
+    stay, leave = cluster.brokers[:only], cluster.brokers[len(cluster.brokers[:only]) :]
+    was, becomes = racks_of(cluster.brokers), dict(zip((b.id for b in cluster.brokers), racks, strict=True))
+    changed = [broker for broker in stay if was[broker.id] != becomes[broker.id]]
+    for broker in (*changed, *leave):
+        broker.node.request_stop()
+    for broker in (*changed, *leave):
         broker.stop()
-    for broker, rack in zip(cluster.brokers, racks, strict=True):
-        broker.use_rack(rack)
-    begun, others = cluster.brokers[:only], cluster.brokers[len(cluster.brokers[:only]) :]
-    for broker in begun:
+        broker.use_rack(becomes[broker.id])
+    for broker in changed:
         broker.start()
     await_racks(cluster)
-    cluster.unregister(*others)
-    cluster.journal.write("racks.changed", racks=racks_of(begun))
+    cluster.unregister(*leave)
+    cluster.journal.write("racks.changed", racks=racks_of(stay))
 
 
 def start(cluster: Cluster, *brokers: Broker) -> None:

@@ -24,10 +24,11 @@ from suites.scenario import scenario
 
 KIPS = ("rack1", "rack3", "rack3", "rack2", "rack2", "rack1")
 """The KIP's example, of which the broker ids are one less."""
-UNEVEN = ("a", "a", "a", "b", "b", "c")
-EACH_ITS_OWN = ("a", "b", "c", "d", "e", "f")
-ONE = ("a", "a", "a", "a", "a", "a")
-GROWING = ("a", "b", "a", "b", "c", "c")
+# From each to the next as few brokers as can be change their rack: for that they are restarted.
+UNEVEN = ("rack1", "rack3", "rack3", "rack2", "rack2", "rack3")
+ONE = ("rack3",) * 6
+GROWING = ("rack3", "rack4", "rack3", "rack4", "rack5", "rack5")
+EACH_ITS_OWN = ("rack3", "rack4", "rack6", "rack7", "rack5", "rack8")
 PASSED_OVER = ((12, 1),) * 12
 """Shapes in two of three of which KRaft passes over a rack, where each broker has its own."""
 DEVIATIONS = (LEADERS_OVER_RACKS, RACKS_PASSED_OVER, GENERATED_IN_STRIPES, ADDED_ELSEWHERE)
@@ -49,18 +50,24 @@ def test_placement(cluster: Cluster) -> None:
     kips = try_shapes(cluster, evidence, "kips")
     propose(cluster, evidence, kips, brokers)
     add_partitions(cluster, evidence)
-    for name, racks, more in (("uneven", UNEVEN, ()), ("own", EACH_ITS_OWN, PASSED_OVER), ("one", ONE, ())):
-        cluster.delete_topics(*cluster.topics.values())
-        change_racks(cluster, racks)
-        propose(cluster, evidence, try_shapes(cluster, evidence, name, more), brokers)
-    cluster.delete_topics(*cluster.topics.values())
-    change_racks(cluster, GROWING, only=4)
+    for name, racks in (("uneven", UNEVEN), ("one", ONE)):
+        begin_anew(cluster, racks)
+        propose(cluster, evidence, try_shapes(cluster, evidence, name), brokers)
+    begin_anew(cluster, GROWING, only=4)
     old = try_shapes(cluster, evidence, "four")
     for broker in brokers[4:]:  # the first is a new rack too
         start(cluster, broker)
         old += try_shapes(cluster, evidence, f"and-{broker.id}")
     propose(cluster, evidence, old, brokers)
+    begin_anew(cluster, EACH_ITS_OWN)
+    propose(cluster, evidence, try_shapes(cluster, evidence, "own", PASSED_OVER), brokers)
     evidence.conclude(LEAST)
+
+
+def begin_anew(cluster: Cluster, racks: Sequence[str], *, only: int | None = None) -> None:
+    """Without topics, in these racks, and with so many brokers."""
+    cluster.delete_topics(*cluster.topics.values())
+    change_racks(cluster, racks, only=only)
 
 
 def racks_of(brokers: Sequence[Broker]) -> dict[int, str]:

@@ -28,7 +28,7 @@ from suites.deviations import (
 )
 from suites.kip_36 import promises
 from suites.kip_36.evidence import Evidence, check_kip, check_striped
-from suites.kip_36.layouts import assignments, await_racks, by_topic, create, racks_of
+from suites.kip_36.layouts import assignments, await_racks, by_topic, change_racks, create, racks_of
 from suites.kip_36.oracle import Assignment, origin_without_racks
 from suites.scenario import scenario
 from suites.sources import directories
@@ -69,20 +69,14 @@ def test_some_without_rack(cluster: Cluster) -> None:
     check_generate(cluster, evidence, given)
     check_automatic(cluster, evidence)
     check_tool(cluster, evidence)
-    for broker, rack in zip(cluster.brokers, ("b", "a", "b", "c"), strict=True):
-        broker.use_rack(rack)
-        broker.restart()
-    await_racks(cluster)
+    change_racks(cluster, ("b", "a", "b", "c"))
     check_registered(cluster)
     check = check_kip if cluster.spec.mode is Mode.ZK else check_striped
     racks = {id: str(rack) for id, rack in racks_of(cluster.brokers).items()}
     for what, assignment in assignments(cluster, create(cluster, "all", [(6, 2), (6, 3)])).items():
         check(evidence, racks, what, assignment)
         evidence.tried("topics on racks that came by restart")
-    for each in cluster.brokers[:2]:  # one keeps a rack, one has none again
-        each.use_rack(None)
-        each.restart()
-    await_racks(cluster)
+    change_racks(cluster, (None, None, "b", "c"))
     check_registered(cluster)
     all_of_it = ("refusals", "proposals that ignore racks", "automatic", "by kafka-topics")
     evidence.conclude({"topics on racks that came by restart": 2} | dict.fromkeys(all_of_it, 1))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,6 +18,7 @@ from harness.doors.broker_log import BrokerLog
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
+from harness.topic import Topic
 from suites.checks import check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
@@ -29,7 +32,7 @@ from suites.on_disk import (
     check_gone,
     check_kept,
     check_same_bytes,
-    log_of,
+    leaders_logs,
 )
 from suites.steps import check_under_way
 
@@ -89,25 +92,31 @@ def test_a_notification_is_told_once_and_waits_only_while_there_is_no_controller
         check_notified(cast(Any, events), cast(Any, broker), left=left)
 
 
-class Lying:
-    """A partition of which each broker's log is a folder of the test's."""
+def orders_in(*log_dirs: Path, partitions: int = 1) -> Topic:
+    """A topic of which each broker's logs are in a folder of the test's; the first broker leads."""
+    each = range(partitions)
+    brokers = [
+        SimpleNamespace(id=id, find_replicas=partial(dict, {("orders", n): (LogDirAt(at), None) for n in each}))
+        for id, at in enumerate(log_dirs)
+    ]
+    state = SimpleNamespace(leader=0, replicas=range(len(log_dirs)))
+    cluster = SimpleNamespace(brokers=brokers, describe=lambda: {("orders", n): state for n in each})
+    return Topic(cast(Any, cluster), "orders", partitions)
 
-    topic, index = "orders", 0
 
-    def __init__(self, folders: list[Path]) -> None:
-        self._folders = folders
+@dataclass(frozen=True)
+class LogDirAt:
+    path: Path
 
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.index}"
+    def replica_dir(self, topic: str, partition: int) -> Path:
+        return self.path / f"{topic}-{partition}"
 
-    def leader(self) -> int:
-        return 0
 
-    def followers(self) -> Iterator[int]:
-        return iter(range(1, len(self._folders)))
-
-    def log_dir_on(self, broker: int) -> Any:
-        return SimpleNamespace(replica_dir=lambda topic, partition: self._folders[broker])
+def write_log(log_dir: Path, files: Mapping[str, bytes], partition: int = 0) -> None:
+    folder = log_dir / f"orders-{partition}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
 
 
 def batch(offset: int, content: bytes = b"records") -> bytes:
@@ -133,22 +142,21 @@ def test_replicas_are_the_same_byte_for_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, bytes], start: int, same: bool
 ) -> None:
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
-    folders = [tmp_path / "leader", tmp_path / "follower"]
-    for folder, files in zip(folders, (WHOLE, other), strict=True):
-        folder.mkdir()
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
-    with nullcontext() if same else pytest.raises(PromiseBroken, match="the replicas of"):
-        check_same_bytes(cast(Any, Lying(folders)), start)
+    leader, follower = tmp_path / "leader", tmp_path / "follower"
+    for log_dir, files in ((leader, WHOLE), (follower, other)):
+        write_log(log_dir, files)
+        write_log(log_dir, WHOLE, partition=1)
+    with nullcontext() if same else pytest.raises(PromiseBroken, match="the replicas of orders-0"):
+        check_same_bytes(*orders_in(leader, follower, partitions=2).partitions, start=start)
 
 
 def test_a_partition_that_comes_back_empty_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
-    (tmp_path / "0.log").write_bytes(batch(0))
-    lone = cast(Any, Lying([tmp_path]))
-    before = {lone: log_of(lone, lone.leader())}
+    write_log(tmp_path, {"0.log": batch(0)})
+    before = leaders_logs(orders_in(tmp_path))
+    assert [*before.values()] == [batch(0)]
     check_kept(before)
-    (tmp_path / "0.log").write_bytes(b"")
+    write_log(tmp_path, {"0.log": b""})
     with pytest.raises(PromiseBroken, match=r"to have the logs that they had.*orders-0"):
         check_kept(before)
 
@@ -242,7 +250,7 @@ def test_a_move_that_copies_is_behind_by_less_than_all(
     found = (log_dir, SimpleNamespace(offset_lag=lag))
     log_dir.broker = SimpleNamespace(find_replica=lambda *_, **__: found, journal=Journal(None))
     with outcome:
-        check_under_way(cast(Any, Lying([])), log_dir, copying=copying)
+        check_under_way(orders_in()[0], log_dir, copying=copying)
 
 
 def test_a_move_that_should_have_stopped_is_told_by_what_its_thread_complains_of(tmp_path: Path) -> None:
@@ -252,10 +260,10 @@ def test_a_move_that_should_have_stopped_is_told_by_what_its_thread_complains_of
         "[2026-01-01 00:00:00,001] WARN [ReplicaManager broker=1] Stopping orders-0 (kafka.server.ReplicaManager)\n"
         "[2026-01-01 00:00:00,002] ERROR [ReplicaAlterLogDirsThread-1]: Error for partition beside-0 at offset 7\n"
     )
-    assert tries_to_move(cast(Any, Lying([])), BrokerLog(log).lines()) == []
+    assert tries_to_move(orders_in()[0], BrokerLog(log).lines()) == []
     with log.open("a") as file:
         file.write("[2026-01-01 00:00:01,000] ERROR [ReplicaAlterLogDirsThread-1]: Error for partition orders-0 at 7\n")
-    assert len(tries_to_move(cast(Any, Lying([])), BrokerLog(log).lines())) == 1
+    assert len(tries_to_move(orders_in()[0], BrokerLog(log).lines())) == 1
 
 
 GAVE_UP = "kafka-reassign ended with exit code 1: Timed out before log directory move could be started for: t-0-1"
@@ -300,7 +308,7 @@ def test_a_copy_is_cut_off_as_its_source_is(
     (tmp_path / folder / "0.log").write_bytes(log)
     log_dir: Any = SimpleNamespace(path=tmp_path, broker=SimpleNamespace(journal=Journal(None)))
     with outcome:
-        check_cut_off(cast(Any, Lying([])), log_dir, b"kept, and cut off")
+        check_cut_off(orders_in()[0], log_dir, b"kept, and cut off")
 
 
 @pytest.mark.parametrize(
@@ -316,7 +324,7 @@ def test_who_was_alone_in_the_isr_has_nothing_to_cut_off(
     monkeypatch: pytest.MonkeyPatch, leader: int | None, isr: tuple[int, ...], outcome: AbstractContextManager[Any]
 ) -> None:
     monkeypatch.setattr(timeouts, "BROKER_FAILURE_S", 0.01)
-    partition: Any = Lying([])
+    partition: Any = orders_in()[0]
     partition.describe = lambda: SimpleNamespace(leader=leader, isr=isr)
     with outcome:
         check_outvoted(partition, cast(Any, SimpleNamespace(id=1, journal=Journal(None))))
