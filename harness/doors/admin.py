@@ -18,6 +18,7 @@ from kafka.protocol.admin import (
     DeleteRecordsRequest,
     DeleteTopicsRequest,
     DescribeLogDirsRequest,
+    DescribeProducersRequest,
     DescribeQuorumRequest,
     IncrementalAlterConfigsRequest,
     ListPartitionReassignmentsRequest,
@@ -25,7 +26,14 @@ from kafka.protocol.admin import (
 from kafka.protocol.consumer import ListOffsetsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from harness.doors.metadata import ClusterState, LogDirState, PartitionState, Reassignment, ReplicaInDir
+from harness.doors.metadata import (
+    ClusterState,
+    LogDirState,
+    PartitionState,
+    ProducerState,
+    Reassignment,
+    ReplicaInDir,
+)
 from harness.doors.wire import Connection
 from harness.errors import HarnessError
 
@@ -127,6 +135,29 @@ class Admin:
                 ),
             )
             for result in answer.results
+        )
+
+    def describe_producers(self, topic: str, partition: int) -> tuple[ProducerState, ...]:
+        """The producers that a partition's log knows, by their ids. Ask its leader.
+
+        :raises Refused: with Kafka's error, such as NOT_LEADER_OR_FOLLOWER
+        """
+        wanted = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[partition])
+        [of_topic] = self._connection.ask(DescribeProducersRequest(topics=[wanted])).topics
+        [got] = of_topic.partitions
+        _raise_first(f"the producers of {topic}-{partition}", [(got.error_code, got.error_message)])
+        return tuple(
+            sorted(
+                ProducerState(
+                    producer=each.producer_id,
+                    epoch=each.producer_epoch,
+                    last_sequence=each.last_sequence,
+                    last_timestamp=each.last_timestamp,
+                    coordinator_epoch=each.coordinator_epoch,
+                    open_since=None if each.current_txn_start_offset < 0 else each.current_txn_start_offset,
+                )
+                for each in got.active_producers
+            )
         )
 
     def describe_quorum_leader(self) -> int | None:

@@ -65,6 +65,22 @@ class Reassignment:
     removing: tuple[int, ...]
 
 
+@dataclass(frozen=True, kw_only=True, order=True)
+class ProducerState:
+    """What a partition's log knows of a producer, as DescribeProducers has it (KIP-664).
+
+    :ivar last_timestamp: milliseconds
+    :ivar open_since: the first offset of its open transaction; None where none is open
+    """
+
+    producer: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    open_since: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplicaInDir:
     """A replica in a log dir, as DescribeLogDirs has it."""

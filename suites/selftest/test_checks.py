@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +15,7 @@ import pytest
 from harness import timeouts
 from harness.deviation import Deviation
 from harness.doors.broker_log import BrokerLog
+from harness.doors.metadata import ProducerState
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
@@ -23,6 +24,7 @@ from suites.checks import check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools import check_gave_up
+from suites.kip_113.test_transactions import check_known
 from suites.on_disk import (
     CHECKPOINTS,
     CLEANED,
@@ -328,3 +330,26 @@ def test_who_was_alone_in_the_isr_has_nothing_to_cut_off(
     partition.describe = lambda: SimpleNamespace(leader=leader, isr=isr)
     with outcome:
         check_outvoted(partition, cast(Any, SimpleNamespace(id=1, journal=Journal(None))))
+
+
+OPEN = ProducerState(producer=7, epoch=0, last_sequence=199, last_timestamp=5, coordinator_epoch=-1, open_since=300)
+
+
+@pytest.mark.parametrize(
+    ("known", "outcome"),
+    [
+        ([OPEN, replace(OPEN, producer=8)], nullcontext()),
+        ([OPEN], pytest.raises(PromiseBroken, match="and knew")),  # who writes again would be taken for new
+        ([OPEN, replace(OPEN, producer=8, last_sequence=198)], pytest.raises(PromiseBroken, match="and knew")),
+        ([OPEN, replace(OPEN, producer=8, open_since=None)], pytest.raises(PromiseBroken, match="and knew")),
+    ],
+)
+def test_what_a_log_knew_of_producers_it_must_know(
+    known: list[ProducerState], outcome: AbstractContextManager[Any]
+) -> None:
+    admin = SimpleNamespace(describe_producers=lambda *_: known)
+    partition: Any = SimpleNamespace(
+        topic="ledger", index=0, leader=lambda: SimpleNamespace(admin=admin, journal=Journal(None))
+    )
+    with outcome:
+        check_known(partition, [OPEN, replace(OPEN, producer=8)])
