@@ -47,7 +47,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Kafka 3.x alone would do with 11; pyspark 4, beside every cluster, wants 17 as Kafka 4.x does (KIP-1013).
 LEAST_JAVA = 17
 # Each is far below this where it works (all of them together take about a second on two cores).
-PROBE_S = 3.0
+PROBE_S = 15.0
 # Three brokers and a controller or ZooKeeper at 256 MB of heap each (about 450 MB resident); Spark with its workers.
 MEMORY_BYTES = 3 << 30
 # Kafka from Maven (60 MB each), Spark's connector, and the data of a run.

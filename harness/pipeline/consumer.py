@@ -62,6 +62,8 @@ _BATCH = 10_000
 _BATCH_S = 0.02
 _QUERY_S = 10.0
 _LOOK_S = 2.0
+# Asked when a wait has failed already; whoever reads is done sooner.
+_READS_ON_S = 15.0
 _LOST_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
@@ -101,7 +103,7 @@ class ConsumerSpec:
         return f"{self.consumer}-{self.session}"
 
 
-def reads_on(spec: ConsumerSpec, positions: Mapping[int, int], within_s: float = _LOOK_S) -> list[int]:
+def reads_on(spec: ConsumerSpec, positions: Mapping[int, int], within_s: float = _READS_ON_S) -> list[int]:
     """The partitions of which a fresh client with a consumer's settings is handed a record, from these offsets on.
 
     A consumer that stands still, while this one doesn't, is not kept from reading by what the log is.

@@ -73,9 +73,12 @@ def test_paused_leader(cluster: Cluster, workload: CaseWorkload, idempotent: boo
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     config = {"enable.idempotence": idempotent, "socket.timeout.ms": 400, "request.timeout.ms": 400}
     with workload.running(orders, producer_config=config) as pair:
-        with injected(BrokerPaused(leader_of(orders[0]))) as pause:
-            let_pass(1.2, since=pause.injected_monotonic_s)  # less than a session: it stays the leader
-        pair.await_progress(after=now())
+        # Clients look once a second for requests that are overdue, and may just have looked; longer than that, and less
+        # than a session, so that it stays the leader; three times.
+        for _ in range(3):
+            with injected(BrokerPaused(leader_of(orders[0]))) as pause:
+                let_pass(1.6, since=pause.injected_monotonic_s)
+            pair.await_progress(after=now())
     check_delivery(workload)
 
 
@@ -86,7 +89,8 @@ def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempoten
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, orders)
     several = {} if idempotent else {"enable.idempotence": False, "max.in.flight.requests.per.connection": 100}
-    with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=150) as pair:
+    rate = 50 if idempotent else 150  # of one at a time, a slow machine gets no more done
+    with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=rate) as pair:
         with injected(BrokerKilled(orders[0].followers()[0])) as killed:
             world.broker_gone(killed.broker)
             world.check()
@@ -161,10 +165,9 @@ def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: 
 def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool) -> None:
     """The leader's index has aborted transactions begin too early: who asks for committed records is not shown all."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    with workload.running(orders, transactional=Transactions()) as pair:
-        pair.await_progress(
-            after=now(), records=1500
-        )  # about one of two aborted transactions begins at a fitting offset
+    with workload.running(orders, transactional=Transactions(abort_every=2)) as pair:
+        # About one of two aborted transactions begins at a fitting offset, and fifteen are aborted.
+        pair.await_progress(after=now(), records=1500)
     leader = leader_of(orders[0])
     with injected(AbortsBackdated(orders[0].log_dir_on(leader), "orders", 0)):
         if not mended:

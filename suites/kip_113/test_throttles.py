@@ -26,7 +26,7 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
-from suites.on_disk import check_no_remains
+from suites.on_disk import check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.steps import (
     DELETED_SOON,
@@ -65,6 +65,7 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=2)
     world = World(cluster, orders, bulk)
     write_as_a_stranger(bulk, 16_000, size=1000)
+    kept = leaders_logs(bulk)
     there = {
         broker: [other_dir(partition.log_dir_on(broker)) for partition in bulk.partitions] for broker in (usual, lone)
     }
@@ -86,6 +87,8 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
         world.check()
         check_no_remains(cluster, {"bulk"})
         pair.await_progress(after=now())
+    check_same_bytes(*bulk.partitions)
+    check_kept(kept)
     check_delivery(workload)
 
 
@@ -147,6 +150,7 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders, *(cluster.topics[name] for name in ("across", "within")))
     for topic in (cluster.topics["across"], within):
         write_as_a_stranger(topic, 2000, size=1000)
+    kept = leaders_logs(cluster.topics["across"]) | leaders_logs(within)
     leaving, *staying = map(cluster.broker, across.describe().replicas)
     [coming] = cluster.others(leaving, *staying)
     here = within[0].log_dir_on(coming)
@@ -172,4 +176,6 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
         finish_move(world, within[0], here)
         world.check()
         check_no_remains(cluster, {"across", "within"})
+    check_same_bytes(across, *within.partitions)
+    check_kept(kept)
     check_delivery(workload)

@@ -18,6 +18,8 @@ from harness.machine.undo import MARK
 from harness.waiting import await_until
 
 JBOD = Path(sys.executable).with_name("jbod")
+HANG_S = 900.0
+"""What takes longer hangs; no measure of how long it should take."""
 
 
 def marked(mark: str) -> list[int]:
@@ -67,7 +69,7 @@ class Running:
             self._process.kill()
             self._process.wait(30)
 
-    def await_end(self, timeout_s: float = 240) -> int:
+    def await_end(self, timeout_s: float = HANG_S) -> int:
         """Its exit code."""
         code = await_until(
             self.ended,
@@ -91,7 +93,7 @@ class Running:
                 seen.update(self.nodes())
             return found
 
-        await_until(said, timeout_s=240, what=f"{words} in a journal", hint=lambda: self.said.read_text())
+        await_until(said, timeout_s=HANG_S, what=f"{words} in a journal", hint=lambda: self.said.read_text())
         assert seen, "a run has brokers, which can be told"
 
     def await_said(self, words: str) -> None:
@@ -101,7 +103,7 @@ class Running:
             assert self.ended() is None, self.said.read_text()
             return words in self.said.read_text(errors="replace")
 
-        await_until(said, timeout_s=240, what=f"it to say {words!r}", hint=self.said.read_text)
+        await_until(said, timeout_s=HANG_S, what=f"it to say {words!r}", hint=self.said.read_text)
 
     def send(self, how: signal.Signals) -> None:
         """A signal to the harness."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import signal
 import struct
@@ -121,7 +122,7 @@ def test_the_terminal_is_closed_while_it_stands_still(start: Start) -> None:
     run.await_said("Enter goes on")
     assert len(run.nodes()) == 4
     run.close()
-    assert run.await_end(60) in (EXIT_INCONCLUSIVE, EXIT_HARNESS)
+    assert run.await_end() in (EXIT_INCONCLUSIVE, EXIT_HARNESS)
     run.assert_nothing_left()
 
 
@@ -152,7 +153,7 @@ def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) ->
     run.assert_nothing_left()
     # And with the disk still full the next run does not begin.
     run.start()
-    assert run.await_end(60) == EXIT_HARNESS
+    assert run.await_end() == EXIT_HARNESS
     assert "can't be written: No space left on device; see --runs-dir" in run.said.read_text()
 
 
@@ -163,7 +164,7 @@ def test_sparks_jvm_is_killed(start: Start, words: str) -> None:
     run.await_event(words)
     [spark] = [each for each in psutil.Process(run.pid).children() if "SparkSubmit" in " ".join(each.cmdline())]
     spark.send_signal(signal.SIGKILL)
-    assert run.await_end(360) == EXIT_HARNESS, run.said.read_text()
+    assert run.await_end() == EXIT_HARNESS, run.said.read_text()
     first, second = run.results()
     assert (first["verdict"], second["verdict"]) == ("error", "valid"), run.said.read_text()
     assert "Spark's JVM has ended" in first["reason"]
@@ -242,7 +243,7 @@ def test_the_clock_is_set(start: Start, clock: tuple[Path, dict[str, str]]) -> N
     assert run.await_end() == EXIT_INCONCLUSIVE, run.said.read_text()
     [result] = run.results()
     assert result["verdict"] == "unknown"
-    assert "clock was set by -3.00 s" in result["reason"]
+    assert re.search(r"clock was set by -(2\.9|3\.0)\d s", result["reason"])
     run.assert_nothing_left()
 
 

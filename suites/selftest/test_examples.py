@@ -49,7 +49,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), str(file), *options],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]

@@ -197,8 +197,12 @@ def test_a_stall_goes_on_and_off(disks: Disks, monkeypatch: pytest.MonkeyPatch) 
     broker = disks.broker(need(Stalled))
     with injected(Stalled(broker.log_dirs[0])):
         assert all(writable(broker.log_dirs[0]) for _ in range(2))  # waits for the disk; then it flows
-        broker.run_as_user(["sleep", "3"])
-    kinds = [event["kind"] for event in broker.journal.events if event["kind"].startswith("disk.")]
+        kinds = await_until(
+            lambda: [event["kind"] for event in broker.journal.events if event["kind"].startswith("disk.")],
+            lambda kinds: len(kinds) >= 4,
+            timeout_s=30,
+            what="the disk to stall twice",
+        )
     assert kinds[:4] == ["disk.stalled", "disk.flows"] * 2
 
 

@@ -107,8 +107,8 @@ def test_a_program_that_fails_or_never_answers_is_no_ability(tmp_path: Path, mon
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr("harness.machine.host.PROBE_S", 0.5)
     assert (ability("node").present, ability("node").found) == (False, f"{tmp_path}/node: no licence")
+    monkeypatch.setattr("harness.machine.host.PROBE_S", 0.5)
     assert not ability("maven").present
     assert "did not answer" in ability("maven").found
 

@@ -46,11 +46,14 @@ AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
+# A paused broker stays what it is, though a slow machine take its time over what is to be seen meanwhile. Not longer:
+# one that was killed may come back only then.
+PATIENT = AUTHORIZER | {"broker.session.timeout.ms": "20000"}
 PLAIN = {
     "enable.idempotence": False,
     # What a broker says once is told, and not tried again until the record's time is over.
     "message.send.max.retries": 0,
-    "message.timeout.ms": 3000,
+    "message.timeout.ms": 30000,
     "topic.metadata.propagation.max.ms": 1,
     # A request for each record, so that what is under way and what is in the queue behind it are two things.
     "batch.num.messages": 1,
@@ -74,7 +77,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     )
     try:
         for node in cluster.quorum_nodes:
-            node.configure(AUTHORIZER)
+            node.configure(PATIENT)
         cluster.start()
         cluster.await_ready()
         yield cluster
@@ -132,7 +135,7 @@ class Sending:
             self.poll()
             return len(self.client)
 
-        await_until(known, lambda left: not left, timeout_s=15, what="all delivery reports")
+        await_until(known, lambda left: not left, timeout_s=60, what="all delivery reports")
         return [self.codes[seq] for seq in sorted(self.codes)]
 
     def await_under_way(self) -> None:
@@ -294,13 +297,13 @@ def test_a_producer_that_was_fenced(cluster: Cluster) -> None:
 def test_time_outs_and_purges_while_the_leader_is_paused(cluster: Cluster) -> None:
     """Of one code some are written when it goes on, for it finds them in its socket, and some never were sent."""
     topic = cluster.create_topic("paused", replicas=1)
-    timed_out = Sending(cluster, topic[0], {"message.timeout.ms": 1000})
+    timed_out = Sending(cluster, topic[0], {"message.timeout.ms": 5000})
     purged = Sending(cluster, topic[0], first=100)
     # Its first attempt is given up and waits to be made again.
     tried = {
         "message.timeout.ms": 60000,
-        "request.timeout.ms": 200,
-        "socket.timeout.ms": 300,
+        "request.timeout.ms": 1500,
+        "socket.timeout.ms": 2000,
         "message.send.max.retries": 5,
         "retry.backoff.ms": 60000,
         "retry.backoff.max.ms": 60000,
@@ -322,7 +325,7 @@ def test_time_outs_and_purges_while_the_leader_is_paused(cluster: Cluster) -> No
             twice.poll()
             return twice._under_way
 
-        await_until(under_way, lambda count: not count, timeout_s=10, what="the first attempt to be given up")
+        await_until(under_way, lambda count: not count, timeout_s=30, what="the first attempt to be given up")
         twice.client.purge()
         assert twice.ended() == [None, "_PURGE_QUEUE", "_PURGE_QUEUE", "_PURGE_QUEUE"]
     for sending in every:
@@ -339,6 +342,7 @@ def test_a_follower_that_does_not_answer(cluster: Cluster) -> None:
     patient = Sending(cluster, topic[0], first=10)
     patient.send()
     assert patient.ended() == [None]
+    hasty.client.list_topics(topic.name, 30)  # it knows the leader, and has no more to do than to send
     with injected(BrokerPaused(topic[0].followers()[0])):
         hasty.send(2)
         assert hasty.ended() == ["REQUEST_TIMED_OUT", "REQUEST_TIMED_OUT"]
@@ -368,10 +372,10 @@ def test_a_log_dir_that_fails_and_a_broker_that_is_killed(cluster: Cluster) -> N
             cut_off.await_under_way()
             victim.kill()
         await_until(
-            lambda: cut_off.poll(), lambda _: "_TRANSPORT" in cut_off.codes.values(), timeout_s=10, what="_TRANSPORT"
+            lambda: cut_off.poll(), lambda _: "_TRANSPORT" in cut_off.codes.values(), timeout_s=30, what="_TRANSPORT"
         )
     victim.start()
-    cluster.await_healthy()
+    cluster.await_healthy(timeout_s=120)  # its old session must end first
     for sending, code in (
         (storage, "KAFKA_STORAGE_ERROR"),
         (too_few, "NOT_ENOUGH_REPLICAS"),

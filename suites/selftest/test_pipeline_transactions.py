@@ -121,7 +121,7 @@ def test_no_grouping_aborts_everything() -> None:
 def test_commits_and_aborts_are_told_as_both_isolations_see_them(bench: Bench) -> None:
     grouping = Transactions(records=20, abort_every=3)
     with bench.running(transactional=grouping) as pair:
-        pair.await_progress(after=datetime.now(UTC), timeout_s=20, records=500)
+        pair.await_progress(after=datetime.now(UTC), records=500)
     bench.drain()
     produced = bench.rows("produced")
     assert sorted(row["seq"] for row in produced) == list(range(len(produced)))
@@ -153,8 +153,9 @@ def test_commits_and_aborts_are_told_as_both_isolations_see_them(bench: Bench) -
 def test_an_open_transaction_holds_the_read_committed_consumer_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.pipeline.pair.OPEN_TRANSACTION_S", 1.0)
-    stranger = Producer({"bootstrap.servers": bench.bootstrap, "transactional.id": bench.topic})
+    monkeypatch.setattr("harness.pipeline.pair.OPEN_TRANSACTION_S", 5.0)
+    never = {"transaction.timeout.ms": 600_000}
+    stranger = Producer({"bootstrap.servers": bench.bootstrap, "transactional.id": bench.topic, **never})
     stranger.init_transactions(30)
     with bench.running(transactional=Transactions()) as pair:
         stranger.begin_transaction()
@@ -194,7 +195,7 @@ def test_a_fenced_producer_goes_on_with_another_client(bench: Bench) -> None:
 
         def fence_and_go_on() -> set[str]:
             fence(bench)
-            pair.await_progress(after=datetime.now(UTC), timeout_s=30)
+            pair.await_progress(after=datetime.now(UTC))
             return interrupted()
 
         # Who fences an open transaction has to ask twice, and may get through between two of them.
@@ -215,7 +216,7 @@ def test_a_killed_producers_last_transactions_are_there_in_whole_or_not_at_all(b
             said = re.search(r"process (\d+)", (bench.run_dir / "history/.claims/p0").read_text())
             assert said is not None
             os.kill(int(said[1]), signal.SIGKILL)
-            pair.await_progress(after=datetime.now(UTC), timeout_s=30)
+            pair.await_progress(after=datetime.now(UTC))
 
     with pytest.raises(PipelineError, match="producer p0 died"):
         run_and_kill()

@@ -28,7 +28,7 @@ from pyspark.sql import SparkSession
 from harness.bench.histories import PLANTS, Load, generate
 from harness.checkers.judge import AT_ONCE, judge
 from harness.waiting import await_until
-from suites.selftest.processes import JBOD, Running, marked
+from suites.selftest.processes import HANG_S, JBOD, Running, marked
 
 pytestmark = pytest.mark.cluster
 
@@ -291,10 +291,10 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     run.await_event('"fault.injected"')
     [folder] = [path.parent for path in run.runs_dir.glob("*/events.jsonl")]
     recorded = partial(rows_in, folder / "history" / "produced")
-    await_until(recorded, lambda rows: rows >= 500, timeout_s=30, what="500 records to be on disk")
+    await_until(recorded, lambda rows: rows >= 200, timeout_s=30, what="200 records to be on disk")
     assert len(run.nodes()) == 4
     run.send(how)
-    code = run.await_end(60)
+    code = run.await_end()
     if how is signal.SIGKILL and jobs > 1:
         await_until(lambda: list(open_folder.iterdir()), lambda left: not left, timeout_s=60, what="all to be undone")
     elif how is signal.SIGKILL:
@@ -399,7 +399,7 @@ def test_a_large_history_has_the_same_verdict_on_a_standalone_spark(
 
     def checked(*options: str) -> str:
         argv = [str(JBOD), "check", str(run_dir), *options]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=HANG_S, check=False)
         assert done.returncode == 1, done.stdout + done.stderr
         return (run_dir / "verdict.json").read_text()
 
