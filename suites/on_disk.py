@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from harness import timeouts
@@ -148,36 +149,38 @@ def _named(checkpoint: Path) -> Iterator[str]:
 
 
 def logs_of(
-    partitions: Collection[Partition], on: Callable[[PartitionState], Collection[int | None]]
+    partitions: Collection[Partition], on: Callable[[PartitionState], Collection[int]]
 ) -> dict[Partition, dict[int, bytes]]:
     """The bytes of replicas' logs, by broker; each broker is asked once where they are, however many there are.
 
-    :param on: of a partition's state the brokers whose replicas are wanted; None among them stands for nobody
+    :param on: of a partition's state the brokers whose replicas are wanted
     :raises NoAnswer: a broker doesn't answer, or knows of no such replica
     """
     cluster = next(iter(partitions)).cluster
     state = cluster.describe()
-    wanted = {partition: on(state[partition.topic, partition.index]) for partition in partitions}
-    logs: dict[Partition, dict[int, bytes]] = {partition: {} for partition in partitions}
-    for broker in cluster.brokers:
-        those = [partition for partition, ids in wanted.items() if broker.id in ids]
-        found = broker.find_replicas() if those else {}
-        for partition in those:
-            key = partition.topic, partition.index
-            if key not in found:
-                raise NoAnswer(f"{broker} names no log dir for {partition}")
-            logs[partition][broker.id] = log_in(found[key][0].replica_dir(*key))
-    return logs
+    replicas_on = cache(lambda id: cluster.broker(id).find_replicas())
+
+    def log_on(id: int, partition: Partition) -> bytes:
+        key = partition.topic, partition.index
+        if key not in replicas_on(id):
+            raise NoAnswer(f"broker {id} names no log dir for {partition}")
+        return log_in(replicas_on(id)[key][0].replica_dir(*key))
+
+    return {each: {id: log_on(id, each) for id in on(state[each.topic, each.index])} for each in partitions}
 
 
-def leaders_logs(topic: Topic) -> dict[Partition, bytes]:
-    """The bytes of the leader's log of each partition, none where nobody leads, for :func:`check_kept`."""
-    return _leaders_logs(topic.partitions)
+def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, bytes]:
+    """The bytes of the leader's log of each partition, for :func:`check_kept`.
 
+    :raises NoAnswer: nobody leads one; a broker doesn't answer, or knows of no such replica
+    """
 
-def _leaders_logs(partitions: Collection[Partition]) -> dict[Partition, bytes]:
-    logs = logs_of(partitions, lambda state: [state.leader])
-    return {partition: b"".join(by_broker.values()) for partition, by_broker in logs.items()}
+    def leader(state: PartitionState) -> list[int]:
+        if state.leader is None:
+            raise NoAnswer(f"nobody leads {state.topic}-{state.partition}")
+        return [state.leader]
+
+    return {each: log for each, by_broker in logs_of(partitions, leader).items() for log in by_broker.values()}
 
 
 def log_in(folder: Path) -> bytes:
@@ -193,7 +196,7 @@ def check_kept(before: Mapping[Partition, bytes]) -> None:
     :raises PromiseBroken: one has another
     """
     await_until(
-        lambda: [str(each) for each, log in _leaders_logs(before).items() if log != before[each]],
+        lambda: [str(each) for each, log in leaders_logs(before).items() if log != before[each]],
         lambda others: not others,
         timeout_s=timeouts.RECOVERY_S,
         what="the partitions that came back to have the logs that they had",

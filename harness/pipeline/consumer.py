@@ -103,7 +103,7 @@ class ConsumerSpec:
         return f"{self.consumer}-{self.session}"
 
 
-def reads_on(spec: ConsumerSpec, positions: Mapping[int, int], within_s: float = _READS_ON_S) -> list[int]:
+def reads_on(spec: ConsumerSpec, positions: Mapping[int, int]) -> list[int]:
     """The partitions of which a fresh client with a consumer's settings is handed a record, from these offsets on.
 
     A consumer that stands still, while this one doesn't, is not kept from reading by what the log is.
@@ -114,7 +114,7 @@ def reads_on(spec: ConsumerSpec, positions: Mapping[int, int], within_s: float =
     )
     try:
         client.assign([TopicPartition(spec.topic, partition, offset) for partition, offset in positions.items()])
-        ends_at = time.monotonic() + within_s
+        ends_at = time.monotonic() + _READS_ON_S
         while len(found) < len(positions) and (rest_s := ends_at - time.monotonic()) > 0:
             message = client.poll(rest_s)
             if message is not None and message.error() is None:

@@ -61,9 +61,8 @@ PRODUCER_CONFIG: Mapping[str, str | int | float | bool] = {
 }
 """The client's settings unless a scenario gives others; each with its reason in the source."""
 
-# Batches of 100 records at the usual rate, not of 5: a twentieth of the requests, and of the CPU of all who handle them
-# (three brokers under the usual load, on cores of which they have two: 0.21 of a core, at 25 lots a second 0.40). What
-# a fault costs clients is still dated to a tenth of a second.
+# Ten lots a second, of 100 records at the usual rate: three brokers then take 0.21 of a core to handle their requests,
+# at 25 lots a second 0.40. What a fault costs clients is still dated to a tenth of a second.
 _TICK_S = 0.1
 # A client that was starved (a fault filled its queue) goes on at its rate; it doesn't make up for more than this.
 _CATCH_UP_S = 0.25

@@ -135,7 +135,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """
     lone = cluster.create_topic("lone", partitions=12, replicas=1)
     write_as_a_stranger(lone, 20 * len(lone))
-    logs = leaders_logs(lone)
+    logs = leaders_logs(lone.partitions)
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, lone, orders)
     victim = leader_of(orders[0])

@@ -53,7 +53,7 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
     world = World(cluster, orders, bulk)
     write_as_a_stranger(bulk, 6000, size=1000)
-    kept = leaders_logs(bulk)
+    kept = leaders_logs(bulk.partitions)
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:
         partition.move_to(skewed.log_dirs[0])

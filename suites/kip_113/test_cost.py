@@ -40,7 +40,7 @@ def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """A large replica goes there and back beside a pair at full speed, and nothing is lost; the cost is measured."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", replicas=1)
     write_as_a_stranger(bulk, RECORDS, size=1000)
-    kept = leaders_logs(bulk)
+    kept = leaders_logs(bulk.partitions)
     here = bulk[0].log_dir_on(leader_of(bulk[0]))
     with workload.running(orders, rate_per_s=None, record_bytes=1000) as pair:
         began = now()

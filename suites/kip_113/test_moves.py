@@ -135,7 +135,7 @@ def moving(
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
     write_as_a_stranger(beside, 800, size=1000)
-    kept = leaders_logs(beside)
+    kept = leaders_logs(beside.partitions)
     world = World(cluster, orders, beside)
     mover = role(orders[0])
     here = orders[0].log_dir_on(mover)

@@ -65,7 +65,7 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=2)
     world = World(cluster, orders, bulk)
     write_as_a_stranger(bulk, 16_000, size=1000)
-    kept = leaders_logs(bulk)
+    kept = leaders_logs(bulk.partitions)
     there = {
         broker: [other_dir(partition.log_dir_on(broker)) for partition in bulk.partitions] for broker in (usual, lone)
     }
@@ -150,7 +150,7 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders, *(cluster.topics[name] for name in ("across", "within")))
     for topic in (cluster.topics["across"], within):
         write_as_a_stranger(topic, 2000, size=1000)
-    kept = leaders_logs(cluster.topics["across"]) | leaders_logs(within)
+    kept = leaders_logs((across, *within.partitions))
     leaving, *staying = map(cluster.broker, across.describe().replicas)
     [coming] = cluster.others(leaving, *staying)
     here = within[0].log_dir_on(coming)

@@ -22,7 +22,8 @@ def change_racks(cluster: Cluster, racks: Sequence[str | None], *, only: int | N
     :param only: so many run afterwards; the others are stopped, and the cluster forgets them
     :raises PromiseBroken: one doesn't
     """
-    stay, leave = cluster.brokers[:only], cluster.brokers[len(cluster.brokers[:only]) :]
+    stay = cluster.brokers[:only]
+    leave = cluster.others(*stay)
     was, becomes = racks_of(cluster.brokers), dict(zip((b.id for b in cluster.brokers), racks, strict=True))
     changed = [broker for broker in stay if was[broker.id] != becomes[broker.id]]
     for broker in (*changed, *leave):

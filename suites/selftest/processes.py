@@ -69,12 +69,12 @@ class Running:
             self._process.kill()
             self._process.wait(30)
 
-    def await_end(self, timeout_s: float = HANG_S) -> int:
+    def await_end(self) -> int:
         """Its exit code."""
         code = await_until(
             self.ended,
             lambda code: code is not None,
-            timeout_s=timeout_s,
+            timeout_s=HANG_S,
             what="the run to end",
             hint=lambda: self.said.read_text(),
         )

@@ -16,6 +16,7 @@ from harness import timeouts
 from harness.deviation import Deviation
 from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import ProducerState
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
@@ -94,15 +95,15 @@ def test_a_notification_is_told_once_and_waits_only_while_there_is_no_controller
         check_notified(cast(Any, events), cast(Any, broker), left=left)
 
 
-def orders_in(*log_dirs: Path, partitions: int = 1) -> Topic:
-    """A topic of which each broker's logs are in a folder of the test's; the first broker leads."""
+def orders_in(*log_dirs: Path, partitions: int = 1, leader: int | None = 0) -> Topic:
+    """A topic of which each broker's logs are in a folder of the test's."""
     each = range(partitions)
     brokers = [
         SimpleNamespace(id=id, find_replicas=partial(dict, {("orders", n): (LogDirAt(at), None) for n in each}))
         for id, at in enumerate(log_dirs)
     ]
-    state = SimpleNamespace(leader=0, replicas=range(len(log_dirs)))
-    cluster = SimpleNamespace(brokers=brokers, describe=lambda: {("orders", n): state for n in each})
+    state = SimpleNamespace(topic="orders", partition=0, leader=leader, replicas=range(len(log_dirs)))
+    cluster = SimpleNamespace(broker=brokers.__getitem__, describe=lambda: {("orders", n): state for n in each})
     return Topic(cast(Any, cluster), "orders", partitions)
 
 
@@ -155,12 +156,18 @@ def test_replicas_are_the_same_byte_for_byte(
 def test_a_partition_that_comes_back_empty_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
     write_log(tmp_path, {"0.log": batch(0)})
-    before = leaders_logs(orders_in(tmp_path))
+    before = leaders_logs(orders_in(tmp_path).partitions)
     assert [*before.values()] == [batch(0)]
     check_kept(before)
     write_log(tmp_path, {"0.log": b""})
     with pytest.raises(PromiseBroken, match=r"to have the logs that they had.*orders-0"):
         check_kept(before)
+
+
+def test_where_nobody_leads_there_is_nothing_to_be_kept(tmp_path: Path) -> None:
+    write_log(tmp_path, {"0.log": batch(0)})
+    with pytest.raises(NoAnswer, match="nobody leads orders-0"):
+        leaders_logs(orders_in(tmp_path, leader=None).partitions)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from harness.nodes import backends
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
+from suites.selftest.processes import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
 IMPORTS = """
@@ -49,7 +50,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
         [sys.executable, "-m", "pytest", "-q", "-c", str(ROOT / "pyproject.toml"), str(file), *options],
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=HANG_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-3000:]
