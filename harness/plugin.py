@@ -203,6 +203,16 @@ def mode_of(item: pytest.Item) -> Mode:
     return mode
 
 
+def spec_of(item: pytest.Item) -> ClusterSpec:
+    """The cluster that a scenario's case is given: the scenario's, with what the faults among its parameters need."""
+    assert isinstance(item, pytest.Function)
+    marker, mode = item.get_closest_marker("scenario"), mode_of(item)
+    assert marker is not None
+    wanted = [getattr(value, "cluster", {}) for value in item.callspec.params.values()]
+    settings = functools.reduce(operator.or_, wanted, marker.kwargs["spec"][mode])
+    return ClusterSpec(mode=mode, backend=run_of(item.config).backend, **settings)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what the selectors name (an unknown one is a usage error) in the modes that this run covers."""
     run = run_of(config)
@@ -309,11 +319,7 @@ def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
 def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: SparkHandle) -> Iterator[Cluster]:
     """A healthy cluster of the scenario's spec; Spark starts meanwhile."""
     run = run_of(request.config)
-    marker = request.node.get_closest_marker("scenario")
-    wanted = [getattr(value, "cluster", {}) for value in request.node.callspec.params.values()]
-    spec = ClusterSpec(
-        mode=mode, backend=run.backend, **functools.reduce(operator.or_, wanted, marker.kwargs["spec"][mode])
-    )
+    spec = spec_of(request.node)
     distribution = run.builds.of(mode)
     case.record_cluster(spec, distribution)
     cluster = boot(

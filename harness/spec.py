@@ -91,3 +91,8 @@ class ClusterSpec:
     def broker_ids(self) -> range:
         """1, 2, 3 …"""
         return range(1, self.brokers + 1)
+
+    @property
+    def nodes(self) -> int:
+        """How many processes it is: its brokers, and ZooKeeper or the controllers where they are apart."""
+        return self.brokers + (0 if self.combined else self.controllers)

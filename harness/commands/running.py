@@ -64,8 +64,10 @@ def _run(
     go without is measured on it. So one is the default.
     """
     from harness.case import check_runs_dir
+    from harness.plugin import spec_of
     from harness.runs.console import ConsoleReporter
     from harness.runs.own_folder import own_folder
+    from harness.runs.turns import LargestAndSmallest
 
     if jobs > 1 and options.get("pause_at"):
         raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
@@ -73,15 +75,20 @@ def _run(
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
     arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
     arguments += [f"--junitxml={junit or runs_dir.parent / 'junit.xml'}"]
+    plugins: list[object] = []
     with own_folder(runs_dir.parent / "allure-results") as allure:
         arguments += [f"--alluredir={allure}"]
         if jobs > 1:
             # Chunks of one: no case waits for a worker while another is free.
-            workers = min(jobs, len(collect(*arguments).items))
+            collected = collect(*arguments)
+            workers = min(jobs, len(collected.items))
             arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
+            if options.get("stop_after") is None:  # else what is named first goes first
+                sizes = {case.nodeid: spec_of(case).nodes for case in collected.cases().values()}
+                plugins.append(LargestAndSmallest(sizes))
         # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
-            return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)))
+            return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)
 
 
 @click.command()
