@@ -7,10 +7,18 @@ time around a fault, and offsets are kept by the history itself (members of grou
 again, counted and journaled (:mod:`harness.pipeline.pair`).
 
 Records are read in batches of at most 20 ms and share a ``read_at``: fine enough for gaps of 50 ms.
+
+A client with ``client.rack`` can stay with a follower for good though its replica is gone: the leader that sends it
+there and the metadata that say who leads arrive at once, it takes itself to be with the leader, and never goes there
+(librdkafka's issue 3399, open; ``rd_kafka_toppar_broker_update`` sees no change while another migration is under way).
+Such a client alone is given up, once it has stood still for :data:`STUCK_S` while a fresh one with its settings is
+handed the record that it waits for; what clients went without is in the history as it was. Any other that stands still
+is a finding.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -58,6 +66,8 @@ CONSUMER_CONFIG: Mapping[str, str | int | float | bool] = {
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 """In the error of a task whose position the log doesn't have (any more)."""
 
+STUCK_S = 10.0
+"""So long a client with ``client.rack`` may stand still before it is compared with another."""
 _BATCH = 10_000
 _BATCH_S = 0.02
 _QUERY_S = 10.0
@@ -200,14 +210,19 @@ class Consuming:
     def run(self) -> None:
         """Read until told to stop; on return every record read has its row on disk."""
         self._begin()
-        handed_over_at = time.monotonic()
+        handed_over_at = heard_at = time.monotonic()
         while not self._at_end() and self._lost is None:
             messages = self._client.consume(_BATCH, _BATCH_S)
+            now = time.monotonic()
             if messages:
                 self._keep(time.time_ns() // 1000, messages)
-            if time.monotonic() - handed_over_at >= HAND_OVER_S:
+                heard_at = now
+            elif now - heard_at >= STUCK_S and "client.rack" in self._spec.config:
+                threading.Thread(target=self._compare, args=(self._reached.copy(),), daemon=True).start()
+                heard_at = now
+            if now - handed_over_at >= HAND_OVER_S:
                 self._hand_over()
-                handed_over_at = time.monotonic()
+                handed_over_at = now
         self._end()
         if self._lost is not None:
             raise PipelineError(f"consumer {self._spec.task}: {self._lost}")
@@ -279,6 +294,14 @@ class Consuming:
         self._last_error = error.name()
         if error.fatal():
             self._lost = f"{error.name()}: {error.str()}"
+
+    def _compare(self, at: dict[int, int]) -> None:
+        """In a thread of its own: whether another client is handed what this one still waits for."""
+        with suppress(KafkaException):
+            for partition in reads_on(self._spec, at):
+                if self._reached[partition] == at[partition]:
+                    where = f"{self._spec.topic}-{partition}@{at[partition]}"
+                    self._lost = f"its client has stood still at {where}, from where a fresh one reads on"
 
     def _hand_over(self) -> None:
         """Give the recorder what was read since the last time."""

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.journal import Journal
-from harness.pipeline.control import ABORT, ControlServer
+from harness.pipeline import consumer
+from harness.pipeline.consumer import ConsumerSpec, Consuming, StartAt
+from harness.pipeline.control import ABORT, ControlServer, DriverLink
 from harness.pipeline.gaps import ClientTimes
 from harness.pipeline.producer import FLUSH_S, ProducerSpec, produce
 from harness.pipeline.reserved import Reservation, settle
@@ -135,6 +138,50 @@ def test_a_consumer_that_stands_still_is_compared_with_a_fresh_one(
                 pair.await_progress(after=datetime.now(UTC), timeout_s=2)
         finally:
             os.kill(process_of(tmp_path, "c0-0"), signal.SIGCONT)
+
+
+class Standing(Consuming):
+    """Its client is assigned its partitions, and is not handed what is in them."""
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._client.pause([TopicPartition(self._spec.topic, partition) for partition in self._spec.starts])
+
+
+@pytest.mark.parametrize("rack", [{"client.rack": "a"}, {}], ids=["rack", "none"])
+def test_a_client_of_a_rack_that_stands_still_alone_is_given_up(
+    bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rack: dict[str, str]
+) -> None:
+    """One without a rack has nobody to go back from, and its silence stays a finding."""
+    monkeypatch.setattr(consumer, "STUCK_S", 0.5)
+    server = ControlServer()
+    try:
+        channel, invitation = server.open("c0-0")
+        spec = ConsumerSpec(
+            consumer="c0",
+            session=0,
+            run_dir=tmp_path,
+            run_token="selftest",
+            bootstrap=bootstrap,
+            topic=topic,
+            starts={0: StartAt()},
+            config=rack,
+        )
+        producer = Producer({"bootstrap.servers": bootstrap})
+        producer.produce(topic, b"handed to a fresh client", partition=0)
+        assert producer.flush(30) == 0
+        with ThreadPoolExecutor(1) as beside:
+            running = beside.submit(Standing(spec, DriverLink(invitation)).run)
+            if rack:
+                with pytest.raises(PipelineError, match=f"stood still at {topic}-0@0, from where a fresh one reads on"):
+                    running.result(60)
+            else:
+                with pytest.raises(TimeoutError):
+                    running.result(2)
+                channel.send(ABORT)
+                running.result(60)
+    finally:
+        server.close()
 
 
 def test_a_pair_that_gets_through_too_slowly_has_shown_nothing(workload: Workload, bootstrap: str, topic: str) -> None:
