@@ -11,9 +11,9 @@ Records are read in batches of at most 20 ms and share a ``read_at``: fine enoug
 A client with ``client.rack`` can stay with a follower for good though its replica is gone: the leader that sends it
 there and the metadata that say who leads arrive at once, it takes itself to be with the leader, and never goes there
 (librdkafka's issue 3399, open; ``rd_kafka_toppar_broker_update`` sees no change while another migration is under way).
-Such a client alone is given up, once it has stood still for :data:`STUCK_S` while a fresh one with its settings is
-handed the record that it waits for; what clients went without is in the history as it was. Any other that stands still
-is a finding.
+Such a client alone is given up: it has stood still for :data:`STUCK_S`, then a fresh one with its settings was handed
+the record that it waits for, and it stood still for as long again. What clients went without is in the history as it
+was. Any other that stands still is a finding.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ CONSUMER_CONFIG: Mapping[str, str | int | float | bool] = {
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 """In the error of a task whose position the log doesn't have (any more)."""
 
-STUCK_S = 10.0
-"""So long a client with ``client.rack`` may stand still before it is compared with another."""
+STUCK_S = 5.0
+"""So long a client with ``client.rack`` may stand still before it is compared with another, and then once more."""
 _BATCH = 10_000
 _BATCH_S = 0.02
 _QUERY_S = 10.0
@@ -194,6 +194,8 @@ class Consuming:
         self._newest_sent: dict[int, int] = {}
         self._last_error = ""
         self._lost: str | None = None
+        self._beside: threading.Thread | None = None
+        self._passed: Mapping[int, int] = {}
         self._reads: list[_Read] = []
         self._client = Consumer(
             {
@@ -218,7 +220,7 @@ class Consuming:
                 self._keep(time.time_ns() // 1000, messages)
                 heard_at = now
             elif now - heard_at >= STUCK_S and "client.rack" in self._spec.config:
-                threading.Thread(target=self._compare, args=(self._reached.copy(),), daemon=True).start()
+                self._look_beside()
                 heard_at = now
             if now - handed_over_at >= HAND_OVER_S:
                 self._hand_over()
@@ -295,13 +297,19 @@ class Consuming:
         if error.fatal():
             self._lost = f"{error.name()}: {error.str()}"
 
-    def _compare(self, at: dict[int, int]) -> None:
-        """In a thread of its own: whether another client is handed what this one still waits for."""
+    def _look_beside(self) -> None:
+        """Whether this client still waits for what another was handed; if not, another is asked."""
+        passed = [partition for partition, at in self._passed.items() if self._reached[partition] == at]
+        if passed:
+            where = ", ".join(f"{self._spec.topic}-{partition}@{self._passed[partition]}" for partition in passed)
+            self._lost = f"its client has stood still at {where}, from where a fresh one reads on"
+        elif self._beside is None or not self._beside.is_alive():
+            self._beside = threading.Thread(target=self._ask_another, args=(self._reached.copy(),), daemon=True)
+            self._beside.start()
+
+    def _ask_another(self, at: dict[int, int]) -> None:
         with suppress(KafkaException):
-            for partition in reads_on(self._spec, at):
-                if self._reached[partition] == at[partition]:
-                    where = f"{self._spec.topic}-{partition}@{at[partition]}"
-                    self._lost = f"its client has stood still at {where}, from where a fresh one reads on"
+            self._passed = {partition: at[partition] for partition in reads_on(self._spec, at)}
 
     def _hand_over(self) -> None:
         """Give the recorder what was read since the last time."""

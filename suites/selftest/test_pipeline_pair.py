@@ -148,9 +148,19 @@ class Standing(Consuming):
         self._client.pause([TopicPartition(self._spec.topic, partition) for partition in self._spec.starts])
 
 
-@pytest.mark.parametrize("rack", [{"client.rack": "a"}, {}], ids=["rack", "none"])
+@pytest.mark.parametrize(
+    ("client", "config", "given_up"),
+    [(Standing, {"client.rack": "a"}, True), (Standing, {}, False), (Consuming, {"client.rack": "a"}, False)],
+    ids=["stands-still", "without-rack", "at-the-end"],
+)
 def test_a_client_of_a_rack_that_stands_still_alone_is_given_up(
-    bootstrap: str, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rack: dict[str, str]
+    bootstrap: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    client: type[Consuming],
+    config: dict[str, str],
+    given_up: bool,
 ) -> None:
     """One without a rack has nobody to go back from, and its silence stays a finding."""
     monkeypatch.setattr(consumer, "STUCK_S", 0.5)
@@ -165,14 +175,14 @@ def test_a_client_of_a_rack_that_stands_still_alone_is_given_up(
             bootstrap=bootstrap,
             topic=topic,
             starts={0: StartAt()},
-            config=rack,
+            config=config,
         )
         producer = Producer({"bootstrap.servers": bootstrap})
         producer.produce(topic, b"handed to a fresh client", partition=0)
         assert producer.flush(30) == 0
         with ThreadPoolExecutor(1) as beside:
-            running = beside.submit(Standing(spec, DriverLink(invitation)).run)
-            if rack:
+            running = beside.submit(client(spec, DriverLink(invitation)).run)
+            if given_up:
                 with pytest.raises(PipelineError, match=f"stood still at {topic}-0@0, from where a fresh one reads on"):
                     running.result(60)
             else:
