@@ -24,6 +24,7 @@ import pytest
 
 from harness.case import Case, CaseId, CaseResult, Outcome, check_json_file, check_runs_dir, rerun_command
 from harness.cluster import Cluster, boot
+from harness.deviation import Deviation
 from harness.errors import HarnessError, JbodError, UsageError
 from harness.fast_starts import prepare_fast_starts
 from harness.machine import undo
@@ -409,9 +410,8 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         except Exception as error:
             case.journal.write("measure.failed", error=repr(error))
             seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
-    expected = [d for d in marker.kwargs["deviations"] if d.is_of(run.builds.version(mode), mode)]
     verdict, reason = _concluded(item)
-    deviations = [d.to_json() for d in expected if verdict == "valid"]
+    deviations = [deviation.to_json() for deviation in _expected(item) if verdict == "valid"]
     if case is not None:
         try:
             case.end(verdict, reason, faults, deviations, errors_logged(case.journal.events, case.run_dir))
@@ -438,12 +438,20 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
     )
 
 
+def _expected(item: pytest.Item) -> list[Deviation]:
+    """What the scenario declares of what this build is known for."""
+    marker, mode = item.get_closest_marker("scenario"), mode_of(item)
+    assert marker is not None
+    version = run_of(item.config).builds.version(mode)
+    return [deviation for deviation in marker.kwargs["deviations"] if deviation.is_of(version, mode)]
+
+
 def _concluded(item: pytest.Item) -> tuple[Outcome, str]:
     """What the case has come to by now, and why."""
     marker = item.get_closest_marker("scenario")
     assert marker is not None
     seen, case = item.stash[_SEEN], item.stash.get(_CASE, None)
-    return conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path)
+    return conclude(seen, case, must_be_judged=marker.kwargs["judged"], test_file=item.path, deviations=_expected(item))
 
 
 def _again(item: pytest.Item, run: Run) -> str:

@@ -32,7 +32,7 @@ from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.deviations import is_expected
+from suites.deviations import is_expected, note_seen
 from suites.meanwhile import meanwhile
 from suites.on_disk import check_same_bytes
 
@@ -144,6 +144,8 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
         raise errors[0]
     if expected and not said:
         raise PromiseBroken(expected.gone)
+    if expected:
+        note_seen(expected, cluster, "; ".join(said))
     cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=[*said])
 
 
@@ -184,7 +186,7 @@ def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[None
     except PromiseBroken as broken:
         if not expected or not re.search(seen, str(broken)):
             raise
-        cluster.journal.write("deviation.seen", **unless.to_json(), seen=str(broken))
+        note_seen(unless, cluster, broken)
     else:
         if expected:
             raise PromiseBroken(unless.gone)
@@ -260,3 +262,5 @@ def check_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T,
     should = known if expected else promised
     if seen != should:
         raise PromiseBroken(f"{deviation.says}; seen: {seen}, instead of {should}")
+    if expected:
+        note_seen(deviation, cluster, seen)

@@ -12,6 +12,14 @@ def is_expected(deviation: Deviation, cluster: Cluster) -> bool:
     return deviation.is_of(cluster.distribution.version, cluster.spec.mode)
 
 
+def note_seen(deviation: Deviation, cluster: Cluster, seen: object) -> None:
+    """Write down that a build does what it is known for: what a case declares counts only if it did.
+
+    :param seen: what it did
+    """
+    cluster.journal.write("deviation.seen", **deviation.to_json(), seen=str(seen))
+
+
 HALF_EXECUTED = Deviation(
     kip=113,
     says="kafka-reassign-partitions tells brokers the log dirs first, and if one refuses reassigns nothing",
@@ -105,8 +113,8 @@ MADE_TWICE = Deviation(
 
 LEADERS_OVER_RACKS = Deviation(
     kip=36,
-    says="when the partitions are a multiple of the brokers, each broker leads as many as any other",
-    does="KRaft's placer gives each rack as many leaders, and one broker of it more than another",
+    says="when the partitions are a multiple of the brokers, each broker leads as many, and has as many replicas",
+    does="KRaft's placer gives each rack as many leaders, and one broker of it more of them or of replicas",
     issue="KAFKA-15354",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
@@ -188,7 +196,7 @@ CORDONS_NOT_PRINTED = Deviation(
     says="the output of the LogDirsCommand tool will also be updated to show if a log directory is cordoned or not",
     does="kafka-log-dirs prints nothing of it; DescribeLogDirs v5 has it",
     issue="since KAFKA-19774, which brought the KIP without it",
-    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+    builds=VersionRange.parse(">=4.3.0"),
 )
 
 MOVE_ANSWERED_OTHERWISE = Deviation(
@@ -239,7 +247,7 @@ RELATIVE_UNCORDONED = Deviation(
     says="entries of cordoned.log.dirs must be entries in log.dirs, and get no new partitions",
     does="where log.dirs has relative paths, the entry is taken, and nothing is cordoned, by * neither",
     issue="KAFKA-20901",
-    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+    builds=VersionRange.parse(">=4.3.0"),
 )
 
 SLASHED_UNCORDONED = Deviation(
@@ -247,7 +255,7 @@ SLASHED_UNCORDONED = Deviation(
     says="entries of cordoned.log.dirs must be entries in log.dirs, and get no new partitions",
     does="where paths in log.dirs end in a slash, the entry is taken, and nothing is cordoned, by * neither",
     issue="none found of its own; KAFKA-20901 is the same of relative paths",
-    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+    builds=VersionRange.parse(">=4.3.0"),
 )
 
 STATIC_HALF_IN_FORCE = Deviation(
@@ -255,5 +263,5 @@ STATIC_HALF_IN_FORCE = Deviation(
     says="cordoned.log.dirs can be set in the broker properties files; no new partitions can be allocated there then",
     does="the controller alone heeds the file: the broker calls nothing cordoned, and makes new replicas there",
     issue="none found",
-    builds=VersionRange.parse(">=4.3.0,<4.4.0"),
+    builds=VersionRange.parse(">=4.3.0"),
 )

@@ -23,7 +23,7 @@ from harness.doors.tool_answers import DescribedPartition, Directories, Key
 from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
 from harness.releases.versions import Mode
-from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, is_expected
+from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, is_expected, note_seen
 
 if TYPE_CHECKING:
     from suites.model import World
@@ -146,7 +146,10 @@ def mbeans(world: World) -> Iterator[str]:
     for broker in world.live_brokers():
         assert broker.mbeans is not None
         seen = broker.mbeans.describe_broker()
-        yield from compare_mbeans(world, broker, seen, elsewhere, uncounted=uncounted, cordons=cordons)
+        differences = [*compare_mbeans(world, broker, seen, elsewhere, uncounted=uncounted, cordons=cordons)]
+        if uncounted and not differences and any(broker.id in each.offline for each in world.partitions.values()):
+            note_seen(OFFLINE_REPLICAS_UNCOUNTED, world.cluster, f"OfflineReplicaCount {seen.offline_replicas}")
+        yield from differences
     yield from compare_offline_partitions(world, world.cluster.offline_partitions(), elsewhere)
 
 
@@ -256,7 +259,11 @@ def log_dirs_tool(world: World) -> Iterator[str]:
     for broker in brokers:
         yield from compare_log_dirs(world, broker, seen.get(broker.id, ()), by=f"kafka-log-dirs of {broker}")
     if world.cluster.distribution.version.has_cordoned_log_dirs:
-        yield from compare_printed_cordons(seen, printed=not is_expected(CORDONS_NOT_PRINTED, world.cluster))
+        unprinted = is_expected(CORDONS_NOT_PRINTED, world.cluster)
+        differences = [*compare_printed_cordons(seen, printed=not unprinted)]
+        if unprinted and not differences:
+            note_seen(CORDONS_NOT_PRINTED, world.cluster, "no word of cordons for any log dir")
+        yield from differences
 
 
 def compare_printed_cordons(seen: Mapping[int, tuple[LogDirState, ...]], *, printed: bool) -> Iterator[str]:

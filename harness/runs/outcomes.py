@@ -12,11 +12,12 @@ that the clock by which it was dated was set meanwhile. What the others say is t
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.case import Case, Outcome
+from harness.deviation import Deviation
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, JbodError
 
 _OUTCOMES: dict[int, Outcome] = {EXIT_INVALID: "invalid", EXIT_INCONCLUSIVE: "unknown"}
@@ -36,11 +37,19 @@ class Happenings:
     troubles: list[BaseException] = field(default_factory=list)
 
 
-def conclude(seen: Happenings, case: Case | None, *, must_be_judged: bool, test_file: Path) -> tuple[Outcome, str]:
+def conclude(
+    seen: Happenings,
+    case: Case | None,
+    *,
+    must_be_judged: bool,
+    test_file: Path,
+    deviations: Sequence[Deviation] = (),
+) -> tuple[Outcome, str]:
     """The verdict and the reason for it.
 
     :param case: None where it never began
     :param must_be_judged: the scenario is nothing without a verdict of the judge
+    :param deviations: that the scenario declares and are expected of this build: each must have been seen
     :param test_file: an ``assert`` in this file is a promise of the scenario; one elsewhere is the harness's own
     """
     voices = [*_raised(seen.troubles, test_file), *(_judged(case) if case else ())]
@@ -52,6 +61,10 @@ def conclude(seen: Happenings, case: Case | None, *, must_be_judged: bool, test_
         voices.append((EXIT_HARNESS, "the scenario itself never ran"))
     if not voices and must_be_judged and (case is None or case.verdict is None):
         voices.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
+    if not voices and case is not None:
+        shown = {event["does"] for event in case.journal.of_kind("deviation.seen")}
+        if unseen := [deviation.does for deviation in deviations if deviation.does not in shown]:
+            voices.append((EXIT_INCONCLUSIVE, f"nothing showed what this build is known for: {'; '.join(unseen)}"))
     if void := _void(case) if case else None:
         code, reason = void
         return _OUTCOMES.get(code, "error"), "; besides: ".join([reason, *(said for _, said in voices)])

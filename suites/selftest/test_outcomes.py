@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from harness.case import Case, CaseId, CaseResult
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
+from harness.deviation import Deviation
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
+from harness.releases.versions import VersionRange
 from harness.runs.outcomes import Happenings, conclude
+from suites.deviations import note_seen
 
 HERE = Path(__file__)
 
@@ -52,6 +58,20 @@ def test_too_little_load_is_unknown_whatever_the_judge_says(case: Case) -> None:
     assert concluded(Happenings(called=True), case) == "unknown"
     case.verdict = verdict("invalid")
     assert concluded(Happenings(called=True), case) == "invalid"
+
+
+def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
+    declared = Deviation(kip=0, says="it is so", does="it is otherwise", issue="none", builds=VersionRange.parse(""))
+    case.verdict = verdict("valid")
+    outcome = partial(
+        conclude, Happenings(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared]
+    )
+    assert outcome() == ("unknown", "nothing showed what this build is known for: it is otherwise")
+    cluster = SimpleNamespace(journal=case.journal)
+    note_seen(replace(declared, does="it is otherwise still"), cast(Any, cluster), "that")
+    assert outcome()[0] == "unknown"
+    note_seen(declared, cast(Any, cluster), "this")
+    assert outcome() == ("valid", "")
 
 
 def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
