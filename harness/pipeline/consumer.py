@@ -12,8 +12,9 @@ A client with ``client.rack`` can stay with a follower for good though its repli
 there and the metadata that say who leads arrive at once, it takes itself to be with the leader, and never goes there
 (librdkafka's issue 3399, open; ``rd_kafka_toppar_broker_update`` sees no change while another migration is under way).
 Such a client alone is given up: it has stood still for :data:`STUCK_S`, then a fresh one with its settings was handed
-the record that it waits for, and it stood still for as long again. What clients went without is in the history as it
-was. Any other that stands still is a finding.
+the record that it waits for, it stood still for as long again, and has heard of no error all the while: it is answered,
+by who has nothing for it. A request that hangs is an error to it after ``socket.timeout.ms``, and it stays where it is.
+What clients went without is in the history as it was. Any other that stands still is a finding.
 """
 
 from __future__ import annotations
@@ -66,8 +67,11 @@ CONSUMER_CONFIG: Mapping[str, str | int | float | bool] = {
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 """In the error of a task whose position the log doesn't have (any more)."""
 
-STUCK_S = 5.0
-"""So long a client with ``client.rack`` may stand still before it is compared with another, and then once more."""
+STUCK_S = 8.0
+"""So long a client with ``client.rack`` may stand still before it is compared with another, and then once more.
+
+Twice that is longer than ``socket.timeout.ms``, with the second that the client takes to notice.
+"""
 _BATCH = 10_000
 _BATCH_S = 0.02
 _QUERY_S = 10.0
@@ -196,6 +200,7 @@ class Consuming:
         self._lost: str | None = None
         self._beside: threading.Thread | None = None
         self._passed: Mapping[int, int] = {}
+        self._errors = self._errors_when_read = 0
         self._reads: list[_Read] = []
         self._client = Consumer(
             {
@@ -271,6 +276,7 @@ class Consuming:
         """Take in what the client handed over at once: records, ends of partitions, errors."""
         records = [message for message in messages if message.error() is None]
         if records:
+            self._errors_when_read = self._errors
             read = _Read(read_at, records, self._sessions)
             self._reads.append(read)
             for partition, offset in dict(zip(read.partitions, read.offsets, strict=True)).items():
@@ -294,12 +300,15 @@ class Consuming:
     def _hear(self, error: KafkaError) -> None:
         """Errors that pass: connections lost, leaders moved. Noted; only a fatal one ends the task."""
         self._last_error = error.name()
+        self._errors += 1
         if error.fatal():
             self._lost = f"{error.name()}: {error.str()}"
 
     def _look_beside(self) -> None:
         """Whether this client still waits for what another was handed; if not, another is asked."""
         passed = [partition for partition, at in self._passed.items() if self._reached[partition] == at]
+        if self._errors > self._errors_when_read:
+            return
         if passed:
             where = ", ".join(f"{self._spec.topic}-{partition}@{self._passed[partition]}" for partition in passed)
             self._lost = f"its client has stood still at {where}, from where a fresh one reads on"
