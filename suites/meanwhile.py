@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from harness import timeouts
+from harness.errors import Inconclusive
 
 
 @contextmanager
@@ -34,3 +35,5 @@ def meanwhile(*steps: Callable[[], object], every_s: float) -> Iterator[list[Exc
         ended.set()
         for thread in threads:
             thread.join(timeouts.RECOVERY_S)
+        if any(thread.is_alive() for thread in threads):
+            errors.append(Inconclusive(f"a step that went on meanwhile has not ended for {timeouts.RECOVERY_S:g} s"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ class Creation:
         self.errors: Sequence[Exception] = ()
         self._world = world
         self._new: deque[tuple[Topic, frozenset[LogDir]]] = deque()
+        self._asked_at: list[float] = []  # of each that was made
 
     def create(self, name: str, replicas: int) -> None:
         """One more.
@@ -40,7 +42,7 @@ class Creation:
         Where nobody answers, since whoever was asked is just being stopped, others are asked until it is known to be
         there: it may have been created by who was asked first.
         """
-        before = self._world.cordoned
+        before, asked_at = self._world.cordoned, time.monotonic()
         cluster = self._world.cluster
         try:
             topic = cluster.create_topic(name, replicas=replicas)
@@ -53,6 +55,7 @@ class Creation:
             )
             [topic] = cluster.await_topics({name: 1})
         self._new.append((topic, before & self._world.cordoned))
+        self._asked_at.append(asked_at)
 
     def _exists(self, name: str, replicas: int) -> bool:
         """It is there when it has been asked for once more."""
@@ -72,6 +75,19 @@ class Creation:
             if isinstance(error, Refused):
                 raise PromiseBroken(f"a topic could not be created all the while: {error}") from error
             raise error
+
+    @contextmanager
+    def going_on(self, what: str) -> Iterator[None]:
+        """Topics are created inside the block too: at least one was asked for and made there.
+
+        :raises Inconclusive: none was
+        """
+        began = time.monotonic()
+        yield
+        inside = sum(asked_at >= began for asked_at in self._asked_at.copy())
+        self._world.cluster.journal.write("topics.created_meanwhile", what=what, topics=inside)
+        if not inside:
+            raise Inconclusive(f"no topic was created during {what}, which took {time.monotonic() - began:.1f} s")
 
     def learn(self, at_least: int = 0) -> list[Topic]:
         """Take into the model what was created since the last time.
@@ -120,6 +136,7 @@ def topics_created(world: World, *, replicas: int = 2) -> Iterator[Creation]:
         if any(isinstance(error, Refused) for error in creation.errors):
             creation.check_going()
         raise
+    creation.check_going()
     creation.learn()
     world.check()
 

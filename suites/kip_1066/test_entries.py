@@ -104,9 +104,11 @@ def check_other_targets(world: World, broker: Broker, cordoned: LogDir, other: B
             VIA_CONTROLLERS,
         )
     world.check(also=[configs_tool])
-    world.cordons(broker)
-    controller.set_broker_configs(broker.id, {CORDONED: ""})
-    await_in_force(world, broker)
+    cordon(world, broker, *broker.log_dirs)
+    for left in ([cordoned], []):
+        world.cordons(broker, *left)
+        controller.set_broker_configs(broker.id, {CORDONED: ",".join(str(each.path) for each in left)})
+        await_in_force(world, broker, *left)
 
 
 def check_not_started_with(world: World, broker: Broker, entry: str, saying: str) -> None:
@@ -271,7 +273,7 @@ def seen_of(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, str]:
 def test_static(cluster: Cluster) -> None:
     """Log dirs that the file has cordoned are so to the controller and to the broker, like those cordoned at run time.
 
-    One or several, which a restart without them in the file uncordons.
+    One, several or all, which a restart without them in the file uncordons.
     """
     [broker] = cluster.brokers
     first, second, third = broker.log_dirs
@@ -282,6 +284,11 @@ def test_static(cluster: Cluster) -> None:
         for log_dir in log_dirs:
             seen = seen_of(cluster, log_dir, f"{topic}-{log_dir.path.name}")
             check_known(STATIC_HALF_IN_FORCE, cluster, seen, promised=IN_FORCE, known=IGNORED)
+    restarted_with(cluster, broker, {CORDONED: "*"})
+    await_known_to_controller(cluster, broker, *broker.log_dirs)
+    check_known(STATIC_HALF_IN_FORCE, cluster, flags(broker), promised={True}, known={False})
+    check_shut(cluster)
+    restarted_with(cluster, broker, {CORDONED: f"{first.path},{second.path}"})
     broker.configure({CORDONED: str(third.path)})
     await_known_to_controller(cluster, broker, third)
     check_seen(IN_FORCE, cluster, third, "dynamic")

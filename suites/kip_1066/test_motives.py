@@ -47,9 +47,10 @@ def test_brokers_added(cluster: Cluster, workload: CaseWorkload) -> None:
             cordon(world, broker, *broker.log_dirs, value="*")
         creation.learn(at_least=ENOUGH)
         pair.await_progress(after=now())
-        drain(world, *old)
-        for broker in old:
-            check_empty(*broker.log_dirs)
+        with creation.going_on("the drain"):
+            drain(world, *old)
+            for broker in old:
+                check_empty(*broker.log_dirs)
         creation.learn(at_least=1)
         pair.await_progress(after=now())
     check_only_on(world, *new)
@@ -76,7 +77,8 @@ def test_broker_decommissioned(cluster: Cluster, workload: CaseWorkload) -> None
         creation.learn(at_least=3)
         cordon(world, broker, *broker.log_dirs, value="*")
         creation.learn(at_least=1)
-        drain(world, broker)
+        with creation.going_on("the drain"):
+            drain(world, broker)
         creation.learn(at_least=ENOUGH)
         check_empty(*broker.log_dirs)
         pair.await_progress(after=now())
@@ -104,7 +106,8 @@ def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
         creation.learn(at_least=3)
         cordon(world, broker, leaving)
         creation.learn(at_least=1)
-        reassign(cluster, world, *placements_within(world, leaving, staying))
+        with creation.going_on("the moves"):
+            reassign(cluster, world, *placements_within(world, leaving, staying))
         creation.learn(at_least=ENOUGH)
         check_empty(leaving)
         pair.await_progress(after=now())

@@ -34,7 +34,7 @@ from suites.kip_1066.refused import answer_of, check_there, check_unmade
 from suites.model import World
 from suites.steps import finish_move
 
-TOO_FEW = r"because only \d+ broker\(s\) are registered or some brokers have all their log directories cordoned"
+TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"
 
 

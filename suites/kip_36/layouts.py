@@ -72,12 +72,13 @@ def await_racks(cluster: Cluster) -> None:
 def shapes(brokers: int) -> list[tuple[int, int]]:
     """Partitions and replicas of topics that try what there is to try on so many brokers.
 
-    With one partition a broker, any number of replicas; with two, and with one more than brokers, where a new round
-    begins, the usual ones.
+    With one partition a broker, any number of replicas; with two, with one more than brokers, where a new round begins,
+    and with fewer, the usual ones.
     """
     any_number = [(brokers, replicas) for replicas in range(1, brokers + 1)]
     usual = [(2 * brokers, replicas) for replicas in (1, 2, 3)] + [(brokers + 1, replicas) for replicas in (2, 3, 4)]
-    return any_number + [(partitions, replicas) for partitions, replicas in usual if replicas <= brokers]
+    fewer = [(1, 3), (brokers - 1, 2)]
+    return any_number + [(partitions, replicas) for partitions, replicas in usual + fewer if replicas <= brokers]
 
 
 def create(cluster: Cluster, prefix: str, wanted: Sequence[tuple[int, int]]) -> list[Topic]:

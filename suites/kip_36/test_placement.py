@@ -115,10 +115,12 @@ def add_partitions(cluster: Cluster, evidence: Evidence) -> None:
     (``AdminZkClient.createNewPartitionsAssignment``).
     """
     racks = racks_of(cluster.brokers)
+    check = check_kip if cluster.spec.mode is Mode.ZK else check_striped
     topics = create(cluster, "more", [(4, 1)] * 6 + [(4, 3)] * 6)
     first = assignments(cluster, topics)
     for what, whole in assignments(cluster, cluster.create_partitions({topic.name: 12 for topic in topics})).items():
         evidence.tried("topics with more partitions")
+        check(evidence, racks, f"{what}, of which the first 4", first[what])
         replicas, added = len(whole[0]), {index: ids for index, ids in whole.items() if index >= 4}
         evidence.holds(what, promises.well_formed(racks, whole, 12, replicas))
         evidence.holds(what, promises.over_racks(racks, added))

@@ -160,6 +160,9 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
     said = refusal(lambda: kafka_topics(cluster, "plain"))
     evidence.tried("by kafka-topics")
     evidence.deviates(NO_RACK_IS_A_RACK, "kafka-topics", ["it created the topic"] if said is None else [])
+    if said is None:
+        [assignment] = assignments(cluster, cluster.await_topics({"plain": 12})).values()
+        evidence.holds("plain", [] if all_apart(cluster, assignment) else [f"not by racks: {assignment}"])
     unexplained = [said] if said is not None and NOT_ALL not in said else []
     if unexplained and not any(b.log.first(refused_as_promised("plain"), since=since) for b in cluster.brokers):
         raise PromiseBroken(f"kafka-topics says {said}, and no broker's log has {NOT_ALL!r}")

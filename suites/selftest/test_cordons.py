@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
@@ -18,7 +21,11 @@ from harness.journal import Journal
 from harness.log_dir import LogDir
 from suites.kip_1066.cordons import await_known_to_controller, cordons_told
 from suites.kip_1066.creation import Asked, Creation, made_unheeded, topics_created
+from suites.kip_1066.emptied import check_empty
 from suites.kip_1066.refused import answer_of, check_there
+from suites.kip_1066.test_motives import check_only_on, check_some_in
+from suites.kip_1066.test_placement import came
+from suites.meanwhile import meanwhile
 
 NEW = "[QuorumController id=100] Replayed initial RegisterBrokerRecord for broker {id}: RegisterBrokerRecord(brokerId={id}, isMigratingZkBroker=false, incarnationId=44qIOokWTeGFUOL_nSHXQw, fenced=true, logDirs=[l4gpTPzeTYGnxlVUktu1RA, bUegm1pSSM-a6jggRkajgQ], cordonedLogDirs=null)"  # noqa: E501
 CHANGED = "[QuorumController id=100] Replayed BrokerRegistrationChangeRecord modifying the registration for broker {id}: BrokerRegistrationChangeRecord(brokerId={id}, brokerEpoch=123, fenced={fenced}, inControlledShutdown=0, logDirs=[], cordonedLogDirs={cordoned}) (org.apache.kafka.controller.ClusterControlManager)"  # noqa: E501
@@ -297,3 +304,71 @@ def test_what_ends_the_thread_comes_out(
 
     with pytest.raises(raises):
         scenario()
+
+
+def test_topics_before_and_after_are_none_meanwhile() -> None:
+    creation = Creation(cast(Any, FakeWorld()))
+    creation.create("before", 2)
+    with pytest.raises(Inconclusive, match="no topic was created during the drain"), creation.going_on("the drain"):
+        pass
+    with creation.going_on("the drain"):
+        creation.create("meanwhile", 2)
+
+
+def test_a_step_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
+    go_on = threading.Event()
+    with meanwhile(go_on.wait, every_s=1.0) as errors:
+        pass
+    go_on.set()
+    assert [str(error) for error in errors] == ["a step that went on meanwhile has not ended for 0.01 s"]
+
+
+# --- what is there ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("described", "folder", "left"),
+    [((), None, None), (("orders", 0), None, "orders-0 in"), ((), "nobodys-0.abc-delete", "nobodys-0.abc-delete")],
+    ids=["nothing", "a-replica", "a-folder"],
+)
+def test_a_log_dir_that_is_not_empty_is_seen(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    described: tuple[Any, ...],
+    folder: str | None,
+    left: str | None,
+) -> None:
+    monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
+    if folder:
+        (tmp_path / folder).mkdir()
+    (tmp_path / "meta.properties").touch()
+    replicas = [SimpleNamespace(topic=described[0], partition=described[1])] if described else []
+    state = SimpleNamespace(path=str(tmp_path), replicas=replicas)
+    broker: Any = Mock(describe_log_dirs=lambda: [state])
+    with pytest.raises(PromiseBroken, match=left) if left else nullcontext():
+        check_empty(LogDir(broker, tmp_path))
+
+
+@pytest.mark.parametrize(("brokers", "holds"), [((1, 2), True), ((1,), False), ((1, 2, 3), False)])
+def test_replicas_are_on_these_brokers_and_on_each(brokers: tuple[int, ...], holds: bool) -> None:
+    partitions = {("orders", 0): SimpleNamespace(replicas=(1, 2)), ("orders", 1): SimpleNamespace(replicas=(2, 1))}
+    world: Any = SimpleNamespace(partitions=partitions)
+    with nullcontext() if holds else pytest.raises(PromiseBroken, match="replicas are on brokers"):
+        check_only_on(world, *(cast(Any, SimpleNamespace(id=id)) for id in brokers))
+
+
+def test_a_log_dir_that_gets_nothing_new_is_seen() -> None:
+    world: Any = SimpleNamespace(replicas_in=lambda _: {("old", 0), ("new", 1)})
+    check_some_in(world, A, [cast(Any, SimpleNamespace(name="new"))])
+    with pytest.raises(PromiseBroken, match="none of 1 new topics came"):
+        check_some_in(world, A, [cast(Any, SimpleNamespace(name="newer"))])
+
+
+@pytest.mark.parametrize("count", [3, 4, 5])
+def test_so_many_new_replicas_come_to_a_log_dir_and_no_others(count: int) -> None:
+    there = {("amid", index) for index in range(count)} | {("other", 0)}
+    cluster = SimpleNamespace(create_topic=lambda *_, **__: None)
+    world: Any = SimpleNamespace(cluster=cluster, learn=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
+    with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas came"):
+        came(world, "amid", replicas=3, to={A: 4})

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 from harness.deviation import Deviation
+from harness.doors.admin import Refused
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
+from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.releases.versions import KafkaVersion, Mode
 from suites.deviations import AUTOMATIC_REFUSED, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
+from suites.kip_36 import test_rack_fails, test_racks
 from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped
 from suites.kip_36.layouts import shapes
 from suites.kip_36.oracle import assign
@@ -105,9 +112,9 @@ def test_proposals_are_the_kips_up_to_4_0(version: str, striped: bool) -> None:
 
 
 def test_a_build_that_proposes_as_the_kip_says_again_is_told() -> None:
-    """Its proposals may happen to look striped; that they are the KIP's is what is noticed."""
+    """Its proposals are not striped; that they are the KIP's is what is noticed."""
     seen = evidence("4.3.1", Mode.KRAFT, GENERATED_IN_STRIPES)
-    seen.deviates(GENERATED_IN_STRIPES, "t", [])
+    check_generated(seen, EVEN, "t", assign(EVEN, 6, 3))
     with pytest.raises(PromiseBroken, match="no longer deviates: --generate uses KRaft's placer"):
         seen.conclude({})
 
@@ -117,3 +124,62 @@ def test_shapes_have_every_number_of_replicas_and_more_rounds_than_one() -> None
     assert {replicas for partitions, replicas in six if partitions == 6} == {1, 2, 3, 4, 5, 6}
     assert {(12, 1), (12, 3), (7, 4)} <= set(six)
     assert all(replicas <= 2 for _, replicas in shapes(2))
+    assert {(1, 3), (5, 2)} <= set(six)
+
+
+# --- registrations ----------------------------------------------------------------------------------------------------
+
+WITH, WITHOUT = {"version": 5, "rack": "a"}, {"version": 5}
+
+
+@pytest.mark.parametrize(
+    ("znodes", "says"),
+    [
+        ({1: WITH, 2: WITHOUT}, None),
+        ({1: WITH | {"rack": "b"}, 2: WITHOUT}, "registered with the racks {1: 'b', 2: None}"),
+        ({1: WITHOUT, 2: WITHOUT}, "registered with the racks {1: None, 2: None}"),
+        ({1: WITH | {"version": 2}, 2: WITHOUT}, "'version': 2"),
+        ({1: WITH, 2: WITHOUT | {"rack": None}}, "'rack': None"),
+    ],
+    ids=["right", "another", "none", "old", "null"],
+)
+def test_a_registration_without_its_rack_is_seen(
+    monkeypatch: pytest.MonkeyPatch, znodes: dict[int, dict[str, Any]], says: str | None
+) -> None:
+    quorum = object.__new__(ZooKeeperQuorum)
+    monkeypatch.setattr(quorum, "registrations", lambda: znodes)
+    monkeypatch.setattr(test_racks, "await_racks", lambda _: None)
+    brokers = [
+        SimpleNamespace(id=id, node=SimpleNamespace(spec=SimpleNamespace(properties=properties)))
+        for id, properties in {1: {"broker.rack": "a"}, 2: {}}.items()
+    ]
+    cluster: Any = SimpleNamespace(brokers=brokers, quorum=quorum, journal=Journal(None))
+    with nullcontext() if says is None else pytest.raises(PromiseBroken, match=re.escape(says)):
+        test_racks.check_registered(cluster)
+
+
+# --- tools ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said", [None, "some other error", "Not all brokers have rack information, and no word of what to do"]
+)
+def test_a_tool_that_doesn_t_refuse_with_the_reason_is_seen(monkeypatch: pytest.MonkeyPatch, said: str | None) -> None:
+    def answer(*_: object, **__: object) -> None:
+        if said:
+            raise Refused("--generate", said)
+
+    monkeypatch.setattr(test_racks, "generate", answer)
+    cluster: Any = SimpleNamespace(brokers=[])
+    with pytest.raises(PromiseBroken, match="should refuse with 'Not all brokers have rack information'"):
+        test_racks.check_generate(cluster, evidence(*KRAFT), cast(Any, "given"))
+
+
+@pytest.mark.parametrize("served", [{1: 5, 2: 0}, {1: 0, 2: 5}, {1: 5, 2: 1}, {1: 0, 2: 0}])
+def test_a_consumer_that_others_serve_too_is_seen(monkeypatch: pytest.MonkeyPatch, served: dict[int, int]) -> None:
+    counts = itertools.chain([0, 0], served.values())
+    monkeypatch.setattr(test_rack_fails, "sent", lambda *_: next(counts))
+    nearest, other = Mock(), Mock()
+    pair: Any = SimpleNamespace(topic="orders", await_progress=lambda **_: None)
+    with nullcontext() if served == {1: 5, 2: 0} else pytest.raises(Inconclusive, match="should serve the consumer"):
+        test_rack_fails.check_reads_from(pair, nearest, [other])
