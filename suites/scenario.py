@@ -41,7 +41,8 @@ def scenario(
     :param floors: the least that must have happened for the case to show anything
     :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
     :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
-    :param deviations: what it shows of builds that are known to do other than the KIP says
+    :param deviations: what it shows of builds that are known to do other than the KIP says; each must be seen on them
+        (:func:`suites.deviations.note_seen`)
     :param kraft: fields of :class:`harness.spec.ClusterSpec` in KRaft mode
     :param spec: fields of it in both modes, other than the mode
     """
