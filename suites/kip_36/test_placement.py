@@ -32,7 +32,7 @@ EACH_ITS_OWN = ("rack3", "rack4", "rack6", "rack7", "rack5", "rack8")
 PASSED_OVER = ((12, 1),) * 12
 """Shapes in two of three of which KRaft passes over a rack, where each broker has its own."""
 DEVIATIONS = (LEADERS_OVER_RACKS, RACKS_PASSED_OVER, GENERATED_IN_STRIPES, ADDED_ELSEWHERE)
-LEAST = {"topics": 80, "proposals": 150, "topics with more partitions": 12}
+LEAST = {"topics": 90, "proposals": 170, "topics with more partitions": 12}
 
 
 @scenario(
