@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -205,9 +206,16 @@ def end_spark() -> None:
         _jvm = None
 
 
-def jvm_died() -> bool:
-    """Whether the JVM of this process's Spark session has ended, and nobody had ended it."""
-    return _jvm is not None and _jvm.poll() is not None
+def jvm_died(within_s: float = 0.0) -> bool:
+    """Whether the JVM of this process's Spark session has ended, and nobody had ended it.
+
+    :param within_s: so long it may take to end: who is killed closes its connections first
+    """
+    if _jvm is None:
+        return False
+    with suppress(subprocess.TimeoutExpired):
+        _jvm.wait(within_s)
+    return _jvm.poll() is not None
 
 
 def check_jvm() -> None:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from harness.pipeline.control import ABORT, Channel, ControlServer, Invitation
@@ -105,6 +106,8 @@ class SparkTask:
             context.setJobGroup(self.name, self.name, interruptOnCancel=True)
             context.parallelize([0], 1).mapPartitions(body).collect()
         except BaseException as error:
+            if isinstance(error, OSError | Py4JNetworkError):  # nobody but Spark's JVM is at the other end
+                jvm_died(within_s=STOP_S)
             self._error = error
         finally:
             self.channel.close()

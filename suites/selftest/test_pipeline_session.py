@@ -1,11 +1,13 @@
 """What is wrong with --spark-master is said before a JVM starts, and a lost worker's error in one line."""
 
 import socket
+import subprocess
 
 import pytest
 
 from harness.errors import HarnessError, UsageError
-from harness.pipeline.session import check_master, start_in_background
+from harness.pipeline import session
+from harness.pipeline.session import check_master, jvm_died, start_in_background
 from harness.pipeline.tasks import last_line
 
 
@@ -87,3 +89,16 @@ Caused by: java.net.SocketException: Connection reset
 )
 def test_a_tasks_error_is_one_line(text: str, line: str) -> None:
     assert last_line(Exception(text)) == line
+
+
+def test_a_jvm_that_is_just_dying_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its connections are closed before it has ended."""
+    with subprocess.Popen(["sleep", "60"]) as jvm:
+        monkeypatch.setattr(session, "_jvm", jvm)
+        assert not jvm_died()
+        assert not jvm_died(within_s=0.05)
+        jvm.kill()
+        assert jvm_died(within_s=30)
+        assert jvm_died()
+    monkeypatch.setattr(session, "_jvm", None)
+    assert not jvm_died(within_s=30)
