@@ -211,11 +211,12 @@ def jvm_died(within_s: float = 0.0) -> bool:
 
     :param within_s: so long it may take to end: who is killed closes its connections first
     """
-    if _jvm is None:
+    jvm = _jvm  # whoever ends it takes it away, meanwhile too
+    if jvm is None:
         return False
     with suppress(subprocess.TimeoutExpired):
-        _jvm.wait(within_s)
-    return _jvm.poll() is not None
+        jvm.wait(within_s)
+    return jvm is _jvm and jvm.poll() is not None
 
 
 def check_jvm() -> None:
