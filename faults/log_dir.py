@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import stat
 import uuid
+from pathlib import Path
 from typing import ClassVar
 
 from faults.base import Fault
@@ -46,6 +47,7 @@ class LogDirFault(Fault):
         self.log_dir = log_dir
         self.noticed_by = LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path)))
         self._tokens: list[int] = []
+        self._probes: list[Path] = []
 
     @property
     def target(self) -> str:
@@ -70,11 +72,18 @@ class LogDirFault(Fault):
     def error_of_writing(self) -> str | None:
         """What the broker's own user is told who writes a small file in the dir, to the disk; None where he can."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
+        self._probes.append(probe)
         done = self.broker.node.run_as_user(
             ["dd", "if=/dev/zero", f"of={probe}", "bs=4096", "count=1", "conv=fsync", "status=none"]
         )
         self.broker.node.run_as_user(["rm", "-f", str(probe)])
         return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
+
+    def undo(self) -> None:
+        """Take it back, and with it the probes that could be made, but not removed."""
+        super().undo()
+        while self._probes:
+            self._probes.pop().unlink(missing_ok=True)
 
     def mend(self) -> None:
         """Undo every step taken, the last first."""

@@ -36,6 +36,10 @@ class BitsFlipped(Fault):
     def find(self, content: bytes) -> Sequence[int]:
         """Which bytes, rising; none where the file isn't as it should be."""
 
+    def is_possible(self) -> bool:
+        """Whether there is by now in the file what is to be flipped."""
+        return self._file.exists() and bool(self.find(self._file.read_bytes()))
+
     @property
     def target(self) -> str:
         """The file and the broker."""
@@ -78,8 +82,8 @@ class BitsFlipped(Fault):
 
     def mend(self) -> None:
         """Write the bytes back, unless Kafka has made the file anew meanwhile."""
-        if self._token is not None and self.still_flipped():
-            self.broker.undo_log.undo(self._token)
+        if self._token is not None:
+            (self.broker.undo_log.undo if self.still_flipped() else self.broker.undo_log.settle)(self._token)
 
 
 class ByteFlipped(BitsFlipped):

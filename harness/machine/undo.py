@@ -284,6 +284,15 @@ class UndoLog:
             del self._open[token]
             self._write({"done": token})
 
+    def settle(self, token: int) -> None:
+        """There is nothing left to undo of it, since what it was done to is gone; a second call does nothing."""
+        if self._open.pop(token, None) is not None:
+            self._write({"done": token})
+
+    def due(self) -> frozenset[int]:
+        """The tokens of all that has yet to be undone."""
+        return frozenset(self._open)
+
     def keep(self) -> None:
         """The cluster stays when this process ends: nobody but :func:`take_down` undoes this log."""
         self._write({"kept": True})

@@ -25,7 +25,7 @@ from harness.journal import now
 from harness.log_dir import LogDir
 from harness.runs.measure import Floors
 from harness.topic import Partition
-from harness.waiting import let_pass
+from harness.waiting import await_until, let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_not_noticed, check_rebuilt
 from suites.model import World
@@ -149,12 +149,15 @@ def rots_while_down(cluster: Cluster, workload: CaseWorkload, rot: Callable[[Log
     world = World(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
+    flip = rot(log_dir)
     with workload.running(orders) as pair:
         pair.await_count(1000)
+        # Records that come late come in few batches, and an index has an entry for some batches.
+        await_until(flip.is_possible, timeout_s=timeouts.PROGRESS_S, what=f"something to flip in {flip.target}")
     with injected(BrokerKilled(victim)):
         world.broker_gone(victim)
         world.check()
-        with injected(rot(log_dir)) as flip:
+        with injected(flip):
             victim.start()
             world.broker_back(victim)
             world.check(timeouts.RECOVERY_S)
