@@ -23,7 +23,7 @@ state"):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -394,9 +394,11 @@ class World:
         )
 
     def _broken(self, seen: str) -> JbodError:
-        """What it means that a source does not come to agree."""
+        """What it means that a source does not come to agree, with what the others say by now."""
         with suppress(NoAnswer):
-            found = self.disagreements()
+            found = self.all_disagreements()
+            if more := [difference for difference in found if difference not in seen]:
+                seen = f"{seen}; besides: {'; '.join(more)}"
             led_anew = found and all(LED_ANEW in difference for difference in found)
             if led_anew and (starved := lost_session(self.cluster, but=self._hit)):
                 return Inconclusive(f"this machine is too slow: {starved}; {seen}")
@@ -417,11 +419,20 @@ class World:
                 self.leader_epochs.setdefault(key, epochs.pop())
         return differ
 
+    def all_disagreements(self) -> list[str]:
+        """Every difference between the model and a source that is asked at each step, now."""
+        return [difference for source in AT_EACH_STEP for difference in source(self)]
+
     def disagreements(self, also: Sequence[Source] = ()) -> list[str]:
-        """Every difference between the model and a source, now; the dear ones are asked where the others agree."""
-        found = [difference for source in AT_EACH_STEP for difference in source(self)]
-        if found or not also:
-            return found
+        """Those with the first source that has any; the dear ones are asked where all others agree.
+
+        While one disagrees, the answers of the others would cost the time that all are waiting for.
+        """
+        found: Iterable[list[str]] = (list(source(self)) for source in AT_EACH_STEP)
+        if first := next(filter(None, found), []):
+            return first
+        if not also:
+            return []
         with ThreadPoolExecutor(len(also)) as side_by_side:
             return [
                 difference for each in side_by_side.map(lambda source: list(source(self)), also) for difference in each

@@ -122,6 +122,7 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     world.cluster.journal = Journal(None)
     world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
     monkeypatch.setattr(world, "disagreements", lambda also=(): [])
+    monkeypatch.setattr(world, "all_disagreements", list)
     with pytest.raises(PromiseBroken, match=r"brokers see t-0 in the leader epochs \[5, 6\]"):
         world.check(timeout_s=0.01)
     BROKERS[1].describe_cluster()["t", 0].leader_epoch = 6
@@ -152,6 +153,7 @@ def test_another_leader_epoch_is_the_machines_where_a_broker_lost_its_session(
         world.broker_back(BROKERS[id])
     for differ in (["broker 1 sees t-0: leader epoch 5 instead of 4, though nothing has touched it"], ["no leader"]):
         monkeypatch.setattr(world, "disagreements", lambda also=(), found=differ: found)
+        monkeypatch.setattr(world, "all_disagreements", lambda found=differ: found)
         with pytest.raises(meaning if "epoch" in differ[0] else PromiseBroken, match=differ[0]):
             world.check(timeout_s=0.01)
 
