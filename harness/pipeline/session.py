@@ -36,7 +36,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-import harness
+import harness.pipeline
 from harness.errors import HarnessError, PipelineError, UsageError
 
 # Tasks that can run at once on the local master: producers, live consumers and the tasks of a drain together.
@@ -269,6 +269,8 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         # Cheap in start and on few cores.
         "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
         "spark.executor.defaultJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        # It has imported what the workers need.
+        "spark.python.daemon.module": harness.pipeline.__name__ + ".daemon",
         # Workers of a standalone cluster on this machine find this package even where it isn't installed.
         "spark.executorEnv.PYTHONPATH": str(Path(harness.__file__).parent.parent),
     }
