@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from harness import timeouts
-from harness.doors.admin import Admin
+from harness.doors.admin import Admin, DynamicConfigs
 from harness.doors.mbeans import MBeans
 from harness.doors.metadata import ClusterState, LogDirState, ReplicaInDir
 from harness.doors.wire import Connection
@@ -22,6 +22,7 @@ from harness.waiting import await_until, let_pass
 
 _HEARD = r"Updating node {id} with new configuration|Processing override for entityPath: brokers/{id}\b"
 """``DynamicConfigPublisher`` in KRaft, ``ZkConfigManager`` in ZooKeeper mode."""
+_MEANINGLESS = "jbod.configured"
 
 
 class Broker:
@@ -110,8 +111,21 @@ class Broker:
         next that means nothing to it.
         """
         self._set(configs)
-        self._set({"jbod.configured": str(time.monotonic_ns())})
+        self._set({_MEANINGLESS: str(time.monotonic_ns())})
         self.journal.write("broker.configured", broker=self.id, configs=dict(configs))
+
+    def configure_as(self, then: DynamicConfigs) -> None:
+        """Take those dynamic configs away that it did not have then, its own and those of all brokers.
+
+        :raises Refused: with Kafka's error
+        """
+        has = self.admin.dynamic_configs(self.id)
+        if more := has.of_all.keys() - then.of_all.keys():
+            self.admin.set_broker_configs(None, dict.fromkeys(more))
+        if more := has.own.keys() - then.own.keys():
+            if set_by_cases := more - {_MEANINGLESS}:
+                self.configure(dict.fromkeys(set_by_cases))
+            self.admin.set_broker_configs(self.id, {_MEANINGLESS: None})
 
     def _set(self, configs: Mapping[str, str | None]) -> None:
         """Set them, and wait until it logs that it has heard of a change.

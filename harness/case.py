@@ -64,6 +64,8 @@ class CaseResult:
     deviations: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     kept: Sequence[str] = ()
+    served: Sequence[str] = ()
+    """The cases that the cluster had served before (:mod:`harness.handing_on`)."""
     sha256: str = ""
     """Of the jars of the Kafka build; empty where the case ended before it was known."""
 
@@ -87,6 +89,7 @@ class CaseResult:
         }
         entry |= {"measured": dict(self.measured)} if self.measured else {}
         entry |= {"kept": list(self.kept)} if self.kept else {}
+        entry |= {"served": list(self.served)} if self.served else {}
         entry |= {"kafka_sha256": self.sha256} if self.sha256 else {}
         if self.deviations:
             entry |= {"deviation": self.deviations[0], "deviations": list(self.deviations)}
@@ -105,6 +108,7 @@ class CaseResult:
             deviations=entry.get("deviations", ()),
             measured=entry.get("measured", {}),
             kept=entry.get("kept", ()),
+            served=entry.get("served", ()),
             sha256=entry.get("kafka_sha256", ""),
             **fields,
         )

@@ -66,18 +66,17 @@ class Cluster:
         self.undo_log = undo_log
         self._ports = PortBlock()
         work_dir = undo_log.dir
-        self._backend = backend_kind(spec.backend).make(
-            Site(
-                spec=spec,
-                distribution=distribution,
-                work_dir=work_dir,
-                record_dir=record_dir / "brokers",
-                journal=journal,
-                undo_log=undo_log,
-                ports=self._ports,
-                outlives=outlives,
-            )
+        self._site = Site(
+            spec=spec,
+            distribution=distribution,
+            work_dir=work_dir,
+            record_dir=record_dir / "brokers",
+            journal=journal,
+            undo_log=undo_log,
+            ports=self._ports,
+            outlives=outlives,
         )
+        self._backend = backend_kind(spec.backend).make(self._site)
         self._jvm_options = self._fast_start() if jvm_options is None else jvm_options
         self.quorum: Quorum = (
             ZooKeeperQuorum(work_dir=work_dir, backend=self._backend)
@@ -93,13 +92,17 @@ class Cluster:
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
-        self._watcher, self._mbean_watcher = Watcher(self.brokers, journal), MBeanWatcher(journal)
-        self._watchers = (self._watcher, self._mbean_watcher)
-        for node in self._nodes():
-            self._watch_mbeans(node)
+        self._grown = False
+        self._watcher, self._mbean_watcher = self._new_watchers()
 
     def _nodes(self) -> list[Node]:
         return [*self.quorum_nodes, *(broker.node for broker in self.brokers)]
+
+    def _new_watchers(self) -> tuple[Watcher, MBeanWatcher]:
+        self._watcher, self._mbean_watcher = Watcher(self.brokers, self.journal), MBeanWatcher(self.journal)
+        for node in self._nodes():
+            self._watch_mbeans(node)
+        return self._watcher, self._mbean_watcher
 
     def _watch_mbeans(self, node: Node) -> None:
         if (mbeans := self.mbeans.get(node.spec.name)) is not None:
@@ -152,7 +155,7 @@ class Cluster:
 
     def start(self) -> None:
         """Make and format all folders, spawn all nodes, and return without waiting."""
-        volumes = [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
+        volumes = self._volumes()
         make_volumes(volumes)
         dirs = {broker.id: self._dirs(broker) for broker in self.brokers}
         for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
@@ -161,6 +164,13 @@ class Cluster:
         sync(volumes)
         self._backend.start(self._nodes())
 
+    def _volumes(self) -> list[Volume]:
+        return [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
+
+    def sync(self) -> None:
+        """A power cut takes only what is written from now on."""
+        sync(self._volumes())
+
     def await_ready(self) -> None:
         """Wait until every broker sees every broker and an elected controller.
 
@@ -168,12 +178,71 @@ class Cluster:
         :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
         """
 
-        self._await_members()
-        self.journal.write("cluster.ready", bootstrap=self.bootstrap)
-        for watcher in self._watchers:
-            watcher.start()
+        self.await_members()
+        self._owed = self.undo_log.due()
+        self._configs = {broker.id: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
+        self._begin()
 
-    def _await_members(self) -> None:
+    def _begin(self) -> None:
+        self.journal.write("cluster.ready", bootstrap=self.bootstrap)
+        self._watcher.start()
+        self._mbean_watcher.start()
+
+    def serve(self, journal: Journal, record_dir: Path) -> None:
+        """Be another case's cluster from now on, and write into its folder; see :mod:`harness.handing_on`."""
+        self.turn_page(journal, record_dir / "brokers")
+        self.topics.clear()
+        self._watcher, self._mbean_watcher = self._new_watchers()
+        self._begin()
+
+    def turn_page(self, journal: Journal, record_dir: Path) -> None:
+        """Have what happens written down elsewhere from now on, nodes' logs too.
+
+        :raises OSError: it can't be done; some logs are written there, some where they were
+        """
+        self.journal = self._site.journal = journal
+        self._site.record_dir = record_dir
+        for broker in self.brokers:
+            broker.journal = journal
+        for node in self._nodes():
+            node.turn_page()
+
+    def reset_configs(self) -> None:
+        """Take all dynamic configs away that its brokers did not have when it was ready.
+
+        :raises Refused: with Kafka's error
+        """
+        for broker in self.brokers:
+            broker.configure_as(self._configs[broker.id])
+
+    def configs_changed(self) -> list[str]:
+        """In which dynamic configs its brokers are not as they were when it was ready, a phrase each."""
+        has = {broker: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
+        return [
+            f"{broker} has {configs}, and had {self._configs[broker.id]}"
+            for broker, configs in has.items()
+            if configs != self._configs[broker.id]
+        ]
+
+    def changes(self) -> list[str]:
+        """In what it is not as it was made, beside what is in it, a phrase each: nodes, what is done to the machine."""
+        found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_as_made()]
+        found += [f"{node.spec.name} does not run" for node in self._nodes() if not node.is_alive() or node.is_paused()]
+        if self._grown:
+            found.append("brokers were added")
+        if self._ids() != tuple(self.spec.broker_ids):
+            found.append(f"its brokers are {list(self._ids())}")
+        if due := self.undo_log.due() ^ self._owed:
+            found.append(f"{len(due)} things done to the machine are yet to be undone, or are undone already")
+        return found
+
+    def await_members(self) -> None:
+        """Wait until every live broker sees every broker and an elected controller.
+
+        :raises NodeDied: a node ended meanwhile
+        :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
+        """
+
         def unready() -> list[str]:
             missing = []
             for broker in self.live_brokers():
@@ -207,13 +276,14 @@ class Cluster:
         """
         if self.spec.racks or self.spec.volumes is not None or self.spec.combined:
             raise ValueError("a broker can't be added to a cluster with racks, volumes or combined nodes")
+        self._grown = True
         broker = self._broker(max(self._ids()) + 1)
         for path in self._dirs(broker):
             broker.node.make_dir(path)
         self.quorum.format_broker(broker.id, self._dirs(broker))
         self._backend.start([broker.node])
         self.brokers.append(broker)
-        self._await_members()
+        self.await_members()
         self._watcher.watch(broker)
         self._watch_mbeans(broker.node)
         self.journal.write("broker.added", broker=broker.id, bootstrap=broker.bootstrap)
@@ -224,7 +294,7 @@ class Cluster:
         broker.stop()
         self.brokers.remove(broker)
         self.unregister(broker)
-        self._await_members()
+        self.await_members()
         self.journal.write("broker.removed", broker=broker.id)
 
     def unregister(self, *brokers: Broker) -> None:
@@ -257,10 +327,14 @@ class Cluster:
         for node in self._nodes():
             node.note_end()
 
+    def stop_watching(self) -> None:
+        """Nothing more of what it does is written down."""
+        self._watcher.stop()
+        self._mbean_watcher.stop()
+
     def stop(self) -> None:
         """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
-        for watcher in self._watchers:
-            watcher.stop()
+        self.stop_watching()
         for node in self._nodes():
             with contextlib.suppress(EngineGone):  # the undo log knows what is left of it
                 node.kill()
@@ -271,8 +345,7 @@ class Cluster:
 
     def keep(self) -> None:
         """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""
-        for watcher in self._watchers:
-            watcher.stop()
+        self.stop_watching()
         self.undo_log.keep()
 
     def how_to_reach(self) -> list[str]:

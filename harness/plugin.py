@@ -27,6 +27,7 @@ from harness.cluster import Cluster, boot
 from harness.deviation import Deviation
 from harness.errors import HarnessError, JbodError, UsageError
 from harness.fast_starts import prepare_fast_starts
+from harness.handing_on import Standing
 from harness.machine import undo
 from harness.machine.cache import cache_dir
 from harness.machine.host import Ability, abilities
@@ -43,6 +44,7 @@ from harness.runs.pausing import MOMENTS, Pause
 from harness.runs.results import Results
 from harness.runs.select import Selection, names_of
 from harness.runs.subrun import arguments_of
+from harness.runs.turns import together
 from harness.spec import ClusterSpec
 from harness.workload import CaseWorkload
 
@@ -80,6 +82,8 @@ class Run:
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
         self.results = Results(self.seed, self.json_file, self.runs_dir, [Path(self.argv[0]).name, *self.argv[1:]])
+        self.shared_clusters: bool = get("--clusters") == "shared"
+        self.standing = Standing(lambda line: self.say(line))
         self.running: Case | None = None
         self.workload: CaseWorkload | None = None
         self.say: Callable[[str], None] = lambda _line: None
@@ -111,6 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--keep-cluster", default="never", choices=["never", "on-failure", "always"], help="leave the cluster standing"
     )
+    group.addoption("--clusters", default="shared", choices=["shared", "own"], help="serve several cases, or one each")
     group.addoption("--json", metavar="FILE", help="write the results as JSON")
     group.addoption("--pause-at", choices=[*MOMENTS], help="wait there for Enter, to look")
     group.addoption("--stop-after", type=float, metavar="SECONDS", help="begin no case later than that")
@@ -232,6 +237,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             turns = {mode: itertools.count() for mode in Mode}
             order = {item: (run.selection.place(names[item]), next(turns[mode_of(item)])) for item in keep}
             keep.sort(key=order.__getitem__)
+    if run.stop_at is None:
+        keep = together([(item, spec_of(item) if item.get_closest_marker("scenario") else None) for item in keep])
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 
@@ -290,6 +297,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(f"not begun within the {item.config.getoption('--stop-after'):.0f} s of --stop-after")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What is torn down last, the cluster, may serve the next case."""
+    run_of(item.config).standing.wanted = _wanted(nextitem)
+
+
+def _wanted(item: pytest.Item | None) -> ClusterSpec | None:
+    """The cluster that a case wants and may have from others before it."""
+    marker = item.get_closest_marker("scenario") if item is not None else None
+    if item is None or marker is None or not run_of(item.config).shared_clusters or marker.kwargs["fresh"]:
+        return None
+    return None if unfit_build(item) or lacking(item) else spec_of(item)
+
+
 # --- fixtures -------------------------------------------------------------------------------------------------------
 
 
@@ -323,7 +344,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     spec = spec_of(request.node)
     distribution = run.builds.of(mode)
     case.record_cluster(spec, distribution)
-    cluster = boot(
+    cluster = run.standing.take(spec, case) or boot(
         spec,
         distribution,
         run_id=case.run_dir.name,
@@ -338,12 +359,18 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     case.journal.listener = None
     case.enter("teardown")
     cluster.note_ends()
-    failed = run.keep_cluster == "on-failure" and _concluded(request.node)[0] not in ("valid", "skipped")
+    verdict, _ = _concluded(request.node)
+    failed = run.keep_cluster == "on-failure" and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or failed:
         cluster.keep()
         case.kept = cluster.how_to_reach()
-    else:
-        cluster.stop()
+        return
+    handed_on = False
+    try:
+        handed_on = verdict == "valid" and run.standing.leave(cluster, case)
+    finally:
+        if not handed_on:
+            cluster.stop()
 
 
 @pytest.fixture
@@ -434,6 +461,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
         deviations=deviations,
         measured=case.measured if case else {},
         kept=case.kept if case else (),
+        served=case.extra.get("served", ()) if case else (),
         sha256=str(case.extra.get("kafka", {}).get("sha256", "")) if case else "",
     )
 
@@ -463,6 +491,8 @@ def _again(item: pytest.Item, run: Run) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Workers that were ended in the middle of a case leave it to us to clean up."""
-    if _RUN in session.config.stash and distributes(session.config):
-        undo.clean(run_of(session.config).say)
+    """No cluster stands any more; workers that were ended in the middle of a case leave it to us to clean up."""
+    if _RUN in session.config.stash:
+        run_of(session.config).standing.stop()
+        if distributes(session.config):
+            undo.clean(run_of(session.config).say)

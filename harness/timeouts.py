@@ -40,5 +40,8 @@ RECOVERY_S = 60.0
 PROGRESS_S = 60.0
 """Clients get through again after a fault: at most a few of their own request time-outs."""
 
+EMPTYING_S = 5.0
+"""What deleted topics leave goes after ``log.segment.delete.delay.ms``, 1 s here; a fresh cluster takes 6 to start."""
+
 CLEANING_S = 20.0
 """What is dirty is compacted; the cleaner looks each ``log.cleaner.backoff.ms``, 15 s unless a case says less."""

@@ -90,6 +90,7 @@ def _same_fault(event: Event, other: Event) -> bool:
 # --- brokers and log dirs -------------------------------------------------------------------------------------------
 
 _NODE_SAYS: Mapping[str, tuple[str, str]] = {
+    "node.goes_on": ("up", "goes on, from the case before"),
     "node.started": ("starting", "starts"),
     "node.stopping": ("stopping", "is told to stop"),
     "node.stopped": ("down", "has ended, exit code {exit_code}"),
@@ -153,7 +154,7 @@ def log_dir_name(broker: int, path: Path) -> str:
 def _of_a_log_dir(folder: RunFolder, broker: int, path: Path) -> Iterator[tuple[float, str, str]]:
     for event in folder.events:
         at = folder.at(event["at"])
-        if event["kind"] == "node.started" and event["node"] == f"broker-{broker}":
+        if event["kind"] in ("node.started", "node.goes_on") and event["node"] == f"broker-{broker}":
             yield at, "up", "yes"
         elif event["kind"] in _ENDS_NODE and event["node"] == f"broker-{broker}":
             yield at, "up", ""

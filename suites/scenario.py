@@ -27,6 +27,7 @@ def scenario(
     needs: tuple[str, ...] = (),
     issue: str | None = None,
     deviations: tuple[Deviation, ...] = (),
+    fresh: bool = False,
     kraft: Mapping[str, Any] = MappingProxyType({}),
     **spec: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -43,6 +44,7 @@ def scenario(
     :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
     :param deviations: what it shows of builds that are known to do other than the KIP says; each must be seen on them
         (:func:`suites.deviations.note_seen`)
+    :param fresh: it must have a cluster that has served no case before (:mod:`harness.handing_on`)
     :param kraft: fields of :class:`harness.spec.ClusterSpec` in KRaft mode
     :param spec: fields of it in both modes, other than the mode
     """
@@ -57,6 +59,7 @@ def scenario(
         needs=needs,
         issue=issue,
         deviations=deviations,
+        fresh=fresh,
         spec={mode: {**spec, **(kraft if mode is Mode.KRAFT else {})} for mode in modes},
     )
 

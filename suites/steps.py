@@ -201,14 +201,9 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
 
 
 MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
-# A broker setting for cases that hold moves: a move is throttled after its first fetch, which may take 1 MB by default.
-SMALL_FETCHES = {"replica.fetch.max.bytes": "65536"}
-# A throttled move looks again after this long, a second by default, in which it would fall behind its rate.
-LOOKS_OFTEN = {"replica.fetch.backoff.ms": "100"}
-
-# What a move leaves is deleted after the first of these, 60 s by default, but not in a broker's first 30 s, which can
-# be set from 3.8 on.
-DELETED_SOON = {"log.segment.delete.delay.ms": "1000", "log.initial.task.delay.ms": "1000"}
+# Broker settings for cases that hold moves: one is throttled after its first fetch, which may take 1 MB by default; and
+# a throttled one looks again after this long, a second by default, in which it would fall behind its rate.
+HOLDS_MOVES = {"replica.fetch.max.bytes": "65536", "replica.fetch.backoff.ms": "100"}
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from harness.commands.shared import (
     run_pytest,
     say_other_build,
     seconds,
+    tell,
     told_by,
     where,
     with_options,
@@ -67,7 +68,7 @@ def _run(
     from harness.plugin import spec_of
     from harness.runs.console import ConsoleReporter
     from harness.runs.own_folder import own_folder
-    from harness.runs.turns import LargestAndSmallest
+    from harness.runs.turns import LikeAfterLike
 
     if jobs > 1 and options.get("pause_at"):
         raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
@@ -84,8 +85,8 @@ def _run(
             workers = min(jobs, len(collected.items))
             arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
             if options.get("stop_after") is None:  # else what is named first goes first
-                sizes = {case.nodeid: spec_of(case).nodes for case in collected.cases().values()}
-                plugins.append(LargestAndSmallest(sizes))
+                specs = {case.nodeid: spec_of(case) for case in collected.cases().values()}
+                plugins.append(LikeAfterLike(specs))
         # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
             return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)
@@ -112,6 +113,10 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
         raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
     say_other_build(run, build)
+    served = run.get("served", [])
+    if served and not any(case.startswith("schedules/") for case in served):  # which are told by more than their ids
+        first = shlex.join(["jbod", "run", *served, run["case"], *arguments_of(again)])
+        tell(f"its cluster had served {len(served)} cases before, and this is a fresh one; with them first: {first}")
     schedules: tuple[str, ...] = ()
     if "schedule" in run:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # the only one of this run

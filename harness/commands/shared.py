@@ -37,6 +37,7 @@ OUTCOME_OPTIONS = [
     click.option("--spark-master", metavar="URL", help="A Spark master other than a local one."),
     click.option("--runs-dir", metavar="DIR", help="Where run folders go (default: reports/runs)."),
     click.option("--keep-cluster", metavar="never|on-failure|always", help="Leave the cluster standing."),
+    click.option("--clusters", metavar="shared|own", help="May serve one case after another (default), or one each."),
     click.option("--pause-at", metavar="inject|heal", help="Wait there, at each fault, for Enter."),
     click.option("--json", metavar="FILE", help="Write the results as JSON."),
 ]

@@ -17,6 +17,7 @@ from kafka.protocol.admin import (
     CreateTopicsRequest,
     DeleteRecordsRequest,
     DeleteTopicsRequest,
+    DescribeConfigsRequest,
     DescribeLogDirsRequest,
     DescribeProducersRequest,
     DescribeQuorumRequest,
@@ -40,6 +41,7 @@ from harness.errors import HarnessError
 _EARLIEST, _LATEST = -2, -1
 _TOPIC, _BROKER = 2, 4  # two config resources' types
 _SET, _DELETE = 0, 1  # two config operations
+_OF_BROKER, _OF_ALL_BROKERS = 2, 3  # two sources of a config (ConfigSource of DescribeConfigsResponse)
 _MISNAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
 _ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
@@ -51,6 +53,18 @@ class Refused(HarnessError):
         super().__init__(f"{what}: {error}{f' ({message})' if message else ''}")
         self.error = error
         self.message = message
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicConfigs:
+    """What was set at a broker since its start, and counts more than its properties (KIP-226).
+
+    :ivar own: of this broker alone
+    :ivar of_all: of all brokers
+    """
+
+    own: Mapping[str, str | None]
+    of_all: Mapping[str, str | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,6 +345,27 @@ class Admin:
         :raises Refused: with Kafka's error
         """
         self._set_configs(_BROKER, "" if broker is None else str(broker), configs)
+
+    def dynamic_configs(self, broker: int) -> DynamicConfigs:
+        """A broker's dynamic configs, its own and those of all brokers; asked of the broker itself.
+
+        :raises Refused: with Kafka's error
+        """
+        resource = DescribeConfigsRequest.DescribeConfigsResource
+        answer = self._connection.ask(
+            DescribeConfigsRequest(
+                resources=[resource(resource_type=_BROKER, resource_name=str(broker), configuration_keys=None)],
+                include_synonyms=False,
+                include_documentation=False,
+            )
+        )
+        _raise_first(f"the configs of broker {broker}", ((r.error_code, r.error_message) for r in answer.results))
+        configs = [config for result in answer.results for config in result.configs]
+        own, of_all = (
+            {config.name: config.value for config in configs if config.config_source == source}
+            for source in (_OF_BROKER, _OF_ALL_BROKERS)
+        )
+        return DynamicConfigs(own=own, of_all=of_all)
 
     def _set_configs(self, resource_type: int, name: str, configs: Mapping[str, str | None]) -> None:
         resource = IncrementalAlterConfigsRequest.AlterConfigsResource

@@ -34,6 +34,7 @@ _JOURNAL_SAYS: Mapping[str, str] = {
     "fault.injected": "{fault} on {target} is in force: {evidence}",
     "fault.undone": "{fault} on {target} is undone",
     "fault.noticed": "broker {broker} has noticed",
+    "node.goes_on": "{node} goes on, from the case before",
     "node.started": "{node} is started",
     "node.stopping": "{node} is told to stop",
     "node.stopped": "{node} has ended, exit code {exit_code}",

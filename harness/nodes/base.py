@@ -79,12 +79,12 @@ class NodeSpec:
     jvm_options: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Site:
-    """What a backend is given for one cluster.
+    """What a backend is given for one cluster; where it writes down what happens changes from case to case.
 
     :ivar work_dir: the run's folder in the workspace, open to the broker user
-    :ivar record_dir: the run folder's ``brokers/``: configuration and logs for people
+    :ivar record_dir: the case's ``brokers/``: configuration and logs for people
     :ivar undo_log: of the run, whose id marks all that a backend makes (:mod:`harness.machine.undo`)
     :ivar outlives: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
     """
@@ -178,6 +178,17 @@ class Node(Protocol):
 
     def configure(self, changes: Mapping[str, str | None]) -> None:
         """Change its properties, or take those out that are None; in force when it is next started."""
+
+    def is_as_made(self) -> bool:
+        """Whether its properties are those that it was made with, and those that it was last started with, too; and
+        that it ends would be told by :meth:`check_alive`.
+        """
+
+    def turn_page(self) -> None:
+        """Write down from now on where the site has it by now; what was there so far stays where it is.
+
+        :raises OSError: that can't be done
+        """
 
     def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a small command where the node lives, as the node's own user; bounded in time."""

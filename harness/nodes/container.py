@@ -39,7 +39,7 @@ from harness.machine.engine import LABEL, compose, engine, explained
 from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.images import Image, image_for
-from harness.nodes.jvm import JvmNode
+from harness.nodes.jvm import LOG, STDOUT, JvmNode
 from harness.releases.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parent.parent.parent / "compose"
@@ -358,6 +358,11 @@ class ContainerNode(JvmNode):
             beside.remove(force=True)
         return subprocess.CompletedProcess(list(argv), code, out.decode(), err.decode())
 
+    @contextlib.contextmanager
+    def _silent(self) -> Iterator[None]:
+        with contextlib.nullcontext() if self._watch is None else self._watch.writing:
+            yield
+
     def _send(self, signum: signal.Signals) -> None:
         with explained(f"{signum.name} to {self.spec.name}"), contextlib.suppress(APIError):  # it ended just now
             self._container.kill(signum.name)
@@ -370,7 +375,10 @@ class ContainerNode(JvmNode):
 
 
 class _Watch:
-    """One run of a container, from its start to its end: writes what it prints into its logs."""
+    """One run of a container, from its start to its end: writes what it prints into its logs.
+
+    :ivar writing: held while it does
+    """
 
     def __init__(self, container: Any, record_dir: Path) -> None:
         self.exit_code: int | None = None
@@ -378,6 +386,7 @@ class _Watch:
         self._record_dir = record_dir
         self._gone: EngineGone | None = None
         self._ended = threading.Event()
+        self.writing = threading.Lock()
         # Attached before it starts, as `docker run` does: nothing is missed, nothing of an earlier run is told again.
         printed = container.client.api.attach(container.id, stdout=True, stderr=True, stream=True, demux=True)
         container.start()
@@ -401,12 +410,13 @@ class _Watch:
         try:
             with explained("following a container"):
                 with (
-                    (self._record_dir / "stdout.log").open("ab", buffering=0) as stdout,
-                    (self._record_dir / "broker.log").open("ab", buffering=0) as broker_log,
+                    (self._record_dir / STDOUT).open("ab", buffering=0) as stdout,
+                    (self._record_dir / LOG).open("ab", buffering=0) as broker_log,
                 ):
                     for out, err in printed:
-                        stdout.write(out or b"")
-                        broker_log.write(err or b"")
+                        with self.writing:
+                            stdout.write(out or b"")
+                            broker_log.write(err or b"")
                 self.exit_code = int(self._container.wait()["StatusCode"])
                 # The engine answers this when it has taken the container's ports away, which is after its end.
                 self._container.client.api.inspect_container(self._container.id)

@@ -7,6 +7,7 @@ import shutil
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,6 +38,31 @@ Configuration:
       AppenderRef:
         ref: stderr
 """
+
+
+LOG, STDOUT = "broker.log", "stdout.log"
+"""What a node prints, by the files' names in its folder of the run: its log, on standard error, and the rest."""
+
+
+def move_open(file: Path, to: Path) -> None:
+    """Give a file that somebody appends to another name and an empty beginning; under its old one stays what it has.
+
+    Nobody may write meanwhile: what is written between the last look and the cut would be lost.
+
+    :raises OSError: it can't be done, such as between two file systems
+    """
+    copy = file.with_name(f"{file.name}.copy")
+    try:
+        os.link(file, to)
+        with to.open("rb") as there, copy.open("wb") as here:
+            while piece := there.read(1 << 20):
+                here.write(piece)
+        os.truncate(to, 0)
+        copy.replace(file)
+    except OSError:
+        for each in (to, copy):
+            each.unlink(missing_ok=True)
+        raise
 
 
 def _command(spec: NodeSpec, config: Path, runtime: Runtime, version: KafkaVersion) -> list[str]:
@@ -77,11 +103,11 @@ class JvmNode(ABC):
         self._site = site
         self._runtime = runtime
         self._user = user
-        self._record_dir = site.record_dir / spec.name.removeprefix("broker-")
-        self._record_dir.mkdir(parents=True, exist_ok=True)
-        self.log = BrokerLog(self._record_dir / "broker.log")
+        self._record_dir = self._page()
+        self.log = BrokerLog(self._record_dir / LOG)
         self.config = site.work_dir / spec.name / "server.properties"
         self._meant_to_run = False
+        self._made = self._started = spec
 
     @abstractmethod
     def is_alive(self) -> bool:
@@ -96,6 +122,10 @@ class JvmNode(ABC):
         """Start the process; returns what the journal should have of it."""
 
     @abstractmethod
+    def _silent(self) -> AbstractContextManager[None]:
+        """Nothing is written into its logs inside the block."""
+
+    @abstractmethod
     def _send(self, signum: signal.Signals) -> None:
         """Send the process, which was alive just now, a signal."""
 
@@ -104,6 +134,7 @@ class JvmNode(ABC):
         if self.is_alive():
             return
         self.note_end()
+        self._started = self.spec
         self._journal("node.started", **self._launch(self.lay_down()))
         self._meant_to_run = True
 
@@ -142,6 +173,29 @@ class JvmNode(ABC):
         changed = {**self.spec.properties, **changes}
         self.spec = replace(self.spec, properties={key: value for key, value in changed.items() if value is not None})
         self._journal("node.configured", changes=dict(changes))
+
+    def is_as_made(self) -> bool:
+        """See :meth:`harness.nodes.base.Node.is_as_made`."""
+        return self.spec == self._started == self._made and self._meant_to_run
+
+    def turn_page(self) -> None:
+        """See :meth:`harness.nodes.base.Node.turn_page`.
+
+        Whoever writes its logs goes on, at their end, in the very files, which get other names; what is in them is
+        copied for their old ones.
+        """
+        old, self._record_dir = self._record_dir, self._page()
+        with self._silent():
+            for name in (LOG, STDOUT):
+                move_open(old / name, self._record_dir / name)
+        shutil.copyfile(self.config, self._record_dir / "server.properties")
+        self.log.path = self._record_dir / LOG
+        self._journal("node.goes_on")
+
+    def _page(self) -> Path:
+        page = self._site.record_dir / self.spec.name.removeprefix("broker-")
+        page.mkdir(parents=True, exist_ok=True)
+        return page
 
     def make_dir(self, path: Path) -> None:
         """See :meth:`harness.nodes.base.Node.make_dir`."""

@@ -15,7 +15,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -29,7 +29,7 @@ from harness.machine.java import java_command, java_version
 from harness.machine.ports import HOST
 from harness.machine.undo import MARK
 from harness.nodes.base import SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
-from harness.nodes.jvm import JvmNode
+from harness.nodes.jvm import LOG, STDOUT, JvmNode
 from harness.releases.distribution import Distribution
 from harness.releases.tools import tool_command
 from harness.releases.versions import Tool
@@ -105,7 +105,7 @@ class ProcessNode(JvmNode):
             "LC_ALL": "C.UTF-8",
             MARK: self._site.undo_log.run_id,
         }
-        with self._append("broker.log") as broker_log, self._append("stdout.log") as stdout:
+        with self._append(LOG) as broker_log, self._append(STDOUT) as stdout:
             self._process = subprocess.Popen(
                 [*self._user.command(), *leash, *command],
                 cwd=self._site.work_dir,
@@ -201,6 +201,15 @@ class ProcessNode(JvmNode):
         return SlowGroup.make(device, self._site.undo_log, self._user.command(), self.pid())
 
     # --- inside ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _silent(self) -> Iterator[None]:
+        self._send(signal.SIGSTOP)
+        try:
+            self.is_paused()  # which waits until it is
+            yield
+        finally:
+            self._send(signal.SIGCONT)
 
     def _send(self, signum: signal.Signals) -> None:
         assert self._process is not None

@@ -39,5 +39,8 @@ class Quorum(Protocol):
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
         """Write what must stand in one broker's folders before its first start."""
 
+    def remains(self) -> list[str]:
+        """What the metadata store holds beside what brokers know, and would not without topics; a phrase each."""
+
     def controller(self, admin: Admin) -> int | None:
         """The active controller's node id as this broker knows it; None while there is none."""

@@ -152,6 +152,10 @@ class KRaftQuorum:
                 f"version=1\ncluster.id={self.cluster_id}\nnode.id={broker_id}\ndirectory.id={random_uuid()}\n".encode(),
             )
 
+    def remains(self) -> list[str]:
+        """None: a topic that is deleted is deleted with one record, and what brokers know is all that there is."""
+        return []
+
     def controller(self, admin: Admin) -> int | None:
         """The quorum's leader (DescribeQuorum); Metadata names some broker or other in this mode."""
         return admin.describe_quorum_leader()

@@ -19,6 +19,15 @@ from harness.releases.versions import Mode
 _SESSION_MS = 4000  # with 2 s, one start in some hundreds on 2 busy cores ended with SessionExpiredException
 _TICK_MS = 500
 _ZOOKEEPER = "zookeeper"
+# kafka.zk.ZkData
+_OF_TOPICS = (
+    "/brokers/topics",
+    "/config/topics",
+    "/admin/delete_topics",
+    "/isr_change_notification",
+    "/log_dir_event_notification",
+)
+_UNDER_WAY = ("/admin/reassign_partitions", "/admin/preferred_replica_election")
 
 
 class ZooKeeperQuorum:
@@ -105,6 +114,16 @@ class ZooKeeperQuorum:
             return {
                 int(id): json.loads(client.get(f"/brokers/ids/{id}")[0]) for id in client.get_children("/brokers/ids")
             }
+
+    def remains(self) -> list[str]:
+        """Znodes of topics, of what is to be done with them, and of what brokers tell the controller."""
+        found = []
+        with self._client() as client:
+            for parent in _OF_TOPICS:
+                if client.exists(parent):
+                    found += [f"ZooKeeper has {parent}/{name}" for name in client.get_children(parent)]
+            found += [f"ZooKeeper has {path}" for path in _UNDER_WAY if client.exists(path)]
+        return found
 
     def controller(self, admin: Admin) -> int | None:
         """The controller's broker, as Metadata has it."""

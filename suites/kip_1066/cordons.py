@@ -29,8 +29,9 @@ from suites.model import World
 from suites.scenario import scenario
 
 NO_FAULT = Floors(faults=0)
+# What a controller knows of cordons is read from its log, from where it became active.
 a_cordon = functools.partial(
-    scenario, kip=1066, modes=(Mode.KRAFT,), builds=VersionRange.parse(">=4.3.0"), floors=NO_FAULT
+    scenario, kip=1066, modes=(Mode.KRAFT,), builds=VersionRange.parse(">=4.3.0"), floors=NO_FAULT, fresh=True
 )
 CORDONED = "cordoned.log.dirs"
 

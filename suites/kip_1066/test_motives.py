@@ -22,14 +22,14 @@ from suites.kip_1066.cordons import CORDONED, a_cordon, cordon
 from suites.kip_1066.creation import topics_created
 from suites.kip_1066.emptied import check_empty, drain, placements_within
 from suites.model import World
-from suites.steps import DELETED_SOON, reassign
+from suites.steps import reassign
 
 ENOUGH = 10
 """Topics, at least, that are created under a cordon."""
 
 
 # Where two brokers are left, Kafka's own topic must do with two.
-SETTINGS = DELETED_SOON | {"offsets.topic.replication.factor": "2"}
+SETTINGS = {"offsets.topic.replication.factor": "2"}
 
 
 @a_cordon(

@@ -19,7 +19,7 @@ from suites.checks import check_delivery
 from suites.model import World
 from suites.on_disk import check_no_remains, check_one_copy
 from suites.scenario import scenario
-from suites.steps import DELETED_SOON, await_no_reassignment, failed, reassign_over_the_wire, restarted_healed
+from suites.steps import await_no_reassignment, failed, reassign_over_the_wire, restarted_healed
 
 SLOW = 1000
 """Bytes a second that a throttled reassignment may copy, of which its topic gets thousands of times more."""
@@ -60,7 +60,6 @@ def test_reassigned_away(cluster: Cluster, workload: CaseWorkload) -> None:
     "kip-112/reassigned-onto",
     kip=112,
     plan="7. Partition reassignment, onto a broker with a failed log directory",
-    overrides=DELETED_SOON,
 )
 def test_reassigned_onto(cluster: Cluster, workload: CaseWorkload) -> None:
     """A partition is moved onto the wounded broker: its replica is made there, on the good log dir (KAFKA-10314).
@@ -87,7 +86,6 @@ def test_reassigned_onto(cluster: Cluster, workload: CaseWorkload) -> None:
     "kip-112/reassignment-cancelled",
     kip=112,
     plan="7. Partition reassignment, away from a failed log directory, cancelled",
-    overrides=DELETED_SOON,
 )
 def test_reassignment_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
     """A move off a failed log dir is cancelled while it copies: all is where it was, and the half copy is gone.

@@ -29,9 +29,7 @@ from suites.model import World
 from suites.on_disk import check_kept, check_same_bytes, leaders_logs, log_in
 from suites.scenario import scenario
 from suites.steps import (
-    DELETED_SOON,
-    LOOKS_OFTEN,
-    SMALL_FETCHES,
+    HOLDS_MOVES,
     await_reassigned,
     finish_move,
     write_as_a_stranger,
@@ -46,7 +44,7 @@ Sizes = Mapping[int, tuple[LogDir, int]]  # of a topic's replicas on one broker,
     kip=113,
     plan="Changes in Operational Procedures: need to load balance across log directories",
     floors=Floors(faults=0),
-    overrides=SMALL_FETCHES | DELETED_SOON | LOOKS_OFTEN,
+    overrides=HOLDS_MOVES,
 )
 def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """A broker has everything in one log dir: sizes, a plan, the tool, its progress, and the log dirs are even."""

@@ -33,8 +33,7 @@ from suites.model import World
 from suites.on_disk import check_checkpoints, check_no_remains, check_same_bytes
 from suites.scenario import scenario
 from suites.steps import (
-    DELETED_SOON,
-    SMALL_FETCHES,
+    HOLDS_MOVES,
     await_moved,
     begin_move,
     check_under_way,
@@ -44,7 +43,7 @@ from suites.steps import (
     write_as_a_stranger,
 )
 
-SETTINGS = SMALL_FETCHES | DELETED_SOON | AT_WORK
+SETTINGS = HOLDS_MOVES | AT_WORK
 NO_FAULT = Floors(faults=0)
 ALONE = 200  # records that one leader has, and nobody else, but for what is under way to them
 
@@ -67,6 +66,7 @@ def kept_small(cluster: Cluster) -> tuple[Topic, Topic]:
 @scenario(
     "kip-113/outdated-amid-move",
     kip=113,
+    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="segments in topicPartition.move … subject to … log retention; log cleaning may wait",
     floors=NO_FAULT,
     deviations=(RETENTION_WAITS,),
@@ -101,6 +101,7 @@ def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
 @scenario(
     "kip-113/outdated-after-cancel",
     kip=113,
+    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="cancel an existing movement of the replica: retention and cleaning go on",
     floors=NO_FAULT,
     deviations=(CLEANING_STOPS,),
@@ -126,6 +127,7 @@ def test_outdated_after_cancel(cluster: Cluster, workload: CaseWorkload) -> None
 @scenario(
     "kip-113/outdated-after-redirect",
     kip=113,
+    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="a move is given another log dir: retention and cleaning go on",
     floors=NO_FAULT,
     deviations=(CLEANING_STOPS,),

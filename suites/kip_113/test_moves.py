@@ -56,10 +56,8 @@ from suites.on_disk import (
 from suites.scenario import each_fault, scenario
 from suites.sources import registrations
 from suites.steps import (
-    DELETED_SOON,
-    LOOKS_OFTEN,
+    HOLDS_MOVES,
     MOVE_THROTTLE,
-    SMALL_FETCHES,
     await_checkpoints,
     await_reassigned,
     begin_move,
@@ -72,8 +70,7 @@ from suites.steps import (
 )
 
 NO_FAULT = Floors(faults=0)
-a_move = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES | DELETED_SOON)
-HASTY = SMALL_FETCHES | DELETED_SOON | LOOKS_OFTEN  # a move that is let go goes on at once
+a_move = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES)
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
 
@@ -199,7 +196,6 @@ def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
 @a_move(
     "kip-113/source-fails",
     plan="movement will stop if either … becomes offline: source",
-    overrides=HASTY,
 )
 def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
     """The log dir that a replica is leaving fails: it is offline, its move stops; with the dir back, it goes on."""
@@ -215,7 +211,6 @@ def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
 @a_move(
     "kip-113/destination-fails",
     plan="movement will stop if either … becomes offline: destination",
-    overrides=HASTY,
 )
 @each_fault("fail_log_dir", (Chmod000, FullTmpfs))
 def test_destination_fails(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:

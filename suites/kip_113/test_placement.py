@@ -26,8 +26,7 @@ from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
-    DELETED_SOON,
-    SMALL_FETCHES,
+    HOLDS_MOVES,
     begin_move,
     failed,
     finish_move,
@@ -70,7 +69,6 @@ def fuller_of(world: World, log_dirs: tuple[LogDir, ...]) -> LogDir:
     plan="remember (replica, destination log directory) pair … to create the replica in the specified log directory",
     brokers=4,
     floors=Floors(faults=0),
-    overrides=DELETED_SOON,
 )
 def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker is told where to put a replica that is to come, by reassignment or with its topic: it lands there."""
@@ -109,7 +107,7 @@ def check_in(partition: Partition, log_dir: LogDir) -> None:
     plan="AlterReplicaDirResponse … error_code",
     log_dirs=3,
     deviations=(ANY_REFUSED,),
-    overrides=SMALL_FETCHES | DELETED_SOON,
+    overrides=HOLDS_MOVES,
 )
 def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
     """Orders to move a replica that can't be followed are refused with the reason, and nothing is begun."""

@@ -23,7 +23,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import DELETED_SOON, failed, reassign
+from suites.steps import failed, reassign
 
 
 @scenario(
@@ -31,7 +31,6 @@ from suites.steps import DELETED_SOON, failed, reassign
     kip=113,
     plan="1) Move replica between disks on the same broker and across brokers",
     floors=Floors(faults=0),
-    overrides=DELETED_SOON,
 )
 def test_move_replicas(cluster: Cluster, workload: CaseWorkload) -> None:
     """Each of three lone replicas moves to its broker's other log dir, then into the unused one of the next broker.
@@ -64,7 +63,6 @@ def next_broker(cluster: Cluster, broker: Broker) -> Broker:
     "kip-113/bad-log-dirs",
     kip=113,
     plan="2) Verify that bad log directories discovered during runtime do not affect replicas on the good ones",
-    overrides=DELETED_SOON,
 )
 def test_bad_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
     """One topic is on all first log dirs, one on all second; these fail one by one, the first topic is untouched.

@@ -29,10 +29,8 @@ from suites.model import World
 from suites.on_disk import check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.steps import (
-    DELETED_SOON,
-    LOOKS_OFTEN,
+    HOLDS_MOVES,
     MOVE_THROTTLE,
-    SMALL_FETCHES,
     await_no_reassignment,
     begin_move,
     check_reassigning,
@@ -54,7 +52,7 @@ NO_FAULT = Floors(faults=0)
     kip=113,
     plan="total throughput used by all ReplicaMoveThread instances does not exceed … intra.broker.throttled.rate",
     floors=NO_FAULT,
-    overrides=SMALL_FETCHES | DELETED_SOON | LOOKS_OFTEN,
+    overrides=HOLDS_MOVES,
 )
 def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
     """Two moves share their broker's rate, also one that is set midway; with one thread, the second waits."""
@@ -141,7 +139,7 @@ def check_at_once(partitions: Sequence[Partition], there: Sequence[LogDir], thre
     plan="-throttle … does not affect the quota for replica movement between log directories",
     brokers=4,
     floors=NO_FAULT,
-    overrides=SMALL_FETCHES | DELETED_SOON,
+    overrides=HOLDS_MOVES,
 )
 def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
     """A held reassignment lets the same broker's moves between log dirs pass, and held moves let the reassignment."""

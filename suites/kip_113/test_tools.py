@@ -35,8 +35,7 @@ from suites.on_disk import HIGH_WATERMARKS, check_checkpoints, check_no_remains
 from suites.scenario import scenario
 from suites.sources import log_dirs_tool
 from suites.steps import (
-    DELETED_SOON,
-    SMALL_FETCHES,
+    HOLDS_MOVES,
     await_no_reassignment,
     await_reassigned,
     check_reassigning,
@@ -58,7 +57,7 @@ NO_FAULT = Floors(faults=0)
     plan="Scripts: kafka-reassign-partitions with log_dirs, kafka-log-dirs; on one broker",
     floors=NO_FAULT,
     deviations=(NO_LOG_DIRS_OPTION, EMPTIED_DIR_NAMED),
-    overrides=SMALL_FETCHES | DELETED_SOON,
+    overrides=HOLDS_MOVES,
 )
 def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
@@ -146,7 +145,6 @@ def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
     brokers=4,
     floors=NO_FAULT,
     deviations=(HALF_EXECUTED,),
-    overrides=DELETED_SOON,
 )
 def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
     """Replicas go elsewhere, into a log dir or any, as the tool proposes, or in a hurry; a bad order does nothing."""
@@ -294,7 +292,7 @@ def check_not_executed(cluster: Cluster, placement: Placement) -> None:
     plan="kafka-reassign-partitions --cancel",
     floors=NO_FAULT,
     deviations=(GROWTH_NOT_CANCELLED,),
-    overrides=SMALL_FETCHES | DELETED_SOON,
+    overrides=HOLDS_MOVES,
 )
 def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
     """A partition is on its way to a replica more, held by a throttle, and the tool cancels it: no replica is added."""

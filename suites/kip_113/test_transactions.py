@@ -32,7 +32,7 @@ from suites.checks import check_delivery
 from suites.model import World
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
-from suites.steps import DELETED_SOON, SMALL_FETCHES, begin_move, check_under_way, finish_move, make_leader, moves_held
+from suites.steps import HOLDS_MOVES, begin_move, check_under_way, finish_move, make_leader, moves_held
 
 RECORDS = 200  # of a transaction, 200 KB, three times what a held move may begin with
 # The broker's own upper limit: a transaction that is open on purpose is not to be ended by Kafka.
@@ -44,7 +44,7 @@ NEVER_MS = 15 * 60 * 1000
     kip=113,
     plan="2. Complete replica data movement: the leader's, under transactions",
     floors=Floors(faults=0),
-    overrides=SMALL_FETCHES | DELETED_SOON,
+    overrides=HOLDS_MOVES,
 )
 def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
     """Leaders' replicas move amid transactions: open ones stay open, aborted ones void, also after the next start."""

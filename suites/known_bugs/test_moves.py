@@ -22,8 +22,7 @@ from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
-    DELETED_SOON,
-    SMALL_FETCHES,
+    HOLDS_MOVES,
     await_moved,
     begin_move,
     check_under_way,
@@ -60,7 +59,7 @@ def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
     plan="a leader changes while a replica is moved: the move goes on",
     issue="KAFKA-9654",
     judged=False,
-    overrides=SMALL_FETCHES,
+    overrides=HOLDS_MOVES,
 )
 def test_new_leader_amid_move(cluster: Cluster) -> None:
     """A replica is on its way into another log dir when its leader changes: it gets there."""
@@ -72,10 +71,11 @@ def test_new_leader_amid_move(cluster: Cluster) -> None:
 @scenario(
     "known-bugs/cleaned-after-new-leader-amid-move",
     kip=113,
+    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="a leader changes while a replica is moved: the log goes on being cleaned",
     issue="KAFKA-16709",
     judged=False,
-    overrides=SMALL_FETCHES | AT_WORK,
+    overrides=HOLDS_MOVES | AT_WORK,
 )
 def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
     """A replica is on its way into another log dir when its leader changes: once there, it is cleaned as before."""
@@ -90,11 +90,12 @@ def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
 @scenario(
     "known-bugs/move-called-off",
     kip=113,
+    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="a move is called off: the log goes on being cleaned",
     issue="KAFKA-19458",
     judged=False,
     deviations=(CLEANING_STOPS,),
-    overrides=SMALL_FETCHES | AT_WORK,
+    overrides=HOLDS_MOVES | AT_WORK,
 )
 def test_move_called_off(cluster: Cluster) -> None:
     """A replica on its way into another log dir is told to stay where it is: it does, and is cleaned as before."""
@@ -119,7 +120,7 @@ def test_move_called_off(cluster: Cluster) -> None:
     plan="a replica is moved: nothing of it is left behind",
     issue="KAFKA-16424",
     judged=False,
-    overrides=SMALL_FETCHES | DELETED_SOON | {"log.segment.delete.delay.ms": f"{DELETE_DELAY_S}000"},
+    overrides=HOLDS_MOVES | {"log.segment.delete.delay.ms": f"{DELETE_DELAY_S}000"},
 )
 def test_records_deleted_amid_move(cluster: Cluster) -> None:
     """Records are deleted that a move has copied already: it begins anew, and what it had copied leaves the disk."""

@@ -167,6 +167,15 @@ def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, d
     return code, {scenario["id"]: scenario for scenario in result["scenarios"]}
 
 
+def test_whoever_was_served_by_a_cluster_before_had_come_out_valid(
+    controls: tuple[int, dict[str, dict[str, Any]]],
+) -> None:
+    """A cluster in which something went wrong is nobody's any more; one in which nothing did serves on."""
+    served = {name: case.get("served", []) for name, case in controls[1].items()}
+    assert any(served.values())
+    assert {controls[1][each]["verdict"] for before in served.values() for each in before} == {"valid"}
+
+
 def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, Any]]]) -> None:
     assert controls[0] == 1
 

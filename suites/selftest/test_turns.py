@@ -1,4 +1,4 @@
-"""Workers take cases from both ends: the largest clusters one after the other, the smallest beside them."""
+"""Cases that want equal clusters run one after the other; workers share the others from both ends."""
 
 from __future__ import annotations
 
@@ -9,41 +9,74 @@ import pytest
 from xdist.remote import Producer
 
 from harness.releases.versions import Mode
-from harness.runs.turns import LargestAndSmallest
+from harness.runs.turns import LikeAfterLike, together
 from harness.spec import ClusterSpec
 
-SIZES = {"three": 3, "seven": 7, "four": 4, "six": 6, "other-four": 4, "other-seven": 7}
+
+def of_nodes(count: int, **fields: Any) -> ClusterSpec:
+    return ClusterSpec(mode=Mode.KRAFT, brokers=count - 1, **fields)
 
 
 class Worker:
     """What xdist's controller knows of a worker: here, what it was given."""
 
-    def __init__(self) -> None:
+    def __init__(self, specs: dict[str, ClusterSpec]) -> None:
         self.given: list[str] = []
+        self.names = [*specs]
         self.shutting_down = False
         self.gateway = SimpleNamespace(id="gw")
 
     def send_runtest_some(self, indices: list[int]) -> None:
-        self.given += [[*SIZES][index] for index in indices]
+        self.given += [self.names[index] for index in indices]
 
     def shutdown(self) -> None:
         self.shutting_down = True
 
 
-def test_the_first_worker_takes_the_largest_the_other_the_smallest() -> None:
+def play(specs: dict[str, ClusterSpec], *done: int) -> list[list[str]]:
+    """What two workers are given: at first, and whenever the one of that number has done one."""
     told = {"tx": ["2*popen"], "maxschedchunk": 1}
     config = cast(Any, SimpleNamespace(getvalue=told.get, getoption=told.get))
-    scheduler = LargestAndSmallest(SIZES).pytest_xdist_make_scheduler(config, Producer("turns"))
-    workers = [Worker(), Worker()]
+    scheduler = LikeAfterLike(specs).pytest_xdist_make_scheduler(config, Producer("turns"))
+    workers = [Worker(specs), Worker(specs)]
     for worker in workers:
         scheduler.add_node(worker)
-        scheduler.add_node_collection(worker, [*SIZES])
+        scheduler.add_node_collection(worker, [*specs])
     scheduler.schedule()
-    first, other = workers
-    assert (first.given, other.given) == (["seven", "other-seven"], ["three", "four"])
-    scheduler.mark_test_complete(other, [*SIZES].index("three"))
-    scheduler.mark_test_complete(first, [*SIZES].index("seven"))
-    assert (first.given[2:], other.given[2:]) == (["six"], ["other-four"])
+    ended = [0, 0]
+    for number in done:
+        worker = workers[number]
+        scheduler.mark_test_complete(worker, [*specs].index(worker.given[ended[number]]))
+        ended[number] += 1
+    return [worker.given for worker in workers]
+
+
+def test_the_first_worker_takes_the_largest_the_other_the_smallest() -> None:
+    sizes = {"three": 3, "seven": 7, "four": 4, "six": 6, "other-four": 4, "other-seven": 7}
+    specs = {name: of_nodes(size, overrides={"of": name}) for name, size in sizes.items()}
+    first, other = play(specs, 1, 0)
+    assert first == ["seven", "other-seven", "six"]
+    assert other == ["three", "four", "other-four"]
+
+
+def test_each_worker_goes_on_with_the_cluster_that_it_has() -> None:
+    large, small, tiny = of_nodes(7), of_nodes(4), of_nodes(2)
+    specs = {"s1": small, "l1": large, "t1": tiny, "l2": large, "s2": small, "l3": large, "t2": tiny, "s3": small}
+    first, other = play(specs, 0, 1, 0, 1)
+    assert first == ["l1", "l2", "l3", "s2"]
+    assert other == ["t1", "t2", "s1", "s3"]
+
+
+def test_a_worker_begins_with_what_no_other_is_at() -> None:
+    ours, theirs = of_nodes(4), of_nodes(4, overrides={"a": "b"})
+    specs = {"o1": ours, "o2": ours, "o3": ours, "t1": theirs, "t2": theirs, "t3": theirs}
+    assert play(specs) == [["o1", "o2"], ["t1", "t2"]]
+
+
+def test_equal_ones_come_together_where_the_first_of_them_was() -> None:
+    a, b = of_nodes(4, overrides={"x": "1", "y": "2"}), of_nodes(5)
+    also_a = of_nodes(4, overrides={"y": "2", "x": "1"})
+    assert together([("n", None), ("a", a), ("b", b), ("m", None), ("A", also_a), ("B", b)]) == [*"naAbBm"]
 
 
 @pytest.mark.parametrize(
