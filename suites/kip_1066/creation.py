@@ -34,7 +34,8 @@ class Creation:
         self.errors: Sequence[Exception] = ()
         self._world = world
         self._new: deque[tuple[Topic, frozenset[LogDir]]] = deque()
-        self._asked_at: list[float] = []  # of each that was made
+        self._asked_at: list[float] = []
+        self._made = 0  # of those that were asked for, the first so many
 
     def create(self, name: str, replicas: int) -> None:
         """One more.
@@ -42,7 +43,8 @@ class Creation:
         Where nobody answers, since whoever was asked is just being stopped, others are asked until it is known to be
         there: it may have been created by who was asked first.
         """
-        before, asked_at = self._world.cordoned, time.monotonic()
+        before = self._world.cordoned
+        self._asked_at.append(time.monotonic())
         cluster = self._world.cluster
         try:
             topic = cluster.create_topic(name, replicas=replicas)
@@ -55,7 +57,7 @@ class Creation:
             )
             [topic] = cluster.await_topics({name: 1})
         self._new.append((topic, before & self._world.cordoned))
-        self._asked_at.append(asked_at)
+        self._made += 1
 
     def _exists(self, name: str, replicas: int) -> bool:
         """It is there when it has been asked for once more."""
@@ -78,16 +80,24 @@ class Creation:
 
     @contextmanager
     def going_on(self, what: str) -> Iterator[None]:
-        """Topics are created inside the block too: at least one was asked for and made there.
+        """Topics are created inside the block too: at least one was asked for there, and is made, if only after it.
 
         :raises Inconclusive: none was
         """
         began = time.monotonic()
         yield
-        inside = sum(asked_at >= began for asked_at in self._asked_at.copy())
-        self._world.cluster.journal.write("topics.created_meanwhile", what=what, topics=inside)
+        ended = time.monotonic()
+        inside = [number for number, at in enumerate(self._asked_at.copy(), 1) if began <= at <= ended]
         if not inside:
-            raise Inconclusive(f"no topic was created during {what}, which took {time.monotonic() - began:.1f} s")
+            raise Inconclusive(f"no topic was asked for during {what}, which took {ended - began:.1f} s")
+        await_until(
+            lambda: self._made >= inside[-1],
+            timeout_s=timeouts.PROGRESS_S,
+            what=f"the topics to be made that were asked for during {what}",
+            watch=self.check_going,
+            failure=Inconclusive,
+        )
+        self._world.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
 
     def learn(self, at_least: int = 0) -> list[Topic]:
         """Take into the model what was created since the last time.

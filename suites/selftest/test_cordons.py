@@ -309,7 +309,7 @@ def test_what_ends_the_thread_comes_out(
 def test_topics_before_and_after_are_none_meanwhile() -> None:
     creation = Creation(cast(Any, FakeWorld()))
     creation.create("before", 2)
-    with pytest.raises(Inconclusive, match="no topic was created during the drain"), creation.going_on("the drain"):
+    with pytest.raises(Inconclusive, match="no topic was asked for during the drain"), creation.going_on("the drain"):
         pass
     with creation.going_on("the drain"):
         creation.create("meanwhile", 2)
