@@ -237,7 +237,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             turns = {mode: itertools.count() for mode in Mode}
             order = {item: (run.selection.place(names[item]), next(turns[mode_of(item)])) for item in keep}
             keep.sort(key=order.__getitem__)
-    if run.stop_at is None:
+    if run.stop_at is None and not config.option.collectonly:  # lists are for people
         keep = together([(item, spec_of(item) if item.get_closest_marker("scenario") else None) for item in keep])
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
