@@ -44,6 +44,7 @@ MARK = "JBOD_RUN"
 _LOG_NAME = "undo.jsonl"
 _KILL_WAIT_S = 10.0
 _UNMOUNT_WAIT_S = 5.0
+_EXEC_S = 1.0
 _PATH = {"PATH": os.environ.get("PATH", os.defpath)}
 
 # linux/fs.h
@@ -242,8 +243,17 @@ def marked_processes(mark: str) -> Iterator[psutil.Process]:
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
             process = psutil.Process(pid)
-            if pid != os.getpid() and process.environ().get(MARK) == mark:
+            if pid != os.getpid() and _environment(process).get(MARK) == mark:
                 yield process
+
+
+def _environment(process: psutil.Process) -> Mapping[str, str]:
+    """Its environment; a child of ours that was spawned just now has none until its program begins (``execve``)."""
+    environment = process.environ()
+    if not environment and process.ppid() == os.getpid():
+        with contextlib.suppress(AwaitTimeout):
+            environment = await_until(process.environ, timeout_s=_EXEC_S, what="a program to begin")
+    return environment
 
 
 # --- the log ---------------------------------------------------------------------------------------------------

@@ -167,6 +167,21 @@ def test_what_holds_processes_goes_before_them_and_mounts_after_them(
     assert done == ["freeze", "setting", "group", "processes", "tree", "mount"]
 
 
+def test_a_process_that_was_spawned_just_now_is_no_hiding_place(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its environment can be read only when its program begins."""
+    child = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "r"})
+    looks, really = iter(range(2)), psutil.Process.environ
+
+    def environ(process: psutil.Process) -> dict[str, str]:
+        return {} if process.pid == child.pid and next(looks, None) is not None else really(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    UndoLog("r").close()
+    assert child.wait(5) == -signal.SIGKILL
+
+
 def test_a_process_id_used_anew_is_no_hiding_place(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """psutil's own list would hand out a remembered process of that id, which "has ended"."""
     child = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "r"})
