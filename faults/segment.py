@@ -82,8 +82,12 @@ class BitsFlipped(Fault):
 
     def mend(self) -> None:
         """Write the bytes back, unless Kafka has made the file anew meanwhile."""
-        if self._token is not None:
-            (self.broker.undo_log.undo if self.still_flipped() else self.broker.undo_log.settle)(self._token)
+        if self._token is None:
+            return
+        if self.still_flipped():
+            self.broker.undo_log.undo(self._token)
+        else:
+            self.broker.undo_log.settle(self._token)
 
 
 class ByteFlipped(BitsFlipped):

@@ -92,17 +92,16 @@ class Cluster:
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id) for id in spec.broker_ids]
         self.topics: dict[str, Topic] = {}
-        self._grown = False
-        self._watcher, self._mbean_watcher = self._new_watchers()
+        self._reshaped = False
+        self._make_watchers()
 
     def _nodes(self) -> list[Node]:
         return [*self.quorum_nodes, *(broker.node for broker in self.brokers)]
 
-    def _new_watchers(self) -> tuple[Watcher, MBeanWatcher]:
+    def _make_watchers(self) -> None:
         self._watcher, self._mbean_watcher = Watcher(self.brokers, self.journal), MBeanWatcher(self.journal)
         for node in self._nodes():
             self._watch_mbeans(node)
-        return self._watcher, self._mbean_watcher
 
     def _watch_mbeans(self, node: Node) -> None:
         if (mbeans := self.mbeans.get(node.spec.name)) is not None:
@@ -177,7 +176,6 @@ class Cluster:
         :raises NodeDied: a node ended while it started; the error has its last log lines
         :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
         """
-
         self.await_members()
         self._owed = self.undo_log.due()
         self._configs = {broker.id: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
@@ -192,7 +190,7 @@ class Cluster:
         """Be another case's cluster from now on, and write into its folder; see :mod:`harness.handing_on`."""
         self.turn_page(journal, record_dir / "brokers")
         self.topics.clear()
-        self._watcher, self._mbean_watcher = self._new_watchers()
+        self._make_watchers()
         self._begin()
 
     def turn_page(self, journal: Journal, record_dir: Path) -> None:
@@ -228,10 +226,8 @@ class Cluster:
         """In what it is not as it was made, beside what is in it, a phrase each: nodes, what is done to the machine."""
         found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_as_made()]
         found += [f"{node.spec.name} does not run" for node in self._nodes() if not node.is_alive() or node.is_paused()]
-        if self._grown:
-            found.append("brokers were added")
-        if self._ids() != tuple(self.spec.broker_ids):
-            found.append(f"its brokers are {list(self._ids())}")
+        if self._reshaped:
+            found.append("brokers were added or removed")
         if due := self.undo_log.due() ^ self._owed:
             found.append(f"{len(due)} things done to the machine are yet to be undone, or are undone already")
         return found
@@ -276,7 +272,7 @@ class Cluster:
         """
         if self.spec.racks or self.spec.volumes is not None or self.spec.combined:
             raise ValueError("a broker can't be added to a cluster with racks, volumes or combined nodes")
-        self._grown = True
+        self._reshaped = True
         broker = self._broker(max(self._ids()) + 1)
         for path in self._dirs(broker):
             broker.node.make_dir(path)
@@ -291,6 +287,7 @@ class Cluster:
 
     def remove_broker(self, broker: Broker) -> None:
         """Stop a broker for good, so that nobody expects it any more: neither the cluster (KRaft) nor the harness."""
+        self._reshaped = True
         broker.stop()
         self.brokers.remove(broker)
         self.unregister(broker)

@@ -34,7 +34,7 @@ from harness.cluster import Cluster
 from harness.doors.wire import NoAnswer
 from harness.errors import HarnessError, JbodError
 from harness.journal import Journal
-from harness.log_dir import LogDir
+from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.spec import ClusterSpec
 from harness.topic import Topic
 from harness.waiting import await_until
@@ -42,13 +42,7 @@ from harness.waiting import await_until
 AT_MOST = 20
 """So many cases are served by one cluster, and no more."""
 _LAST = "jbod-handed-on"
-_HIGH_WATERMARKS = "replication-offset-checkpoint"
-_CHECKPOINTS = {
-    "cleaner-offset-checkpoint",
-    "log-start-offset-checkpoint",
-    "recovery-point-offset-checkpoint",
-    _HIGH_WATERMARKS,
-}
+_CHECKPOINTS = {RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED}
 _OF_AN_EMPTY_LOG_DIR = _CHECKPOINTS | {
     "meta.properties",
     "bootstrap.checkpoint",
@@ -172,21 +166,14 @@ def remains(cluster: Cluster) -> Iterator[str]:
 
 def _watermarks(cluster: Cluster) -> Iterator[str]:
     for broker in cluster.brokers:
-        yield from _watermarks_of(broker)
-
-
-def _watermarks_of(broker: Broker) -> Iterator[str]:
-    for log_dir in broker.log_dirs:
-        yield from _others_in(log_dir, _HIGH_WATERMARKS)
+        for log_dir in broker.log_dirs:
+            yield from _others_in(log_dir, HIGH_WATERMARKS)
 
 
 def _others_in(log_dir: LogDir, checkpoint: str) -> Iterator[str]:
     """A phrase where a checkpoint file names other partitions than those that stay in it."""
-    file = log_dir.path / checkpoint
-    if file.exists():  # the cleaner's, only once it has cleaned
-        named = {line.partition(" ")[0] for line in file.read_text().splitlines()[2:]}  # version, count, entries
-        if others := sorted(named - {_LAST}):
-            yield f"{checkpoint} in {log_dir} names {', '.join(others)}"
+    if others := sorted(name for name in log_dir.named_in(checkpoint) if name.rpartition("-")[0] != _LAST):
+        yield f"{checkpoint} in {log_dir} names {', '.join(others)}"
 
 
 def _remains_of(broker: Broker) -> Iterator[str]:
@@ -199,6 +186,5 @@ def _remains_of(broker: Broker) -> Iterator[str]:
     for log_dir in broker.log_dirs:
         if strange := sorted({path.name for path in log_dir.path.iterdir()} - _OF_AN_EMPTY_LOG_DIR):
             yield f"{log_dir} holds {', '.join(strange)}"
-        for name in sorted(_CHECKPOINTS - {_HIGH_WATERMARKS}):
-            yield from _others_in(log_dir, name)
-    yield from _watermarks_of(broker)
+        for checkpoint in sorted(_CHECKPOINTS):
+            yield from _others_in(log_dir, checkpoint)

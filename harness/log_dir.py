@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from harness.broker import Broker
 
 
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
+"""Its checkpoint files."""
+
+
 class LogDir:
     """One of a broker's log dirs, by its absolute path.
 
@@ -25,6 +32,17 @@ class LogDir:
     def replica_dir(self, topic: str, partition: int) -> Path:
         """The folder of a replica in it."""
         return self.path / f"{topic}-{partition}"
+
+    def named_in(self, checkpoint: str) -> set[str]:
+        """The partitions that a checkpoint file names (``CheckpointFile``); none where the cleaner never wrote its own.
+
+        :raises OSError: it can't be read; each is replaced as a whole
+        """
+        file = self.path / checkpoint
+        if checkpoint == CLEANED and not file.exists():
+            return set()
+        entries = (line.split() for line in file.read_text().splitlines()[2:])  # after the version and their count
+        return {f"{topic}-{partition}" for topic, partition, _offset in entries}
 
     def directory_id(self) -> str:
         """Its ``directory.id`` (KIP-858), as its ``meta.properties`` has it."""

@@ -5,6 +5,7 @@ A log is outdated on purpose: a few megabytes of which hardly any need stay. The
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from harness import timeouts
@@ -13,7 +14,8 @@ from harness.doors.wire import NoAnswer
 from harness.errors import JbodError, PromiseBroken
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from suites.steps import write_as_a_stranger
+from suites.scenario import scenario
+from suites.steps import HOLDS_MOVES, write_as_a_stranger
 
 SEGMENT = 1 << 20  # the least that Kafka 4 allows
 COMPACTED = {
@@ -25,6 +27,9 @@ EXPIRING = {"cleanup.policy": "delete", "segment.bytes": str(SEGMENT), "retentio
 
 # Broker settings with which the cleaner and retention look often: each 15 s and 5 min by default.
 AT_WORK = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
+
+# Fresh: a cleaner that was stopped stays so for a partition's name, also when its topic is deleted and made anew.
+of_the_cleaner = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES | AT_WORK, fresh=True)
 
 
 def outdate(*topics: Topic) -> None:

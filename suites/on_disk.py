@@ -7,7 +7,7 @@ serve for long before anybody is told.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from harness.cluster import Cluster
 from harness.doors.metadata import PartitionState
 from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
-from harness.log_dir import LogDir
+from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 
@@ -93,9 +93,7 @@ def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
     return found
 
 
-HIGH_WATERMARKS = "replication-offset-checkpoint"
-CHECKPOINTS = ("recovery-point-offset-checkpoint", HIGH_WATERMARKS)
-STARTS, CLEANED = "log-start-offset-checkpoint", "cleaner-offset-checkpoint"
+CHECKPOINTS = (RECOVERY_POINTS, HIGH_WATERMARKS)
 
 
 def check_checkpoints(
@@ -116,14 +114,14 @@ def check_checkpoints(
     :param compacted: those of which all replicas have been cleaned
     :raises PromiseBroken: one doesn't
     """
-    must = dict.fromkeys(CHECKPOINTS, topics) | {STARTS: begin_midway, CLEANED: compacted}
+    must = dict.fromkeys(CHECKPOINTS, topics) | {LOG_STARTS: begin_midway, CLEANED: compacted}
 
     def differences() -> list[str]:
         found = []
         for log_dir in (each for broker in cluster.live_brokers() for each in broker.log_dirs):
             here = {path.name for path in log_dir.path.iterdir() if path.name.rpartition("-")[0] in topics}
             for file, those in must.items():
-                named = {name for name in _named(log_dir.path / file) if name.rpartition("-")[0] in topics}
+                named = {name for name in log_dir.named_in(file) if name.rpartition("-")[0] in topics}
                 needed = {name for name in here if name.rpartition("-")[0] in those}
                 if not needed <= named <= here:
                     found.append(f"{file} in {log_dir} names {sorted(named)} instead of {sorted(needed)}")
@@ -137,15 +135,6 @@ def check_checkpoints(
         retry_on=(OSError,),  # a checkpoint is replaced as a whole
         failure=PromiseBroken,
     )
-
-
-def _named(checkpoint: Path) -> Iterator[str]:
-    """The partitions that a checkpoint file names; none where the cleaner has never written its own."""
-    if checkpoint.name == CLEANED and not checkpoint.exists():
-        return
-    for line in checkpoint.read_text().splitlines()[2:]:
-        topic, partition, _ = line.split()
-        yield f"{topic}-{partition}"
 
 
 def logs_of(

@@ -19,7 +19,7 @@ from harness.cluster import Cluster
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
+from harness.log_dir import HIGH_WATERMARKS, LogDir
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
 from harness.reassign import Placement, execute, verify
@@ -29,7 +29,7 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_noticed, check_notified
 from suites.model import World
-from suites.on_disk import HIGH_WATERMARKS, check_no_remains
+from suites.on_disk import check_no_remains
 from suites.sources import registrations
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"

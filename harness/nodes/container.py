@@ -25,6 +25,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -358,10 +359,8 @@ class ContainerNode(JvmNode):
             beside.remove(force=True)
         return subprocess.CompletedProcess(list(argv), code, out.decode(), err.decode())
 
-    @contextlib.contextmanager
-    def _silent(self) -> Iterator[None]:
-        with contextlib.nullcontext() if self._watch is None else self._watch.writing:
-            yield
+    def _silent(self) -> AbstractContextManager[object]:
+        return contextlib.nullcontext() if self._watch is None else self._watch.writing
 
     def _send(self, signum: signal.Signals) -> None:
         with explained(f"{signum.name} to {self.spec.name}"), contextlib.suppress(APIError):  # it ended just now

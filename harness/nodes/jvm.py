@@ -122,7 +122,7 @@ class JvmNode(ABC):
         """Start the process; returns what the journal should have of it."""
 
     @abstractmethod
-    def _silent(self) -> AbstractContextManager[None]:
+    def _silent(self) -> AbstractContextManager[object]:
         """Nothing is written into its logs inside the block."""
 
     @abstractmethod

@@ -22,18 +22,14 @@ T = TypeVar("T")
 
 def together(specs: Sequence[tuple[T, ClusterSpec | None]]) -> list[T]:
     """The same things, those with equal specs one after the other, in the places of the first of them each."""
-    kinds: list[ClusterSpec] = []
-    placed: list[tuple[int, int, T]] = []
-    first: list[int] = []
-    for place, (thing, spec) in enumerate(specs):
-        if spec is None:
-            placed.append((place, place, thing))
-            continue
-        if spec not in kinds:
-            kinds.append(spec)
-            first.append(place)
-        placed.append((first[kinds.index(spec)], place, thing))
-    return [thing for _, _, thing in sorted(placed, key=lambda each: each[:2])]
+    groups: list[tuple[ClusterSpec | None, list[T]]] = []
+    for thing, spec in specs:
+        alike = next((things for kind, things in groups if spec is not None and kind == spec), None)
+        if alike is None:
+            groups.append((spec, [thing]))
+        else:
+            alike.append(thing)
+    return [thing for _, things in groups for thing in things]
 
 
 class LikeAfterLike:

@@ -32,9 +32,9 @@ ALONE = 20_000
 @scenario(
     "kip-113/cost",
     kip=113,
-    fresh=True,  # what it measures is another's with warm JVMs
     plan="load balance across log directories",
     floors=Floors(faults=0),
+    fresh=True,  # what it measures is another's with warm JVMs
 )
 def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """A large replica goes there and back beside a pair at full speed, and nothing is lost; the cost is measured."""

@@ -28,7 +28,7 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import CLEANING_STOPS, RETENTION_WAITS
-from suites.housekeeping import AT_WORK, COMPACTED, EXPIRING, check_small, outdate, stays_large
+from suites.housekeeping import AT_WORK, COMPACTED, EXPIRING, check_small, of_the_cleaner, outdate, stays_large
 from suites.model import World
 from suites.on_disk import check_checkpoints, check_no_remains, check_same_bytes
 from suites.scenario import scenario
@@ -63,14 +63,11 @@ def kept_small(cluster: Cluster) -> tuple[Topic, Topic]:
     return topics
 
 
-@scenario(
+@of_the_cleaner(
     "kip-113/outdated-amid-move",
-    kip=113,
-    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="segments in topicPartition.move … subject to … log retention; log cleaning may wait",
     floors=NO_FAULT,
     deviations=(RETENTION_WAITS,),
-    overrides=SETTINGS,
 )
 def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
     """A compacted log and one that expires are outdated amid a move: both are small after it, and are kept so."""
@@ -98,14 +95,11 @@ def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-@scenario(
+@of_the_cleaner(
     "kip-113/outdated-after-cancel",
-    kip=113,
-    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="cancel an existing movement of the replica: retention and cleaning go on",
     floors=NO_FAULT,
     deviations=(CLEANING_STOPS,),
-    overrides=SETTINGS,
 )
 def test_outdated_after_cancel(cluster: Cluster, workload: CaseWorkload) -> None:
     """A compacted log and one that expires are outdated after a move was called off: both become small again."""
@@ -124,15 +118,12 @@ def test_outdated_after_cancel(cluster: Cluster, workload: CaseWorkload) -> None
     check_delivery(workload)
 
 
-@scenario(
+@of_the_cleaner(
     "kip-113/outdated-after-redirect",
-    kip=113,
-    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="a move is given another log dir: retention and cleaning go on",
     floors=NO_FAULT,
     deviations=(CLEANING_STOPS,),
     log_dirs=3,
-    overrides=SETTINGS,
 )
 def test_outdated_after_redirect(cluster: Cluster, workload: CaseWorkload) -> None:
     """A compacted log and one that expires are outdated after a move was pointed to a third log dir: both get small."""

@@ -21,7 +21,7 @@ from harness.doors.admin import NewTopic
 from harness.doors.tool_answers import describe_log_dirs
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.log_dir import LogDir
+from harness.log_dir import HIGH_WATERMARKS, LogDir
 from harness.reassign import Placement, cancel, execute, generate, verify
 from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
@@ -31,7 +31,7 @@ from suites.checks import check_delivery, promised
 from suites.deviations import EMPTIED_DIR_NAMED, GROWTH_NOT_CANCELLED, HALF_EXECUTED, NO_LOG_DIRS_OPTION
 from suites.meanwhile import meanwhile
 from suites.model import World
-from suites.on_disk import HIGH_WATERMARKS, check_checkpoints, check_no_remains
+from suites.on_disk import check_checkpoints, check_no_remains
 from suites.scenario import scenario
 from suites.sources import log_dirs_tool
 from suites.steps import (

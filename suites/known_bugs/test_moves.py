@@ -17,7 +17,7 @@ from harness.timeouts import CLEANING_S, RECOVERY_S
 from harness.topic import Topic
 from suites.checks import promised
 from suites.deviations import CLEANING_STOPS
-from suites.housekeeping import AT_WORK, COMPACTED, check_small, outdate, stays_large
+from suites.housekeeping import COMPACTED, check_small, of_the_cleaner, outdate, stays_large
 from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
@@ -68,14 +68,11 @@ def test_new_leader_amid_move(cluster: Cluster) -> None:
     move_amid_new_leader(cluster, orders)
 
 
-@scenario(
+@of_the_cleaner(
     "known-bugs/cleaned-after-new-leader-amid-move",
-    kip=113,
-    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="a leader changes while a replica is moved: the log goes on being cleaned",
     issue="KAFKA-16709",
     judged=False,
-    overrides=HOLDS_MOVES | AT_WORK,
 )
 def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
     """A replica is on its way into another log dir when its leader changes: once there, it is cleaned as before."""
@@ -87,15 +84,12 @@ def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
     check_small(accounts)
 
 
-@scenario(
+@of_the_cleaner(
     "known-bugs/move-called-off",
-    kip=113,
-    fresh=True,  # a cleaner that was stopped stays so for a partition's name
     plan="a move is called off: the log goes on being cleaned",
     issue="KAFKA-19458",
     judged=False,
     deviations=(CLEANING_STOPS,),
-    overrides=HOLDS_MOVES | AT_WORK,
 )
 def test_move_called_off(cluster: Cluster) -> None:
     """A replica on its way into another log dir is told to stay where it is: it does, and is cleaned as before."""

@@ -19,6 +19,7 @@ from harness.doors.metadata import ProducerState
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
+from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from harness.topic import Topic
 from suites.checks import check_notified, promised
@@ -28,9 +29,6 @@ from suites.kip_113.test_tools import check_gave_up
 from suites.kip_113.test_transactions import check_known
 from suites.on_disk import (
     CHECKPOINTS,
-    CLEANED,
-    HIGH_WATERMARKS,
-    STARTS,
     check_checkpoints,
     check_gone,
     check_kept,
@@ -190,7 +188,7 @@ def test_a_deleted_topic_that_stays_is_seen(tmp_path: Path, folder: str, gone: b
         check_gone(cluster, "refunds", timeout_s=0.01)
 
 
-ALL_NAME_IT = {(file, 1): "accounts" for file in (*CHECKPOINTS, STARTS, CLEANED)}
+ALL_NAME_IT = {(file, 1): "accounts" for file in (*CHECKPOINTS, LOG_STARTS, CLEANED)}
 
 
 @pytest.mark.parametrize(
@@ -199,8 +197,8 @@ ALL_NAME_IT = {(file, 1): "accounts" for file in (*CHECKPOINTS, STARTS, CLEANED)
         (ALL_NAME_IT, None),
         ({(HIGH_WATERMARKS, 1): ""}, rf"{HIGH_WATERMARKS} in dir 1 names \[\] instead of \['accounts-0'\]"),
         ({(HIGH_WATERMARKS, 2): "accounts"}, rf"{HIGH_WATERMARKS} in dir 2 names \['accounts-0'\] instead of \[\]"),
-        ({(STARTS, 1): ""}, rf"{STARTS} in dir 1 names \[\]"),
-        ({(STARTS, 2): "accounts"}, rf"{STARTS} in dir 2 names \['accounts-0'\]"),
+        ({(LOG_STARTS, 1): ""}, rf"{LOG_STARTS} in dir 1 names \[\]"),
+        ({(LOG_STARTS, 2): "accounts"}, rf"{LOG_STARTS} in dir 2 names \['accounts-0'\]"),
         ({(CLEANED, 1): ""}, rf"{CLEANED} in dir 1 names \[\]"),
         ({(CLEANED, 2): "accounts"}, rf"{CLEANED} in dir 2 names \['accounts-0'\]"),
         ({(CLEANED, 2): "elsewhere"}, None),
@@ -214,7 +212,7 @@ def test_a_checkpoint_file_that_names_what_is_in_another_log_dir_is_seen(
     for number in (1, 2):
         folder = tmp_path / str(number)
         folder.mkdir()
-        for file in (*CHECKPOINTS, STARTS):
+        for file in (*CHECKPOINTS, LOG_STARTS):
             (folder / file).write_text("0\n0\n")
         log_dirs.append(OneDir(path=folder, number=number))
     (tmp_path / "1" / "accounts-0").mkdir()
@@ -228,14 +226,18 @@ def test_a_checkpoint_file_that_names_what_is_in_another_log_dir_is_seen(
 def test_a_log_that_was_neither_cleaned_nor_cut_need_not_be_named_so(tmp_path: Path) -> None:
     for file in CHECKPOINTS:
         (tmp_path / file).write_text("0\n1\naccounts 0 7\n")
-    (tmp_path / STARTS).write_text("0\n0\n")
+    (tmp_path / LOG_STARTS).write_text("0\n0\n")
     (tmp_path / "accounts-0").mkdir()
     broker = SimpleNamespace(log_dirs=[OneDir(path=tmp_path, number=1)])
     check_checkpoints(cast(Any, SimpleNamespace(live_brokers=lambda: [broker])), ["accounts"], timeout_s=0.01)
 
 
-class OneDir(SimpleNamespace):
-    """A log dir with a name."""
+class OneDir(LogDir):
+    """A log dir with a number, of no broker."""
+
+    def __init__(self, *, path: Path, number: int) -> None:
+        super().__init__(cast(Any, None), path)
+        self.number = number
 
     def __str__(self) -> str:
         return f"dir {self.number}"
