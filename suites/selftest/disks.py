@@ -17,11 +17,10 @@ from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.machine.broker_user import broker_user
 from harness.machine.control_group import SlowGroup
-from harness.machine.undo import MARK, UndoLog
+from harness.machine.undo import MARK, UndoLog, workspace
 from harness.machine.volume import Volume, VolumeKind, make_volumes
 from harness.waiting import await_until
 
-_OURS = "/disks/volume-"
 # Appends to a file every now and then, as brokers do, whatever comes of it.
 _WRITER = 'exec 3>>"$0"; while :; do echo x >&3; sleep 0.05; done 2>/dev/null'
 
@@ -77,9 +76,9 @@ class StandIn:
         return "broker 1"
 
 
-def broker_on(kind: VolumeKind, run_id: str = "disks") -> StandIn:
+def broker_on(kind: VolumeKind) -> StandIn:
     """A stand-in with two log dirs, each on a volume of its own, in a workspace that everybody may enter."""
-    undo_log = UndoLog(run_id)
+    undo_log = UndoLog(workspace().name)  # nobody else's: what bears the name of a run is ended with it
     broker = StandIn(undo_log, Journal(None))
     size_mb = {"ext4": 16, "xfs": 300, "tmpfs": 2}[kind]
     volumes = [Volume(undo_log.dir / f"volume-{n}", kind=kind, size_mb=size_mb, undo_log=undo_log) for n in (1, 2)]
@@ -98,15 +97,16 @@ def broker_on(kind: VolumeKind, run_id: str = "disks") -> StandIn:
 def traces() -> dict[str, list[str]]:
     """What a disk fault may leave on the machine: mounts, loop devices, control groups and their limits.
 
-    Only ours: other runs on this machine have theirs, with a loop device that is in use.
+    Only those of this workspace: others on this machine have theirs, with a loop device that is in use.
     """
+    ours = f"{workspace()}/"
     files = {path.parts[3]: path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file")}
-    others = {Path(f"/sys/block/{name}/dev").read_text().strip() for name, file in files.items() if _OURS not in file}
+    others = {Path(f"/sys/block/{name}/dev").read_text().strip() for name, file in files.items() if ours not in file}
     root = Path("/sys/fs/cgroup/blkio/blkio.throttle.write_iops_device")
     limits = root.read_text().splitlines() if root.exists() else []
     return {
-        "mounts": sorted(line for line in Path("/proc/self/mounts").read_text().splitlines() if _OURS in line),
-        "loops": sorted(file for file in files.values() if _OURS in file),
-        "groups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/jbod-disks*")),
+        "mounts": sorted(line for line in Path("/proc/self/mounts").read_text().splitlines() if ours in line),
+        "loops": sorted(file for file in files.values() if ours in file),
+        "groups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob(f"*/jbod-{workspace().name}-*")),
         "limits": sorted(line for line in limits if line.split()[0] not in others),
     }

@@ -45,8 +45,8 @@ def check_left(before: object) -> None:
 @pytest.fixture(autouse=True)
 def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A workspace, and nothing left of it afterwards."""
-    before = traces()
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
+    before = traces()
     monkeypatch.setattr("faults.file_system.LET_GO_S", 0.5)  # the stand-in never lets go
     yield open_folder
     undo.clean()
