@@ -219,6 +219,14 @@ def spec_of(item: pytest.Item) -> ClusterSpec:
     return ClusterSpec(mode=mode, backend=run_of(item.config).backend, **settings)
 
 
+def shared_spec_of(item: pytest.Item) -> ClusterSpec | None:
+    """The cluster that a case wants and may have from others before it; None where it must have its own."""
+    marker = item.get_closest_marker("scenario")
+    if marker is None or marker.kwargs["fresh"] or not run_of(item.config).shared_clusters:
+        return None
+    return spec_of(item)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what the selectors name (an unknown one is a usage error) in the modes that this run covers."""
     run = run_of(config)
@@ -237,8 +245,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             turns = {mode: itertools.count() for mode in Mode}
             order = {item: (run.selection.place(names[item]), next(turns[mode_of(item)])) for item in keep}
             keep.sort(key=order.__getitem__)
-    if run.stop_at is None and not config.option.collectonly:  # lists are for people
-        keep = together([(item, spec_of(item) if item.get_closest_marker("scenario") else None) for item in keep])
+    if not config.option.collectonly:  # lists are for people
+        keep = together([(item, shared_spec_of(item)) for item in keep])
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 
@@ -300,15 +308,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """What is torn down last, the cluster, may serve the next case."""
-    run_of(item.config).standing.wanted = _wanted(nextitem)
-
-
-def _wanted(item: pytest.Item | None) -> ClusterSpec | None:
-    """The cluster that a case wants and may have from others before it."""
-    marker = item.get_closest_marker("scenario") if item is not None else None
-    if item is None or marker is None or not run_of(item.config).shared_clusters or marker.kwargs["fresh"]:
-        return None
-    return None if unfit_build(item) or lacking(item) else spec_of(item)
+    shared = shared_spec_of(nextitem) if nextitem is not None else None
+    will_run = nextitem is not None and shared is not None and not unfit_build(nextitem) and not lacking(nextitem)
+    run_of(item.config).standing.wanted = shared if will_run else None
 
 
 # --- fixtures -------------------------------------------------------------------------------------------------------

@@ -65,10 +65,10 @@ def _run(
     go without is measured on it. So one is the default.
     """
     from harness.case import check_runs_dir
-    from harness.plugin import spec_of
+    from harness.plugin import shared_spec_of, spec_of
     from harness.runs.console import ConsoleReporter
     from harness.runs.own_folder import own_folder
-    from harness.runs.turns import LikeAfterLike
+    from harness.runs.turns import LikeAfterLike, Turn
 
     if jobs > 1 and options.get("pause_at"):
         raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
@@ -84,9 +84,9 @@ def _run(
             collected = collect(*arguments)
             workers = min(jobs, len(collected.items))
             arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
-            if options.get("stop_after") is None:  # else what is named first goes first
-                specs = {case.nodeid: spec_of(case) for case in collected.cases().values()}
-                plugins.append(LikeAfterLike(specs))
+            cases = collected.cases().values()
+            turns = {case.nodeid: Turn(nodes=spec_of(case).nodes, shared=shared_spec_of(case)) for case in cases}
+            plugins.append(LikeAfterLike(turns, by_size=options.get("stop_after") is None))
         # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
             return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)

@@ -1,9 +1,10 @@
 """A night: the fixed suites, those first that ran longest ago, then random schedules, within a budget of time.
 
 Half of the budget goes to the fixed suites, so that a budget that is too short for all of them gets round to each in
-turn, night after night (:mod:`harness.runs.ledger`), and the random ones always get their half. A case that is not
-begun in time is not begun; the night says which were left, and is not green where one was left for longer than it may
-be (``overdue``). A failing schedule is shrunk, which may take as long again as a quarter of the budget.
+turn, night after night (:mod:`harness.runs.ledger`), and the random ones always get their half. Which cases fit is
+decided by their age; of those that do the oldest comes first, and with it those that share its cluster. A case that
+is not begun in time is not begun; the night says which were left, and is not green where one was left for longer than
+it may be (``overdue``). A failing schedule is shrunk, which may take as long again as a quarter of the budget.
 """
 
 from __future__ import annotations
