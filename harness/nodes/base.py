@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -83,7 +83,6 @@ class NodeSpec:
 class Site:
     """What a backend is given for one cluster; where it writes down what happens changes from case to case.
 
-    :ivar work_dir: the run's folder in the workspace, open to the broker user
     :ivar record_dir: the case's ``brokers/``: configuration and logs for people
     :ivar undo_log: of the run, whose id marks all that a backend makes (:mod:`harness.machine.undo`)
     :ivar outlives: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
@@ -91,12 +90,16 @@ class Site:
 
     spec: ClusterSpec
     distribution: Distribution
-    work_dir: Path
     record_dir: Path
     journal: Journal
     undo_log: UndoLog
-    ports: PortBlock
     outlives: bool = False
+    ports: PortBlock = field(default_factory=PortBlock)
+
+    @property
+    def work_dir(self) -> Path:
+        """The run's folder in the workspace, open to the broker user."""
+        return self.undo_log.dir
 
 
 class Backend(Protocol):

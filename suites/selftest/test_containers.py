@@ -26,7 +26,7 @@ from harness.machine import undo
 from harness.machine.cache import cache_dir
 from harness.machine.engine import LABEL, compose, compose_version, engine, remove_run
 from harness.machine.host import ability
-from harness.machine.ports import HOST, PortBlock
+from harness.machine.ports import HOST
 from harness.machine.undo import UndoLog
 from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
@@ -194,11 +194,9 @@ def test_more_nodes_than_the_file_has(workspace: Path, tmp_path: Path, mode: Mod
             Site(
                 spec=ClusterSpec(mode=mode, brokers=5, backend="docker"),
                 distribution=Builds.choose(BuildOptions(mode=str(mode))).of(mode),
-                work_dir=undo_log.dir,
                 record_dir=tmp_path,
                 journal=Journal(None),
                 undo_log=undo_log,
-                ports=PortBlock(),
             )
         )
         brokers = [f"broker-{id}" for id in range(1, 6)]

@@ -32,6 +32,7 @@ from faults.log_dir import Chmod000
 from harness.cluster import Cluster
 from harness.journal import Journal
 from harness.machine.undo import UndoLog
+from harness.nodes.base import Site
 from harness.pipeline.outcome import Outcome, outcome_of
 from harness.pipeline.producer import PRODUCER_CONFIG
 from harness.releases.builds import BuildOptions, Builds
@@ -68,13 +69,14 @@ IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True, "message.send.max.retr
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two brokers that ask an authorizer."""
     ones = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
-    cluster = Cluster(
+    site = Site(
         spec=ClusterSpec(mode=Mode.KRAFT, brokers=2, overrides=AUTHORIZER | dict.fromkeys(ones, "1")),
         distribution=Builds.choose(BuildOptions()).of(Mode.KRAFT),
         record_dir=tmp_path_factory.mktemp("brokers"),
         journal=Journal(None),
         undo_log=UndoLog(f"selftest-{secrets.token_hex(3)}"),
     )
+    cluster = Cluster(site)
     try:
         for node in cluster.quorum_nodes:
             node.configure(PATIENT)
