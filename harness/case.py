@@ -291,10 +291,14 @@ def check_runs_dir(runs_dir: Path) -> None:
 def check_json_file(path: Path | None) -> None:
     """See at the start, and not after hours, that results can be written there.
 
-    :raises UsageError: its folder is not there
+    :raises UsageError: its folder is not there, or it is a folder itself
     """
-    if path is not None and not path.absolute().parent.is_dir():
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
         raise UsageError(f"--json {path}: there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise UsageError(f"--json {path}: it is a folder")
 
 
 def rerun_command(run_dir: Path) -> str:

@@ -81,7 +81,8 @@ class Run:
         self.selection = Selection(get("--select"))
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
-        self.results = Results(self.seed, self.json_file, self.runs_dir, [Path(self.argv[0]).name, *self.argv[1:]])
+        argv = [Path(self.argv[0]).name, *self.argv[1:]]
+        self.results = Results(self.seed, self.json_file, self.runs_dir, argv, lambda line: self.say(line))
         self.shared_clusters: bool = get("--clusters") == "shared"
         self.standing = Standing(lambda line: self.say(line))
         self.running: Case | None = None

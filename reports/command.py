@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from harness.runs.shrinking import play_command
 from reports.allure import write_allure
 from reports.folder import RunFolder, read_folder
 from reports.index import make_index
@@ -89,7 +90,7 @@ def write_cases(run: Run, out: Path) -> Run:
     for name, folder in run.folders.items():
         try:
             if not _is_current(out / "cases" / f"{name}.html", folder.path):
-                write_case(folder, row_of(folder), out)
+                write_case(replace(folder), row_of(folder), out)  # a copy, that keeps no logs for the next
         except OSError:
             raise
         except Exception as error:
@@ -137,5 +138,6 @@ def write_case(folder: RunFolder, row: Row, out: Path) -> Path:
         folder=folder,
         row=row,
         timeline=make_timeline(folder),
+        play=play_command(folder.path / "smallest.json", folder.run) if folder.smallest else None,
         run_json=json.dumps(folder.run, indent=2),
     )

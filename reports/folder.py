@@ -56,11 +56,11 @@ class RunFolder:
     @cached_property
     def began(self) -> datetime:
         """When the case began: second 0 of its page."""
-        return datetime.fromisoformat(self.run["started_at"])
+        return _instant(self.run["started_at"])
 
     def at(self, instant: str | datetime) -> float:
         """Seconds from the case's beginning, to the millisecond."""
-        then = datetime.fromisoformat(instant) if isinstance(instant, str) else instant
+        then = _instant(instant) if isinstance(instant, str) else instant
         return round((then - self.began).total_seconds(), 3)
 
     @cached_property
@@ -103,7 +103,7 @@ def read_folder(path: Path) -> RunFolder:
     """
     try:
         run = read_run_json(path)
-        run["case"], run["kip"], run["mode"], datetime.fromisoformat(run["started_at"]).utcoffset()
+        run["case"], run["kip"], run["mode"], _instant(run["started_at"])
         for fault in run.get("faults") or ():
             fault["name"], fault["target"], fault["proven"]
     except (HarnessError, KeyError, TypeError, ValueError) as error:
@@ -126,6 +126,14 @@ def read_folder(path: Path) -> RunFolder:
 def run_folders(runs_dir: Path) -> list[Path]:
     """The run folders in a runs folder, oldest first; a folder is one by its run.json."""
     return sorted(path.parent for path in runs_dir.glob("*/run.json"))
+
+
+def _instant(text: str) -> datetime:
+    """:raises ValueError: it is none, or in nobody knows which time zone"""
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        raise ValueError(f"{text} has no time zone")
+    return instant
 
 
 def _json(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
@@ -153,7 +161,7 @@ def _events(path: Path, notes: list[str]) -> list[Event]:
     for number, line in enumerate(lines, 1):
         try:
             event = json.loads(line)
-            event["kind"], datetime.fromisoformat(event["at"]).utcoffset()
+            event["kind"], _instant(event["at"])
         except (ValueError, KeyError, TypeError):
             notes.append(f"{path.name} is cut off in line {number} of {len(lines)}")
             break

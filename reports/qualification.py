@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_VALID
+from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
 from reports.costs import COSTS
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, signed_rank
@@ -120,6 +120,18 @@ class Overall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Deviation:
+    """Where Kafka is known to do otherwise than its KIP says, and in which cases each build was seen to."""
+
+    kip: int
+    says: str
+    does: str
+    issue: str
+    candidate: Sequence[str]
+    baseline: Sequence[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Qualification:
     """The page, as data.
 
@@ -134,12 +146,15 @@ class Qualification:
     overall: Sequence[Overall]
     missing: Sequence[tuple[str, Sequence[str]]]
     differing: Sequence[tuple[Case, str, Measure]]
+    deviations: Sequence[Deviation]
     repeats: str
     notes: Sequence[str]
 
     @property
     def exit_code(self) -> int:
         """As jbod's commands have them: what the harness failed in is told from what came out neither way."""
+        if not self.cases:
+            return EXIT_NOTHING_RAN
         unshown = [row for case in self.cases if case.change == "unshown" for row in case.candidate]
         not_shown = EXIT_HARNESS if any(row.verdict == "error" for row in unshown) else EXIT_INCONCLUSIVE
         return {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": not_shown}[self.answer.verdict]
@@ -168,12 +183,28 @@ def qualify(candidate: Run, baseline: Run | None) -> Qualification:
         overall=overall,
         missing=_missing(cases),
         differing=sorted(differing, key=lambda each: -abs(each[2].difference_s)),
+        deviations=_deviations(cases),
         repeats=f"{min(fewest)} to {max(fewest)}" if fewest else "no",
         notes=(
             *(f"candidate: {note}" for note in candidate.notes),
             *(f"baseline: {note}" for note in (baseline.notes if baseline else ())),
         ),
     )
+
+
+def _deviations(cases: Sequence[Case]) -> list[Deviation]:
+    """Each once, by what it is; those that the candidate alone shows first."""
+    found: dict[tuple[int, str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
+    for case in cases:
+        for side, rows in enumerate((case.candidate, case.baseline)):
+            for each in (deviation for row in rows for deviation in row.deviations):
+                key = (each["kip"], each["says"], each["does"], str(each.get("issue") or ""))
+                found.setdefault(key, ({}, {}))[side][case.id] = None
+    told = [
+        Deviation(kip=kip, says=says, does=does, issue=issue, candidate=[*ours], baseline=[*theirs])
+        for (kip, says, does, issue), (ours, theirs) in found.items()
+    ]
+    return sorted(told, key=lambda each: (not each.candidate, bool(each.baseline), each.kip, each.issue))
 
 
 def _missing(cases: Sequence[Case]) -> list[tuple[str, Sequence[str]]]:

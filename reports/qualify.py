@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
+import random
+from collections import Counter
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
 from harness.case import check_json_file, check_runs_dir
 from harness.commands.shared import BACKEND, JOBS
-from harness.errors import EXIT_NOTHING_RAN, EXIT_USAGE
-from harness.machine.whole import write_whole
-from harness.runs.qualifying import SELECTORS, Wanted, cases_of, check_same_build, run_sides, side
+from harness.errors import EXIT_USAGE
+from harness.runs.qualifying import NOT_ASKED, Wanted, cases_of, check_same_build, run_sides, side, suite_of
+from harness.runs.results import write_json
 from reports.command import QUALIFICATION, read, write_cases, write_report
+from reports.qualification import Qualification
 from reports.qualification import qualify as compare
 from reports.rows import Row, Run
 
@@ -26,6 +29,7 @@ from reports.rows import Row, Run
 @BACKEND
 @click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of each case, at least.")
 @JOBS
+@click.option("--seed", type=int, metavar="N", help="Of both sides, for what is left to chance.")
 @click.option("--out", default="reports/qualify", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer as JSON.")
 def qualify(
@@ -36,11 +40,13 @@ def qualify(
     backend: str,
     repeats: int,
     jobs: int,
+    seed: int | None,
     out: Path,
     json_file: Path | None,
 ) -> int:
     """Release qualification: every case of every KIP for the candidate beside the baseline; one answer.
 
+    Without SELECTORs: all suites but the controls, the known bugs and the random schedules, which the page names.
     Asked again with the same --out it goes on where it was left. Cases that aren't valid are run three times.
     """
     builds = [("candidate", candidate)] + ([("baseline", baseline)] if baseline else [])
@@ -49,27 +55,47 @@ def qualify(
     for each in sides:
         check_runs_dir(each.runs_dir)
         check_same_build(each)
-    wanted = {each.name: cases_of(each, selector or SELECTORS) for each in sides}
-    codes = run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, say=click.echo)
+    there = {each.name: cases_of(each, selector) for each in sides}
+    wanted = there if selector else {name: of.without(_not_asked(backend)) for name, of in there.items()}
+    if baseline:
+        wanted["baseline"] = wanted["baseline"].beside(wanted["candidate"])
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    codes = run_sides(sides, wanted, [f"--jobs={jobs}", f"--seed={seed}"], repeats=repeats, say=click.echo)
     if EXIT_USAGE in codes.values():  # it has said what can't be
         return EXIT_USAGE
     ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend) for each in sides)
-    if not ours.rows:
-        return EXIT_NOTHING_RAN
+    left_out = Counter(suite_of(case) for case in {*there["candidate"].cases} - {*wanted["candidate"].cases})
+    not_asked = [f"left out, since nobody named it: {suite} ({_cases(count)})" for suite, count in left_out.items()]
+    ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(not_asked)))
     compared = compare(ours, others[0] if others else None)
-    ours = write_cases(ours, out / "report")
     write_report(ours, out / "report", compared, allure=False)
-    if json_file:
-        content = {"schema": 1, "exit_code": compared.exit_code, "answer": compared.answer.headline}
-        content |= {"totals": dict(compared.totals), "cases": {each.id: each.change for each in compared.cases}}
-        wrong = [each for each in compared.cases if each.why]
-        content |= {"reasons": {each.id: each.why for each in wrong}, "rerun": {each.id: each.rerun for each in wrong}}
-        content |= {"notes": list(compared.notes)}
-        write_whole(json_file, json.dumps(content, indent=2) + "\n")
+    for note in compared.notes:
+        click.echo(note)
     for why, ids in compared.missing:
         click.echo(f"not shown, because {why}: {', '.join(ids)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
-    return compared.exit_code
+    return write_json(json_file, _to_json(compared, seed), click.echo)
+
+
+def _not_asked(backend: str) -> tuple[str, ...]:
+    """Brokers that are processes can't be cut off from each other."""
+    return NOT_ASKED if backend == "docker" else (*NOT_ASKED, "network")
+
+
+def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
+    wrong = [each for each in compared.cases if each.why]
+    return {
+        "schema": 1,
+        "exit_code": compared.exit_code,
+        "seed": seed,
+        "answer": compared.answer.headline,
+        "totals": dict(compared.totals),
+        "cases": {each.id: each.change for each in compared.cases},
+        "reasons": {each.id: each.why for each in wrong},
+        "rerun": {each.id: each.rerun for each in wrong},
+        "deviations": [asdict(each) for each in compared.deviations],
+        "notes": list(compared.notes),
+    }
 
 
 def _told(run: Run, wanted: Wanted, backend: str) -> Run:

@@ -186,21 +186,27 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
     for path in paths:
         try:
             folder = read_folder(path)
+            row = row_of(folder)
         except Damaged as damage:
             notes.append(str(damage))
             continue
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            notes.append(f"{path} is damaged: {error!r}")
+            continue
         folders[folder.name] = folder
-        row = row_of(folder)
         rows.append(row)
         ran.add((folder.run["case"], row.kafka, row.backend))
         begun[folder.run.get("nodeid")] = max(row.began, begun.get(folder.run.get("nodeid"), ""))
-    for session in _sessions(runs_dir, notes):
-        for entry in session.get("scenarios", ()):
-            if entry.get("run_dir") is None and (entry["id"], entry["kafka"], entry["backend"]) not in ran:
-                rows.append(_row_of_entry(entry, session.get("started_at", "")))
-        for each in session.get("not_reached", ()):
-            if begun.get(each, "") < session.get("started_at", ""):  # it has not run since, either
-                notes.append(f"{each} was selected and never got its turn")
+    for path, session in _sessions(runs_dir, notes):
+        try:
+            for entry in session.get("scenarios", ()):
+                if entry.get("run_dir") is None and (entry["id"], entry["kafka"], entry["backend"]) not in ran:
+                    rows.append(_row_of_entry(entry, session.get("started_at", "")))
+            for each in session.get("not_reached", ()):
+                if begun.get(each, "") < session.get("started_at", ""):  # it has not run since, either
+                    notes.append(f"{each} was selected and never got its turn")
+        except (KeyError, TypeError, AttributeError) as error:
+            notes.append(f"{path.name} is damaged: {error!r}")
     return Run(runs_dir=runs_dir, folders=folders, rows=tuple(sorted(rows, key=lambda r: r.began)), notes=tuple(notes))
 
 
@@ -209,12 +215,12 @@ def read_runs_dir(runs_dir: Path) -> Run:
     return read_runs(run_folders(runs_dir), runs_dir)
 
 
-def _sessions(runs_dir: Path, notes: list[str]) -> Iterable[Mapping[str, Any]]:
+def _sessions(runs_dir: Path, notes: list[str]) -> Iterable[tuple[Path, Mapping[str, Any]]]:
     for path in sorted(runs_dir.glob(RESULTS_FILES)):
         try:
             content = json.loads(path.read_text())
             if isinstance(content, dict):
-                yield content
+                yield path, content
         except (OSError, ValueError) as error:
             notes.append(f"{path.name} can't be read: {error}")
 

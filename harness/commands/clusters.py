@@ -8,7 +8,7 @@ import sys
 import click
 from rich.text import Text
 
-from harness.commands.shared import BACKEND, BUILD_OPTIONS, err, out, with_options
+from harness.commands.shared import BACKEND, BUILD_OPTIONS, err, out, say, with_options
 from harness.errors import EXIT_VALID, UsageError
 from harness.machine import undo
 from harness.machine.volume import VolumeKind
@@ -161,7 +161,7 @@ def clean() -> int:
     """Undo all that an interrupted run left: processes, permissions, folders."""
     from harness.pipeline.session import sweep_scratch
 
-    count = undo.clean(lambda line: out.print(Text(line)))
+    count = undo.clean(say)
     sweep_scratch()
     out.print(f"{count} interrupted run{'' if count == 1 else 's'} cleaned up after")
     return EXIT_VALID

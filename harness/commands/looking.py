@@ -121,17 +121,20 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 
 
 @click.command(name="ledger")
-@click.argument("runs_dir", default="reports/runs", type=click.Path(path_type=Path))
+@click.argument("runs_dir", required=False, type=click.Path(path_type=Path))
 @with_options(BUILD_OPTIONS)
 @BACKEND
 @EVERY
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def show_ledger(runs_dir: Path, backend: str, every: str, as_json: bool, **options: str | None) -> int:
+def show_ledger(runs_dir: Path | None, backend: str, every: str, as_json: bool, **options: str | None) -> int:
     """What was really run, how it came out, and when last; what has to run (--every) and didn't is exit code 2."""
     from harness.runs import ledger
 
+    if runs_dir is not None and not runs_dir.is_dir():
+        raise UsageError(f"no such folder: {runs_dir}")
     fixed = fixed_cases(options, backend)
-    cells = ledger.cells(fixed.cases, backend, ledger.read(runs_dir), timedelta(seconds=seconds(every)))
+    entries = ledger.read(runs_dir or Path("reports/runs"))
+    cells = ledger.cells(fixed.cases, backend, entries, timedelta(seconds=seconds(every)))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
         told = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -27,6 +26,7 @@ from harness.commands.shared import (
     fixed_cases,
     out,
     run_pytest,
+    say,
     say_other_build,
     seconds,
     tell,
@@ -100,7 +100,6 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.case import check_json_file, read_run_json
     from harness.errors import worst
-    from harness.machine.whole import write_whole
     from harness.releases.builds import BuildOptions
     from harness.runs import results
     from harness.runs.subrun import repeat_apart
@@ -127,12 +126,10 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     check_json_file(json_file)
     arguments = [selector, *arguments_of(options | again), *(f"--schedule={file}" for file in schedules)]
     times = int(repeat) if repeat.isdecimal() else None
-    runs = repeat_apart(arguments, times, lambda line: out.print(Text(line)))
+    runs = repeat_apart(arguments, times, say)
     code = worst([each.exit_code for each in runs])
-    if json_file:
-        cases = [case for each in runs for case in each.cases]
-        write_whole(json_file, json.dumps(results.to_json(cases, code, run["seed"]), indent=2) + "\n")
-    return code
+    cases = [case for each in runs for case in each.cases]
+    return results.write_json(json_file, results.to_json(cases, code, run["seed"]), say)
 
 
 @click.command()
@@ -142,7 +139,7 @@ def shrink(run_dir: Path, jobs: int) -> int:
     """Find the smallest part of a random schedule that came out invalid which still does."""
     from harness.case import read_run_json
     from harness.releases.builds import BuildOptions
-    from harness.runs.shrinking import shrink_run
+    from harness.runs.shrinking import play_command, shrink_run
 
     run = read_run_json(run_dir)
     if "schedule" not in run:
@@ -151,10 +148,10 @@ def shrink(run_dir: Path, jobs: int) -> int:
         build = BuildOptions.recorded(run)
         again = arguments_of({**vars(build), "backend": run["backend"]})
     say_other_build(run, build)
-    shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], lambda line: out.print(Text(line)))
+    shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], say)
     if shrunk.file is None:
         return EXIT_INCONCLUSIVE
-    click.echo(shlex.join(["jbod", "run", "schedules", *again, f"--schedule={shrunk.file}"]))
+    click.echo(play_command(shrunk.file, run))
     return EXIT_VALID
 
 
@@ -181,8 +178,8 @@ def nightly(
     import random
 
     from harness.case import check_json_file, check_runs_dir
-    from harness.machine.whole import write_whole
     from harness.runs.nightly import run_night
+    from harness.runs.results import write_json
 
     budget_s, every_s = seconds(budget), seconds(every)
     check_runs_dir(runs_dir)
@@ -197,13 +194,11 @@ def nightly(
         every=timedelta(seconds=every_s),
         jobs=jobs,
         options=arguments_of(options),
-        say=lambda line: out.print(Text(line)),
+        say=say,
     )
-    if json_file:
-        write_whole(json_file, json.dumps(night.to_json(), indent=2) + "\n")
     for why in fixed.why_not():
         out.print(Text(why, style="yellow"))
     out.print(f"not got to: {len(night.left)} of {len(fixed.cases)} fixed cases; {len(night.overdue)} of them overdue")
-    for each in night.overdue:
-        out.print(Text(f"  {each}: last run {night.left[each] or 'never'}", style="yellow"))
-    return night.exit_code()
+    for id, at in night.left.items():
+        out.print(Text(f"  {id}: last run {at or 'never'}", style="yellow" if id in night.overdue else "dim"))
+    return write_json(json_file, night.to_json(), say)

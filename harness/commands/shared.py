@@ -84,6 +84,11 @@ def tell(what: str) -> None:
         err.print(Text(f"jbod: {what}"), soft_wrap=True)
 
 
+def say(line: str) -> None:
+    """One line on standard output, as it stands."""
+    out.print(Text(line))
+
+
 def suites() -> Path:
     """The folder of the suites, found without importing them (nothing of the harness imports suites)."""
     folder = Path(__file__).resolve().parents[2] / "suites"

@@ -126,14 +126,20 @@ def run_night(
     last = ledger.last_run(before)
     night.left = {id: last.get(id) for id in fixed.cases if id not in begun}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
+    content_at = ends + budget_s / 4
     for case in schedules.cases:
-        if case["verdict"] == "invalid":
-            say(f"shrinking {case['id']}: {case['reason'][:200]}")
-            try:
-                one_mode = [f"--mode={case['mode']}", *common]
-                night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=ends + budget_s / 4))
-            except HarnessError as error:
-                say(f"  {error}; again: jbod shrink {case['run_dir']}")
+        if case["verdict"] != "invalid":
+            continue
+        again = f"jbod shrink {case['run_dir']}"
+        if time.monotonic() >= content_at:
+            say(f"not shrunk, for want of time: {case['id']}: {again}")
+            continue
+        say(f"shrinking {case['id']}: {case['reason'][:200]}")
+        try:
+            one_mode = [f"--mode={case['mode']}", *common]
+            night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=content_at))
+        except HarnessError as error:
+            say(f"  {error}; again: {again}")
     return night
 
 

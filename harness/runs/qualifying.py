@@ -8,11 +8,12 @@ that is slow for an hour is slow for both.
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from harness.releases.builds import BuildOptions, Builds
 from harness.runs import ledger
 from harness.runs.subrun import arguments_of, jbod_command, run_apart
 
-SELECTORS = ("kip-112", "kip-113", "kip-36", "kip-1066")
+NOT_ASKED = ("control", "known-bugs", "schedules")
+"""Suites that say nothing of a release unless they are named: red where the harness is right; red where a build has a
+bug that is known; drawn anew each time."""
 WAVERING = 3
 """How often a case is run that wasn't valid at once."""
 
@@ -88,6 +91,22 @@ class Wanted:
         """Their ids."""
         return tuple(self.scenarios)
 
+    def without(self, suites: Collection[str]) -> Wanted:
+        """All but these suites."""
+        return replace(self, scenarios={id: of for id, of in self.scenarios.items() if suite_of(id) not in suites})
+
+    def beside(self, other: Wanted) -> Wanted:
+        """Those that the other has, too: what it hasn't there is nothing to compare with."""
+        here = {id: of for id, of in self.scenarios.items() if id in other.scenarios}
+        alone = len(self.scenarios) - len(here)
+        why = {"the candidate doesn't have what they check": alone} if alone else {}
+        return Wanted(scenarios=here, unfit={**self.unfit, **why})
+
+
+def suite_of(case: str) -> str:
+    """What its id begins with."""
+    return case.partition("/")[0]
+
 
 def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
     """The cases that there are for a build.
@@ -136,15 +155,19 @@ def run_sides(
         found = [(each, due(wanted[each.name].cases, each.ran(), repeats)) for each in sides]
         return [(each, cases) for each, cases in found if cases and each.name not in stuck]
 
-    rounds = 0
     while at_work := left():
-        rounds += 1
         for each, now_due in at_work:
             say(f"{each.name}: {len(now_due)} of {len(wanted[each.name].cases)} cases are due")
             known = len(each.ran())
-            where = (f"--runs-dir={each.runs_dir}", f"--junit={each.runs_dir}-{rounds}.xml")
+            where = (f"--runs-dir={each.runs_dir}", f"--junit={_next_file(each.runs_dir)}")
             done = run_apart(*now_due, *each.options, f"--backend={each.backend}", *where, *options)
             codes[each.name] = done.exit_code
             if all(entry.verdict == "error" for entry in each.ran()[known:]):
                 stuck.add(each.name)
     return codes
+
+
+def _next_file(runs_dir: Path) -> Path:
+    """JUnit's, of the next round: one that was asked for before is not overwritten."""
+    files = (runs_dir.with_name(f"{runs_dir.name}-{round}.xml") for round in itertools.count(1))
+    return next(file for file in files if not file.exists())

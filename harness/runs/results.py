@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -50,18 +50,34 @@ def to_json(cases: Sequence[Mapping[str, Any]], exit_code: int, seed: int) -> di
     }
 
 
+def write_json(path: Path | None, content: Mapping[str, Any], say: Callable[[str], None]) -> int:
+    """Write what ``--json`` asks for, if it does; returns its exit code, or what that comes to where it can't."""
+    code = int(content["exit_code"])
+    if path is None:
+        return code
+    try:
+        write_whole(path, json.dumps(content, indent=2) + "\n")
+    except OSError as error:  # what was broken stays broken
+        say(f"--json {path} can't be written: {error.strerror}")
+        return worst([code, EXIT_HARNESS])
+    return code
+
+
 class Results:
     """A pytest plugin: is told of every report, and has the last word on the exit code.
 
     :ivar cases: of the scenarios that ended, in that order; at the end of the run in that of the suites
     """
 
-    def __init__(self, seed: int, json_file: Path | None, runs_dir: Path, argv: Sequence[str]) -> None:
+    def __init__(
+        self, seed: int, json_file: Path | None, runs_dir: Path, argv: Sequence[str], say: Callable[[str], None]
+    ) -> None:
         self.cases: list[CaseResult] = []
         self._seed = seed
         self._json_file = json_file
         self._runs_dir = runs_dir
         self._argv = argv
+        self._say = say
         self._started_at = now()
         self._wanted: list[str] = []
         self._ended: set[str] = set()
@@ -102,10 +118,9 @@ class Results:
         session.exitstatus = self._exit_code(session, int(exitstatus))
         self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
         content = to_json([each.to_json() for each in self.cases], int(session.exitstatus), self._seed)
-        if self._json_file:
-            write_whole(self._json_file, json.dumps(content, indent=2) + "\n")
         if self.cases:
             self._leave(content)
+        session.exitstatus = write_json(self._json_file, content, self._say)
 
     # --- what follows -------------------------------------------------------------------------------------------
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
 from harness.machine.whole import write_whole
+from harness.releases.builds import BuildOptions
 from harness.runs.shrink import shrink
-from harness.runs.subrun import run_apart
+from harness.runs.subrun import arguments_of, run_apart
 
 SCHEDULES = "schedules/random"
 TRIES = 3
@@ -86,6 +88,15 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
         fails=fails,
         of=TRIES,
     )
+
+
+def play_command(file: str | Path, run: Mapping[str, Any]) -> str:
+    """The command that plays a schedule on the build and in the backend of the run that it comes from.
+
+    :param run: its run.json
+    """
+    chosen = arguments_of({**vars(BuildOptions.recorded(run)), "backend": run["backend"]})
+    return shlex.join(["jbod", "run", "schedules", *chosen, f"--schedule={file}"])
 
 
 def _failing(

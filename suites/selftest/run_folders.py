@@ -107,7 +107,7 @@ def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: Any) -> Path
         "run_token": "abc123",
         "started_at": START.isoformat(),
         "ended_at": at(9.5).isoformat(),
-        "kafka": {"version": "4.3.1"},
+        "kafka": {"version": "4.3.1", "source": "maven"},
         "backend": "process",
         "outcome": {"verdict": "invalid", "reason": "1 acked record is in no drain"},
         "faults": [COSTS],

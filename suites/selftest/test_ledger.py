@@ -15,7 +15,8 @@ from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
 from harness.runs import ledger
 from harness.runs.nightly import Night, fitting
-from harness.runs.qualifying import cases_of, due, side
+from harness.runs.qualifying import NOT_ASKED, Wanted, cases_of, due, side
+from harness.runs.results import write_json
 
 
 def ended(
@@ -160,6 +161,31 @@ def test_what_a_qualification_still_has_to_run(tmp_path: Path) -> None:
     assert due(cases, ledger.read(tmp_path), 2) == cases
     ended(tmp_path, "d", "valid")
     assert due(cases, ledger.read(tmp_path), 1) == ["b", "c", "e"]
+
+
+def test_what_a_qualification_is_made_of() -> None:
+    """A baseline's cases that the candidate does not have, as in ZooKeeper mode, are left out, and counted."""
+    ours = Wanted(scenarios={"disks/a[kraft]": {}, "known-bugs/b[kraft]": {}}, unfit={"too old": 2})
+    theirs = Wanted(scenarios={"disks/a[kraft]": {}, "disks/a[zk]": {}, "disks/c[zk]": {}}, unfit={"too new": 1})
+    assert ours.without(NOT_ASKED).cases == ("disks/a[kraft]",)
+    assert theirs.beside(ours).cases == ("disks/a[kraft]",)
+    assert theirs.beside(ours).unfit == {"too new": 1, "the candidate doesn't have what they check": 2}
+    assert ours.beside(ours) == ours
+
+
+@pytest.mark.parametrize(
+    ("code", "comes_to"),
+    [(0, 3), (1, 1), (2, 3), (5, 3)],
+)
+def test_results_that_cannot_be_written_are_no_pass_and_hide_no_failure(
+    tmp_path: Path, code: int, comes_to: int
+) -> None:
+    said: list[str] = []
+    assert write_json(None, {"exit_code": code}, said.append) == code
+    assert write_json(tmp_path / "out.json", {"exit_code": code}, said.append) == code
+    assert said == []
+    assert write_json(tmp_path / "gone" / "out.json", {"exit_code": code}, said.append) == comes_to
+    assert said == [f"--json {tmp_path}/gone/out.json can't be written: No such file or directory"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -20,6 +21,7 @@ import pytest
 
 from harness.runs import ledger, nightly
 from harness.runs.nightly import Fixed, Night, run_night
+from harness.runs.shrinking import Shrunk
 from harness.runs.subrun import SubRun, jbod_command, run_apart
 from suites.selftest.planted import Planted
 
@@ -137,6 +139,25 @@ def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypa
     ]
     night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert night.exit_code() == 2
+
+
+def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two schedules fail, and looking for the smallest part of the first takes all that was left."""
+    clock = [0.0]
+
+    def takes_long(run_dir: Path, options: object, say: object, until: float) -> Shrunk:
+        clock[0] = until
+        return Shrunk(run_dir=str(run_dir), steps_before=1, steps=[], file=None, fails=0, of=3)
+
+    monkeypatch.setattr(nightly, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(nightly, "shrink_run", takes_long)
+    failed = tuple(
+        {"id": id, "verdict": "invalid", "reason": "planted", "mode": "zk", "run_dir": f"runs/{id}"} for id in "xy"
+    )
+    answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=failed)]
+    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    assert [each.run_dir for each in night.shrunk] == ["runs/x"]
+    assert "not shrunk, for want of time: y: jbod shrink runs/y" in said
 
 
 def test_a_run_that_is_killed_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,8 @@ def test_each_random_schedule_is_a_case_of_its_own(tmp_path: Path) -> None:
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "cases" / "1.html").read_text()
     assert "<li>fail_log_dir leader 0 eio</li>" in page
-    assert f"jbod run schedules --schedule {tmp_path / '1' / 'smallest.json'}" in page
+    smallest = tmp_path / "1" / "smallest.json"
+    assert f"jbod run schedules --kafka=4.3.1 --mode=zk --backend=process --schedule={smallest}" in page
 
 
 def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
@@ -396,6 +397,27 @@ def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
     assert line.startswith(f"jbod: {folder} is damaged: no page can be made of it")
     assert [page.name for page in (tmp_path / "report" / "cases").iterdir()] == ["2.html"]
     assert "Kafka broke a guarantee in 1 case of 2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("results-1.json", '{"scenarios": [{}]}', "results-1.json is damaged: KeyError"),
+        ("results-1.json", '{"scenarios": 3}', "results-1.json is damaged: TypeError"),
+        ("results-1.json", '{"scenarios": ["x"]}', "results-1.json is damaged: AttributeError"),
+        ("2/run.json", '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01"}', "2026-01-01 has no time zone"),
+        ("2/run.json", '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01Z","kafka":"4"}', "2 is damaged"),
+    ],
+)
+def test_what_is_no_result_is_named_and_keeps_nobody_from_being_told_of(
+    folder: Path, tmp_path: Path, name: str, content: str, says: str
+) -> None:
+    (tmp_path / "2").mkdir()
+    (tmp_path / name).write_text(content)
+    run = read_runs_dir(tmp_path)
+    assert [row.run_id for row in run.rows] == [folder.name]
+    [note] = run.notes
+    assert says in note
 
 
 def test_a_report_that_cannot_be_written_is_one_line(folder: Path, tmp_path: Path) -> None:

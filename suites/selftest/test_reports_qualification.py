@@ -133,7 +133,22 @@ def test_a_candidate_alone(tmp_path: Path) -> None:
 
 
 def test_nothing_is_no_qualification(tmp_path: Path) -> None:
-    assert compared(tmp_path, "", "").answer.verdict == "unknown"
+    found = compared(tmp_path, "", "")
+    assert (found.answer.verdict, found.answer.headline, found.exit_code) == ("unknown", "Nothing ran", 5)
+
+
+def test_a_deviation_that_the_candidate_alone_shows_comes_first(tmp_path: Path) -> None:
+    def deviation(issue: str) -> dict[str, object]:
+        return {"kip": 113, "says": "it stops", "does": f"it goes on ({issue})", "issue": issue, "builds": ">=3"}
+
+    for side, case, issues in (("ours", "a", "OLD-1 NEW-1"), ("theirs", "a", "OLD-1 GONE-1"), ("theirs", "b", "OLD-1")):
+        outcome = {"verdict": "valid", "reason": ""}
+        more = {"case": f"kip-113/{case}[zk]", "outcome": outcome, "deviations": [*map(deviation, issues.split())]}
+        write_run_folder(tmp_path / side, f"{case}1", **more)
+    found = qualify(read_runs_dir(tmp_path / "ours"), read_runs_dir(tmp_path / "theirs"))
+    a, b = "kip-113/a[zk]", "kip-113/b[zk]"
+    seen = [(each.issue, each.candidate, each.baseline) for each in found.deviations]
+    assert seen == [("NEW-1", [a], []), ("OLD-1", [a], [a, b]), ("GONE-1", [], [a])]
 
 
 def test_a_slower_candidate_is_named_and_not_called_broken(tmp_path: Path) -> None:
