@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -302,9 +303,13 @@ class Members:
     def stop(self) -> None:
         """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
         self.stop_watching()
-        for node in self._nodes():
+
+        def kill(node: Node) -> None:
             with contextlib.suppress(EngineGone):  # the undo log knows what is left of it
                 node.kill()
+
+        with ThreadPoolExecutor(max_workers=len(self._nodes())) as pool:
+            list(pool.map(kill, self._nodes()))
         try:
             self.undo_log.close()
         finally:

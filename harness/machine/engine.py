@@ -17,16 +17,18 @@ import functools
 import os
 import re
 import socket
+import struct
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, NotFound
+from docker.errors import APIError, DockerException, NotFound, create_api_error_from_http_exception
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
+from harness.waiting import await_until
 
 LABEL = "jbod.run"
 LEAST_ENGINE = (20, 10)
@@ -35,6 +37,9 @@ LEAST_COMPOSE = (2, 24)
 _HOST = "unix:///var/run/docker.sock"
 _COMPOSE_S = 60.0
 _ANSWER_S = 10.0
+_REMOVAL_S = 20.0
+# What the compose files and compose itself would take from the shell, before what a run has set.
+_NOT_FROM_THE_SHELL = re.compile("(JBOD|BROKER|CONTROLLER|ZOOKEEPER|COMPOSE)_|DOCKER_CONTEXT$")
 _GET_ENGINE = "apt-get install docker.io iptables, then systemctl start docker (or dockerd &)"
 _GET_COMPOSE = (
     "apt-get install docker-compose-plugin (Docker's own repository) or docker-compose-v2 (Ubuntu), "
@@ -130,8 +135,16 @@ def compose(command: list[str], *arguments: str) -> str:
 
     :raises HarnessError: it failed; with what it said last
     """
+    ours = {name: value for name, value in os.environ.items() if not _NOT_FROM_THE_SHELL.match(name)}
     try:
-        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=_COMPOSE_S, check=False)
+        done = subprocess.run(
+            [*command, *arguments],
+            env=ours | {"DOCKER_HOST": host()},
+            capture_output=True,
+            text=True,
+            timeout=_COMPOSE_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise HarnessError(f"docker compose {arguments[0]} did not end within {_COMPOSE_S:.0f} s") from None
     if done.returncode:
@@ -165,22 +178,65 @@ def _explain(what: str, said: str) -> HarnessError:
     return HarnessError(f"{what}: {said}")
 
 
+def execute(
+    container: str, argv: Sequence[str], *, environment: Mapping[str, str], patience_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a container to its end.
+
+    Not by the SDK's ``exec_run``: that reads from the socket below the buffer in which the answer's head was read, so
+    that what comes in one piece with the head is lost (docker-py's issue 3332).
+
+    :param patience_s: with an engine that says nothing
+    """
+    api = engine().api
+    exec_id = api.exec_create(container, list(argv), environment=dict(environment), workdir="/")["Id"]
+    url = f"{api.base_url}/v{api.api_version}/exec/{exec_id}/start"
+    answer = api.post(url, json={"Detach": False, "Tty": False}, timeout=patience_s)
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError as error:
+        raise create_api_error_from_http_exception(error) from error
+    said, left = {1: b"", 2: b""}, answer.content
+    while left:  # frames: which stream, three bytes of nothing, how long
+        stream, length = struct.unpack(">BxxxL", left[:8])
+        said[stream] += left[8 : 8 + length]
+        left = left[8 + length :]
+    code = api.exec_inspect(exec_id)["ExitCode"]
+    return subprocess.CompletedProcess(list(argv), code, said[1].decode(), said[2].decode())
+
+
 def remove_run(run: str) -> None:
     """Remove all containers, networks and volumes of a run; those that are gone already are no error.
 
-    :raises EnvironmentLacks: there is no engine (at the moment)
+    :raises EnvironmentLacks: there is no engine (at the moment), or something of it is held
     """
     client, own = engine(), {"label": f"{LABEL}={run}"}
-    with explained(f"cleaning up after {run}"), ThreadPoolExecutor(max_workers=8) as pool:
 
-        def remove(container: Any) -> None:
-            with contextlib.suppress(NotFound):
-                container.remove(force=True, v=True)
+    def held() -> list[str]:
+        found = []
 
-        list(pool.map(remove, client.containers.list(all=True, filters=own, ignore_removed=True)))
-        for thing in (*client.networks.list(filters=own), *client.volumes.list(filters=own)):
-            with contextlib.suppress(NotFound):
-                thing.remove()
+        def remove(thing: Any, **how: bool) -> None:
+            try:
+                thing.remove(**how)
+            except NotFound:
+                pass
+            except APIError as error:  # somebody else removes it, or what it is in use by
+                found.append(f"{thing.name}: {error.explanation or error}")
+
+        with explained(f"cleaning up after {run}"), ThreadPoolExecutor(max_workers=8) as pool:
+            containers = client.containers.list(all=True, filters=own, ignore_removed=True)
+            list(pool.map(lambda container: remove(container, force=True, v=True), containers))
+            for thing in (*client.networks.list(filters=own), *client.volumes.list(filters=own)):
+                remove(thing)
+        return found
+
+    await_until(
+        held,
+        lambda found: not found,
+        timeout_s=_REMOVAL_S,
+        what=f"what the engine has of {run} to be gone",
+        failure=EnvironmentLacks,
+    )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from harness import timeouts
 from harness.doors.broker_log import BrokerLog
 from harness.journal import Journal
 from harness.machine import class_data
@@ -193,8 +194,11 @@ class Node(Protocol):
         :raises OSError: that can't be done
         """
 
-    def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a small command where the node lives, as the node's own user; bounded in time."""
+    def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
+        """Run a small command where the node lives, as the node's own user.
+
+        :raises subprocess.TimeoutExpired: it took longer, and was killed
+        """
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run one of Kafka's own programs where the node lives, as the node's own user; bounded in time."""

@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -30,17 +31,19 @@ from pathlib import Path
 from typing import Any
 
 from docker.errors import APIError
+from docker.types import LogConfig
 from testcontainers.compose import DockerCompose
 
 from harness import timeouts
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.machine.broker_user import broker_user
 from harness.machine.control_group import SlowGroup, controller, group_of
-from harness.machine.engine import LABEL, compose, engine, explained
+from harness.machine.engine import LABEL, compose, engine, execute, explained
 from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.images import Image, image_for
 from harness.nodes.jvm import LOG, STDOUT, JvmNode
+from harness.releases.tools import FAST_START
 from harness.releases.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parent.parent.parent / "compose"
@@ -56,6 +59,8 @@ _ORDERLY = (129, 130, 143)
 _KILLED = 137
 _END_S = 1.0
 """A container whose processes are killed ends, and the engine has noticed."""
+_ENGINE_S = 30.0
+"""What an engine may take beside what is to be done takes itself."""
 
 
 def container_runtime(image: Image) -> Runtime:
@@ -74,6 +79,8 @@ class ContainerBackend:
             _share(site)  # before anything is mounted in it
         self.site = site
         self.user = broker_user()
+        if self.user.bare:
+            raise EnvironmentLacks("root of a user namespace would be real root in a container: run it outside of one")
         self.image = image_for(site.distribution, site.spec.mode, lambda _line: None)
         self.runtime = container_runtime(self.image)
         self.mount = f"{site.work_dir}:{site.work_dir}:{'rslave' if site.spec.volumes else 'rw'}"
@@ -243,8 +250,11 @@ class ContainerNode(JvmNode):
         with explained(f"starting {self.spec.name}"):
             if self._container is None:
                 self._container = self._backend.container(self.spec.name)
-            self._watch = _Watch(self._container, self._record_dir)
-            return {"container": self._container.short_id}
+        watch = _Watch(self._container, self._record_dir)
+        with explained(f"starting {self.spec.name}"):
+            watch.begin()
+        self._watch = watch
+        return {"container": self._container.short_id}
 
     def stop(self, timeout_s: float = timeouts.STOP_S) -> None:
         """See :meth:`harness.nodes.base.Node.stop`."""
@@ -295,21 +305,29 @@ class ContainerNode(JvmNode):
 
     # --- its surroundings -----------------------------------------------------------------------------------------
 
-    def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
         """In the container, or, where it doesn't run, in another one of its kind."""
+        bounded = ["timeout", "-s", "KILL", f"{timeout_s:g}", *argv]
+        began = time.monotonic()
         with explained(f"running {argv[0]} in {self.spec.name}"):
+            done = None
             if self.is_alive() and not self.is_paused():
                 with contextlib.suppress(APIError):  # it ended just now
-                    done = self._run_inside(argv)
-                    if done.returncode != _KILLED or not self._ends():
-                        return done
-            return self._run_beside(argv)
+                    done = self._run_inside(bounded, timeout_s)
+            if done is None or (done.returncode == _KILLED and self._ends()):
+                began = time.monotonic()
+                done = self._run_beside(bounded, timeout_s)
+        if done.returncode == _KILLED and time.monotonic() - began >= timeout_s:
+            raise subprocess.TimeoutExpired(list(argv), timeout_s)
+        return done
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
         """See :meth:`harness.nodes.base.Node.run_tool`."""
         main_class = self._site.distribution.main_class(tool)
         class_path = os.pathsep.join(self._runtime.class_path)
-        return self.run_as_user([*self._runtime.java, "-cp", class_path, main_class, *arguments])
+        return self.run_as_user(
+            [*self._runtime.java, *FAST_START, "-cp", class_path, main_class, *arguments], timeouts.TOOL_S
+        )
 
     def in_network(self) -> list[str]:
         """See :meth:`harness.nodes.base.Node.in_network`."""
@@ -324,7 +342,7 @@ class ContainerNode(JvmNode):
         if pid is None:
             raise FaultNotProven(f"{self.spec.name} does not run: there is nothing to be slow")
         path = group_of(controller(), pid)
-        return SlowGroup(path, device, self._site.undo_log, lambda argv, _timeout_s: self.run_as_user(argv))
+        return SlowGroup(path, device, self._site.undo_log, self.run_as_user)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -332,13 +350,10 @@ class ContainerNode(JvmNode):
         """Whether it ends at this moment, with all that runs in it."""
         return self._watch is None or self._watch.await_end(_END_S)
 
-    def _run_inside(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        bounded = ["timeout", "-s", "KILL", f"{timeouts.PROBE_S:.0f}", *argv]
-        done = self._container.exec_run(bounded, environment={"LC_ALL": "C"}, workdir="/", demux=True)
-        out, err = (text or b"" for text in done.output)
-        return subprocess.CompletedProcess(list(argv), done.exit_code, out.decode(), err.decode())
+    def _run_inside(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        return execute(self._container.id, argv, environment={"LC_ALL": "C"}, patience_s=timeout_s + _ENGINE_S)
 
-    def _run_beside(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def _run_beside(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         run = self._site.undo_log.run_id
         beside = engine().containers.create(
             self._backend.image.name,
@@ -350,10 +365,11 @@ class ContainerNode(JvmNode):
             environment={"LC_ALL": "C", MARK: run},
             working_dir="/",
             labels={LABEL: run},
+            log_config=LogConfig(type=LogConfig.types.JSON),  # whatever the engine's default is: it must be readable
         )
         try:
             beside.start()
-            code = beside.wait(timeout=timeouts.PROBE_S)["StatusCode"]
+            code = beside.wait(timeout=timeout_s + _ENGINE_S)["StatusCode"]
             out, err = beside.logs(stderr=False), beside.logs(stdout=False)
         finally:
             beside.remove(force=True)
@@ -380,17 +396,22 @@ class _Watch:
     """
 
     def __init__(self, container: Any, record_dir: Path) -> None:
+        """:raises OSError: the logs can't be written"""
         self.exit_code: int | None = None
         self._container = container
-        self._record_dir = record_dir
+        self._stdout = (record_dir / STDOUT).open("ab", buffering=0)
+        self._log = (record_dir / LOG).open("ab", buffering=0)
         self._gone: EngineGone | None = None
         self._ended = threading.Event()
         self.writing = threading.Lock()
+
+    def begin(self) -> None:
+        """Start it, and watch."""
         # Attached before it starts, as `docker run` does: nothing is missed, nothing of an earlier run is told again.
+        container = self._container
         printed = container.client.api.attach(container.id, stdout=True, stderr=True, stream=True, demux=True)
         container.start()
-        self._thread = threading.Thread(target=self._follow, args=(printed,), name="jbod-container", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._follow, args=(printed,), name="jbod-container", daemon=True).start()
 
     def has_ended(self) -> bool:
         """Whether it has.
@@ -407,15 +428,11 @@ class _Watch:
 
     def _follow(self, printed: Iterator[tuple[bytes | None, bytes | None]]) -> None:
         try:
-            with explained("following a container"):
-                with (
-                    (self._record_dir / STDOUT).open("ab", buffering=0) as stdout,
-                    (self._record_dir / LOG).open("ab", buffering=0) as broker_log,
-                ):
-                    for out, err in printed:
-                        with self.writing:
-                            stdout.write(out or b"")
-                            broker_log.write(err or b"")
+            with self._stdout, self._log, explained("following a container"):
+                for out, err in printed:
+                    with self.writing, contextlib.suppress(OSError):  # a full disk, which the journal tells of
+                        self._stdout.write(out or b"")
+                        self._log.write(err or b"")
                 self.exit_code = int(self._container.wait()["StatusCode"])
                 # The engine answers this when it has taken the container's ports away, which is after its end.
                 self._container.client.api.inspect_container(self._container.id)

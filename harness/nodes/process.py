@@ -177,9 +177,9 @@ class ProcessNode(JvmNode):
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
         """See :meth:`harness.nodes.base.Node.run_tool`."""
-        return self.run_as_user(tool_command(self._site.distribution, tool, *arguments))
+        return self.run_as_user(tool_command(self._site.distribution, tool, *arguments), timeouts.TOOL_S)
 
-    def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
         """See :meth:`harness.nodes.base.Node.run_as_user`."""
         return subprocess.run(
             [*self._user.command(), *argv],
@@ -188,7 +188,7 @@ class ProcessNode(JvmNode):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=timeouts.PROBE_S,
+            timeout=timeout_s,
             check=False,
         )
 

@@ -25,7 +25,7 @@ from harness.releases.versions import Tool
 
 _ARCHIVE_S = 60.0
 _QUIET = "-Xlog:disable"  # what a JVM says of its archive would be among what the tool says
-_FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 
 def tool_command(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
@@ -38,7 +38,7 @@ def tool_command(distribution: Distribution, tool: Tool, *arguments: str) -> lis
 
 def _command(distribution: Distribution, tool: Tool, options: Iterable[str], *arguments: str) -> list[str]:
     class_path = os.pathsep.join(map(str, distribution.class_path))
-    return [*java_command(), *_FAST_START, *options, "-cp", class_path, distribution.main_class(tool), *arguments]
+    return [*java_command(), *FAST_START, *options, "-cp", class_path, distribution.main_class(tool), *arguments]
 
 
 def _archive(distribution: Distribution) -> Path:

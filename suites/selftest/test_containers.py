@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import socketserver
+import struct
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from harness.errors import EXIT_HARNESS, EnvironmentLacks, NodeDied
 from harness.journal import Journal
 from harness.machine import undo
 from harness.machine.cache import cache_dir
-from harness.machine.engine import LABEL, compose, compose_version, engine, remove_run
+from harness.machine.engine import LABEL, compose, compose_version, engine, execute, host, remove_run
 from harness.machine.host import ability
 from harness.machine.ports import HOST
 from harness.machine.undo import UndoLog
@@ -50,11 +51,11 @@ class _Engine(http.server.BaseHTTPRequestHandler):
     security: tuple[str, ...] = ()
 
     def do_GET(self) -> None:
-        content = {"Version": self.version, "ApiVersion": "1.41"}
-        if self.path.endswith("/info"):
-            content = {"SecurityOptions": list(self.security)}  # type: ignore[dict-item]
+        self.answer({"Version": self.version, "ApiVersion": "1.41", "SecurityOptions": [*self.security], "ExitCode": 3})
+
+    def answer(self, content: object, status: int = 200) -> None:
         body = json.dumps(content).encode()
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -115,6 +116,65 @@ def test_an_engine_that_will_not_do(address: Path, facts: dict[str, Any], said: 
             engine()
     finally:
         server.shutdown()
+
+
+def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
+    """Head and output of the answer come in one piece, which the SDK's own exec_run loses."""
+
+    def do_POST(self: _Engine) -> None:
+        if not self.path.endswith("/start"):
+            self.answer({"Id": "e"})
+            return
+        said = ((1, b"a"), (2, b"no"), (1, b"b"))
+        frames = b"".join(struct.pack(">BxxxL", stream, len(text)) + text for stream, text in said)
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n" + frames)
+
+    server = answering(address, do_POST=do_POST)
+    try:
+        done = execute("c", ["ls", "x"], environment={"LC_ALL": "C"}, patience_s=10.0)
+    finally:
+        server.shutdown()
+    assert (done.returncode, done.stdout, done.stderr, done.args) == (3, "ab", "no", ["ls", "x"])
+
+
+def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
+    """As by another clean-up at the same time: the engine refuses a second one."""
+    asked: list[str] = []
+
+    def do_DELETE(self: _Engine) -> None:
+        asked.append(self.path)
+        self.answer({"message": "removal of container c is already in progress"}, 409)
+
+    def do_GET(self: _Engine) -> None:
+        contents: dict[str, object] = {
+            "containers": [{"Id": "c", "Names": ["/c"]}] if not asked else [],
+            "c": {"Id": "c", "Name": "/c"},
+            "networks": [],
+            "volumes": {"Volumes": []},
+        }
+        for name, content in contents.items():
+            if self.path.partition("?")[0].removesuffix("/json").endswith(f"/{name}"):
+                self.answer(content)
+                return
+        _Engine.do_GET(self)
+
+    server = answering(address, do_GET=do_GET, do_DELETE=do_DELETE)
+    try:
+        remove_run("r")
+    finally:
+        server.shutdown()
+    assert len(asked) == 1
+
+
+def test_compose_is_told_nothing_by_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is exported for clusters by hand would be another image than the run's, and nobody would see it."""
+    for name in ("JBOD_IMAGE", "COMPOSE_PROJECT_NAME", "DOCKER_CONTEXT", "BROKER_1_PORT"):
+        monkeypatch.setenv(name, "somebody's")
+    monkeypatch.setenv("DOCKER_CONFIG", "kept")
+    said = compose(["env"])
+    assert "somebody's" not in said
+    assert "DOCKER_CONFIG=kept" in said
+    assert f"DOCKER_HOST={host()}" in said
 
 
 def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
