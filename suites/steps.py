@@ -223,10 +223,32 @@ def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = N
     """Begin to move a replica into another log dir of its broker, and see that the move is under way.
 
     :param copying: as :func:`check_under_way` has it
-    :raises Inconclusive: it is not, or it is already done
+    :raises PromiseBroken: the broker said that it would, and does nothing
+    :raises Inconclusive: the move is already done, or no record was copied
     """
     partition.move_to(log_dir)
+    await_begun(partition, log_dir)
     check_under_way(partition, log_dir, copying=copying)
+
+
+def await_begun(partition: Partition, log_dir: LogDir) -> None:
+    """The broker that was told to move a replica into this log dir has a copy of it there, or all of it.
+
+    :raises PromiseBroken: it hasn't
+    """
+    find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
+
+    def found() -> list[LogDir]:
+        return [each[0] for each in (find(is_future=True), find()) if each is not None]
+
+    await_until(
+        found,
+        lambda places: log_dir in places,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{log_dir.broker} to begin the move of {partition} into {log_dir}, as it said that it would",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
 
 
 def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:

@@ -35,7 +35,7 @@ from suites.on_disk import (
     check_same_bytes,
     leaders_logs,
 )
-from suites.steps import check_under_way
+from suites.steps import await_begun, check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
 
@@ -262,6 +262,34 @@ def test_a_move_that_copies_is_behind_by_less_than_all(
     log_dir.broker = SimpleNamespace(find_replica=lambda *_, **__: found, journal=Journal(None))
     with outcome:
         check_under_way(orders_in()[0], log_dir, copying=copying)
+
+
+@pytest.mark.parametrize(
+    ("replica", "copy", "outcome"),
+    [
+        (1, 2, nullcontext()),
+        (2, None, nullcontext()),  # it is done already
+        (1, None, pytest.raises(PromiseBroken, match=r"broker 1 to begin the move of orders-0 into dir 2, as it said")),
+        (1, 3, pytest.raises(PromiseBroken, match="into dir 2")),
+    ],
+)
+def test_an_order_that_was_taken_and_is_not_followed_is_a_broken_promise(
+    monkeypatch: pytest.MonkeyPatch, replica: int, copy: int | None, outcome: AbstractContextManager[Any]
+) -> None:
+    monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.01)
+    dirs = {number: OneDir(path=Path(f"/{number}"), number=number) for number in (1, 2, 3)}
+
+    class Broker:
+        def find_replica(self, *_: object, is_future: bool = False) -> tuple[LogDir, None] | None:
+            place = copy if is_future else replica
+            return None if place is None else (dirs[place], None)
+
+        def __str__(self) -> str:
+            return "broker 1"
+
+    dirs[2].broker = cast(Any, Broker())
+    with outcome:
+        await_begun(orders_in()[0], dirs[2])
 
 
 def test_a_move_that_should_have_stopped_is_told_by_what_its_thread_complains_of(tmp_path: Path) -> None:
