@@ -151,11 +151,12 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
             {"name": "metadata mode", "value": row.mode},
             {"name": "Kafka", "value": row.kafka},
             {"name": "backend", "value": row.backend},
+            *([{"name": "seed", "value": str(row.seed), "excluded": True}] if row.seed is not None else []),
             # Excluded from what makes a test the same test: which broker a fault hits is left to chance.
             *({"name": "fault", "value": f"{f['name']} on {f['target']}", "excluded": True} for f in row.faults),
         ],
         "links": list(_links(row)),
-        "steps": list(_steps(folder, began)) if folder else [],
+        "steps": list(_steps(folder, began, _STATUS[row.standing])) if folder else [],
         "attachments": list(_attachments(results, name, row, folder)) if folder else [],
     }
     (results / f"{name}-result.json").write_text(json.dumps(result))
@@ -179,14 +180,15 @@ def _links(row: Row) -> Iterator[Mapping[str, str]]:
         yield {"name": issue, "url": f"https://issues.apache.org/jira/browse/{issue}", "type": "issue"}
 
 
-def _steps(folder: RunFolder, began: int) -> Iterator[Mapping[str, Any]]:
-    """The phases, and in each the faults that began in it."""
-    faults = lanes.faults(folder)
-    for phase in lanes.phases(folder).spans:
+def _steps(folder: RunFolder, began: int, status: str) -> Iterator[Mapping[str, Any]]:
+    """The phases, and in each the faults that began in it; the one that the case came to has the case's status."""
+    faults, spans = lanes.faults(folder), lanes.phases(folder).spans
+    came_to = next((span for span in reversed(spans) if span.text != "teardown"), None)
+    for phase in spans:
         inside = [(event, span) for event, span in faults if phase.start <= span.start < phase.end]
         yield {
             "name": phase.text,
-            "status": "passed",
+            "status": status if phase is came_to else "passed",
             "stage": "finished",
             "start": began + int(phase.start * 1000),
             "stop": began + int(phase.end * 1000),

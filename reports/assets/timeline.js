@@ -235,13 +235,16 @@
     if (t < from || t > to) zoom(t - (to - from) / 2, t + (to - from) / 2);
     moveCursor(t);
   };
+  const step = (by) => show(Math.min(Math.max((pointed ?? (from + to) / 2) + by * (to - from), 0), whole));
 
   // --- pointer ------------------------------------------------------------------------------------------------
   const timeOf = (event) => {
     const box = over.getBoundingClientRect();
     return from + ((event.clientX - box.left) / box.width) * (to - from);
   };
+  let pointed = null;  // where the cursor is
   function moveCursor(t) {
+    pointed = t;
     cursor.style.display = "block";
     cursor.style.left = at(t) + "%";
     cursor.classList.toggle("left", at(t) > 70);
@@ -306,7 +309,8 @@
   root.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
     event.preventDefault();
-    keys[event.key]();
+    if (event.shiftKey && event.key.startsWith("Arrow")) step(event.key === "ArrowLeft" ? -0.01 : 0.01);
+    else keys[event.key]();
   });
   for (const button of document.querySelectorAll("[data-key]"))
     button.addEventListener("click", () => keys[button.dataset.key]());
@@ -370,6 +374,9 @@
   const list = document.getElementById("happenings"), filter = document.getElementById("filter");
   const entries = [
     ...data.marks.map((m) => ({ at: m[0], who: m[1], look: m[2], says: m[3], open: () => openMark(m) })),
+    ...data.groups.flatMap((group) => group.lanes.flatMap((lane) => lane.spans.map(([start, end, , , says]) => ({
+      at: start, who: lane.name, look: "state", says: `${says}, until ${end.toFixed(3)} s`, open: () => show(start),
+    })))),
     ...data.anomalies.map(([t, kind, says, story]) => ({ at: t, who: "the judge", look: "anomaly", says: `${kind}: ${says}`, open: () => openAnomaly(kind, says, story) })),
   ].sort((a, b) => (a.at ?? Infinity) - (b.at ?? Infinity));
   for (const entry of entries) {
@@ -385,8 +392,9 @@
   const sieve = () => {
     const words = filter.value.toLowerCase(), level = levels.value;
     for (const { line, look } of entries)
-      line.hidden = !((level === "all" || (level === "grave" ? ["error", "warn", "anomaly"].includes(look) : look === level)) && line.textContent.toLowerCase().includes(words));
+      line.hidden = !(((level === "all" && look !== "state") || (level === "grave" ? ["error", "warn", "anomaly"].includes(look) : look === level)) && line.textContent.toLowerCase().includes(words));
   };
+  sieve();
   filter.addEventListener("input", sieve);
   levels.addEventListener("change", sieve);
 

@@ -444,7 +444,9 @@ def test_what_allure_is_given(folder: Path, tmp_path: Path) -> None:
     result = json.loads(path.read_text())
     assert (result["status"], result["statusDetails"]["message"]) == ("failed", "1 acked record is in no drain")
     assert {label["name"]: label["value"] for label in result["labels"]}["parentSuite"] == "KIP-112"
-    assert [(step["name"], len(step["steps"])) for step in result["steps"]] == [("boot", 0), ("load", 0), ("fault", 1)]
+    told = [(step["name"], step["status"], len(step["steps"])) for step in result["steps"]]
+    assert told == [("boot", "passed", 0), ("load", "passed", 0), ("fault", "failed", 1)]
+    assert {"name": "seed", "value": "1", "excluded": True} in result["parameters"]
     given = {each["name"] for each in result["attachments"]}
     assert given == {"run.json", "verdict.json", "explained.json", "events.jsonl", "brokers/2/broker.log"}
     assert all((tmp_path / each["source"]).exists() for each in result["attachments"])

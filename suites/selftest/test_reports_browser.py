@@ -77,6 +77,26 @@ def test_zoom_and_back(case: Browser) -> None:
     assert case.run(ticks) == whole
 
 
+def test_states_are_told_as_text_and_the_cursor_moves_by_key(case: Browser) -> None:
+    """What the lanes show is in no pointer's title alone."""
+    shown = "return [...document.querySelectorAll('#happenings tr')].filter(r => !r.hidden).map(r => r.textContent)"
+    choose = "const l = document.getElementById('levels'); l.value = '{}'; l.dispatchEvent(new Event('change'))"
+    usual = case.run(shown)
+    case.run(choose.format("state"))
+    states = case.run(shown)
+    case.run(choose.format("all"))
+    assert any("orders-0" in line and "until 8.200 s" in line for line in states), states
+    assert usual == case.run(shown)
+    assert not {*states} & {*usual}
+    at = "return parseFloat(document.querySelector('.cursor b').textContent)"
+    key = "new KeyboardEvent('keydown', {key: 'ArrowRight', shiftKey: true})"
+    press = f"document.getElementById('timeline').dispatchEvent({key})"
+    case.run(press)
+    first = case.run(at)
+    case.run(press)
+    assert case.run(at) == pytest.approx(first + 0.095, abs=0.002)
+
+
 def test_what_never_changed_is_folded_and_can_be_unfolded(case: Browser) -> None:
     shown = "return [...document.querySelectorAll('.row')].filter(r => r.offsetHeight > 0).length"
     before = case.run(shown)
