@@ -62,6 +62,8 @@ class VolumeFault(LogDirFault):
 class _Broken(VolumeFault):
     """It stays broken until it is mounted again."""
 
+    heals_unmounted = True
+
     _broken = False
 
     def break_it(self) -> None:

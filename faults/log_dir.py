@@ -32,6 +32,8 @@ class LogDirFault(Fault):
     """
 
     expected_error: ClassVar[str]
+    heals_unmounted: ClassVar[bool] = False
+    """Only when nobody has a file open in it: its broker must be down."""
     explains = (
         r"Error while (writing|reading|flushing|loading|appending|locking|renaming|deleting|checking)",
         r"Failed to (create|clean|lock|flush|write|read|append|load|delete|rename|create or validate)",

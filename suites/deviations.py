@@ -101,6 +101,14 @@ OFFLINE_REPLICAS_UNCOUNTED = Deviation(
     builds=VersionRange.parse(">=3.7.0,<4.3.0"),
 )
 
+OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
+    kip=112,
+    says="kafka-topics shows the offline replicas of a partition",
+    does="it doesn't: they are on the wire only",
+    issue="none known",
+    builds=VersionRange.parse(""),
+)
+
 MADE_TWICE = Deviation(
     kip=112,
     says="a replica that is on no good log dir is made on one only if it is new, or if no log dir is bad",

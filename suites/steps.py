@@ -40,6 +40,7 @@ NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of 
 def failed(world: World, *faults: LogDirFault) -> Iterator[LogDirFault]:
     """Log dirs have failed inside the block: all sources say what the model then does, and each broker that it noticed.
 
+    At its end they say so still: nothing came back by itself, and nobody else leads what nothing has touched.
     Yields the first fault.
     """
     with injected(*faults):
@@ -49,6 +50,19 @@ def failed(world: World, *faults: LogDirFault) -> Iterator[LogDirFault]:
         for fault in faults:
             check_noticed(fault)
         yield faults[0]
+        world.check()
+
+
+def stays_offline(world: World, log_dir: LogDir) -> None:
+    """A log dir that is good again stays offline until its broker is restarted (KIP-112, "4. … fix the disk").
+
+    :raises PromiseBroken: it doesn't, while its broker writes into its other log dirs what it wrote there, too
+    :raises Inconclusive: the broker writes nothing, so that nothing is shown
+    """
+    for other in log_dir.broker.log_dirs:
+        if other not in world.failed:
+            await_checkpoints(other, 2)
+    world.check()
 
 
 def check_misses_a_leader(world: World, lone: Topic) -> None:
@@ -219,15 +233,20 @@ def moves_held(*brokers: Broker, rate: int = 1) -> Iterator[None]:
         broker.configure({MOVE_THROTTLE: str(1 << 40)})
 
 
-def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:
-    """Begin to move a replica into another log dir of its broker, and see that the move is under way.
+def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = None, waits: bool = False) -> None:
+    """Begin to move a replica into another log dir of its broker, and see that the move is under way: the copy has some
+    of the log in it, and not yet all.
 
     :param copying: as :func:`check_under_way` has it
+    :param waits: another move of the broker is held, and this one may wait for its end with an empty copy: a thread
+        moves one partition at a time (``LocalLeaderEndPoint.nextReadyPartition``)
     :raises PromiseBroken: the broker said that it would, and does nothing
     :raises Inconclusive: the move is already done, or no record was copied
     """
     partition.move_to(log_dir)
     await_begun(partition, log_dir)
+    if not waits:
+        await_copied(partition, log_dir)
     check_under_way(partition, log_dir, copying=copying)
 
 
@@ -249,6 +268,28 @@ def await_begun(partition: Partition, log_dir: LogDir) -> None:
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
+
+
+def await_copied(partition: Partition, log_dir: LogDir) -> None:
+    """Some of a replica that is on its way into this log dir has come there, or all of it.
+
+    :raises Inconclusive: nothing comes
+    """
+    broker = log_dir.broker
+
+    def copied() -> int | None:
+        there = broker.log_dir_of(partition.topic, partition.index) == log_dir
+        return len(copy_of(partition, log_dir)) or (0 if there else None)
+
+    seen = await_until(
+        copied,
+        lambda seen: seen is not None,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"some of {partition} to be copied into {log_dir}",
+        retry_on=(NoAnswer, FileNotFoundError),
+        failure=Inconclusive,
+    )
+    broker.journal.write("move.copied", partition=str(partition), to=str(log_dir), bytes=seen)
 
 
 def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:

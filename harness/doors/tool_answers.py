@@ -29,11 +29,15 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class DescribedPartition:
-    """A partition as ``kafka-topics --describe`` prints it; it has no word for offline replicas."""
+    """A partition as ``kafka-topics --describe`` prints it.
+
+    :ivar offline: the offline replicas; None where it has no word for them, as all releases so far
+    """
 
     leader: int | None
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    offline: tuple[int, ...] | None = None
 
 
 def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> dict[Key, DescribedPartition]:
@@ -58,6 +62,7 @@ def read_topics(lines: Iterable[str]) -> dict[Key, DescribedPartition]:
                 leader=None if leader in ("none", "-1") else int(leader),
                 replicas=_ids(fields["Replicas"]),
                 isr=_ids(fields["Isr"]),
+                offline=next((_ids(ids) for name, ids in fields.items() if name.startswith("Offline")), None),
             )
     return found
 

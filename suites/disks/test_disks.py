@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from faults.base import Fault, injected
-from faults.broker import BrokerKilled, BrokerStopped
+from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.file_system import Eio, PowerCut, ReadOnly
 from faults.segment import BitsFlipped, ByteFlipped, IndexByteFlipped
 from faults.slow import SLOW_FAULTS, SlowVolume
@@ -74,6 +74,7 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
             pair.await_progress(after=now())
             for victim in victims:
                 victim.stop()
+            world.broker_gone(*victims)
         for victim in victims:
             victim.start()
         world.recovered()
@@ -93,6 +94,28 @@ def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowV
             let_pass(12.0, since=fault.injected_monotonic_s)  # of a stalling one: off, on, off
         pair.await_progress(after=now())
     check_not_noticed(fault, log_dir)
+    check_delivery(workload)
+
+
+@scenario("disks/paused-broker", kip=112, plan="a broker that hangs for longer than its session")
+@each_role
+def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
+    """A broker is paused until nobody counts on it any more, and then goes on: nothing of what it had held is served.
+
+    As the leader it is asked meanwhile by clients that have not heard of another one yet.
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = role(orders[0])
+    with workload.running(orders) as pair:
+        with injected(BrokerPaused(victim)):
+            world.broker_gone(victim)
+            world.check()
+            pair.await_progress(after=now())
+        world.broker_back(victim)
+        world.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now())
+    make_leader(cluster, world, victim)
     check_delivery(workload)
 
 

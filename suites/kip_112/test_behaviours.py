@@ -7,17 +7,23 @@ from __future__ import annotations
 
 from faults.base import injected
 from faults.log_dir import Chmod000
+from faults.quorum import ControllerKilled
 from faults.targets import follower_of, leader_of
 from harness import timeouts
+from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
+from harness.doors.tool_answers import describe_topics
 from harness.errors import PromiseBroken
 from harness.journal import now
+from harness.log_dir import LogDir
 from harness.releases.versions import Mode
+from harness.runs.measure import Floors
 from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_ends
-from suites.deviations import OFFLINE_REPLICAS_UNCOUNTED
+from suites.checks import check_delivery, check_ends, check_known, check_refused
+from suites.deviations import OFFLINE_REPLICAS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED
 from suites.model import World
 from suites.on_disk import check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
@@ -31,6 +37,7 @@ from suites.steps import (
     write_as_a_stranger,
 )
 
+BY_DEFAULT = {"request.timeout.ms": 30000, "socket.timeout.ms": 60000}
 METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
 
 
@@ -65,16 +72,18 @@ def check_spread(topic: Topic) -> None:
 
 @scenario("kip-112/two-brokers", kip=112, plan="2. A log directory stops working on a broker during runtime")
 def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Log dirs fail on two of three brokers at once: the third leads alone, with every acked record."""
+    """Log dirs fail on two of three brokers at once, and once more: the third leads alone, with every acked record."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, orders)
     victims = [leader_of(orders[0]), follower_of(orders[0])]
-    faults = [Chmod000(orders[0].log_dir_on(victim)) for victim in victims]
-    with workload.running(orders) as pair, failed(world, *faults):
-        pair.await_progress(after=now())
-    for victim in victims:
-        victim.restart()
-    world.recovered()
+    with workload.running(orders) as pair:
+        for _ in range(2):
+            with failed(world, *(Chmod000(orders[0].log_dir_on(victim)) for victim in victims)):
+                pair.await_progress(after=now())
+            for victim in victims:
+                victim.restart()
+            world.recovered()
+            pair.await_progress(after=now())
     check_delivery(workload)
 
 
@@ -122,10 +131,64 @@ def test_metadata_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 @scenario(
+    "kip-112/metadata-log-dir-apart",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime (KRaft: metadata.log.dir, of its own)",
+    modes=(Mode.KRAFT,),
+    floors=Floors(faults=2),
+)
+def test_metadata_log_dir_apart(cluster: Cluster, workload: CaseWorkload) -> None:
+    """KRaft: a metadata log dir of its own fails: the broker ends once it has to write there; the others serve on.
+
+    Which is when there is a new controller: nobody else looks at that dir, and files that are open stay so.
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    [apart] = cluster.quorum.broker_dirs(victim.id)
+    with workload.running(orders) as pair:
+        with injected(Chmod000(LogDir(victim, apart))):
+            pair.await_progress(after=now())
+            with injected(ControllerKilled(cluster, victim)):
+                pass
+            check_ends(victim, exit_code=1, saying="Encountered fatal fault")
+            world.broker_gone(victim)
+            world.check(timeouts.RECOVERY_S)
+            pair.await_progress(after=now())
+        victim.start()
+        world.recovered()
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
+    "kip-112/default-client",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: what clients with default settings go without",
+)
+def test_default_client(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The leader's log dir fails under a producer that waits for answers as long as by default; nothing is lost.
+
+    What was waiting for followers then is answered only when the producer has given it up, and who sends one request at
+    a time goes without for as long. The KIP promises no time; it is measured (no ack).
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    world = World(cluster, orders)
+    victim = leader_of(orders[0])
+    with workload.running(orders, producer_config=BY_DEFAULT) as pair:
+        with failed(world, Chmod000(orders[0].log_dir_on(victim))):
+            pair.await_progress(after=now())
+        victim.restart()
+        world.recovered()
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+@scenario(
     "kip-112/what-users-see",
     kip=112,
     plan="5. User queries replicas state",
-    deviations=(OFFLINE_REPLICAS_UNCOUNTED,),
+    deviations=(OFFLINE_REPLICAS_UNCOUNTED, OFFLINE_REPLICAS_NOT_PRINTED),
 )
 def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader's log dir fails: brokers, Kafka's programs, MBeans, ZooKeeper or KRaft's metadata log all say so.
@@ -144,12 +207,19 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
         with notifications(cluster, victim), failed(world, Chmod000(log_dir)):
             check_misses_a_leader(world, lone)
             world.check(also=TOOLS)
+            check_tells_offline(cluster, orders, offline=victim)
             pair.await_progress(after=now())
         restarted_healed(world, victim)
         world.check(also=TOOLS)
         check_kept(logs)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def check_tells_offline(cluster: Cluster, topic: Topic, *, offline: Broker) -> None:
+    """kafka-topics shows the offline replicas of a partition, as the KIP has it."""
+    described = describe_topics(cluster.distribution, cluster.bootstrap)[topic.name, 0]
+    check_known(OFFLINE_REPLICAS_NOT_PRINTED, cluster, described.offline, promised=(offline.id,), known=None)
 
 
 @scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion")
@@ -173,6 +243,9 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             world.forget(refunds)
             if at_once:
                 world.learn(cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken))
+            else:
+                anew = NewTopic(name="refunds", replicas=3)
+                check_refused(lambda: cluster.begin_topics(anew), "TOPIC_ALREADY_EXISTS", "")
             pair.await_progress(after=now())
         victim.restart()
         world.recovered()

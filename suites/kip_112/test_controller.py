@@ -6,11 +6,13 @@ from contextlib import ExitStack
 
 from faults.base import Fault, injected
 from faults.broker import BrokerKilled
-from faults.log_dir import Chmod000
+from faults.log_dir import Chmod000, LogDirFault
 from faults.quorum import ControllerKilled, ControllerUnseated
 from faults.targets import follower_of, leader_of
 from harness import timeouts
+from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.doors.broker_log import LogLine
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.pipeline.pair import Pair
@@ -23,6 +25,8 @@ from suites.scenario import scenario
 from suites.sources import TOOLS
 from suites.steps import check_misses_a_leader, failed, notifications, restarted_healed
 
+GIVES_UP_S = 3.0
+"""``log.dir.failure.timeout.ms``, 30 s by default."""
 UNTOLD = r"Shutting down because couldn't communicate offline log dir \S+ with controllers"
 
 
@@ -149,7 +153,7 @@ def no_controller(cluster: Cluster) -> Fault:
     kip=112,
     plan="6. Controller failover: a log dir fails while there is none for log.dir.failure.timeout.ms (KIP-858)",
     modes=(Mode.KRAFT,),
-    overrides={"log.dir.failure.timeout.ms": "3000"},
+    overrides={"log.dir.failure.timeout.ms": f"{GIVES_UP_S * 1000:.0f}"},
 )
 def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> None:
     """KRaft: a broker that can tell no controller in time of its failed log dir ends, saying why; then others lead.
@@ -165,7 +169,8 @@ def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> Non
             with injected(ControllerKilled(cluster, victim)):
                 pair.await_progress(after=now())
                 fault = log_dir_failed.enter_context(injected(Chmod000(orders[0].log_dir_on(victim))))
-                check_says(victim, UNTOLD, fault.injected_at)
+                check_noticed(fault)
+                check_gave_up_in_time(victim, check_says(victim, UNTOLD, fault.injected_at), fault)
             check_ends(victim, exit_code=0, saying=UNTOLD)
             world.broker_gone(victim)
             world.check(timeouts.RECOVERY_S)
@@ -175,3 +180,17 @@ def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> Non
         world.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def check_gave_up_in_time(broker: Broker, said: LogLine, fault: LogDirFault) -> None:
+    """A broker gave up telling of its failed log dir when its time was over, and no sooner.
+
+    :raises PromiseBroken: it did otherwise
+    """
+    assert fault.noticed_by is not None
+    noticed = broker.log.first(fault.noticed_by, since=fault.injected_at)
+    assert noticed is not None
+    took_s = (said.at - noticed.at).total_seconds()
+    broker.journal.write("failure_timeout.over", broker=broker.id, after_s=took_s)
+    if not GIVES_UP_S - 0.5 <= took_s <= 5 * GIVES_UP_S:
+        raise PromiseBroken(f"{broker} gave up telling of its failed log dir after {took_s:.1f} s, not {GIVES_UP_S} s")

@@ -15,7 +15,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import failed, two_dirs
+from suites.steps import failed, stays_offline, two_dirs
 
 
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
@@ -23,7 +23,8 @@ from suites.steps import failed, two_dirs
 def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """However the leader's log dir fails, it goes offline, another leads, the pair goes on, and it comes back whole.
 
-    The partition in the other log dir keeps its leader all the while.
+    The partition in the other log dir keeps its leader all the while. What can be healed under a running broker is: the
+    log dir stays offline until the broker is restarted.
     """
     orders = two_dirs(cluster)
     world = World(cluster, orders)
@@ -32,6 +33,11 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
     with workload.running(orders) as pair:
         with failed(world, fail_log_dir(log_dir)):
             pair.await_progress(after=now())
+            if fail_log_dir.heals_unmounted:
+                victim.stop()
+                world.broker_gone(victim)
+        if not fail_log_dir.heals_unmounted:
+            stays_offline(world, log_dir)
             victim.stop()
         victim.start()
         world.recovered()

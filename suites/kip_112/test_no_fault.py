@@ -94,7 +94,7 @@ def a_minute(cluster: Cluster, workload: CaseWorkload, case: Case, *, known: boo
             no_log_dir_fails(cluster, expected=GOOD_LOG_DIR_OFFLINE if known else None) as offline,
             everyday(cluster, orders, random.Random(case.id.seed), moves="moves ended" in least) as done,
         ):
-            for broker in itertools.islice(itertools.cycle(cluster.brokers), PATIENCE if known else RESTARTS):
+            for broker in itertools.islice(itertools.cycle(cluster.brokers), PATIENCE):
                 await_in_sync(cluster, orders, pair, records=1000, or_else=offline)
                 enough = not known and done["brokers restarted"] >= RESTARTS and not too_little(cluster, done, least)
                 if offline or enough:

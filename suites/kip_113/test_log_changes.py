@@ -78,7 +78,7 @@ def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair:
         with moves_held(mover):
             for topic, log_dir in there.items():
-                begin_move(topic[0], log_dir)
+                begin_move(topic[0], log_dir, waits=True)
             outdate(*topics)
             check_small(*topics, on=others)
             with promised(cluster, unless=RETENTION_WAITS, seen=stays_large(topics[1], mover)):
@@ -110,7 +110,7 @@ def test_outdated_after_cancel(cluster: Cluster, workload: CaseWorkload) -> None
     with workload.running(orders) as pair:
         with moves_held(mover):
             for topic, log_dir in here.items():
-                begin_move(topic[0], other_dir(log_dir))
+                begin_move(topic[0], other_dir(log_dir), waits=True)
                 topic[0].move_to(log_dir)
                 await_moved(topic[0], log_dir)
         check_still_at_work(world, mover, topics)
@@ -136,8 +136,8 @@ def test_outdated_after_redirect(cluster: Cluster, workload: CaseWorkload) -> No
             for topic in topics:
                 here = topic[0].log_dir_on(mover)
                 second, third[topic] = (each for each in mover.log_dirs if each != here)
-                begin_move(topic[0], second)
-                begin_move(topic[0], third[topic])
+                begin_move(topic[0], second, waits=True)
+                begin_move(topic[0], third[topic], waits=True)
         for topic, log_dir in third.items():
             finish_move(world, topic[0], log_dir)
         check_still_at_work(world, mover, topics)

@@ -187,7 +187,7 @@ def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
     """A move is pointed to a third log dir midway: the replica ends there, and its first copy is gone."""
     with moving(cluster, workload) as move:
         third = next(each for each in move.broker.log_dirs if each not in (move.here, move.there))
-        begin_move(move.partition, third)
+        begin_move(move.partition, third, waits=True)
         move.world.moving(move.partition, third)
         move.world.check()
         move.ends[move.partition] = third
@@ -376,7 +376,7 @@ def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
     with moving(cluster, workload) as move:
         refunds = cluster.create_topic("refunds")
         write_as_a_stranger(refunds, 800, size=1000)
-        begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)))
+        begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)), waits=True)
         cluster.delete_topic(refunds)
         check_gone(cluster, "refunds")
 
@@ -391,7 +391,7 @@ def test_crosswise(cluster: Cluster, workload: CaseWorkload) -> None:
     with moving(cluster, workload) as move:
         beside = [Partition(cluster, "beside", index) for index in range(4)]
         other = next(each for each in beside if each.log_dir_on(move.broker) == move.there)
-        begin_move(other, move.here)
+        begin_move(other, move.here, waits=True)
         move.ends[other] = move.here
 
 
