@@ -72,21 +72,26 @@ def _call(command: Sequence[str], quiet: bool) -> int:
 
     What the terminal tells us (Ctrl-C) it tells both. One that was killed itself is a failure of the environment.
     """
-    process = subprocess.Popen(
-        ["setpriv", "--pdeathsig", "TERM", *command], stdout=subprocess.DEVNULL if quiet else None
-    )
     told: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: object) -> None:
         told.append(number)
-        process.send_signal(number)
+        for each in started:
+            each.send_signal(number)
 
     before = signal.signal(signal.SIGTERM, pass_on)  # what `kill` says is said to us alone
     try:
-        code = process.wait()
-    except KeyboardInterrupt:
-        process.wait()
-        raise
+        out = subprocess.DEVNULL if quiet else None
+        process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], stdout=out)
+        started.append(process)
+        for number in tuple(told):  # while it was being started
+            process.send_signal(number)
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
     finally:
         signal.signal(signal.SIGTERM, before)
     if told:
