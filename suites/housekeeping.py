@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from kafka.record import MemoryRecords
+
 from harness import timeouts
 from harness.broker import Broker
 from harness.doors.wire import NoAnswer
 from harness.errors import JbodError, PromiseBroken
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
+from suites.on_disk import log_in
 from suites.scenario import scenario
 from suites.steps import HOLDS_MOVES, write_as_a_stranger
 
@@ -28,6 +31,8 @@ EXPIRING = {"cleanup.policy": "delete", "segment.bytes": str(SEGMENT), "retentio
 # Broker settings with which the cleaner and retention look often: each 15 s and 5 min by default.
 AT_WORK = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
 
+_WRITTEN, _KEYS = 2500, 10
+
 # Fresh: a cleaner that was stopped stays so for a partition's name, also when its topic is deleted and made anew.
 of_the_cleaner = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES | AT_WORK, fresh=True)
 
@@ -35,7 +40,7 @@ of_the_cleaner = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES | AT
 def outdate(*topics: Topic) -> None:
     """Write more than two segments of ten keys over and over, of which little more than the active one need stay."""
     for topic in topics:
-        write_as_a_stranger(topic, 2500, size=1000, keys=10)
+        write_as_a_stranger(topic, _WRITTEN, size=1000, keys=_KEYS)
 
 
 def check_small(
@@ -67,6 +72,42 @@ def check_small(
         retry_on=(NoAnswer,),
         failure=failure,
     )
+
+
+def check_whole(compacted: Topic, expiring: Topic, broker: Broker) -> None:
+    """What of :func:`outdate` must stay is in the broker's logs: the last value of each key; the end without a gap.
+
+    :raises PromiseBroken: it isn't
+    """
+    ends = compacted.cluster.end_offsets((compacted, expiring))
+
+    def missing() -> list[str]:
+        last = {key: value for _, key, value in _records(compacted[0], broker)}
+        wanted = {str(number % _KEYS): f"stranger {number}" for number in range(_WRITTEN)}
+        tail = [offset for offset, _, _ in _records(expiring[0], broker)]
+        end = ends[expiring.name, 0]
+        found = [f"{compacted[0]} has {last} as the last values"] if last != wanted else []
+        if not tail or tail != list(range(tail[0], end)):
+            found.append(f"{expiring[0]} has {len(tail)} records from {tail[:1]} on, and ends at {end}")
+        return found
+
+    await_until(
+        missing,
+        lambda found: not found,
+        timeout_s=timeouts.REQUEST_S,
+        what=f"what must stay of {compacted} and {expiring} to be in the logs of {broker}",
+        retry_on=(NoAnswer, FileNotFoundError),  # the cleaner puts other segments in place of these
+        failure=PromiseBroken,
+    )
+
+
+def _records(partition: Partition, broker: Broker) -> list[tuple[int, str, str]]:
+    """Offset, key and value of each record in a broker's log of a partition, as it is on disk."""
+    folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
+    batches, found = MemoryRecords(log_in(folder)), []
+    while (batch := batches.next_batch()) is not None:
+        found += [(record.offset, record.key.decode(), record.value.decode().strip()) for record in batch]
+    return found
 
 
 def stays_large(topic: Topic, broker: Broker) -> str:

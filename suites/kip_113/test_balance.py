@@ -8,7 +8,7 @@ input to kafka-reassign-partitions.sh to execute the new assignment." And: "user
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from harness import timeouts
 from harness.broker import Broker
@@ -63,7 +63,8 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
             for index, log_dir in evenly(skewed, ask_the_tool(skewed, bulk)).items()
         ]
         execute(cluster, *plan, log_dirs_throttle=RATE)
-        case.measure("time to completion, as foreseen to real", follow(skewed, bulk))
+        moved = {each.partition.index for each in plan if each.partition.log_dir_on(skewed) not in each.on}
+        case.measure("time to completion, as foreseen to real", follow(skewed, bulk, moved))
         await_reassigned(cluster, world, *plan, timeout_s=timeouts.MOVE_S)
         check_even(skewed, ask_the_tool(skewed, bulk))
         pair.await_progress(after=now())
@@ -111,13 +112,14 @@ def order(cluster: Cluster, partition: Partition, log_dir: LogDir) -> Placement:
     return Placement(partition=partition, on=tuple(log_dir if each == log_dir.broker else each for each in brokers))
 
 
-def follow(broker: Broker, topic: Topic) -> float:
+def follow(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     """Watch the moves of a topic's replicas on a broker until they have ended, as their user can.
 
     Each copy is marked as one to be (``isFuture``), and its lag falls and never rises, for nobody writes. Returns the
     seconds that the bytes still to be copied would take at the throttle's rate, when first seen, over those they took.
 
-    :raises PromiseBroken: a lag rises, or stands at the same until it is gone
+    :param moved: the partitions whose replicas are to move; one may be there before anybody looks
+    :raises PromiseBroken: a lag rises, or stands at the same until it is gone; or another is seen moving
     """
     lags: dict[int, list[int]] = {}
     began, left = time.monotonic(), 0
@@ -142,6 +144,8 @@ def follow(broker: Broker, topic: Topic) -> float:
     )
     foreseen, took = left / RATE, time.monotonic() - began
     broker.journal.write("move.followed", lags=lags, bytes=left, foreseen_s=round(foreseen, 3), took_s=round(took, 3))
+    if not lags.keys() <= set(moved):
+        raise PromiseBroken(f"of {topic}, {sorted(moved)} should move on {broker}, and {sorted(lags)} were seen to")
     for partition, seen in lags.items():
         if seen != sorted(seen, reverse=True) or len(set(seen)) < 3:
             raise PromiseBroken(f"the lag of the copy of {topic}-{partition} on {broker} should have fallen: {seen}")

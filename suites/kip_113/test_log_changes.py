@@ -28,7 +28,16 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import CLEANING_STOPS, RETENTION_WAITS
-from suites.housekeeping import AT_WORK, COMPACTED, EXPIRING, check_small, of_the_cleaner, outdate, stays_large
+from suites.housekeeping import (
+    AT_WORK,
+    COMPACTED,
+    EXPIRING,
+    check_small,
+    check_whole,
+    of_the_cleaner,
+    outdate,
+    stays_large,
+)
 from suites.model import World
 from suites.on_disk import check_checkpoints, check_no_remains, check_same_bytes
 from suites.scenario import scenario
@@ -91,6 +100,7 @@ def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
         outdate(*topics)
         check_small(*topics)
         settled(world, *topics, compacted=topics[:1])
+        check_whole(*topics, mover)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -157,6 +167,7 @@ def check_still_at_work(world: World, mover: Broker, topics: tuple[Topic, Topic]
         with promised(cluster, unless=CLEANING_STOPS, seen=stays_large(topic, mover)):
             check_small(topic, on=[mover], timeout_s=timeouts.CLEANING_S / 2)
     settled(world, *topics, compacted=topics[:1])
+    check_whole(*topics, mover)
 
 
 def settled(world: World, *topics: Topic, begin_midway: bool = False, compacted: Sequence[Topic] = ()) -> None:

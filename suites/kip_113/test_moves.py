@@ -152,8 +152,8 @@ def moving(
         for partition, log_dir in move.ends.items():
             finish_move(world, partition, log_dir)
         world.check(timeouts.RECOVERY_S, also=[registrations])
-        check_no_remains(cluster, {"orders", "beside"})
-        check_checkpoints(cluster, {"orders", "beside"})
+        check_no_remains(cluster, {"orders", "beside", "refunds"})
+        check_checkpoints(cluster, {"orders", "beside", "refunds"})
         pair.await_progress(after=now())
     check_same_bytes(*orders.partitions, *beside.partitions)
     check_kept(kept)
@@ -291,20 +291,28 @@ def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker dies while it swaps the copies: the new one alone is there, and becomes the replica."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
-            move.leave_copy_alone()
+            files = _files(move.leave_copy_alone())
         move.world.check(timeouts.RECOVERY_S)
         with promised(cluster, unless=COPY_PASSED_OVER, seen=f"^{move.broker} made {move.partition} anew"):
-            check_not_made_anew(move)
+            check_not_made_anew(move, files)
 
 
-def check_not_made_anew(move: Move) -> None:
+def _files(folder: Path) -> set[tuple[str, int]]:
+    """The segments in a replica's folder, with what makes each the same file under another path."""
+    return {(path.name, path.stat().st_ino) for path in folder.glob("*.log")}
+
+
+def check_not_made_anew(move: Move, files: set[tuple[str, int]]) -> None:
     """The broker has made no replica of the partition since its start: what it found is what it serves.
 
+    :param files: what it found
     :raises PromiseBroken: it has
     """
     made = rf"Created log for partition {re.escape(str(move.partition))} in"
     if (line := move.broker.log.first(made, since=move.broker.started_at)) is not None:
         raise PromiseBroken(f"{move.broker} made {move.partition} anew, though there was a copy of it: {line.text}")
+    if not files <= _files(move.folder):
+        raise PromiseBroken(f"{move.broker} serves {move.partition} from other files than those of the copy: {files}")
 
 
 @a_move(
@@ -337,6 +345,34 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
         move.world.moved(move.partition, move.there)
         move.world.log_dirs_back(move.broker)
         move.world.check(timeouts.RECOVERY_S)
+
+
+@a_move(
+    "kip-113/restart-with-both-and-bad-source",
+    plan="3. topicPartition.move exists but topicPartition doesn't …, and if there is bad log directory: its own",
+)
+def test_restart_with_both_and_bad_source(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker dies amid a move, and finds the replica's log dir bad: it is offline, and its copy not touched.
+
+    With the log dir good again the move goes on where it was.
+    """
+    with moving(cluster, workload) as move:
+        with move.broker_down(), injected(Chmod000(move.here)):
+            copied = copy_of(move.partition, move.there)
+            move.world.log_dir_failed(move.here)
+            move.broker.start()
+            move.world.broker_back(move.broker)
+            move.world.check(timeouts.RECOVERY_S)
+            move.pair.await_progress(after=now())
+            if copy_of(move.partition, move.there) != copied:
+                raise PromiseBroken(
+                    f"the copy of {move.partition} in {move.there} was touched while {move.here} was bad"
+                )
+            move.broker.stop()
+            move.world.broker_gone(move.broker)
+        move.world.log_dirs_back(move.broker)
+        move.world.check(timeouts.RECOVERY_S)
+        check_under_way(move.partition, move.there)
 
 
 @a_move("kip-113/restart-with-deleted", plan="3. If topicPartition.delete exists")
@@ -411,9 +447,11 @@ def test_reassigned_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
     placement = Placement(
         partition=orders[0], on=tuple(coming if id == leaving.id else cluster.broker(id) for id in assigned)
     )
-    with workload.running(orders) as pair, moves_held(leaving):
+    with workload.running(orders, record_bytes=1000) as pair, moves_held(leaving):
+        pair.await_count(500)
         begin_move(orders[0], other_dir(orders[0].log_dir_on(leaving)))
         execute(cluster, placement)
         await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
         pair.await_progress(after=now())
+    check_checkpoints(cluster, {"orders"})
     check_delivery(workload)

@@ -51,16 +51,21 @@ def check_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
         raise PromiseBroken(f"a move of {partition} to {log_dir} was accepted, instead of {' or '.join(errors)}")
 
 
-def fuller_of(world: World, log_dirs: tuple[LogDir, ...]) -> LogDir:
-    """The log dir in which no broker would make a replica by itself: it has more of them than another.
+def fuller_of(world: World, broker: Broker) -> LogDir:
+    """The log dir in which the broker would make no replica by itself: it has more of them than another.
 
-    :raises Inconclusive: all have as many
+    Kafka's own topics count as well. Where all have as many there is one topic more.
+
+    :raises Inconclusive: all have as many again
     """
-    counts = {log_dir: len(world.replicas_in(log_dir)) for log_dir in log_dirs}
-    fullest = max(counts, key=lambda log_dir: counts[log_dir])
-    if counts[fullest] == min(counts.values()):
-        raise Inconclusive(f"the log dirs of {fullest.broker} are all as full: {counts[fullest]} replicas")
-    return fullest
+    for more in (True, False):
+        counts = {state.path: len(state.replicas) for state in broker.describe_log_dirs()}
+        fullest = max(broker.log_dirs, key=lambda log_dir: counts[str(log_dir.path)])
+        if counts[str(fullest.path)] > min(counts.values()):
+            return fullest
+        if more:
+            world.learn(world.cluster.create_topic("one-more", replicas=len(world.cluster.brokers)))
+    raise Inconclusive(f"the log dirs of {broker} are all as full: {counts}")
 
 
 @scenario(
@@ -76,8 +81,8 @@ def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders, everywhere)
     staying = orders[0].followers()
     [coming] = cluster.others(leader_of(orders[0]), *staying)
-    place = fuller_of(world, coming.log_dirs)
     with workload.running(orders) as pair:
+        place = fuller_of(world, coming)
         check_refused(orders[0], place, "REPLICA_NOT_AVAILABLE")
         reassign_over_the_wire(world, orders[0], coming, *staying)
         check_in(orders[0], place)
@@ -87,7 +92,7 @@ def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
         world.learn(refunds)
         world.check()
         pair.await_progress(after=now())
-    check_no_remains(cluster, {"orders", "everywhere", "refunds"})
+    check_no_remains(cluster, {"orders", "everywhere", "refunds", "one-more"})
     check_delivery(workload)
 
 

@@ -19,6 +19,7 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.admin import NewTopic
 from harness.doors.tool_answers import describe_log_dirs
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.log_dir import HIGH_WATERMARKS, LogDir
@@ -36,6 +37,7 @@ from suites.scenario import scenario
 from suites.sources import log_dirs_tool
 from suites.steps import (
     HOLDS_MOVES,
+    MOVE_THROTTLE,
     await_no_reassignment,
     await_reassigned,
     check_reassigning,
@@ -72,7 +74,8 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.await_count(500)
         world.learn(create_beside(cluster, mover, there))
         with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
-            execute(cluster, placement, log_dirs_throttle=1)
+            execute(cluster, placement, log_dirs_throttle=2)
+            check_throttle(mover, "2")
             world.reassigning(orders[0])
             check_under_way(orders[0], there)
             world.moving(orders[0], there)
@@ -80,18 +83,37 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
             check_asked_for(cluster, orders, here)
             cancel(cluster, placement)
+            check_throttle(mover, None)
             finish_move(world, orders[0], here)
             world.check(also=[log_dirs_tool])
             check_no_remains(cluster, {"orders"})
             where = f"from log dir {here.path} to {there.path}"
             check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
-            reassign(cluster, world, placement)
+            execute(cluster, placement, log_dirs_throttle=AMPLE)
+            check_throttle(mover, str(AMPLE))
+            await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+            check_throttle(mover, None)
             world.check(also=[log_dirs_tool])
             named = rf"last seen: \[.{HIGH_WATERMARKS} in {here} names \['{orders[0]}'\] instead of \[\].\]$"
             with promised(cluster, unless=EMPTIED_DIR_NAMED, seen=named):
                 check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+def check_throttle(broker: Broker, rate: str | None) -> None:
+    """The broker's moves are throttled to this rate, as the tool was told, or no more.
+
+    :raises PromiseBroken: they are not
+    """
+    await_until(
+        lambda: broker.admin.dynamic_configs(broker.id).own.get(MOVE_THROTTLE),
+        lambda seen: seen == rate,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{MOVE_THROTTLE} of {broker} to be {rate}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
 
 
 def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
@@ -161,6 +183,10 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         current, proposed = generate(cluster, [beside], chosen)
         for placement in current:
             check_current(world, placement)
+        if len(current) != len(beside) or len(proposed) != len(beside):
+            raise PromiseBroken(
+                f"--generate shows {len(current)} and proposes {len(proposed)} of {len(beside)} partitions"
+            )
         if any(len(set(placement.brokers) & set(chosen)) != 3 for placement in proposed):
             raise PromiseBroken(f"--generate proposes {', '.join(map(str, proposed))} for 3 replicas on {chosen}")
         reassign(cluster, world, *proposed)

@@ -280,6 +280,8 @@ def test_an_order_that_was_taken_and_is_not_followed_is_a_broken_promise(
     dirs = {number: OneDir(path=Path(f"/{number}"), number=number) for number in (1, 2, 3)}
 
     class Broker:
+        node = SimpleNamespace(check_alive=lambda: None)
+
         def find_replica(self, *_: object, is_future: bool = False) -> tuple[LogDir, None] | None:
             place = copy if is_future else replica
             return None if place is None else (dirs[place], None)
