@@ -130,6 +130,14 @@ def _say(line: str) -> None:
     click.echo(f"jbod: {line}", err=True)
 
 
+def _play(folder: RunFolder) -> str | None:
+    """The command that plays the smallest schedule that fails; None where there is none, or nobody knows the build."""
+    try:
+        return play_command(folder.path / "smallest.json", folder.run) if folder.smallest else None
+    except (KeyError, TypeError):
+        return None
+
+
 def write_case(folder: RunFolder, row: Row, out: Path) -> Path:
     """Write one case's page."""
     return write_page(
@@ -138,6 +146,6 @@ def write_case(folder: RunFolder, row: Row, out: Path) -> Path:
         folder=folder,
         row=row,
         timeline=make_timeline(folder),
-        play=play_command(folder.path / "smallest.json", folder.run) if folder.smallest else None,
+        play=_play(folder),
         run_json=json.dumps(folder.run, indent=2),
     )

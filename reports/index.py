@@ -92,6 +92,7 @@ class Index:
     wrong: Sequence[Row]
     not_run: Sequence[tuple[str, Sequence[str]]]
     deviations: Sequence[Row]
+    measured: Sequence[Row]
     wavering: Sequence[tuple[Row, Sequence[Row]]]
     cells: Sequence[Cell]
     backends: Sequence[str]
@@ -122,6 +123,7 @@ def make_index(run: Run) -> Index:
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
         not_run=not_run,
         deviations=[row for row in rows if row.deviations],
+        measured=[row for row in rows if row.measured],
         wavering=wavering,
         cells=cells(run.rows),
         backends=sorted(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ class Row:
 
     :ivar run_id: of its run folder; None where it left none
     :ivar faults: what each cost, as run.json has it
+    :ivar measured: figures by name, of scenarios that take any
     """
 
     id: str
@@ -66,6 +67,7 @@ class Row:
     rerun: str
     seed: int | None = None
     errors_logged: Sequence[Mapping[str, Any]] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def is_control(self) -> bool:
@@ -149,6 +151,7 @@ def row_of(folder: RunFolder) -> Row:
         rerun=rerun_command(folder.path),
         seed=run.get("seed"),
         errors_logged=run.get("errors_logged") or (),
+        measured=run.get("measured") or {},
     )
 
 

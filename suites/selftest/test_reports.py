@@ -311,6 +311,15 @@ def test_a_control_must_be_red(tmp_path: Path, case: str, verdict: str, counts_a
     assert make_index(read_runs_dir(tmp_path)).answer.verdict == counts_as
 
 
+def test_what_a_scenario_measured_is_on_its_page_and_on_that_of_all(tmp_path: Path) -> None:
+    with_verdict(tmp_path, "valid", "1", measured={"move alone, to cp": 0.151})
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    for page in ("index.html", "cases/1.html"):
+        text = (tmp_path / "report" / page).read_text()
+        assert "move alone, to cp" in text
+        assert "0.151" in text
+
+
 def test_a_case_that_never_ended_is_an_error(tmp_path: Path) -> None:
     write_run_folder(tmp_path, "1", outcome=None)
     index = make_index(read_runs_dir(tmp_path))
@@ -406,7 +415,11 @@ def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
         ("results-1.json", '{"scenarios": 3}', "results-1.json is damaged: TypeError"),
         ("results-1.json", '{"scenarios": ["x"]}', "results-1.json is damaged: AttributeError"),
         ("2/run.json", '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01"}', "2026-01-01 has no time zone"),
-        ("2/run.json", '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01Z","kafka":"4"}', "2 is damaged"),
+        (
+            "2/run.json",
+            '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01T00:00:00Z","kafka":"4"}',
+            "2 is damaged",
+        ),
     ],
 )
 def test_what_is_no_result_is_named_and_keeps_nobody_from_being_told_of(
