@@ -308,12 +308,14 @@ class Members:
             with contextlib.suppress(EngineGone):  # the undo log knows what is left of it
                 node.kill()
 
-        with ThreadPoolExecutor(max_workers=len(self._nodes())) as pool:
-            list(pool.map(kill, self._nodes()))
         try:
-            self.undo_log.close()
+            with ThreadPoolExecutor(max_workers=len(self._nodes())) as pool:
+                list(pool.map(kill, self._nodes()))
         finally:
-            self._site.ports.release()
+            try:
+                self.undo_log.close()
+            finally:
+                self._site.ports.release()
 
     def keep(self) -> None:
         """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""

@@ -242,7 +242,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             keep = run.selection.among([*names], names.__getitem__, covered)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
-        if run.stop_at is not None:  # not each may get its turn: what was named first goes first, and modes take turns
+        if run.stop_at is not None:  # not each may get its turn: what was named first goes first, and modes take turns,
+            # though then each brings along those that share its cluster
             turns = {mode: itertools.count() for mode in Mode}
             order = {item: (run.selection.place(names[item]), next(turns[mode_of(item)])) for item in keep}
             keep.sort(key=order.__getitem__)

@@ -13,6 +13,7 @@ import click
 from harness.case import check_json_file, check_runs_dir
 from harness.commands.shared import BACKEND, JOBS
 from harness.errors import EXIT_USAGE
+from harness.machine.whole import write_whole
 from harness.runs.qualifying import NOT_ASKED, Wanted, cases_of, check_same_build, run_sides, side, suite_of
 from harness.runs.results import write_json
 from reports.command import QUALIFICATION, read, write_cases, write_report
@@ -59,8 +60,8 @@ def qualify(
     wanted = there if selector else {name: of.without(_not_asked(backend)) for name, of in there.items()}
     if baseline:
         wanted["baseline"] = wanted["baseline"].beside(wanted["candidate"])
-    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
-    codes = run_sides(sides, wanted, [f"--jobs={jobs}", f"--seed={seed}"], repeats=repeats, say=click.echo)
+    seed = _kept_seed(out / "seed") if seed is None else seed
+    codes = run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, seed=seed, say=click.echo)
     if EXIT_USAGE in codes.values():  # it has said what can't be
         return EXIT_USAGE
     ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend) for each in sides)
@@ -75,6 +76,13 @@ def qualify(
         click.echo(f"not shown, because {why}: {', '.join(ids)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
     return write_json(json_file, _to_json(compared, seed), click.echo)
+
+
+def _kept_seed(file: Path) -> int:
+    """The one that was drawn when this qualification began: a side that is run later is to have the same."""
+    if not file.exists():
+        write_whole(file, f"{random.SystemRandom().randrange(2**31)}\n")
+    return int(file.read_text())
 
 
 def _not_asked(backend: str) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ import functools
 import os
 import re
 import socket
-import struct
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -198,8 +197,9 @@ def execute(
         raise create_api_error_from_http_exception(error) from error
     said, left = {1: b"", 2: b""}, answer.content
     while left:  # frames: which stream, three bytes of nothing, how long
-        stream, length = struct.unpack(">BxxxL", left[:8])
-        said[stream] += left[8 : 8 + length]
+        if len(left) < 8 or left[0] not in said or len(left) < 8 + (length := int.from_bytes(left[4:8], "big")):
+            raise DockerException(f"the answer to {argv[0]} was cut off")
+        said[left[0]] += left[8 : 8 + length]
         left = left[8 + length :]
     code = api.exec_inspect(exec_id)["ExitCode"]
     return subprocess.CompletedProcess(list(argv), code, said[1].decode(), said[2].decode())

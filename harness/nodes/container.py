@@ -75,12 +75,12 @@ class ContainerBackend:
     """
 
     def __init__(self, site: Site) -> None:
-        if site.spec.volumes:
-            _share(site)  # before anything is mounted in it
         self.site = site
         self.user = broker_user()
         if self.user.bare:
             raise EnvironmentLacks("root of a user namespace would be real root in a container: run it outside of one")
+        if site.spec.volumes:
+            _share(site)  # before anything is mounted in it
         self.image = image_for(site.distribution, site.spec.mode, lambda _line: None)
         self.runtime = container_runtime(self.image)
         self.mount = f"{site.work_dir}:{site.work_dir}:{'rslave' if site.spec.volumes else 'rw'}"
@@ -251,8 +251,12 @@ class ContainerNode(JvmNode):
             if self._container is None:
                 self._container = self._backend.container(self.spec.name)
         watch = _Watch(self._container, self._record_dir)
-        with explained(f"starting {self.spec.name}"):
-            watch.begin()
+        try:
+            with explained(f"starting {self.spec.name}"):
+                watch.begin()
+        except HarnessError:
+            watch.close()
+            raise
         self._watch = watch
         return {"container": self._container.short_id}
 
@@ -404,6 +408,11 @@ class _Watch:
         self._gone: EngineGone | None = None
         self._ended = threading.Event()
         self.writing = threading.Lock()
+
+    def close(self) -> None:
+        """Nothing will be printed."""
+        self._stdout.close()
+        self._log.close()
 
     def begin(self) -> None:
         """Start it, and watch."""

@@ -141,12 +141,13 @@ def run_sides(
     options: Sequence[str],
     *,
     repeats: int,
+    seed: int,
     say: Callable[[str], None],
 ) -> dict[str, int]:
     """Run what is wanted of each side, by its name, until nothing is due; returns the exit codes of their last rounds.
 
-    A round in which a side gets no further is its last: what can't run here (skipped), or doesn't (errors), is told by
-    the report.
+    Both sides have the same seed in a round, and another in the next. A round in which a side gets no further is its
+    last: what can't run here (skipped), or doesn't (errors), is told by the report.
     """
     stuck: set[str] = set()
     codes: dict[str, int] = {}
@@ -155,12 +156,15 @@ def run_sides(
         found = [(each, due(wanted[each.name].cases, each.ran(), repeats)) for each in sides]
         return [(each, cases) for each, cases in found if cases and each.name not in stuck]
 
-    while at_work := left():
+    for round_seed in itertools.count(seed):
+        if not (at_work := left()):
+            break
         for each, now_due in at_work:
             say(f"{each.name}: {len(now_due)} of {len(wanted[each.name].cases)} cases are due")
             known = len(each.ran())
             where = (f"--runs-dir={each.runs_dir}", f"--junit={_next_file(each.runs_dir)}")
-            done = run_apart(*now_due, *each.options, f"--backend={each.backend}", *where, *options)
+            drawn = (f"--backend={each.backend}", f"--seed={round_seed}")
+            done = run_apart(*now_due, *each.options, *drawn, *where, *options)
             codes[each.name] = done.exit_code
             if all(entry.verdict == "error" for entry in each.ran()[known:]):
                 stuck.add(each.name)

@@ -14,6 +14,7 @@ from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.admin import NewTopic
 from harness.doors.tool_answers import describe_topics
+from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
@@ -151,6 +152,9 @@ def test_metadata_log_dir_apart(cluster: Cluster, workload: CaseWorkload) -> Non
             pair.await_progress(after=now())
             with injected(ControllerKilled(cluster, victim)):
                 pass
+            await_until(
+                cluster.active_controller, timeout_s=timeouts.BOOT_S, what="another controller", retry_on=(NoAnswer,)
+            )
             check_ends(victim, exit_code=1, saying="Encountered fatal fault")
             world.broker_gone(victim)
             world.check(timeouts.RECOVERY_S)

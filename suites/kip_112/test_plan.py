@@ -78,7 +78,7 @@ def fails_at_runtime(
     world = World(cluster, orders)
     victim = role(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, failed(world, fail_log_dir(log_dir)):
+    with workload.running(orders) as pair, failed(world, fail_log_dir(log_dir), told_all=False):
         pair.await_progress(after=now())
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken)

@@ -91,7 +91,7 @@ _SCHEDULE = '''
 from suites.kip_112.plays import play
 
 
-@scenario("schedules/random", kip=112, plan="planted", judged=False)
+@scenario("schedules/random", kip=112, plan="planted", judged=False, fresh=True)
 def test_random(case, mode, request, schedule):
     """It comes out as it is written down."""
     case.record(schedule=schedule.to_json())
