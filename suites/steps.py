@@ -241,8 +241,8 @@ def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = N
     of the log in it, and not yet all.
 
     :param copying: as :func:`check_under_way` has it
-    :param waits: another move of the broker is held, and this one may wait for its end with an empty copy: a thread
-        moves one partition at a time (``LocalLeaderEndPoint.nextReadyPartition``)
+    :param waits: it may wait with an empty copy: another move of the broker is held, and a thread moves one partition
+        at a time (``LocalLeaderEndPoint.nextReadyPartition``); or earlier moves have used up what may be copied
     :raises PromiseBroken: the broker said that it would, and does nothing
     :raises Inconclusive: the move is already done, or no record was copied
     """

@@ -162,7 +162,7 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
         finish_move(world, within[0], there)
         check_reassigning(cluster, across)
         with moves_held(coming):
-            begin_move(within[0], here)
+            begin_move(within[0], here, waits=True)
             for broker in cluster.brokers:
                 broker.configure(dict.fromkeys(RATES, str(1 << 40)))
             # Not by the tool: its --verify would take the throttle of moves off, too.
