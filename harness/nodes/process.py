@@ -138,6 +138,7 @@ class ProcessNode(JvmNode):
         """See :meth:`harness.nodes.base.Node.pause`."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        self._await_paused()
         self._journal("node.paused")
 
     def resume(self) -> None:
@@ -156,14 +157,10 @@ class ProcessNode(JvmNode):
         if not self.is_alive():
             return False
         assert self._process is not None
-        # The kernel stops a process's threads one by one after kill(2) has returned.
-        with contextlib.suppress(psutil.NoSuchProcess, AwaitTimeout):
-            process = psutil.Process(self._process.pid)
-            await_until(
-                lambda: process.status() == psutil.STATUS_STOPPED, timeout_s=1.0, what=f"{self.spec.name} to stop"
-            )
-            return True
-        return False
+        try:
+            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
+        except psutil.NoSuchProcess:
+            return False
 
     def pid(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.pid`."""
@@ -206,10 +203,15 @@ class ProcessNode(JvmNode):
     def _silent(self) -> Iterator[None]:
         self._send(signal.SIGSTOP)
         try:
-            self.is_paused()  # which waits until it is
+            self._await_paused()
             yield
         finally:
             self._send(signal.SIGCONT)
+
+    def _await_paused(self) -> None:
+        """The kernel stops a process's threads one by one after kill(2) has returned."""
+        with contextlib.suppress(AwaitTimeout):
+            await_until(self.is_paused, timeout_s=1.0, what=f"{self.spec.name} to stop")
 
     def _send(self, signum: signal.Signals) -> None:
         assert self._process is not None
