@@ -174,6 +174,34 @@ class FullTmpfs(Full):
     cluster: ClassVar[Mapping[str, Any]] = {"volumes": "tmpfs"}
 
 
+class NearlyFull(FullTmpfs):
+    """Hardly any room is left, so that whoever writes more than that is the one who meets the end of it.
+
+    What shows it is the room that the file system says it has, on a tmpfs to the page; nobody is to meet the end yet.
+    """
+
+    name = "nearly_full_tmpfs"
+    expected_error = "bytes free"
+    ROOM = 128 << 10
+
+    def _use_up(self, filler: Path) -> int:
+        over = self._room() - self.ROOM
+        if over <= 0:
+            return 0
+        with (filler / "blocks").open("ab") as file:
+            os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), over)
+        return over
+
+    def proof(self) -> str | None:
+        """There is room for a little, and for no more."""
+        room = self._room()
+        return f"{room} {self.expected_error}" if 0 < room <= self.ROOM and self.error_of_writing() is None else None
+
+    def _room(self) -> int:
+        state = os.statvfs(self.volume.path)
+        return state.f_bavail * state.f_frsize
+
+
 class NoInodes(_Exhausted):
     """No inode is left: ENOSPC for every new file, though there are blocks."""
 

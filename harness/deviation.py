@@ -21,6 +21,8 @@ class Deviation:
     issue: str
     builds: VersionRange
     modes: tuple[Mode, ...] = tuple(Mode)
+    always: bool = True
+    """A case that declares it must show it; else whether there is anything to be seen is Kafka's choice."""
 
     def is_of(self, version: KafkaVersion, mode: Mode) -> bool:
         """Whether it is expected of this build in this mode."""

@@ -149,8 +149,8 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=[*said])
 
 
-def check_ends(broker: Broker, *, exit_code: int, saying: str) -> None:
-    """The broker ends by itself, with this exit code and this message.
+def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
+    """The broker ends by itself, with this exit code and this message; the line that has it.
 
     :param saying: a regular expression of a line of its log since its last start
     :raises PromiseBroken: it goes on, or ends otherwise
@@ -171,6 +171,7 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> None:
             f"{'said' if line else 'did not say'} /{saying}/; its log ends with:\n{broker.log.tail()}"
         )
     broker.journal.write("broker.ended", broker=broker.id, exit_code=code, line=line.text[:300])
+    return line
 
 
 @contextmanager

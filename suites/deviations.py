@@ -77,6 +77,43 @@ COPY_PASSED_OVER = Deviation(
     modes=(Mode.ZK,),
 )
 
+LONE_COPY_EMPTIED = Deviation(
+    kip=113,
+    says="a copy that is found without its replica, with all log dirs good, becomes the replica",
+    does="of a partition of one replica, an empty replica is made and copied over the copy: acked records are lost",
+    issue="none known; as above, where there is no leader to fetch from",
+    builds=VersionRange.parse(""),
+    modes=(Mode.ZK,),
+)
+
+COPY_NAMED_FIRST = Deviation(
+    kip=113,
+    says="6. to 7.: a replica that was moved is first renamed to be deleted, and then its copy to be the replica",
+    does="the copy is renamed first: if the log dir that is left fails then, the broker finds two replicas at its next "
+    "start, and refuses until one is deleted by hand",
+    issue="none found; LogManager.replaceCurrentWithFutureLog",
+    builds=VersionRange.parse(""),
+)
+
+TOLD_AS_SWAPPED = Deviation(
+    kip=112,
+    says="offline_replicas names every replica on a failed log dir",
+    does="not one whose swap with its copy failed: it is offline on its broker, out of the ISR, and told as online",
+    issue="none found; since KAFKA-16297 its broker says that it is in the old log dir, then in the new one again",
+    builds=VersionRange.parse(">=3.8.0"),
+    modes=(Mode.KRAFT,),
+)
+
+EXPIRED_UNTRIMMED = Deviation(
+    kip=113,
+    says="a broker that found a replica twice goes on when one is deleted by hand, as it asks for, and has the other",
+    does="it marked the other's log dir as cleanly shut down and left its time index untrimmed: acked records expire",
+    issue="KAFKA-10207 is the same at another time",
+    builds=VersionRange.parse("<4.0.0"),
+    modes=(Mode.ZK,),
+    always=False,  # only where that log dir was loaded before the other
+)
+
 RETENTION_WAITS = Deviation(
     kip=113,
     says="the segments of a copy under way are subject to log retention in the same way as those of its source",
@@ -106,6 +143,14 @@ OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
     says="kafka-topics shows the offline replicas of a partition",
     does="it doesn't: they are on the wire only",
     issue="none known",
+    builds=VersionRange.parse(""),
+)
+
+STORAGE_ERROR_TO_CLIENTS = Deviation(
+    kip=112,
+    says="clients that ask a broker for a replica on its failed log dir are told UNKNOWN_TOPIC_OR_PARTITION",
+    does="they are told KAFKA_STORAGE_ERROR, by which they ask for metadata all the same",
+    issue="none known; ReplicaManager.getPartitionOrError, since KIP-112 came",
     builds=VersionRange.parse(""),
 )
 

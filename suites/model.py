@@ -191,7 +191,16 @@ class World:
             self._check_fit(partition, log_dir, self.cordoned)
         self._copies.pop(key, None)
         self._places[key] = log_dir
+        self._left_behind.discard((key[:2], log_dir))
         self._carry_forward()
+
+    def half_swapped(self, partition: Partition, log_dir: LogDir) -> None:
+        """A move ended amid the swap of the copies: the replica is in the log dir that it was leaving, which fails, and
+        the copy in this one has its name already.
+        """
+        key = (partition.topic, partition.index)
+        self._copies.pop((*key, log_dir.broker.id), None)
+        self._left_behind.add((key, log_dir))
 
     def taken_for_lost(self, partition: Partition, log_dir: LogDir) -> None:
         """Kafka takes a replica to be in this log dir, which has failed, so that it is offline: its copy, not

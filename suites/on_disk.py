@@ -177,7 +177,7 @@ def log_in(folder: Path) -> bytes:
     return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
 
 
-def check_kept(before: Mapping[Partition, bytes]) -> None:
+def check_kept(before: Mapping[Partition, bytes], timeout_s: float = timeouts.RECOVERY_S) -> None:
     """Partitions to which nobody has written since have the logs that they had (:func:`leaders_logs`).
 
     A partition of one replica that comes back in another log dir comes back empty, and to its clients all is well.
@@ -187,7 +187,7 @@ def check_kept(before: Mapping[Partition, bytes]) -> None:
     await_until(
         lambda: [str(each) for each, log in leaders_logs(before).items() if log != before[each]],
         lambda others: not others,
-        timeout_s=timeouts.RECOVERY_S,
+        timeout_s=timeout_s,
         what="the partitions that came back to have the logs that they had",
         retry_on=(NoAnswer, OSError),
         failure=PromiseBroken,

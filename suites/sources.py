@@ -22,7 +22,7 @@ from harness.doors.metadata import ClusterState, LogDirState
 from harness.doors.tool_answers import DescribedPartition, Directories, Key
 from harness.log_dir import LogDir
 from harness.quorum.kraft import KRaftQuorum
-from harness.releases.versions import Mode
+from harness.quorum.zookeeper import ZooKeeperQuorum
 from suites.deviations import CORDONS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, is_expected, note_seen
 
 if TYPE_CHECKING:
@@ -208,16 +208,17 @@ def compare_offline_partitions(world: World, seen: int, elsewhere: ClusterState)
 
 def topics_tool(world: World) -> Iterator[str]:
     """``kafka-topics --describe``."""
-    yield from compare_topics(world, tool_answers.describe_topics(world.cluster.distribution, world.bootstrap()))
+    seen = tool_answers.describe_topics(world.cluster.distribution, world.bootstrap())
+    yield from compare_topics(world, seen, by="kafka-topics --describe shows")
 
 
-def compare_topics(world: World, seen: Mapping[Key, DescribedPartition]) -> Iterator[str]:
-    """Every partition's leader, replicas and ISR; of offline replicas kafka-topics says nothing."""
+def compare_topics(world: World, seen: Mapping[Key, DescribedPartition], *, by: str) -> Iterator[str]:
+    """Every partition's leader, replicas and ISR; of offline replicas neither kafka-topics nor ZooKeeper has a word."""
     for key, expected in world.partitions.items():
         state = seen.get(key)
         difference = "no such partition" if state is None else expected.disagreement(state)
         if difference:
-            yield f"kafka-topics --describe shows {name(key)}: {difference}"
+            yield f"{by} {name(key)}: {difference}"
 
 
 def under_replicated_tool(world: World) -> Iterator[str]:
@@ -297,9 +298,14 @@ def compare_configs(world: World, seen: Mapping[int, Mapping[str, str]]) -> Iter
             yield f"kafka-configs shows cordoned.log.dirs={value} of {broker} instead of {sorted(should)}"
 
 
-def registrations(world: World) -> Iterator[str]:
-    """KRaft: the brokers' registrations and the partitions' directories in the active controller's metadata log."""
-    if world.cluster.spec.mode is Mode.KRAFT:
+def metadata_store(world: World) -> Iterator[str]:
+    """Where the controller keeps it. ZooKeeper: the partitions' znodes; KRaft: the brokers' registrations and the
+    partitions' directories in the active controller's metadata log.
+    """
+    quorum = world.cluster.quorum
+    if isinstance(quorum, ZooKeeperQuorum):
+        yield from compare_topics(world, quorum.partitions(), by="ZooKeeper has")
+    else:
         seen = directories(world.cluster)
         good = [d for broker in world.live_brokers() for d in broker.log_dirs if d not in world.failed]
         yield from compare_registrations(world, {log_dir: log_dir.directory_id() for log_dir in good}, seen)
@@ -339,4 +345,4 @@ def name(key: Key) -> str:
 
 
 AT_EACH_STEP: tuple[Source, ...] = (processes, metadata, log_dirs, folders, mbeans)
-TOOLS: tuple[Source, ...] = (topics_tool, under_replicated_tool, unavailable_tool, log_dirs_tool, registrations)
+TOOLS: tuple[Source, ...] = (topics_tool, under_replicated_tool, unavailable_tool, log_dirs_tool, metadata_store)

@@ -30,10 +30,13 @@ from harness.workload import CaseWorkload
 from suites.checks import check_noticed, check_notified
 from suites.model import World
 from suites.on_disk import check_no_remains
-from suites.sources import registrations
+from suites.sources import metadata_store
 
 NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
 """What a broker says that ends for want of a good log dir."""
+
+TWICE = r"Duplicate log directories for \S+ are found in both"
+"""What a broker says that refuses to start since it has a replica in two of its log dirs."""
 
 
 @contextmanager
@@ -127,7 +130,7 @@ def await_reassigned(cluster: Cluster, world: World, *placements: Placement, tim
         partition = placement.partition
         chosen = [place if isinstance(place, LogDir) else partition.log_dir_on(place) for place in placement.on]
         world.reassigned(partition, chosen)
-    world.check(also=[registrations])
+    world.check(also=[metadata_store])
     check_no_remains(cluster, {placement.partition.topic for placement in placements})
 
 

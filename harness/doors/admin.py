@@ -128,9 +128,16 @@ class Admin:
         topic = MetadataRequest.MetadataRequestTopic(name=name)
         self._connection.ask(MetadataRequest(topics=[topic], allow_auto_topic_creation=True))
 
-    def describe_log_dirs(self) -> tuple[LogDirState, ...]:
-        """This broker's log dirs and what is in them (KIP-113, DescribeLogDirs)."""
-        answer = self._connection.ask(DescribeLogDirsRequest(topics=None))
+    def describe_log_dirs(self, *partitions: tuple[str, int]) -> tuple[LogDirState, ...]:
+        """This broker's log dirs and what is in them (KIP-113, DescribeLogDirs).
+
+        :param partitions: these topics' partitions alone, where any are named
+        """
+        wanted = [
+            DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=[index])
+            for topic, index in partitions
+        ]
+        answer = self._connection.ask(DescribeLogDirsRequest(topics=wanted or None))
         return tuple(
             LogDirState(
                 path=result.log_dir,

@@ -29,9 +29,9 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class DescribedPartition:
-    """A partition as ``kafka-topics --describe`` prints it.
+    """A partition as ``kafka-topics --describe`` prints it, and ZooKeeper has it.
 
-    :ivar offline: the offline replicas; None where it has no word for them, as all releases so far
+    :ivar offline: the offline replicas; None where there is no word for them, as in all releases so far
     """
 
     leader: int | None

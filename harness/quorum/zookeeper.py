@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 
 from harness.doors.admin import Admin
+from harness.doors.tool_answers import DescribedPartition, Key
+from harness.doors.wire import NoAnswer
 from harness.machine.ports import HOST
 from harness.nodes.base import SERVICE, Backend, NodeSpec
 from harness.releases.versions import Mode
@@ -114,6 +117,27 @@ class ZooKeeperQuorum:
             return {
                 int(id): json.loads(client.get(f"/brokers/ids/{id}")[0]) for id in client.get_children("/brokers/ids")
             }
+
+    def partitions(self) -> dict[Key, DescribedPartition]:
+        """Every partition, as its topic's znode and its own have it (``TopicZNode``, ``TopicPartitionStateZNode``).
+
+        :raises NoAnswer: one has no state yet, or not any more
+        """
+        found = {}
+        with self._client() as client:
+            for topic in client.get_children("/brokers/topics"):
+                path = f"/brokers/topics/{topic}"
+                try:
+                    for index, replicas in json.loads(client.get(path)[0])["partitions"].items():
+                        state = json.loads(client.get(f"{path}/partitions/{index}/state")[0])
+                        found[topic, int(index)] = DescribedPartition(
+                            leader=None if state["leader"] < 0 else state["leader"],
+                            replicas=tuple(replicas),
+                            isr=tuple(state["isr"]),
+                        )
+                except NoNodeError as error:
+                    raise NoAnswer(f"ZooKeeper has no state of a partition of {topic}") from error
+        return found
 
     def remains(self) -> list[str]:
         """Znodes of topics, of what is to be done with them, and of what brokers tell the controller."""

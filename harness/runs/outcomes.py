@@ -49,7 +49,8 @@ def conclude(
 
     :param case: None where it never began
     :param must_be_judged: the scenario is nothing without a verdict of the judge
-    :param deviations: that the scenario declares and are expected of this build: each must have been seen
+    :param deviations: that the scenario declares and are expected of this build: each must have been seen, but those
+        that don't always show
     :param test_file: an ``assert`` in this file is a promise of the scenario; one elsewhere is the harness's own
     """
     voices = [*_raised(seen.troubles, test_file), *(_judged(case) if case else ())]
@@ -63,7 +64,7 @@ def conclude(
         voices.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
     if not voices and case is not None:
         shown = {event["does"] for event in case.journal.of_kind("deviation.seen")}
-        if unseen := [deviation.does for deviation in deviations if deviation.does not in shown]:
+        if unseen := [each.does for each in deviations if each.always and each.does not in shown]:
             voices.append((EXIT_INCONCLUSIVE, f"nothing showed what this build is known for: {'; '.join(unseen)}"))
     if void := _void(case) if case else None:
         code, reason = void

@@ -12,7 +12,7 @@ from faults.targets import follower_of, leader_of
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
+from harness.doors.admin import NewTopic, Refused
 from harness.doors.tool_answers import describe_topics
 from harness.doors.wire import NoAnswer
 from harness.errors import PromiseBroken
@@ -20,11 +20,11 @@ from harness.journal import now
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from harness.runs.measure import Floors
-from harness.topic import Topic
+from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_known, check_refused
-from suites.deviations import OFFLINE_REPLICAS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED
+from suites.deviations import OFFLINE_REPLICAS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, STORAGE_ERROR_TO_CLIENTS
 from suites.model import World
 from suites.on_disk import check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
@@ -192,7 +192,7 @@ def test_default_client(cluster: Cluster, workload: CaseWorkload) -> None:
     "kip-112/what-users-see",
     kip=112,
     plan="5. User queries replicas state",
-    deviations=(OFFLINE_REPLICAS_UNCOUNTED, OFFLINE_REPLICAS_NOT_PRINTED),
+    deviations=(OFFLINE_REPLICAS_UNCOUNTED, OFFLINE_REPLICAS_NOT_PRINTED, STORAGE_ERROR_TO_CLIENTS),
 )
 def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader's log dir fails: brokers, Kafka's programs, MBeans, ZooKeeper or KRaft's metadata log all say so.
@@ -212,6 +212,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
             check_misses_a_leader(world, lone)
             world.check(also=TOOLS)
             check_tells_offline(cluster, orders, offline=victim)
+            check_tells_clients(victim, orders[0])
             pair.await_progress(after=now())
         restarted_healed(world, victim)
         world.check(also=TOOLS)
@@ -224,6 +225,16 @@ def check_tells_offline(cluster: Cluster, topic: Topic, *, offline: Broker) -> N
     """kafka-topics shows the offline replicas of a partition, as the KIP has it."""
     described = describe_topics(cluster.distribution, cluster.bootstrap)[topic.name, 0]
     check_known(OFFLINE_REPLICAS_NOT_PRINTED, cluster, described.offline, promised=(offline.id,), known=None)
+
+
+def check_tells_clients(broker: Broker, partition: Partition) -> None:
+    """A client that asks a broker for its offline replica is told so, and no offset of it."""
+    try:
+        told = str(broker.admin.end_offset(partition.topic, partition.index))
+    except Refused as refusal:
+        told = refusal.error
+    promised, known = "UNKNOWN_TOPIC_OR_PARTITION", "KAFKA_STORAGE_ERROR"
+    check_known(STORAGE_ERROR_TO_CLIENTS, partition.cluster, told, promised=promised, known=known)
 
 
 @scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion")

@@ -27,9 +27,8 @@ from suites.model import World
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
 from suites.sources import directories
-from suites.steps import NO_GOOD_DIR, failed, format_new_dirs, replace_by_empty_disk
+from suites.steps import NO_GOOD_DIR, TWICE, failed, format_new_dirs, replace_by_empty_disk
 
-TWICE = r"Duplicate log directories for \S+ are found in both"
 UNASSIGNED = "A" * 21 + "Q"
 """The directory of a replica of which the controller has not been told (``DirectoryId.UNASSIGNED``, KIP-858)."""
 

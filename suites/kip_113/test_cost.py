@@ -27,6 +27,7 @@ from suites.steps import await_moved, write_as_a_stranger
 
 RECORDS = 100_000  # of 1 kB each: a second or more of copying
 ALONE = 20_000
+COPIES = 3
 
 
 @scenario(
@@ -50,7 +51,7 @@ def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
         moved_by = now()
     quiet = [move(bulk[0], other_dir(here)), move(bulk[0], here)]
     check_kept(kept)
-    copying_s = copy(bulk[0], here, other_dir(here))
+    copying_s = min(copy(bulk[0], here, other_dir(here)) for _ in range(COPIES))
     check_delivery(workload)
 
     def acked_per_s(start: datetime, until: datetime) -> float:

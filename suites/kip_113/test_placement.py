@@ -52,16 +52,18 @@ def check_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
 
 
 def fuller_of(world: World, broker: Broker) -> LogDir:
-    """The log dir in which the broker would make no replica by itself: it has more of them than another.
+    """The good log dir in which the broker would make no replica by itself: it has more of them than another.
 
     Kafka's own topics count as well. Where all have as many there is one topic more.
 
     :raises Inconclusive: all have as many again
     """
     for more in (True, False):
-        counts = {state.path: len(state.replicas) for state in broker.describe_log_dirs()}
-        fullest = max(broker.log_dirs, key=lambda log_dir: counts[str(log_dir.path)])
-        if counts[str(fullest.path)] > min(counts.values()):
+        paths = {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
+        described = [state for state in broker.describe_log_dirs() if not state.offline]
+        counts = {paths[state.path]: len(state.replicas) for state in described}
+        fullest = max(counts, key=lambda log_dir: counts[log_dir])
+        if counts[fullest] > min(counts.values()):
             return fullest
         if more:
             world.learn(world.cluster.create_topic("one-more", replicas=len(world.cluster.brokers)))
@@ -83,17 +85,26 @@ def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
     [coming] = cluster.others(leader_of(orders[0]), *staying)
     with workload.running(orders) as pair:
         place = fuller_of(world, coming)
+        check_refused(orders[0], LogDir(coming, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
         check_refused(orders[0], place, "REPLICA_NOT_AVAILABLE")
         reassign_over_the_wire(world, orders[0], coming, *staying)
         check_in(orders[0], place)
-        check_refused(Partition(cluster, "refunds", 0), place, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
-        refunds = cluster.create_topic("refunds", replicas=4)
-        check_in(refunds[0], place)
-        world.learn(refunds)
+        check_placed(world, place)
         world.check()
         pair.await_progress(after=now())
     check_no_remains(cluster, {"orders", "everywhere", "refunds", "one-more"})
     check_delivery(workload)
+
+
+def check_placed(world: World, log_dir: LogDir) -> None:
+    """The broker is told where to put a replica of a topic that nobody has created yet, and there it is created.
+
+    :raises PromiseBroken: the broker answers otherwise, or it is elsewhere
+    """
+    refunds = Partition(world.cluster, "refunds", 0)
+    check_refused(refunds, log_dir, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
+    world.learn(world.cluster.create_topic(refunds.topic, replicas=len(world.cluster.brokers)))
+    check_in(refunds, log_dir)
 
 
 def check_in(partition: Partition, log_dir: LogDir) -> None:
@@ -141,9 +152,12 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
             check_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
             check_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
             check_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
+            # What is yet to come is refused in the same way, or remembered all the same.
+            check_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
+            check_placed(world, fuller_of(world, wounded))
             pair.await_progress(after=now())
         restarted_healed(world, wounded)
-        check_no_remains(cluster, {"orders", "beside", long_name.name})
+        check_no_remains(cluster, {"orders", "beside", "refunds", "one-more", long_name.name})
     check_delivery(workload)
 
 

@@ -49,6 +49,7 @@ from suites.steps import (
 
 AMPLE = 1 << 30
 TRIES = 4
+NOWHERE = "no-such-topic"
 CROWD = 50  # partitions of each topic that keeps a broker busy
 NO_FAULT = Floors(faults=0)
 
@@ -141,7 +142,7 @@ def check_says(cluster: Cluster, placement: Placement, line: str) -> None:
 
 
 def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
-    """kafka-log-dirs shows the brokers and topics that it is asked for, and no others.
+    """kafka-log-dirs shows the brokers and topics that it is asked for, and DescribeLogDirs the partitions; no others.
 
     :raises PromiseBroken: it shows something else
     """
@@ -151,6 +152,14 @@ def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
     shown = {(id, replica.topic) for id, states in seen.items() for state in states for replica in state.replicas}
     if shown != {(broker.id, topic.name)}:
         raise PromiseBroken(f"kafka-log-dirs shows {sorted(shown)}, and was asked for {topic} on {broker}")
+    described = {
+        (replica.topic, replica.partition, state.path)
+        for state in broker.admin.describe_log_dirs((topic.name, 0), (NOWHERE, 0))
+        for replica in state.replicas
+        if not replica.is_future
+    }
+    if described != {(topic.name, 0, str(log_dir.path))}:
+        raise PromiseBroken(f"DescribeLogDirs shows {sorted(described)}, and was asked for {topic[0]} in {log_dir}")
     with promised(cluster, unless=NO_LOG_DIRS_OPTION, seen="log-dirs is not a recognized option"):
         try:
             paths = [state.path for state in ask("--log-dirs", str(log_dir.path))[broker.id]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from faults.base import Fault, injected
-from faults.file_system import VOLUME_FAULTS, Eio, Full, NoInodes, PowerCut, VolumeFault
+from faults.file_system import VOLUME_FAULTS, Eio, Full, NearlyFull, NoInodes, PowerCut, VolumeFault
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.slow import SLOW_FAULTS, Slow, SlowVolume, Stalled
 from harness.errors import FaultNotProven, UsageError
@@ -23,7 +23,12 @@ from harness.machine.volume import Volume, VolumeKind
 from harness.waiting import await_until
 from suites.selftest.disks import StandIn, broker_on, traces
 
-ALL: tuple[type[VolumeFault] | type[SlowVolume] | type[PowerCut], ...] = (*VOLUME_FAULTS, *SLOW_FAULTS, PowerCut)
+ALL: tuple[type[VolumeFault] | type[SlowVolume] | type[PowerCut], ...] = (
+    *VOLUME_FAULTS,
+    NearlyFull,
+    *SLOW_FAULTS,
+    PowerCut,
+)
 each_volume_fault = pytest.mark.parametrize("fault_type", VOLUME_FAULTS, ids=lambda fault: fault.name)
 each_fault = pytest.mark.parametrize("fault_type", ALL, ids=lambda fault: fault.name)
 
@@ -96,6 +101,17 @@ def test_each_way_is_proven_and_taken_back(disks: Disks, fault_type: type[Fault]
     assert all(map(writable, broker.log_dirs))
     assert (broker.log_dirs[0].path / "kept").read_text() == "kept"
     assert {path.name for path in broker.log_dirs[0].path.parent.iterdir()} <= {"log-dir-1", "lost+found"}
+
+
+def test_who_writes_more_than_is_left_meets_the_end_of_it(disks: Disks) -> None:
+    broker = disks.broker(need(NearlyFull))
+    path = broker.log_dirs[0].path / "large"
+    write = ["dd", "if=/dev/zero", f"of={path}", "bs=1024", f"count={NearlyFull.ROOM // 1024}", "status=none"]
+    assert broker.node.run_as_user(write).returncode == 0
+    path.unlink()
+    with injected(NearlyFull(broker.log_dirs[0])):
+        assert writable(broker.log_dirs[0])
+        assert "No space left on device" in broker.node.run_as_user([*write[:-2], "count=129", "status=none"]).stderr
 
 
 @each_fault

@@ -153,7 +153,7 @@ def offline_partitions(world: World) -> Iterable[str]:
 
 
 def topics_tool(world: World) -> Iterable[str]:
-    return sources.compare_topics(world, read_topics(answer("kafka-topics")))
+    return sources.compare_topics(world, read_topics(answer("kafka-topics")), by="kafka-topics --describe shows")
 
 
 def under_replicated_tool(world: World) -> Iterable[str]:

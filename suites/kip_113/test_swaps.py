@@ -1,0 +1,264 @@
+"""KIP-113's swap of a replica with its copy, at the end of a move, cut short: "3. Handle failure that happens when
+broker is moving data or swapping replica".
+
+What a broker finds that dies while it swaps the copies is made while it is down, out of a finished move: the last
+rename is taken back. Out of a finished one, because in KRaft a broker tells the controller where the replica will be
+before it swaps, and believes the controller when it is back (KIP-858; ``LogManager.recoverAbandonedFutureLogs``).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from faults.base import injected
+from faults.log_dir import Chmod000, ChmodNoWrite
+from faults.targets import leader_of
+from harness import timeouts
+from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
+from harness.doors.wire import NoAnswer
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import now
+from harness.log_dir import LogDir
+from harness.releases.versions import Mode
+from harness.topic import Partition
+from harness.waiting import await_until
+from harness.workload import CaseWorkload
+from suites.checks import check_ends, check_noticed, promised
+from suites.deviations import (
+    COPY_NAMED_FIRST,
+    COPY_PASSED_OVER,
+    EXPIRED_UNTRIMMED,
+    LONE_COPY_EMPTIED,
+    TOLD_AS_SWAPPED,
+    is_expected,
+    note_seen,
+)
+from suites.kip_113.moving import Move, a_move, moves_let_go, moving
+from suites.on_disk import check_gone, check_kept, leaders_logs, log_in
+from suites.steps import HOLDS_MOVES, TWICE, finish_move, write_as_a_stranger
+
+
+@a_move(
+    "kip-113/restart-with-copy",
+    plan="3. topicPartition.move exists but topicPartition doesn't … no bad log directory",
+    deviations=(COPY_PASSED_OVER,),
+)
+def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker dies while it swaps the copies: the new one alone is there, and becomes the replica."""
+    with moving(cluster, workload, held=False) as move:
+        with move.broker_down():
+            files = _files(move.leave_copy_alone())
+        move.world.check(timeouts.RECOVERY_S)
+        with promised(cluster, unless=COPY_PASSED_OVER, seen=f"^{move.broker} made {move.partition} anew"):
+            check_not_made_anew(move, files)
+
+
+def _files(folder: Path) -> set[tuple[str, int]]:
+    """The segments in a replica's folder, with what makes each the same file under another path."""
+    return {(path.name, path.stat().st_ino) for path in folder.glob("*.log")}
+
+
+def check_not_made_anew(move: Move, files: set[tuple[str, int]]) -> None:
+    """The broker has made no replica of the partition since its start: what it found is what it serves.
+
+    :param files: what it found
+    :raises PromiseBroken: it has
+    """
+    made = rf"Created log for partition {re.escape(str(move.partition))} in"
+    if (line := move.broker.log.first(made, since=move.broker.started_at)) is not None:
+        raise PromiseBroken(f"{move.broker} made {move.partition} anew, though there was a copy of it: {line.text}")
+    if not files <= _files(move.folder):
+        raise PromiseBroken(f"{move.broker} serves {move.partition} from other files than those of the copy: {files}")
+
+
+@a_move(
+    "kip-113/restart-with-lone-copy",
+    plan="3. topicPartition.move exists but topicPartition doesn't … no bad log directory: of one replica",
+    deviations=(LONE_COPY_EMPTIED,),
+)
+def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> None:
+    """As before, of a partition of one replica: no other broker has its records, and all of them are there again."""
+    with moving(cluster, workload, held=False) as move:
+        [refunds] = cluster.create_topics(NewTopic(name="refunds", replicas=1, assignment={0: [move.broker.id]}))
+        write_as_a_stranger(refunds, 800, size=1000)
+        kept = leaders_logs(refunds.partitions)
+        move.world.learn(refunds)
+        place = refunds[0].log_dir_on(move.broker)
+        with move.broker_down():
+            replace(move, partition=refunds[0], there=place).leave_copy_alone()
+        cluster.await_healthy(failure=PromiseBroken)
+        emptied = re.escape(f"the logs that they had; last seen: ['{refunds[0]}']")
+        with promised(cluster, unless=LONE_COPY_EMPTIED, seen=emptied):
+            check_kept(kept, timeouts.REQUEST_S)
+            finish_move(move.world, refunds[0], place)
+            move.world.check()
+        move.world.forget(refunds)
+        cluster.delete_topic(refunds)
+        check_gone(cluster, "refunds")
+
+
+@a_move(
+    "kip-113/restart-with-copy-and-bad-dir",
+    plan="3. topicPartition.move exists but topicPartition doesn't … and if there is bad log directory",
+    log_dirs=3,
+)
+def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload) -> None:
+    """As before, but another log dir is bad, where the replica might be: it is offline, and its copy not touched.
+
+    In KRaft the controller knows that the replica is not there, and it is online.
+    """
+    with moving(cluster, workload, held=False) as move:
+        bad = move.third
+        with move.broker_down(), injected(Chmod000(bad)):
+            copy = move.leave_copy_alone()
+            log = log_in(copy)
+            move.world.log_dir_failed(bad)
+            unknown = cluster.spec.mode is Mode.ZK
+            if unknown:
+                move.world.taken_for_lost(move.partition, bad)
+            move.broker.start()
+            move.world.broker_back(move.broker)
+            move.world.check(timeouts.RECOVERY_S)
+            if unknown and log_in(copy) != log:
+                raise PromiseBroken(f"{copy.name} in {move.there} was touched while {bad} was bad")
+            move.pair.await_progress(after=now())
+            move.broker.stop()
+            move.world.broker_gone(move.broker)
+        move.world.moved(move.partition, move.there)
+        move.world.log_dirs_back(move.broker)
+        move.world.check(timeouts.RECOVERY_S)
+
+
+@a_move("kip-113/restart-with-deleted", plan="3. If topicPartition.delete exists")
+def test_restart_with_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker dies before it has deleted what a finished move left: it does when it is back."""
+    with moving(cluster, workload, held=False) as move:
+        with move.broker_down():
+            left = move.here.path / move.marked("delete")
+            move.broker.node.run_as_user(["cp", "-r", str(move.folder), str(left)])
+            if not left.is_dir():
+                raise Inconclusive(f"{left} could not be made")
+        move.world.check(timeouts.RECOVERY_S)
+
+
+# Only the swap itself is to notice that nothing can be renamed in a log dir.
+LOOKS_LATE = dict.fromkeys(
+    (
+        "replica.high.watermark.checkpoint.interval.ms",
+        "log.flush.offset.checkpoint.interval.ms",
+        "log.flush.start.offset.checkpoint.interval.ms",
+    ),
+    "600000",
+)
+TIME_INDEX_ENTRY = 12  # bytes
+EXPIRES_SOON = {"log.retention.check.interval.ms": "500"}
+
+
+@a_move(
+    "kip-113/source-fails-amid-swap",
+    plan="6. … renames directory topicPartition to topicPartition.delete on the source log directory",
+    overrides=HOLDS_MOVES | LOOKS_LATE | EXPIRES_SOON,
+    deviations=(COPY_NAMED_FIRST, TOLD_AS_SWAPPED, EXPIRED_UNTRIMMED),
+)
+def test_source_fails_amid_swap(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The log dir that the leader's replica leaves fails as it is to leave: with the dir back, the broker starts."""
+    with moving(cluster, workload, leader_of, checkpoints=False) as move:
+        with injected(ChmodNoWrite(move.here)) as fault:
+            with moves_let_go(move.broker):
+                check_noticed(fault)
+            met = rf"Error while renaming dir for {move.partition} in log dir {re.escape(str(move.here.path))}"
+            if move.broker.log.first(met, since=fault.injected_at) is None:
+                raise Inconclusive(f"{move.here} failed, and not by the swap of {move.partition}")
+            if twice := move.folder.is_dir():
+                move.world.half_swapped(move.partition, move.there)
+            move.world.log_dir_failed(move.here)
+            check_offline(move)
+            move.pair.await_progress(after=now())
+            move.broker.stop()
+            move.world.broker_gone(move.broker)
+        refuses = f"{move.broker} finds {move.partition} in {move.here} and in {move.there}, and refuses to start"
+        passed_over = False
+        with promised(cluster, unless=COPY_NAMED_FIRST, seen=re.escape(refuses)):
+            if twice:
+                move.broker.start()
+                line = check_ends(move.broker, exit_code=1, saying=TWICE)
+                passed_over = f" and {move.folder}." in line.text
+                delete_by_hand(move.partition, move.here)
+                move.world.moved(move.partition, move.there)
+                raise PromiseBroken(refuses)
+        expires = passed_over and left_untrimmed(move)
+        move.broker.start()
+        cluster.await_healthy(failure=PromiseBroken)
+        move.world.log_dirs_back(move.broker)
+        move.world.check(timeouts.RECOVERY_S)
+        if passed_over:  # of the two replicas it was loaded first; the other took its place, and was closed properly
+            with promised(
+                cluster, unless=EXPIRED_UNTRIMMED, seen=f"^{move.broker} deletes records of {move.partition}"
+            ):
+                if expires:
+                    check_kept_by(move)
+
+
+def left_untrimmed(move: Move) -> bool:
+    """Whether the log dir that a move went to is marked as cleanly shut down, and the replica's index ends in zeros.
+
+    A broker that starts on it believes the last entry (KAFKA-10207): the segment's last record is of the year 1970.
+    """
+    *_, index = sorted(move.folder.glob("*.timeindex"))
+    untrimmed = index.read_bytes().endswith(b"\0" * TIME_INDEX_ENTRY)
+    marked = (move.there.path / ".kafka_cleanshutdown").exists()
+    move.broker.journal.write("index.left", log_dir=str(move.there), untrimmed=untrimmed, marked_clean=marked)
+    return untrimmed and marked
+
+
+def check_kept_by(move: Move) -> None:
+    """The broker keeps the records of the moved replica, though its time index is bad.
+
+    Where it doesn't, the replica is made anew afterwards: the others have all of it.
+
+    :raises PromiseBroken: it deletes them
+    """
+    expired = rf"partition={move.partition}, .*Deleting segment .*largestRecordTimestamp=0\).* due to log retention"
+    line = await_until(
+        lambda: move.broker.log.first(expired, since=move.broker.started_at),
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{move.broker} to find {move.partition} expired, since its index says so",
+        failure=PromiseBroken,
+    )
+    assert line is not None
+    move.broker.stop()
+    move.world.broker_gone(move.broker)
+    delete_by_hand(move.partition, move.there)
+    move.broker.start()
+    move.world.remade(move.there)
+    move.ends[move.partition] = move.world.log_dir_of(move.partition, move.broker)
+    raise PromiseBroken(f"{move.broker} deletes records of {move.partition} that were acked just now: {line.text}")
+
+
+def check_offline(move: Move) -> None:
+    """All sources say that the replica is offline with the log dir that it was leaving.
+
+    :raises PromiseBroken: they don't; on builds known for it, offline_replicas does, or it stays in the ISR
+    """
+    if not is_expected(TOLD_AS_SWAPPED, move.world.cluster):
+        move.world.check()
+        return
+    seen = await_until(
+        move.partition.describe,
+        lambda seen: move.broker.id not in seen.isr and not seen.offline_replicas,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"{move.broker} to leave the ISR of {move.partition}, and no offline_replicas, as is known of the build",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    note_seen(TOLD_AS_SWAPPED, move.world.cluster, seen)
+
+
+def delete_by_hand(partition: Partition, log_dir: LogDir) -> None:
+    """What a broker that found a replica twice asks its operator for: the one in the log dir that failed goes."""
+    folder = log_dir.replica_dir(partition.topic, partition.index)
+    log_dir.broker.node.run_as_user(["rm", "-r", str(folder)])
+    log_dir.broker.journal.write("replica.deleted_by_hand", partition=str(partition), log_dir=str(log_dir))
