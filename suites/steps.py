@@ -221,6 +221,8 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
 
 
 MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
+FREE = {MOVE_THROTTLE: str(1 << 40)}
+HELD = {MOVE_THROTTLE: "1"}
 # Broker settings for cases that hold moves: one is throttled after its first fetch, which may take 1 MB by default; and
 # a throttled one looks again after this long, a second by default, in which it would fall behind its rate.
 HOLDS_MOVES = {"replica.fetch.max.bytes": "65536", "replica.fetch.backoff.ms": "100"}
@@ -236,7 +238,7 @@ def moves_held(*brokers: Broker, rate: int = 1) -> Iterator[None]:
         broker.configure({MOVE_THROTTLE: str(rate)})
     yield
     for broker in brokers:
-        broker.configure({MOVE_THROTTLE: str(1 << 40)})
+        broker.configure(FREE)
 
 
 def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = None, waits: bool = False) -> None:

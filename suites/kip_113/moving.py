@@ -33,7 +33,7 @@ from suites.model import World
 from suites.on_disk import check_checkpoints, check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.sources import metadata_store
-from suites.steps import HOLDS_MOVES, MOVE_THROTTLE, begin_move, finish_move, moves_held, write_as_a_stranger
+from suites.steps import FREE, HELD, HOLDS_MOVES, begin_move, finish_move, moves_held, write_as_a_stranger
 
 a_move = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES)
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
@@ -140,6 +140,6 @@ def moving(
 @contextmanager
 def moves_let_go(broker: Broker) -> Iterator[None]:
     """Moves that are held are not, inside the block."""
-    broker.configure({MOVE_THROTTLE: str(1 << 40)})
+    broker.configure(FREE)
     yield
-    broker.configure({MOVE_THROTTLE: "1"})
+    broker.configure(HELD)

@@ -1,8 +1,9 @@
 """Plays a schedule on a cluster under load; the model (:class:`suites.model.World`) says what holds after each step.
 
 A step is passed over where it may not be done: where it would take the last in-sync replica of a partition, whose loss
-no KIP rules out, or where there is nothing to do it to. Faults stay in force until a later step heals one, so that they
-overlap; at the end all are healed.
+no KIP rules out, or where there is nothing to do it to. Faults stay in force until a later step heals one, and moves
+that were begun are held by their throttle until a later step lets one go, so that they overlap; at the end all are
+healed, and all moves done.
 """
 
 from __future__ import annotations
@@ -13,8 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from faults.base import Fault, injected
+from faults.broker import BrokerKilled
+from faults.file_system import PowerCut
 from faults.log_dir import LogDirFault
 from faults.quorum import ControllerKilled
+from faults.segment import IndexByteFlipped
+from faults.slow import Slow
 from faults.targets import other_dir
 from harness import timeouts
 from harness.broker import Broker
@@ -24,10 +29,10 @@ from harness.journal import now
 from harness.log_dir import LogDir
 from harness.pipeline.pair import Pair
 from harness.topic import Partition, Topic
-from suites.checks import check_noticed
+from suites.checks import check_noticed, check_rebuilt
 from suites.model import World
 from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, Schedule, Step
-from suites.steps import finish_move, reassign_over_the_wire, restarted_healed
+from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restarted_healed
 
 
 class PassedOver(Exception):
@@ -42,6 +47,19 @@ class _Outage:
     fault: Fault
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Move:
+    """A replica on its way into another log dir of its broker, held."""
+
+    partition: Partition
+    there: LogDir
+
+    @property
+    def broker(self) -> Broker:
+        """Whose replica it is."""
+        return self.there.broker
+
+
 class Player:
     """Does steps, one at a time; each method is one that a :class:`Step` may name."""
 
@@ -52,6 +70,8 @@ class Player:
         self._offsets = offsets
         self._pair = pair
         self._outages: list[_Outage] = []
+        self._rotten: list[IndexByteFlipped] = []
+        self._moves: list[_Move] = []
         self._passing: list[Topic] = []
         self._numbers = itertools.count()
 
@@ -61,8 +81,8 @@ class Player:
         try:
             yield
         finally:
-            for outage in reversed(self._outages):
-                outage.fault.undo()
+            for fault in (*reversed(self._rotten), *(outage.fault for outage in reversed(self._outages))):
+                fault.undo()
 
     def play(self, schedule: Schedule) -> int:
         """All steps, and then everything is healed; returns how many were done."""
@@ -80,6 +100,8 @@ class Player:
         # Brokers first: a wounded one that leads alone may not be restarted before.
         for outage in sorted(self._outages, key=lambda outage: isinstance(outage.fault, LogDirFault)):
             self._heal(outage)
+        for move in [*self._moves]:
+            self._finish(move)
         after = now()
         self._pair.await_progress(after=after)
         self._pair.await_readers(after=after)
@@ -95,6 +117,8 @@ class Player:
         self._must_survive(broker, log_dir)
         assert step.fault is not None
         fault = LOG_DIR_WAYS[step.fault](log_dir)
+        if fault.heals_unmounted and any(move.there == log_dir for move in self._moves):
+            raise PassedOver(f"a copy that is on its way into {log_dir} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
         self._world.log_dir_failed(log_dir)
@@ -107,6 +131,8 @@ class Player:
         self._must_survive(broker)
         assert step.fault is not None
         fault = BROKER_WAYS[step.fault](broker)
+        if isinstance(fault, PowerCut) and any(move.broker == broker for move in self._moves):
+            raise PassedOver(f"a copy that is on its way on {broker} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
         self._world.broker_gone(broker)
@@ -126,9 +152,37 @@ class Player:
         self._outages.remove(outage)
         if isinstance(outage.fault, LogDirFault):
             restarted_healed(self._world, outage.broker)
-        else:
+        elif not isinstance(outage.fault, Slow):
             self._world.broker_back(outage.broker)
             self._world.check(timeouts.RECOVERY_S)
+            for flip in [each for each in self._rotten if each.broker == outage.broker]:
+                check_rebuilt(flip)
+                flip.undo()
+                self._rotten.remove(flip)
+
+    def slow_disk(self, step: Step) -> None:
+        """The disk under a partition's log dir lets five writes a second through; by the KIP that is a good one."""
+        partition, broker = self._partition(step), self._whole_broker(step)
+        fault = Slow(self._world.log_dir_of(partition, broker))
+        self._outages.append(_Outage(broker=broker, fault=fault))
+        fault.inject()
+        self._world.check()
+
+    def rot(self, step: Step) -> None:
+        """An index of a replica rots while its broker is down that was killed; the broker makes it anew.
+
+        A broker that ended in good order, or whose power was cut, has flushed it, or lost it.
+        """
+        partition = self._topic[step.pick % len(self._topic)]
+        for outage in self._outages:
+            if isinstance(outage.fault, BrokerKilled) and outage.broker not in [each.broker for each in self._rotten]:
+                log_dir = self._world.log_dir_of(partition, outage.broker)
+                flip = IndexByteFlipped(log_dir, partition.topic, partition.index)
+                if flip.is_possible():
+                    self._rotten.append(flip)
+                    flip.inject()
+                    return
+        raise PassedOver(f"no broker is down that was killed and has an index of {partition} with enough in it")
 
     # --- faults that pass -------------------------------------------------------------------------------------------
 
@@ -161,9 +215,42 @@ class Player:
     def move(self, step: Step) -> None:
         """A replica is moved into its broker's other log dir."""
         partition, broker = self._partition(step), self._whole_broker(step)
+        if any(move.broker == broker for move in self._moves):
+            raise PassedOver(f"moves of {broker} are held")
         log_dir = other_dir(self._world.log_dir_of(partition, broker))
         partition.move_to(log_dir)
         finish_move(self._world, partition, log_dir)
+        self._world.check()
+
+    def begin_move(self, step: Step) -> None:
+        """A replica of the load's topic is on its way into its broker's other log dir, and held there."""
+        partition, broker = self._topic[step.pick % len(self._topic)], self._whole_broker(step)
+        if any(move.broker == broker for move in self._moves):
+            raise PassedOver(f"another replica of {broker} is on its way")
+        there = other_dir(self._world.log_dir_of(partition, broker))
+        broker.configure(HELD)
+        partition.move_to(there)
+        await_begun(partition, there)
+        if broker.find_replica(partition.topic, partition.index, is_future=True) is None:
+            broker.configure(FREE)
+            finish_move(self._world, partition, there)
+            raise PassedOver(f"there was too little in {partition} for its move to be held")
+        self._moves.append(_Move(partition=partition, there=there))
+        self._world.moving(partition, there)
+        self._world.check()
+
+    def end_move(self, step: Step) -> None:
+        """One of those that are on their way gets there."""
+        if not self._moves:
+            raise PassedOver("nothing is on its way")
+        move = self._moves[step.pick % len(self._moves)]
+        self._must_be_whole(move.broker)
+        self._finish(move)
+
+    def _finish(self, move: _Move) -> None:
+        move.broker.configure(FREE)
+        finish_move(self._world, move.partition, move.there)
+        self._moves.remove(move)
         self._world.check()
 
     def reassign(self, step: Step) -> None:

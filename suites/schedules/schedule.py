@@ -21,7 +21,9 @@ from typing import Any
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.file_system import Eio, Full, NoInodes, PowerCut, ReadOnly
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
+from faults.slow import Slow
 from harness.errors import HarnessError, UsageError
+from suites.steps import HOLDS_MOVES
 
 STEPS = 12
 """How many a schedule has; with start, healing and judging it is played in one to two minutes."""
@@ -34,7 +36,11 @@ BROKER_WAYS: dict[str, type[BrokerKilled | BrokerStopped | BrokerPaused | PowerC
 ROLES = ("leader", "follower", "controller", "coordinator")
 """Whom a step is aimed at. The coordinator is the leader of the log in which the consumer group's offsets are."""
 
-_WAYS: dict[str, list[str | None]] = {"fail_log_dir": [*LOG_DIR_WAYS], "end_broker": [*BROKER_WAYS]}
+_WAYS: dict[str, list[str | None]] = {
+    "fail_log_dir": [*LOG_DIR_WAYS],
+    "end_broker": [*BROKER_WAYS],
+    "slow_disk": [Slow.name],
+}
 
 _WEIGHTS = {
     "fail_log_dir": 5,
@@ -42,7 +48,11 @@ _WEIGHTS = {
     "heal": 10,
     "restart": 1,
     "lose_controller": 1,
+    "slow_disk": 1,
+    "rot": 2,
     "move": 2,
+    "begin_move": 3,
+    "end_move": 2,
     "reassign": 1,
     "create_topic": 1,
     "delete_topic": 1,
@@ -92,14 +102,15 @@ class Schedule:
     @property
     def needs(self) -> tuple[str, ...]:
         """The abilities that the machine must have."""
-        faults = [(LOG_DIR_WAYS | BROKER_WAYS)[step.fault] for step in self.steps if step.fault]
+        ways = LOG_DIR_WAYS | BROKER_WAYS | {Slow.name: Slow}
+        faults = [ways[step.fault] for step in self.steps if step.fault]
         return tuple(sorted({need for fault in faults for need in fault.needs}))
 
     @property
     def cluster(self) -> dict[str, Any]:
         """Fields of the cluster's spec."""
         volumes: dict[str, Any] = {"volumes": "ext4"} if self.volumes else {}
-        return volumes | ({"overrides": dict(self.overrides)} if self.overrides else {})
+        return volumes | {"overrides": {**HOLDS_MOVES, **self.overrides}}
 
     def to_json(self) -> dict[str, Any]:
         """As run.json and files have it."""
@@ -129,7 +140,9 @@ def draw(seed: int, steps: int = STEPS) -> Schedule:
     ways = {
         "fail_log_dir": [fault.name for fault in (DISK_FAULTS if volumes else LOG_DIR_FAULTS)],
         "end_broker": [name for name, fault in BROKER_WAYS.items() if volumes or not fault.needs],
+        "slow_disk": [Slow.name],
     }
+    weights = {do: weight for do, weight in _WEIGHTS.items() if volumes or do != "slow_disk"}
 
     def step(do: str) -> Step:
         fault = ways.get(do)
@@ -140,7 +153,7 @@ def draw(seed: int, steps: int = STEPS) -> Schedule:
             fault=chance.choice(fault) if fault else None,
         )
 
-    what = ["fail_log_dir", *chance.choices([*_WEIGHTS], [*_WEIGHTS.values()], k=steps - 1)]
+    what = ["fail_log_dir", *chance.choices([*weights], [*weights.values()], k=steps - 1)]
     return Schedule(steps=tuple(map(step, what)), seed=seed, volumes=volumes)
 
 

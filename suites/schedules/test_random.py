@@ -35,7 +35,7 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
     world = World(cluster, orders, offsets)
-    with workload.running(orders, readers=(Group(),)) as pair:
+    with workload.running(orders, readers=(Group(),), record_bytes=1000) as pair:
         player = Player(cluster, world, orders, offsets, pair)
         with player.playing():
             if not player.play(schedule):
