@@ -17,7 +17,7 @@ from harness.machine.whole import write_whole
 from harness.runs.qualifying import NOT_ASKED, Wanted, cases_of, check_same_build, run_sides, side, suite_of
 from harness.runs.results import write_json
 from reports.command import QUALIFICATION, read, write_cases, write_report
-from reports.qualification import Qualification
+from reports.qualification import Case, Qualification
 from reports.qualification import qualify as compare
 from reports.rows import Row, Run
 
@@ -92,15 +92,20 @@ def _not_asked(backend: str) -> tuple[str, ...]:
 
 def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
     wrong = [each for each in compared.cases if each.why]
+    several = len({each.backend for each in compared.cases}) > 1
+
+    def name(case: Case) -> str:
+        return f"{case.id} ({case.backend})" if several else case.id
+
     return {
         "schema": 1,
         "exit_code": compared.exit_code,
         "seed": seed,
         "answer": compared.answer.headline,
         "totals": dict(compared.totals),
-        "cases": {each.id: each.change for each in compared.cases},
-        "reasons": {each.id: each.why for each in wrong},
-        "rerun": {each.id: each.rerun for each in wrong},
+        "cases": {name(each): each.change for each in compared.cases},
+        "reasons": {name(each): each.why for each in wrong},
+        "rerun": {name(each): each.rerun for each in wrong},
         "deviations": [asdict(each) for each in compared.deviations],
         "notes": list(compared.notes),
     }

@@ -134,13 +134,25 @@ def show_ledger(runs_dir: Path | None, backend: str, every: str, as_json: bool, 
         raise UsageError(f"no such folder: {runs_dir}")
     fixed = fixed_cases(options, backend)
     entries = ledger.read(runs_dir or Path("reports/runs"))
-    cells = ledger.cells(fixed.cases, backend, entries, timedelta(seconds=seconds(every)))
+    cells = ledger.cells(fixed.planned, backend, entries, timedelta(seconds=seconds(every)))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
         told = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
         click.echo(json.dumps(told, indent=2))
     else:
-        table = Table("KIP", "case", "Kafka", "runs", "valid", "last", "came out", "proven faults", header_style="bold")
+        columns = (
+            "KIP",
+            "plan item",
+            "case",
+            "Kafka",
+            "runs",
+            "valid",
+            "last",
+            "came out",
+            "struck",
+            "acked, read then",
+        )
+        table = Table(*columns, header_style="bold")
         for cell in sorted(cells, key=lambda cell: not cell.is_overdue):
             table.add_row(*map(Text, _cell_row(cell)), style="yellow" if cell.is_overdue else None)
         out.print(table)
@@ -153,11 +165,13 @@ def show_ledger(runs_dir: Path | None, backend: str, every: str, as_json: bool, 
 
 
 def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
-    counts = (cell.id, cell.kafka, str(cell.runs), str(cell.valid))
+    told = (str(cell.kip), cell.plan, cell.id, cell.kafka, str(cell.runs), str(cell.valid))
     if cell.last is None:
-        return ("", *counts, "never", "", "")
-    faults = dict.fromkeys(fault.partition(" on ")[0] for fault in cell.last.faults)
-    return (str(cell.last.kip), *counts, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(faults))
+        return (*told, "never", "", "", "")
+    struck = dict.fromkeys(f"{each['fault']} at the {each['role'] or 'side'}" for each in cell.last.struck)
+    loads = [(each["acked"], each["read"]) for each in cell.last.struck if each["acked"] is not None]
+    load = f"{min(acked for acked, _ in loads)}, {min(read for _, read in loads)}" if loads else ""
+    return (*told, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(struck), load)
 
 
 @click.command()

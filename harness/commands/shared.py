@@ -164,17 +164,25 @@ def collect(*arguments: str) -> Collector:
 def fixed_cases(options: Mapping[str, str | None], backend: str) -> Fixed:
     """The cases that must be run now and then, on this machine, these builds and this backend."""
     from harness.plugin import lacking, mode_of, run_of, unfit_build
+    from harness.runs.ledger import Planned
     from harness.runs.nightly import NOT_FIXED, Fixed
 
-    cases, unable = {}, {}
+    planned, unable = {}, {}
     for id, item in collect(*where(()), *arguments_of(options), f"--backend={backend}").cases().items():
         if id.startswith(NOT_FIXED):
             continue
         if why := unfit_build(item) or "; ".join(map(str, lacking(item))):
             unable[id] = why
         else:
-            cases[id] = str(run_of(item.config).builds.version(mode_of(item)))
-    return Fixed(cases=cases, unable=unable)
+            mode, marker = mode_of(item), item.get_closest_marker("scenario")
+            assert marker is not None
+            planned[id] = Planned(
+                kip=marker.kwargs["kip"],
+                plan=marker.kwargs["plan"],
+                mode=str(mode),
+                kafka=str(run_of(item.config).builds.version(mode)),
+            )
+    return Fixed(planned=planned, unable=unable)
 
 
 def say_other_build(run: Mapping[str, Any], options: BuildOptions) -> None:

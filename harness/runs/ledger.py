@@ -31,6 +31,8 @@ class Entry:
     """One case that ran.
 
     :ivar faults: those that were proven, each as "name on target"
+    :ivar struck: of each of these its ``fault``, the ``role`` of the broker that it hit, and the load: how many records
+        were ``acked`` and ``read`` while it was in force; empty in lines of old
     :ivar sha256: of the build's jars; empty in lines of old
     """
 
@@ -47,6 +49,7 @@ class Entry:
     seed: int
     faults: tuple[str, ...]
     sha256: str = ""
+    struck: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """One line of the file."""
@@ -57,6 +60,7 @@ def note(runs_dir: Path, result: CaseResult) -> None:
     """Append a case that ended, unless it was skipped."""
     if result.verdict == "skipped" or result.run_dir is None:
         return
+    proven = [fault for fault in result.faults if fault["proven"]]
     entry = Entry(
         at=now(),
         id=result.case.id,
@@ -69,8 +73,17 @@ def note(runs_dir: Path, result: CaseResult) -> None:
         duration_s=round(result.duration_s, 1),
         run_id=result.run_dir.name,
         seed=result.case.seed,
-        faults=tuple(f"{fault['name']} on {fault['target']}" for fault in result.faults if fault["proven"]),
+        faults=tuple(f"{fault['name']} on {fault['target']}" for fault in proven),
         sha256=result.sha256,
+        struck=tuple(
+            {
+                "fault": fault["name"],
+                "role": fault.get("role"),
+                "acked": fault.get("acked_during"),
+                "read": fault.get("read_during"),
+            }
+            for fault in proven
+        ),
     )
     line = json.dumps(entry.to_json()).encode() + b"\n"
     with suppress(OSError), (runs_dir / NAME).open("a+b") as file:  # a full disk is no word on Kafka
@@ -91,7 +104,8 @@ def read(runs_dir: Path) -> list[Entry]:
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError, KeyError, TypeError):
             content = json.loads(line)
-            content |= {"at": datetime.fromisoformat(content["at"]), "faults": tuple(content["faults"])}
+            content |= {"at": datetime.fromisoformat(content["at"])}
+            content |= {name: tuple(content.get(name, ())) for name in ("faults", "struck")}
             entries.append(Entry(**content))
     return entries
 
@@ -114,14 +128,23 @@ def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class Planned:
+    """A case that is there to be run, and the Kafka version that it would run on."""
+
+    kip: int
+    plan: str
+    mode: str
+    kafka: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell(Planned):
     """One case on one build in one backend, and what is known of its runs.
 
     :ivar is_overdue: it has not shown anything for too long, or never
     """
 
     id: str
-    kafka: str
     backend: str
     runs: int
     valid: int
@@ -133,21 +156,20 @@ class Cell:
         return {**vars(self), "last": self.last.to_json() if self.last else None}
 
 
-def cells(cases: Mapping[str, str], backend: str, entries: Iterable[Entry], every: timedelta) -> list[Cell]:
-    """What is known of each of these cases in a backend, given with the Kafka version that they would run on; an error
-    is no run."""
+def cells(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry], every: timedelta) -> list[Cell]:
+    """What is known of each of these cases in a backend; an error is no run."""
     ran: dict[str, list[Entry]] = {}
-    for entry in alike(entries, cases, backend):
+    for entry in alike(entries, {id: planned.kafka for id, planned in cases.items()}, backend):
         if entry.verdict != "error":
             ran.setdefault(entry.id, []).append(entry)
     found = []
-    for id, kafka in cases.items():
+    for id, planned in cases.items():
         runs = ran.get(id, [])
         valid = sum(entry.verdict == "valid" for entry in runs)
         found.append(
             Cell(
+                **vars(planned),
                 id=id,
-                kafka=kafka,
                 backend=backend,
                 runs=len(runs),
                 valid=valid,

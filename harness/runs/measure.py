@@ -22,6 +22,9 @@ it doesn't apply:
 * ``reader_gaps_s``: only where independent readers ran beside the pair; by reader, the longest without a record of some
   partition. The figures above are the pair's own, which is read in milliseconds; a stream's batches are not.
 
+Who was hit: ``role``, that of the fault's broker: "leader" of some partition that a pair was at work on, or else
+"follower" of one; None where no pair was, or it had none of it.
+
 And how many records were acked before it, and acked and read while it was in force and had been noticed, in each
 partition of the pairs that ran when it struck: a fault that met no load has shown nothing (:func:`shortfalls`).
 """
@@ -70,6 +73,7 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
         undone = _next(later, "fault.undone", event)
         entry = {"name": event["fault"], "target": event["target"], "proven": proven is not None}
         if proven is not None:
+            entry["role"] = _role(event, events[:index])
             end = _at(undone) if undone else _at(events[-1])
             noticed_at = _noticed_at(event, later, at, run_dir)
             noticed_s = None if noticed_at is None else _noticed_s(event, later, at, noticed_at)
@@ -118,6 +122,15 @@ def _next(events: Sequence[Event], kind: str, like: Event) -> Event | None:
             if event["kind"] == "fault.injecting":
                 return None
     return None
+
+
+def _role(event: Event, before: Sequence[Event]) -> str | None:
+    written = {e["topic"] for e in before if e["kind"] == "pair.ready"}
+    changes = (e for e in before if e["kind"] == "partition.changed" and e["topic"] in written)
+    latest = {(e["topic"], e["partition"]): e for e in changes}.values()
+    if any(e["leader"] == event["broker"] for e in latest):
+        return "leader"
+    return "follower" if any(event["broker"] in e["isr"] for e in latest) else None
 
 
 def _noticed_at(event: Event, later: Sequence[Event], at: datetime, run_dir: Path) -> datetime | None:

@@ -30,12 +30,17 @@ NOT_FIXED = ("schedules/", "control/")
 class Fixed:
     """The fixed suites on this machine.
 
-    :ivar cases: the ids of the cases that can be run here, each with the Kafka version that it runs on
+    :ivar planned: the cases that can be run here, by their ids
     :ivar unable: of the others why they can't: what the machine, the backend or the build doesn't have
     """
 
-    cases: Mapping[str, str]
+    planned: Mapping[str, ledger.Planned]
     unable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def cases(self) -> dict[str, str]:
+        """Their ids, each with the Kafka version that it runs on."""
+        return {id: planned.kafka for id, planned in self.planned.items()}
 
     def why_not(self) -> list[str]:
         """What can't be run, a line for each reason."""

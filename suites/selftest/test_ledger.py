@@ -26,6 +26,7 @@ def ended(
     runs_dir.mkdir(exist_ok=True)
     case = CaseId(id=name, kip=112, plan="1)", mode="kraft", seed=7, nodeid=f"suites/x.py::{name}")
     fault = {"name": "chmod_000", "target": "log-dir-1 of broker 2", "proven": True}
+    fault |= {"role": "leader", "acked_during": 700, "read_during": 600}
     ledger.note(
         runs_dir,
         CaseResult(
@@ -43,6 +44,11 @@ def ended(
     )
 
 
+def planned(*names: str, kafka: str = "4.3.1") -> dict[str, ledger.Planned]:
+    """These cases are there to be run."""
+    return {name: ledger.Planned(kip=112, plan="1)", mode="kraft", kafka=kafka) for name in names}
+
+
 def test_what_ran_is_remembered(tmp_path: Path) -> None:
     """Each case that ran has its line, with its proven faults; one that was skipped has none."""
     assert ledger.read(tmp_path) == []
@@ -51,6 +57,7 @@ def test_what_ran_is_remembered(tmp_path: Path) -> None:
     [entry] = ledger.read(tmp_path)
     assert (entry.id, entry.verdict, entry.run_id) == ("a", "valid", "a-1")
     assert entry.faults == ("chmod_000 on log-dir-1 of broker 2",)
+    assert entry.struck == ({"fault": "chmod_000", "role": "leader", "acked": 700, "read": 600},)
     assert now() - entry.at < timedelta(minutes=1)
 
 
@@ -77,15 +84,14 @@ def test_a_cell_is_a_case_on_a_build(tmp_path: Path) -> None:
     ended(tmp_path, "a", "invalid")
     ended(tmp_path, "a")
     ended(tmp_path, "b", "error")
-    cases = {"a": "4.3.1", "b": "4.3.1", "c": "4.3.1"}
-    found = ledger.cells(cases, "process", ledger.read(tmp_path), timedelta(days=7))
+    found = ledger.cells(planned("a", "b", "c"), "process", ledger.read(tmp_path), timedelta(days=7))
     assert [(cell.id, cell.runs, cell.valid, cell.is_overdue) for cell in found] == [
         ("a", 2, 1, False),
         ("b", 0, 0, True),
         ("c", 0, 0, True),
     ]
-    [late] = ledger.cells({"a": "4.3.1"}, "process", ledger.read(tmp_path), timedelta(0))
-    [elsewhere] = ledger.cells({"a": "4.2.0"}, "process", ledger.read(tmp_path), timedelta(days=7))
+    [late] = ledger.cells(planned("a"), "process", ledger.read(tmp_path), timedelta(0))
+    [elsewhere] = ledger.cells(planned("a", kafka="4.2.0"), "process", ledger.read(tmp_path), timedelta(days=7))
     assert (late.is_overdue, elsewhere.is_overdue, elsewhere.last) == (True, True, None)
 
 
@@ -93,7 +99,7 @@ def test_what_ran_in_containers_did_not_run_as_processes(tmp_path: Path) -> None
     """Nor the other way round: neither the ledger, nor a night, nor a qualification takes one for the other."""
     ended(tmp_path, "a", backend="docker")
     cases, entries = {"a": "4.3.1"}, ledger.read(tmp_path)
-    told = [ledger.cells(cases, backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
+    told = [ledger.cells(planned("a"), backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
     assert [(cell.backend, cell.runs, cell.is_overdue) for cell in told] == [("process", 0, True), ("docker", 1, False)]
     sides = [side("candidate", "4.3.1", tmp_path, "kraft", backend) for backend in ("process", "docker")]
     assert [due(cases, each.ran(), 1) for each in sides] == [["a"], []]
@@ -108,7 +114,7 @@ def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:
     ended(tmp_path, "c", "unknown")
     entries = ledger.read(tmp_path)
     assert ledger.longest_ago(["a", "b", "c"], entries) == ["c", "a", "b"]
-    cells = ledger.cells(dict.fromkeys("abc", "4.3.1"), "process", entries, timedelta(days=7))
+    cells = ledger.cells(planned("a", "b", "c"), "process", entries, timedelta(days=7))
     assert [(cell.id, cell.runs) for cell in cells] == [("a", 2), ("b", 1), ("c", 1)]
     assert [cell.id for cell in cells if cell.is_overdue] == ["c"]
 

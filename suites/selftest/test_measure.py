@@ -80,6 +80,7 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
         "name": "chmod_000",
         "target": "log-dir-1 of broker 2",
         "proven": True,
+        "role": "leader",
         "noticed_s": 0.25,
         "controller_told_s": 0.4,
         "other_leader_s": 0.5,
@@ -91,6 +92,20 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
         "acked_during": 18,
         "read_during": 18,
     }
+
+
+@pytest.mark.parametrize(
+    ("changes", "role"),
+    [
+        ({"leader": 1}, "follower"),
+        ({"leader": 1, "isr": [1, 3]}, None),
+        ({"topic": "another"}, None),
+    ],
+)
+def test_whom_a_fault_hit(run_dir: Path, changes: dict[str, Any], role: str | None) -> None:
+    """What the pair was at work on counts, as it was last."""
+    events = [*EVENTS[:1], EVENTS[1] | changes, *EVENTS[2:]]
+    assert measure_faults(events, run_dir)[0]["role"] == role
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.runs import ledger, nightly
+from harness.runs.ledger import Planned
 from harness.runs.nightly import Fixed, Night, run_night
 from harness.runs.shrinking import Shrunk
 from harness.runs.subrun import SubRun, jbod_command, run_apart
@@ -98,7 +99,7 @@ def a_night(
 
     monkeypatch.setattr(nightly, "run_apart", run)
     night = run_night(
-        fixed=Fixed(cases=dict.fromkeys(fixed, "4.3.1")),
+        fixed=Fixed(planned={id: Planned(kip=112, plan="1)", mode="kraft", kafka="4.3.1") for id in fixed}),
         backend="process",
         budget_s=1800,
         seed=7,

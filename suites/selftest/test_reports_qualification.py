@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from reports.command import report
 from reports.noise import Runs, beyond_chance, signed_rank
 from reports.qualification import Qualification, qualify
+from reports.qualify import _to_json
 from reports.rows import read_runs_dir
 from suites.selftest.run_folders import COSTS, write_run_folder
 
@@ -114,6 +115,16 @@ def test_what_a_case_comes_to(tmp_path: Path, ours: str, theirs: str, change: st
     found = compared(tmp_path, ours, theirs)
     assert [case.change for case in found.cases] == [change]
     assert found.answer.verdict == verdict
+
+
+def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
+    """A case that is broken in containers is not hidden by its like that holds as processes."""
+    lay_down(tmp_path / "ours", "valid")
+    broken = {"verdict": "invalid", "reason": "because"}
+    write_run_folder(tmp_path / "ours", "b", case="kip-112/a[zk]", mode="zk", backend="docker", outcome=broken)
+    told = _to_json(qualify(read_runs_dir(tmp_path / "ours"), read_runs_dir(tmp_path / "theirs")), 1)
+    assert told["cases"] == {"kip-112/a[zk] (process)": "held", "kip-112/a[zk] (docker)": "broke"}
+    assert told["reasons"] == {"kip-112/a[zk] (docker)": "because"}
 
 
 @pytest.mark.parametrize(
