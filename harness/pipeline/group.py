@@ -86,6 +86,9 @@ class _Member(Consuming):
     def _callbacks(self) -> dict[str, Any]:
         return {"on_commit": self._on_commit}
 
+    def _look_beside(self) -> None:
+        """Nothing: it may be that it waits for its partitions."""
+
     def _more_progress(self) -> dict[str, Any]:
         return {"assigned": sorted(self._assigned), "rebalances": list(self._rebalances)}
 

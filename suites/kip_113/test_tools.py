@@ -48,7 +48,7 @@ from suites.steps import (
 )
 
 AMPLE = 1 << 30
-TRIES = 4
+TRIES = 10
 NOWHERE = "no-such-topic"
 CROWD = 50  # partitions of each topic that keeps a broker busy
 NO_FAULT = Floors(faults=0)

@@ -193,7 +193,7 @@ class Player:
         restarted_healed(self._world, broker)
 
     def lose_controller(self, step: Step) -> None:
-        """The controller is killed and comes back: in ZooKeeper mode it is a broker, and another takes over."""
+        """The controller is killed and comes back when another has taken over; in ZooKeeper mode it is a broker."""
         broker = self._cluster.controller_broker()
         if broker is None:
             witness = self._world.live_brokers()[0]

@@ -34,7 +34,8 @@ BROKER_WAYS: dict[str, type[BrokerKilled | BrokerStopped | BrokerPaused | PowerC
     fault.name: fault for fault in (BrokerKilled, BrokerStopped, BrokerPaused, PowerCut)
 }
 ROLES = ("leader", "follower", "controller", "coordinator")
-"""Whom a step is aimed at. The coordinator is the leader of the log in which the consumer group's offsets are."""
+"""Whom a step is aimed at. The coordinator is the leader of the log in which the consumer group's offsets are; in KRaft
+the controllers are no brokers, and whoever aims at a broker that is one gets the leader."""
 
 _WAYS: dict[str, list[str | None]] = {
     "fail_log_dir": [*LOG_DIR_WAYS],

@@ -28,7 +28,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("schedule", schedules, ids=[str(number) for number in range(len(schedules))])
 
 
-@scenario("schedules/random", kip=112, plan="all of it, composed at random", fresh=True)  # see suites/readers
+@scenario(
+    "schedules/random",
+    kip=112,
+    plan="all of it, composed at random",
+    fresh=True,  # see suites/readers
+    kraft={"controllers": 3},
+)
 def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: Schedule) -> None:
     """Log dirs, brokers, controllers and coordinators fail one over the other: after each step the KIPs hold."""
     case.record(schedule=schedule.to_json())

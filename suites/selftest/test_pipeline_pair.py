@@ -148,12 +148,25 @@ class Standing(Consuming):
         self._client.pause([TopicPartition(self._spec.topic, partition) for partition in self._spec.starts])
 
 
+class Waiting(Standing):
+    """By its own word, besides, it asks nobody."""
+
+    def _fetch_states(self) -> dict[int, str]:
+        return super()._fetch_states() | {0: "validate-epoch-wait"}
+
+
 @pytest.mark.parametrize(
     ("client", "config", "given_up"),
-    [(Standing, {"client.rack": "a"}, True), (Standing, {}, False), (Consuming, {"client.rack": "a"}, False)],
-    ids=["stands-still", "without-rack", "at-the-end"],
+    [
+        (Standing, {"client.rack": "a"}, True),
+        (Standing, {}, False),
+        (Waiting, {}, True),
+        (Consuming, {"client.rack": "a"}, False),
+        (Consuming, {}, False),
+    ],
+    ids=["stands-still", "asks", "asks-nobody", "at-the-end", "at-the-end-without-rack"],
 )
-def test_a_client_of_a_rack_that_stands_still_alone_is_given_up(
+def test_a_client_that_stands_still_alone_is_given_up(
     bootstrap: str,
     topic: str,
     tmp_path: Path,
@@ -162,8 +175,9 @@ def test_a_client_of_a_rack_that_stands_still_alone_is_given_up(
     config: dict[str, str],
     given_up: bool,
 ) -> None:
-    """One without a rack has nobody to go back from, and its silence stays a finding."""
+    """One without a rack that asks for what it isn't handed has nobody to go back from: its silence stays a finding."""
     monkeypatch.setattr(consumer, "STUCK_S", 0.5)
+    monkeypatch.setattr(consumer, "STATISTICS_MS", 100)
     server = ControlServer()
     try:
         channel, invitation = server.open("c0-0")
@@ -183,7 +197,9 @@ def test_a_client_of_a_rack_that_stands_still_alone_is_given_up(
         with ThreadPoolExecutor(1) as beside:
             running = beside.submit(client(spec, DriverLink(invitation)).run)
             if given_up:
-                with pytest.raises(PipelineError, match=f"stood still at {topic}-0@0, from where a fresh one reads on"):
+                with pytest.raises(
+                    PipelineError, match=f"has stood still at {topic}-0@0, from where a fresh one reads on"
+                ):
                     running.result(60)
             else:
                 with pytest.raises(TimeoutError):
