@@ -81,7 +81,7 @@ LONE_COPY_EMPTIED = Deviation(
     kip=113,
     says="a copy that is found without its replica, with all log dirs good, becomes the replica",
     does="of a partition of one replica, an empty replica is made and copied over the copy: acked records are lost",
-    issue="none known; as above, where there is no leader to fetch from",
+    issue="none known; as of several replicas, and there is no leader to fetch from",
     builds=VersionRange.parse(""),
     modes=(Mode.ZK,),
 )
@@ -89,8 +89,8 @@ LONE_COPY_EMPTIED = Deviation(
 COPY_NAMED_FIRST = Deviation(
     kip=113,
     says="6. to 7.: a replica that was moved is first renamed to be deleted, and then its copy to be the replica",
-    does="the copy is renamed first: if the log dir that is left fails then, the broker finds two replicas at its next "
-    "start, and refuses until one is deleted by hand",
+    does="the copy is renamed first: if the log dir that is left fails then, or the broker dies, it finds two replicas "
+    "at its next start, and refuses until one is deleted by hand",
     issue="none found; LogManager.replaceCurrentWithFutureLog",
     builds=VersionRange.parse(""),
 )
@@ -100,13 +100,13 @@ TOLD_AS_SWAPPED = Deviation(
     says="offline_replicas names every replica on a failed log dir",
     does="not one whose swap with its copy failed: it is offline on its broker, out of the ISR, and told as online",
     issue="none found; since KAFKA-16297 its broker says that it is in the old log dir, then in the new one again",
-    builds=VersionRange.parse(">=3.8.0"),
+    builds=VersionRange.parse(">=3.7.1"),
     modes=(Mode.KRAFT,),
 )
 
 EXPIRED_UNTRIMMED = Deviation(
     kip=113,
-    says="a broker that found a replica twice goes on when one is deleted by hand, as it asks for, and has the other",
+    says="a broker that found a replica twice says itself: recover by manually deleting one of the two directories",
     does="it marked the other's log dir as cleanly shut down and left its time index untrimmed: acked records expire",
     issue="KAFKA-10207 is the same at another time",
     builds=VersionRange.parse("<4.0.0"),

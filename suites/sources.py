@@ -4,8 +4,8 @@ A source is two small functions: one asks, one compares what was said with the m
 first. Comparing is pure, so that it can be tried on answers of real brokers with an expectation that is wrong. All
 sources are compared with the one model, which is to compare them with each other.
 
-:data:`AT_EACH_STEP` costs milliseconds a broker. :data:`TOOLS` are Kafka's own programs, a JVM each: for the steps
-where a scenario asks for them.
+:data:`AT_EACH_STEP` costs milliseconds a broker. :data:`TOOLS` are Kafka's own programs, a JVM each, and where the
+controller keeps it, a JVM too or a session of ZooKeeper: for the steps where a scenario asks for them.
 """
 
 from __future__ import annotations

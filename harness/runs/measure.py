@@ -75,7 +75,7 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
         if proven is not None:
             entry["role"] = _role(event, events[:index])
             end = _at(undone) if undone else _at(events[-1])
-            noticed_at = _noticed_at(event, later, at, run_dir)
+            noticed_at = _noticed_at(event, events[:index], later, at, run_dir)
             noticed_s = None if noticed_at is None else _noticed_s(event, later, at, noticed_at)
             other_leader_s = _other_leader_s(event, events[:index], later, at, end)
             # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
@@ -133,8 +133,13 @@ def _role(event: Event, before: Sequence[Event]) -> str | None:
     return "follower" if any(event["broker"] in e["isr"] for e in latest) else None
 
 
-def _noticed_at(event: Event, later: Sequence[Event], at: datetime, run_dir: Path) -> datetime | None:
+def _noticed_at(
+    event: Event, before: Sequence[Event], later: Sequence[Event], at: datetime, run_dir: Path
+) -> datetime | None:
     if event["noticed_by"] is None:
+        known = [e["brokers"] for e in before if e["kind"] == "brokers.changed"]
+        if known and event["broker"] not in known[-1]:
+            return None  # it was gone before: what rots on its disk is noticed by nobody
         seen = (_at(e) for e in later if e["kind"] == "brokers.changed" and event["broker"] not in e["brokers"])
         return next(seen, None)
     line = BrokerLog(run_dir / "brokers" / str(event["broker"]) / "broker.log").first(event["noticed_by"], since=at)

@@ -1,9 +1,13 @@
 """KIP-113's swap of a replica with its copy, at the end of a move, cut short: "3. Handle failure that happens when
 broker is moving data or swapping replica".
 
-What a broker finds that dies while it swaps the copies is made while it is down, out of a finished move: the last
-rename is taken back. Out of a finished one, because in KRaft a broker tells the controller where the replica will be
-before it swaps, and believes the controller when it is back (KIP-858; ``LogManager.recoverAbandonedFutureLogs``).
+What a broker finds is made while it is down, out of a finished move, of which a rename is taken back. Out of a finished
+one, because in KRaft a broker tells the controller where the replica will be before it swaps, and believes the
+controller when it is back (KIP-858; ``LogManager.recoverAbandonedFutureLogs``).
+
+In the KIP's order (6. and 7.) a broker that dies between the renames leaves a copy and no replica; in Kafka's, since
+``LogManager.replaceCurrentWithFutureLog`` gives the copy the replica's name first, two replicas. A copy alone it finds
+where the disk with the replica was replaced by an empty one.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from faults.base import injected
+from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000, ChmodNoWrite
 from faults.targets import leader_of
 from harness import timeouts
@@ -34,7 +39,6 @@ from suites.deviations import (
     LONE_COPY_EMPTIED,
     TOLD_AS_SWAPPED,
     is_expected,
-    note_seen,
 )
 from suites.kip_113.moving import Move, a_move, moves_let_go, moving
 from suites.on_disk import check_gone, check_kept, leaders_logs, log_in
@@ -47,7 +51,7 @@ from suites.steps import HOLDS_MOVES, TWICE, finish_move, write_as_a_stranger
     deviations=(COPY_PASSED_OVER,),
 )
 def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker dies while it swaps the copies: the new one alone is there, and becomes the replica."""
+    """A broker finds the copy of a replica and not the replica, all log dirs being good: it becomes the replica."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
             files = _files(move.leave_copy_alone())
@@ -177,29 +181,59 @@ def test_source_fails_amid_swap(cluster: Cluster, workload: CaseWorkload) -> Non
             move.world.log_dir_failed(move.here)
             check_offline(move)
             move.pair.await_progress(after=now())
+            check_offline(move)  # it lasts
             move.broker.stop()
             move.world.broker_gone(move.broker)
-        refuses = f"{move.broker} finds {move.partition} in {move.here} and in {move.there}, and refuses to start"
-        passed_over = False
-        with promised(cluster, unless=COPY_NAMED_FIRST, seen=re.escape(refuses)):
-            if twice:
-                move.broker.start()
-                line = check_ends(move.broker, exit_code=1, saying=TWICE)
-                passed_over = f" and {move.folder}." in line.text
-                delete_by_hand(move.partition, move.here)
-                move.world.moved(move.partition, move.there)
-                raise PromiseBroken(refuses)
-        expires = passed_over and left_untrimmed(move)
-        move.broker.start()
-        cluster.await_healthy(failure=PromiseBroken)
-        move.world.log_dirs_back(move.broker)
-        move.world.check(timeouts.RECOVERY_S)
-        if passed_over:  # of the two replicas it was loaded first; the other took its place, and was closed properly
-            with promised(
-                cluster, unless=EXPIRED_UNTRIMMED, seen=f"^{move.broker} deletes records of {move.partition}"
-            ):
-                if expires:
-                    check_kept_by(move)
+        start_on_what_is_there(cluster, move, twice=twice)
+
+
+@a_move(
+    "kip-113/restart-amid-swap",
+    plan="6. … renames directory topicPartition …, 7. … renames directory topicPartition.move: dies in between",
+    overrides=HOLDS_MOVES | LOOKS_LATE | EXPIRES_SOON,
+    deviations=(COPY_NAMED_FIRST, EXPIRED_UNTRIMMED),
+)
+def test_restart_amid_swap(cluster: Cluster, workload: CaseWorkload) -> None:
+    """A broker dies between the two renames, in the order that it has them in: it starts, and has one replica.
+
+    Made while it is down, as the others: what a finished move left is there again, under the replica's name.
+    """
+    with moving(cluster, workload, held=False, checkpoints=False) as move, injected(BrokerKilled(move.broker)):
+        move.world.broker_gone(move.broker)
+        move.world.check()
+        left = move.here.replica_dir(move.partition.topic, move.partition.index)
+        move.broker.node.run_as_user(["cp", "-r", str(move.folder), str(left)])
+        move.pair.await_progress(after=now())
+        start_on_what_is_there(cluster, move, twice=left.is_dir())
+
+
+def start_on_what_is_there(cluster: Cluster, move: Move, *, twice: bool) -> None:
+    """The broker starts, and where it has the replica in two log dirs does so with one of them.
+
+    On builds known to refuse that, one is deleted by hand, as the broker asks for.
+
+    :param twice: it has it in both
+    """
+    refuses = f"{move.broker} finds {move.partition} in {move.here} and in {move.there}, and refuses to start"
+    passed_over = False
+    with promised(cluster, unless=COPY_NAMED_FIRST, seen=re.escape(refuses)):
+        if twice:
+            move.broker.start()
+            line = check_ends(move.broker, exit_code=1, saying=TWICE)
+            passed_over = f" and {move.folder}." in line.text
+            delete_by_hand(move.partition, move.here)
+            move.world.moved(move.partition, move.there)
+            raise PromiseBroken(refuses)
+    expires = passed_over and left_untrimmed(move)
+    move.broker.start()
+    cluster.await_healthy(failure=PromiseBroken)
+    move.world.log_dirs_back(move.broker)
+    move.world.check(timeouts.RECOVERY_S)
+    if passed_over:  # of the two replicas it was loaded first; the other took its place, and was closed properly
+        deletes = f"^{move.broker} deletes records of {move.partition}"
+        with promised(cluster, unless=EXPIRED_UNTRIMMED, seen=deletes):
+            if expires:
+                check_kept_by(move)
 
 
 def left_untrimmed(move: Move) -> bool:
@@ -239,22 +273,35 @@ def check_kept_by(move: Move) -> None:
 
 
 def check_offline(move: Move) -> None:
-    """All sources say that the replica is offline with the log dir that it was leaving.
+    """Another leads, and all sources say that the replica is offline with the log dir that it was leaving.
 
-    :raises PromiseBroken: they don't; on builds known for it, offline_replicas does, or it stays in the ISR
+    :raises PromiseBroken: it isn't so; on builds known for it, ``offline_replicas`` has the replica after all, or any
+        source says anything else
     """
-    if not is_expected(TOLD_AS_SWAPPED, move.world.cluster):
-        move.world.check()
-        return
-    seen = await_until(
+    cluster, id = move.world.cluster, move.broker.id
+    await_until(
         move.partition.describe,
-        lambda seen: move.broker.id not in seen.isr and not seen.offline_replicas,
+        lambda seen: seen.leader not in (None, id),
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{move.broker} to leave the ISR of {move.partition}, and no offline_replicas, as is known of the build",
+        what=f"another broker than {id} to lead {move.partition}, of which that one's replica is offline",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    note_seen(TOLD_AS_SWAPPED, move.world.cluster, seen)
+    timeout_s = timeouts.LOG_DIR_FAILURE_S
+    if is_expected(TOLD_AS_SWAPPED, cluster):  # for a moment it is told as it should be
+        timeout_s = timeouts.REQUEST_S
+        await_until(
+            move.partition.describe,
+            lambda seen: id not in seen.isr and not seen.offline_replicas,
+            timeout_s=timeouts.LOG_DIR_FAILURE_S,
+            what=f"{move.partition} to have no offline_replicas, as is known of the build",
+            retry_on=(NoAnswer,),
+            failure=PromiseBroken,
+        )
+    missing = f"sees {move.partition}: offline_replicas set() instead of {{{id}}}"
+    told = str([f"broker {broker.id} {missing}" for broker in cluster.brokers])
+    with promised(cluster, unless=TOLD_AS_SWAPPED, seen=rf"last seen: {re.escape(told)}$"):
+        move.world.check(timeout_s)
 
 
 def delete_by_hand(partition: Partition, log_dir: LogDir) -> None:

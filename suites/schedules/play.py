@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from faults.base import Fault, injected
-from faults.broker import BrokerKilled
 from faults.file_system import PowerCut
 from faults.log_dir import LogDirFault
 from faults.quorum import ControllerKilled
@@ -155,10 +154,6 @@ class Player:
         elif not isinstance(outage.fault, Slow):
             self._world.broker_back(outage.broker)
             self._world.check(timeouts.RECOVERY_S)
-            for flip in [each for each in self._rotten if each.broker == outage.broker]:
-                check_rebuilt(flip)
-                flip.undo()
-                self._rotten.remove(flip)
 
     def slow_disk(self, step: Step) -> None:
         """The disk under a partition's log dir lets five writes a second through; by the KIP that is a good one."""
@@ -167,22 +162,6 @@ class Player:
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
         self._world.check()
-
-    def rot(self, step: Step) -> None:
-        """An index of a replica rots while its broker is down that was killed; the broker makes it anew.
-
-        A broker that ended in good order, or whose power was cut, has flushed it, or lost it.
-        """
-        partition = self._topic[step.pick % len(self._topic)]
-        for outage in self._outages:
-            if isinstance(outage.fault, BrokerKilled) and outage.broker not in [each.broker for each in self._rotten]:
-                log_dir = self._world.log_dir_of(partition, outage.broker)
-                flip = IndexByteFlipped(log_dir, partition.topic, partition.index)
-                if flip.is_possible():
-                    self._rotten.append(flip)
-                    flip.inject()
-                    return
-        raise PassedOver(f"no broker is down that was killed and has an index of {partition} with enough in it")
 
     # --- faults that pass -------------------------------------------------------------------------------------------
 
@@ -210,6 +189,28 @@ class Player:
         self._world.broker_back(broker)
         self._world.check(timeouts.RECOVERY_S)
 
+    def rot(self, step: Step) -> None:
+        """An index of a replica rots while its broker is down, which was killed and makes it anew.
+
+        One that ends in good order has flushed it, and believes it.
+        """
+        partition, broker = self._topic[step.pick % len(self._topic)], self._whole_broker(step)
+        self._must_survive(broker)
+        flip = IndexByteFlipped(self._world.log_dir_of(partition, broker), partition.topic, partition.index)
+        if not flip.is_possible():
+            raise PassedOver(f"the index of {partition} on {broker} has too few entries")
+        with injected(BROKER_WAYS["broker_killed"](broker)):
+            self._world.broker_gone(broker)
+            self._world.check(timeouts.RECOVERY_S)
+            self._rotten.append(flip)
+            flip.inject()
+            self._pair.await_progress(after=now())
+        self._world.broker_back(broker)
+        self._world.check(timeouts.RECOVERY_S)
+        check_rebuilt(flip)
+        flip.undo()
+        self._rotten.remove(flip)
+
     # --- what operators do ------------------------------------------------------------------------------------------
 
     def move(self, step: Step) -> None:
@@ -231,9 +232,11 @@ class Player:
         broker.configure(HELD)
         partition.move_to(there)
         await_begun(partition, there)
-        if broker.find_replica(partition.topic, partition.index, is_future=True) is None:
+        copy = broker.find_replica(partition.topic, partition.index, is_future=True)
+        if copy is None or copy[1].offset_lag <= 0:
             broker.configure(FREE)
             finish_move(self._world, partition, there)
+            self._world.check()
             raise PassedOver(f"there was too little in {partition} for its move to be held")
         self._moves.append(_Move(partition=partition, there=there))
         self._world.moving(partition, there)
@@ -315,8 +318,10 @@ class Player:
                 raise PassedOver(f"{outage.fault} is in force")
 
     def _must_survive(self, broker: Broker, log_dir: LogDir | None = None) -> None:
-        """Every partition must keep an in-sync replica without those of the broker, or of its one log dir."""
+        """Every partition must keep an in-sync replica without those of the broker, or of its one log dir, and of those
+        whose disks are slow, which may fall behind."""
         there = None if log_dir is None else self._world.replicas_in(log_dir)
+        going = {broker.id} | {outage.broker.id for outage in self._outages if isinstance(outage.fault, Slow)}
         for key, expected in self._world.partitions.items():
-            if (there is None or key in there) and not (expected.isr or frozenset()) - {broker.id}:
+            if (there is None or key in there) and not (expected.isr or frozenset()) - going:
                 raise PassedOver(f"{key[0]}-{key[1]} has no other in-sync replica than {broker}'s")

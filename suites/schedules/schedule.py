@@ -6,7 +6,8 @@ schedule is a schedule. That is what lets a failing one be shrunk by leaving ste
 which is why the steps are drawn one by one and do not depend on each other. Jepsen's generators do the same with
 nemeses.
 
-The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there.
+The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. Brokers
+fetch little at once (:data:`suites.steps.HOLDS_MOVES`) and records have 1 kB, so that a move can be held on its way.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ from harness.plugin import run_of
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
-from suites.on_disk import check_one_copy
+from suites.on_disk import check_no_remains, check_one_copy
 from suites.scenario import scenario
 from suites.schedules.play import Player
 from suites.schedules.schedule import Schedule, chosen
+from suites.sources import TOOLS
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -46,5 +47,7 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
         with player.playing():
             if not player.play(schedule):
                 raise Inconclusive("no step of the schedule could be done")
+        world.check(also=TOOLS)
+        check_no_remains(cluster, {topic for topic, _ in world.partitions})
     check_one_copy(orders)
     check_delivery(workload)

@@ -94,6 +94,16 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
     }
 
 
+def test_what_rots_while_its_broker_is_down_is_noticed_by_nobody(run_dir: Path) -> None:
+    """That it is missed once more, by another broker, is no word on the fault."""
+    rot = {**FAULT, "fault": "index_byte_flipped", "noticed_by": None}
+    gone = [event(when, "brokers.changed", brokers=[1, 3], seen_by=1) for when in (1.5, 5.8)]
+    events = [*EVENTS[:3], gone[0], event(2.0, "fault.injecting", **rot), event(2.1, "fault.injected", **rot), gone[1]]
+    events += [*EVENTS[7:8], event(9.0, "fault.undone", **rot), *EVENTS[9:]]
+    [measured] = measure_faults(events, run_dir)
+    assert (measured["noticed_s"], measured["acked_during"]) == (None, 21)
+
+
 @pytest.mark.parametrize(
     ("changes", "role"),
     [
