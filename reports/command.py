@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from harness.runs import ledger
 from harness.runs.shrinking import play_command
 from reports.allure import write_allure
 from reports.folder import RunFolder, read_folder
@@ -23,6 +24,7 @@ from reports.pages import write_page
 from reports.qualification import Qualification, qualify
 from reports.rows import VERDICTS, Row, Run, read_runs, read_runs_dir, row_of
 from reports.timeline import make_timeline
+from reports.trends import make_trends
 
 DEFAULT_RUNS_DIR = Path("reports/runs")
 OUT = "report"
@@ -123,7 +125,8 @@ def write_report(run: Run, out: Path, compared: Qualification | None, *, allure:
             _say(str(error))
     index = make_index(run)
     write_summary(out / "summary.md", index, compared)
-    return write_page(out / "index.html", "index.html", index=index, verdicts=VERDICTS, links=links)
+    trends = make_trends(ledger.read(run.runs_dir))
+    return write_page(out / "index.html", "index.html", index=index, trends=trends, verdicts=VERDICTS, links=links)
 
 
 def _say(line: str) -> None:

@@ -148,7 +148,7 @@ def compose(command: list[str], *arguments: str) -> str:
         raise HarnessError(f"docker compose {arguments[0]} did not end within {_COMPOSE_S:.0f} s") from None
     if done.returncode:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
-        raise _explain(f"docker compose {arguments[0]}", lines[-1])
+        raise _explain(f"docker compose {arguments[0]}", *reversed(lines))
     return done.stdout
 
 
@@ -167,14 +167,18 @@ def explained(what: str) -> Iterator[None]:
         raise EngineGone(f"{what}: the Docker engine at {host()} no longer answers; is dockerd running?") from error
 
 
-def _explain(what: str, said: str) -> HarnessError:
-    if re.search("cannot connect to the docker daemon|is the docker daemon running", said, re.IGNORECASE):
-        return EngineGone(f"{what}: the Docker engine at {host()} no longer answers; is dockerd running?")
-    if "no space left on device" in said:
-        return EnvironmentLacks(f"{what}: the Docker engine's disk is full; docker system prune makes room ({said})")
-    if "no such image" in said.lower():
-        return EnvironmentLacks(f"{what}: {said}; jbod image base and jbod image build make one")
-    return HarnessError(f"{what}: {said}")
+def _explain(what: str, *said: str) -> HarnessError:
+    """What it comes to, from the first of these lines that is known; else from the first."""
+    for line in said:
+        if re.search("cannot connect to the docker daemon|is the docker daemon running", line, re.IGNORECASE):
+            return EngineGone(f"{what}: the Docker engine at {host()} no longer answers; is dockerd running?")
+        if "no space left on device" in line:
+            return EnvironmentLacks(
+                f"{what}: the Docker engine's disk is full; docker system prune makes room ({line})"
+            )
+        if "no such image" in line.lower():
+            return EnvironmentLacks(f"{what}: {line}; jbod image base and jbod image build make one")
+    return HarnessError(f"{what}: {said[0]}")
 
 
 def execute(

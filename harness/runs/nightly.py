@@ -26,6 +26,10 @@ NOT_FIXED = ("schedules/", "control/")
 """No fixed suites: drawn anew each night; or red where the harness is right, which its own tests look at."""
 
 
+TO_SHRINK = 0.25
+"""So much of the time of random schedules is kept for shrinking those that fail."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
     """The fixed suites on this machine.
@@ -119,7 +123,7 @@ def run_night(
     if chosen:
         junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
-    remains = ends - time.monotonic()
+    remains = (ends - time.monotonic()) * (1 - TO_SHRINK)
     count = max(1, int(remains * jobs / max(1.0, ledger.usual_s(SCHEDULES, before))))
     say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
     drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
@@ -131,18 +135,17 @@ def run_night(
     last = ledger.last_run(before)
     night.left = {id: last.get(id) for id in fixed.cases if id not in begun}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
-    content_at = ends + budget_s / 4
     for case in schedules.cases:
         if case["verdict"] != "invalid":
             continue
         again = f"jbod shrink {case['run_dir']}"
-        if time.monotonic() >= content_at:
+        if time.monotonic() >= ends:
             say(f"not shrunk, for want of time: {case['id']}: {again}")
             continue
         say(f"shrinking {case['id']}: {case['reason'][:200]}")
         try:
             one_mode = [f"--mode={case['mode']}", *common]
-            night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=content_at))
+            night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=ends))
         except HarnessError as error:
             say(f"  {error}; again: {again}")
     return night

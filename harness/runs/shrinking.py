@@ -52,41 +52,49 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
     schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
     steps = schedule["steps"]
 
-    def play(candidates: Sequence[Sequence[Any]], until: float) -> list[bool]:
+    def play(candidates: Sequence[Sequence[Any]]) -> list[bool | None]:
         failing = _failing(run_dir, schedule, candidates, options, until)
-        say(f"  {sum(failing)} of {len(failing)} fail, of {', '.join(str(len(each)) for each in candidates)} steps")
+        known = [each for each in failing if each is not None]
+        say(f"  {sum(known)} of {len(known)} fail, of {', '.join(str(len(each)) for each in candidates)} steps")
         return failing
 
-    fails = sum(play([steps] * TRIES, math.inf))
+    def again(part: Sequence[Any]) -> tuple[int, int]:
+        known = [each for each in play([part] * TRIES) if each is not None]
+        return sum(known), len(known)
+
+    fails, of = again(steps)
     if not fails:
-        say(f"  it does not fail again, in {TRIES} times: there is nothing to look for")
-        return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=TRIES)
-    times = 1 if fails == TRIES else TRIES
+        again_in = f"it does not fail again, in {of} times: there is nothing to look for"
+        say(f"  {again_in if of else 'there was no time to see whether it fails again'}")
+        return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=of)
+    times = 1 if fails == of else TRIES
 
     def search(candidates: Sequence[Sequence[Any]]) -> list[bool]:
         failing = [False] * len(candidates)
         for _ in range(times):
             held = [number for number, fails in enumerate(failing) if not fails]
             if held and time.monotonic() < until:
-                for number, fails in zip(held, play([candidates[each] for each in held], until), strict=True):
-                    failing[number] = fails
+                for number, fails in zip(held, play([candidates[each] for each in held]), strict=True):
+                    failing[number] = bool(fails)
         return failing
 
     smallest = shrink(steps, search)
     if time.monotonic() >= until:
         say("  there was no time to look on: a smaller part may fail too")
     if len(smallest) < len(steps):
-        fails = sum(play([smallest] * TRIES, math.inf))
-    kept = schedule | {"steps": smallest, "fails": fails, "of": TRIES}
+        fails, of = again(smallest)
+        if not of:  # no time for that; it failed when it was found
+            fails = of = 1
+    kept = schedule | {"steps": smallest, "fails": fails, "of": of}
     file = write_whole(run_dir / "smallest.json", json.dumps(kept, indent=2) + "\n")
-    say(f"  {len(smallest)} of {len(steps)} steps are left, which fail {fails} of {TRIES} times: {file}")
+    say(f"  {len(smallest)} of {len(steps)} steps are left, which fail {fails} of {of} times: {file}")
     return Shrunk(
         run_dir=str(run_dir),
         steps_before=len(steps),
         steps=smallest,
         file=str(file),
         fails=fails,
-        of=TRIES,
+        of=of,
     )
 
 
@@ -101,8 +109,8 @@ def play_command(file: str | Path, run: Mapping[str, Any]) -> str:
 
 def _failing(
     run_dir: Path, schedule: dict[str, Any], candidates: Sequence[Sequence[Any]], options: Sequence[str], until: float
-) -> list[bool]:
-    """Which parts come out invalid, played in one run; one that there was no time for any more doesn't."""
+) -> list[bool | None]:
+    """Which parts come out invalid, played in one run; None of one that there was no time for any more."""
     files = [
         write_whole(run_dir / f"candidate-{number}.json", json.dumps(schedule | {"steps": list(steps)}))
         for number, steps in enumerate(candidates)
@@ -121,4 +129,5 @@ def _failing(
             raise HarnessError(f"a part of the schedule could not be played: {case['reason']}")
     if len(cases) < len(candidates):
         raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")
-    return [cases[str(number)]["verdict"] == "invalid" for number in range(len(candidates))]
+    verdicts = [cases[str(number)]["verdict"] for number in range(len(candidates))]
+    return [None if verdict == "skipped" else verdict == "invalid" for verdict in verdicts]

@@ -21,14 +21,15 @@ from typing import Any
 import pytest
 
 from harness.cluster import Cluster, boot
-from harness.errors import EXIT_HARNESS, EnvironmentLacks, NodeDied
+from harness.errors import EXIT_HARNESS, EngineGone, EnvironmentLacks, HarnessError, NodeDied
 from harness.journal import Journal
 from harness.machine import undo
 from harness.machine.cache import cache_dir
-from harness.machine.engine import LABEL, compose, compose_version, engine, execute, host, remove_run
+from harness.machine.engine import LABEL, compose, compose_version, engine, execute, explained, host, remove_run
 from harness.machine.host import ability
 from harness.machine.ports import HOST
 from harness.machine.undo import UndoLog
+from harness.nodes import images
 from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
 from harness.nodes.container import ContainerBackend
@@ -135,6 +136,48 @@ def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
     finally:
         server.shutdown()
     assert (done.returncode, done.stdout, done.stderr, done.args) == (3, "ab", "no", ["ls", "x"])
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "told"),
+    [
+        ("write /var/lib/docker/x: no space left on device", EnvironmentLacks, "the Docker engine's disk is full"),
+        ("No such image: jbod-kafka:1", EnvironmentLacks, "jbod image base and jbod image build make one"),
+        ("Cannot connect to the Docker daemon at unix:///x", EngineGone, "no longer answers"),
+        ("something else", HarnessError, "a node: something else"),
+    ],
+)
+def test_what_the_engine_can_not_do_is_one_line(address: Path, said: str, error: type[HarnessError], told: str) -> None:
+    """Whether it says so itself, or compose does, which says more behind it."""
+    server = answering(address, do_POST=lambda self: self.answer({"message": said}, 500))
+    try:
+        with pytest.raises(error, match=told), explained("a node"):
+            engine().containers.create("x")
+    finally:
+        server.shutdown()
+    says_more = f"echo 'failed: {said}' >&2; echo 'for more, see there' >&2; exit 1"
+    with pytest.raises(error, match=told if error is not HarnessError else "for more, see there"):
+        compose(["sh"], "-c", says_more)
+
+
+def test_no_image_to_build_on_can_be_had(address: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not here, and no registry that has it."""
+    monkeypatch.delenv("JBOD_BASE_IMAGE", raising=False)
+
+    def do_GET(self: _Engine) -> None:
+        if "/images/" in self.path:
+            self.answer({"message": "No such image"}, 404)
+        else:
+            _Engine.do_GET(self)
+
+    refused: list[str] = []
+    server = answering(address, do_GET=do_GET, do_POST=lambda self: self.answer({"message": "no such host"}, 500))
+    try:
+        with pytest.raises(EnvironmentLacks, match=r"there is no image to build on: .* jbod image base makes one"):
+            images._base(refused.append)
+    finally:
+        server.shutdown()
+    assert any("can't be fetched: no such host" in line for line in refused)
 
 
 def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:

@@ -128,6 +128,8 @@ def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monke
     assert fixed[:2] == ("a", "b")
     assert {"--seed=7", "--stop-after=900", "--backend=process"} <= set(fixed)
     assert random[0] == "schedules/random"
+    [for_s] = [float(option.partition("=")[2]) for option in random if option.startswith("--stop-after")]
+    assert for_s == pytest.approx(1800 * 0.75, abs=5)  # the rest is for shrinking, should one fail
     assert (night.left, night.overdue, night.exit_code()) == ({"b": None}, ["b"], 2)
     assert "random schedules: 1 played, 2 not" in said
 

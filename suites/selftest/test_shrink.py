@@ -162,10 +162,9 @@ def test_the_budget_ends_midway(
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
     found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
     assert wanted <= {Step(**step) for step in found.steps}
-    assert (found.fails, found.of) == (3, 3)
+    assert found.fails == found.of >= 1
     assert any("no time to look on" in line for line in said)
-    most = max(parts + 1, 3) + 3  # those in time, or the whole at first; and the smallest in the end
-    assert sum(runs.plays.values()) <= most
+    assert sum(runs.plays.values()) <= parts + 1
 
 
 @pytest.mark.parametrize("verdict", ["error", "skipped"])
