@@ -81,6 +81,7 @@ def drain(
     :raises PipelineError: a partition has no leader, or the source failed, :data:`ATTEMPTS` times in a row
     """
     error: Exception | None = None
+    on_event("drain.began", consumer=consumer, isolation=isolation)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             drained = tuple(

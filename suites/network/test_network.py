@@ -42,9 +42,33 @@ def test_leader_cut_off(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]
     """The leader is cut off from brokers and controller, both ways or one: another leads, and nothing acked is lost."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
-    witness, _ = others = cluster.others(victim)
+    others = nodes_of(cluster.others(victim))
+    loses_its_lead(workload, orders, cut(victim, [*cluster.quorum_nodes, *others]))
+
+
+@scenario(
+    "network/leader-without-controller",
+    kip=112,
+    plan="not of the KIP: a leader that brokers and clients can reach, and neither controller nor ZooKeeper",
+    floors=Floors(during=0),  # likewise
+)
+def test_leader_without_controller(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The leader is cut off from the controller alone, or from ZooKeeper: another leads, and nothing acked is lost.
+
+    Its followers reach it all the while, and must not follow it any longer than the controller lets them.
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3)
+    victim = leader_of(orders[0])
+    others = nodes_of(cluster.others(victim))
+    loses_its_lead(workload, orders, CutOff(victim, cluster.quorum_nodes, kept=others))
+
+
+def loses_its_lead(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
+    """A leader that is cut off leads no longer by the word of the others, comes back, and no acked record is gone."""
+    cluster, victim = orders.cluster, cut.broker
+    witness, _ = cluster.others(victim)
     with workload.running(orders) as pair:
-        with injected(cut(victim, [*cluster.quorum_nodes, *nodes_of(others)])):
+        with injected(cut):
             await_until(
                 lambda: witness.admin.describe_cluster(topics=(orders.name,)).partitions[0].leader,
                 lambda leader: leader not in (None, victim.id),

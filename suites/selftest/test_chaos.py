@@ -157,7 +157,7 @@ def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) ->
     assert "can't be written: No space left on device; see --runs-dir" in run.said.read_text()
 
 
-@pytest.mark.parametrize("words", ['"fault.injected"', '"phase": "drain"'])
+@pytest.mark.parametrize("words", ['"fault.injected"', '"drain.began"'])
 def test_sparks_jvm_is_killed(start: Start, words: str) -> None:
     """As the kernel does where memory is short: the case is an error that names Spark, the next one has another."""
     run = start(*CASES)
