@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
+from harness.runs.ledger import Entry
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RUN_ID = "20260101T000000-kip-112-leader-at-runtime-kraft-chmod-000-abc123"
@@ -159,3 +160,24 @@ def _write_history(folder: Path) -> None:
     ]
     HistoryWriter(folder, "produced", "p0").write(pa.Table.from_pylist(produced, PRODUCED))
     HistoryWriter(folder, "consumed", "c0").write(pa.Table.from_pylist(consumed, CONSUMED))
+
+
+def nights(id: str, verdicts: str, *took_s: float, backend: str = "process") -> list[Entry]:
+    """A run of the case each night."""
+    return [
+        Entry(
+            at=START + timedelta(days=night, hours=3),
+            id=id,
+            kip=112,
+            plan="1)",
+            mode="kraft",
+            kafka="4.3.1",
+            backend=backend,
+            verdict=verdict,
+            duration_s=took_s[night] if took_s else 10.0,
+            run_id=f"{id}-{night}",
+            seed=night,
+            faults=(),
+        )
+        for night, verdict in enumerate(verdicts.split())
+    ]

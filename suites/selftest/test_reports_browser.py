@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from reports.command import report
 from suites.selftest.browser import ENTER, ESCAPE, LACKING, Browser, browser
-from suites.selftest.run_folders import RUN_ID, write_run_folder
+from suites.selftest.run_folders import RUN_ID, nights, write_run_folder
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
@@ -20,6 +21,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs_dir = tmp_path_factory.mktemp("runs")
     write_run_folder(runs_dir)
     write_run_folder(runs_dir, "2", case="kip-112/other[zk]", outcome={"verdict": "valid", "reason": ""})
+    earlier = [*nights("kip-112/other[zk]", "valid invalid error unknown"), *nights("kip-112/third[zk]", "valid valid")]
+    (runs_dir / "ledger.jsonl").write_text("".join(json.dumps(entry.to_json()) + "\n" for entry in earlier))
     arguments = [str(runs_dir), "--no-allure", "--baseline", str(runs_dir)]
     CliRunner().invoke(report, arguments, catch_exceptions=False)
     return runs_dir / "report"

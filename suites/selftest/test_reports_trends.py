@@ -3,38 +3,13 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from click.testing import CliRunner
 
-from harness.runs.ledger import Entry
 from reports.command import report
 from reports.trends import make_trends
-from suites.selftest.run_folders import write_run_folder
-
-FIRST = datetime(2026, 1, 1, 3, tzinfo=UTC)
-
-
-def nights(id: str, verdicts: str, *took_s: float, backend: str = "process") -> list[Entry]:
-    """A run of the case each night."""
-    return [
-        Entry(
-            at=FIRST + timedelta(days=night),
-            id=id,
-            kip=112,
-            plan="1)",
-            mode="kraft",
-            kafka="4.3.1",
-            backend=backend,
-            verdict=verdict,
-            duration_s=took_s[night] if took_s else 10.0,
-            run_id=f"{id}-{night}",
-            seed=night,
-            faults=(),
-        )
-        for night, verdict in enumerate(verdicts.split())
-    ]
+from suites.selftest.run_folders import nights, write_run_folder
 
 
 def test_what_fails_now_and_then_is_named_the_worst_first() -> None:
