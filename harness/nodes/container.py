@@ -245,7 +245,7 @@ class ContainerNode(JvmNode):
 
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         script = self.config.with_name("start")
-        script.write_text(f"cd {shlex.quote(str(script.parent))}\nexec {shlex.join(command)}\n")
+        script.write_text(f"cd {shlex.quote(str(self._backend.site.work_dir))}\nexec {shlex.join(command)}\n")
         script.chmod(0o644)
         with explained(f"starting {self.spec.name}"):
             if self._container is None:
