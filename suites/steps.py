@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LogDirFault
+from faults.segment import BitsFlipped
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
@@ -27,7 +28,7 @@ from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_noticed, check_notified
+from suites.checks import check_noticed, check_notified, check_rebuilt
 from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.sources import metadata_store
@@ -436,6 +437,25 @@ def check_led(world: World) -> None:
     unled = {f"{t}-{p}": [*each.replicas] for (t, p), each in world.partitions.items() if each.leader is None}
     if unled:
         raise PromiseBroken(f"nobody leads {', '.join(f'{name} on brokers {ids}' for name, ids in unled.items())}")
+
+
+@contextmanager
+def rotten(world: World, flip: BitsFlipped) -> Iterator[None]:
+    """A broker is killed, this rots on its disk while it is down, and it makes it anew when it starts: inside the block
+    it is back.
+
+    :raises PromiseBroken: it believes what it finds; or as :meth:`World.check` has it
+    """
+    broker = flip.broker
+    with injected(BrokerKilled(broker)):
+        world.broker_gone(broker)
+        world.check()
+        with injected(flip):
+            broker.start()
+            world.broker_back(broker)
+            world.check(timeouts.RECOVERY_S)
+            check_rebuilt(flip)
+            yield
 
 
 def make_leader(cluster: Cluster, world: World, broker: Broker) -> None:

@@ -67,24 +67,24 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
     for index, event in enumerate(events):
         if event["kind"] != "fault.injecting":
             continue
-        later = events[index:]
+        before, later = events[:index], events[index:]
         at = _at(event)
         proven = _next(later, "fault.injected", event)
         undone = _next(later, "fault.undone", event)
         entry = {"name": event["fault"], "target": event["target"], "proven": proven is not None}
         if proven is not None:
-            entry["role"] = _role(event, events[:index])
+            entry["role"] = _role(event, before)
             end = _at(undone) if undone else _at(events[-1])
-            noticed_at = _noticed_at(event, events[:index], later, at, run_dir)
+            noticed_at = _noticed_at(event, before, later, at, run_dir)
             noticed_s = None if noticed_at is None else _noticed_s(event, later, at, noticed_at)
-            other_leader_s = _other_leader_s(event, events[:index], later, at, end)
+            other_leader_s = _other_leader_s(event, before, later, at, end)
             # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
             bites = max(noticed_at or at, at + timedelta(seconds=other_leader_s or 0.0))
             validated = (_at(e) for e in later if e["kind"] == "state.validated")
             bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
             told_s = _controller_told_s(event, later, at, end, run_dir)
             entry |= {"noticed_s": noticed_s, "controller_told_s": told_s, "other_leader_s": other_leader_s}
-            entry |= {"recovered_s": _recovered_s(event, events[:index], later, end) if undone else None}
+            entry |= {"recovered_s": _recovered_s(event, before, later, end) if undone else None}
             entry |= _felt_by_clients(events, times, at, bites, end)
         entries.append(entry)
     return entries
@@ -126,11 +126,10 @@ def _next(events: Sequence[Event], kind: str, like: Event) -> Event | None:
 
 def _role(event: Event, before: Sequence[Event]) -> str | None:
     written = {e["topic"] for e in before if e["kind"] == "pair.ready"}
-    changes = (e for e in before if e["kind"] == "partition.changed" and e["topic"] in written)
-    latest = {(e["topic"], e["partition"]): e for e in changes}.values()
-    if any(e["leader"] == event["broker"] for e in latest):
+    changes = [e for e in before if e["kind"] == "partition.changed" and e["topic"] in written]
+    if _led(event["broker"], changes):
         return "leader"
-    return "follower" if any(event["broker"] in e["isr"] for e in latest) else None
+    return "follower" if _in_sync(event["broker"], changes) else None
 
 
 def _noticed_at(
@@ -181,8 +180,7 @@ def _controller_told_s(
 def _other_leader_s(
     event: Event, before: Sequence[Event], later: Sequence[Event], at: datetime, end: datetime
 ) -> float | None:
-    leaders = {(e["topic"], e["partition"]): e["leader"] for e in before if e["kind"] == "partition.changed"}
-    led = {partition for partition, leader in leaders.items() if leader == event["broker"]}
+    led = _led(event["broker"], before)
     moved: dict[tuple[str, int], datetime] = {}
     for e in later:
         if e["kind"] == "partition.changed" and _at(e) <= end:
@@ -208,6 +206,12 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
         return None
     last = max(back[partition] for partition in missing)
     return _since_it_ran(event, [e for e in later if _at(e) >= end], end, last)
+
+
+def _led(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
+    """The partitions that the broker leads after these events."""
+    leaders = {(e["topic"], e["partition"]): e["leader"] for e in events if e["kind"] == "partition.changed"}
+    return {partition for partition, leader in leaders.items() if leader == broker}
 
 
 def _in_sync(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:

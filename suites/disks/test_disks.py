@@ -27,10 +27,10 @@ from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.waiting import await_until, let_pass
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_not_noticed, check_rebuilt
+from suites.checks import check_delivery, check_not_noticed
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import failed, make_leader
+from suites.steps import failed, make_leader, rotten
 
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
@@ -176,13 +176,6 @@ def rots_while_down(cluster: Cluster, workload: CaseWorkload, rot: Callable[[Log
         pair.await_count(1000)
         # Records that come late come in few batches, and an index has an entry for some batches.
         await_until(flip.is_possible, timeout_s=timeouts.PROGRESS_S, what=f"something to flip in {flip.target}")
-    with injected(BrokerKilled(victim)):
-        world.broker_gone(victim)
-        world.check()
-        with injected(flip):
-            victim.start()
-            world.broker_back(victim)
-            world.check(timeouts.RECOVERY_S)
-            check_rebuilt(flip)
-            make_leader(cluster, world, victim)
+    with rotten(world, flip):
+        make_leader(cluster, world, victim)
     check_delivery(workload)

@@ -9,6 +9,7 @@ it should be in, no folder and no line in a checkpoint file that nobody needs, a
 from __future__ import annotations
 
 import functools
+import re
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,16 +20,18 @@ import pytest
 
 from faults.base import injected
 from faults.broker import BrokerKilled
+from faults.log_dir import LogDirFault
 from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
+from harness.errors import Inconclusive
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.pipeline.pair import Pair
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery
+from suites.checks import check_delivery, check_noticed
 from suites.model import World
 from suites.on_disk import check_checkpoints, check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
@@ -79,7 +82,7 @@ class Move:
         return self.there.replica_dir(self.partition.topic, self.partition.index)
 
     def leave_copy_alone(self) -> Path:
-        """While the broker is down: as if it had died amid the swap, with a copy (returned) and no replica."""
+        """While the broker is down: there is the copy (returned) and no replica, as if its disk had been replaced."""
         copy = self.folder.rename(self.there.path / self.marked("future"))
         self.broker.journal.write("move.copy_left_alone", partition=str(self.partition), copy=str(copy))
         return copy
@@ -135,6 +138,19 @@ def moving(
     check_same_bytes(*orders.partitions, *beside.partitions)
     check_kept(kept)
     check_delivery(workload)
+
+
+def let_meet(move: Move, fault: LogDirFault, saying: str) -> None:
+    """The move, held so far, goes on, until its broker takes the log dir offline: it is the move that meets the fault.
+
+    :param saying: a regular expression of how the broker's error then begins; it ends with the log dir's path
+    :raises Inconclusive: something else met it
+    """
+    with moves_let_go(move.broker):
+        check_noticed(fault)
+    met = f"{saying} {re.escape(str(fault.log_dir.path))}"
+    if move.broker.log.first(met, since=fault.injected_at) is None:
+        raise Inconclusive(f"{fault} was met, and not by the move of {move.partition}: nobody logged /{met}/")
 
 
 @contextmanager

@@ -6,7 +6,6 @@ amid the swap of the copies: ``test_swaps.py``.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
@@ -19,15 +18,15 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.broker_log import LogLine
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.reassign import Placement, execute
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_noticed, check_says
-from suites.kip_113.moving import Move, a_move, each_role, moves_let_go, moving
+from suites.checks import check_delivery, check_says
+from suites.kip_113.moving import Move, a_move, each_role, let_meet, moves_let_go, moving
 from suites.model import World
 from suites.on_disk import check_gone
 from suites.scenario import each_fault
@@ -121,11 +120,7 @@ def test_destination_fills(cluster: Cluster, workload: CaseWorkload) -> None:
     """
     with moving(cluster, workload, leader_of) as move:
         with injected(NearlyFull(move.there)) as fault:
-            with moves_let_go(move.broker):
-                check_noticed(fault)
-            met = rf"Error while appending records to {move.partition} in dir {re.escape(str(move.there.path))}"
-            if move.broker.log.first(met, since=fault.injected_at) is None:
-                raise Inconclusive(f"{move.there} was filled, and not by the move of {move.partition}")
+            let_meet(move, fault, f"Error while appending records to {move.partition} in dir")
             move.world.log_dir_failed(move.there)
             move.world.check()
             check_stopped(move, fault, working=move.here)

@@ -28,10 +28,10 @@ from harness.journal import now
 from harness.log_dir import LogDir
 from harness.pipeline.pair import Pair
 from harness.topic import Partition, Topic
-from suites.checks import check_noticed, check_rebuilt
+from suites.checks import check_noticed
 from suites.model import World
 from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, Schedule, Step
-from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restarted_healed
+from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restarted_healed, rotten
 
 
 class PassedOver(Exception):
@@ -69,7 +69,6 @@ class Player:
         self._offsets = offsets
         self._pair = pair
         self._outages: list[_Outage] = []
-        self._rotten: list[IndexByteFlipped] = []
         self._moves: list[_Move] = []
         self._passing: list[Topic] = []
         self._numbers = itertools.count()
@@ -80,8 +79,8 @@ class Player:
         try:
             yield
         finally:
-            for fault in (*reversed(self._rotten), *(outage.fault for outage in reversed(self._outages))):
-                fault.undo()
+            for outage in reversed(self._outages):
+                outage.fault.undo()
 
     def play(self, schedule: Schedule) -> int:
         """All steps, and then everything is healed; returns how many were done."""
@@ -130,7 +129,7 @@ class Player:
         self._must_survive(broker)
         assert step.fault is not None
         fault = BROKER_WAYS[step.fault](broker)
-        if isinstance(fault, PowerCut) and any(move.broker == broker for move in self._moves):
+        if isinstance(fault, PowerCut) and self._is_moving(broker):
             raise PassedOver(f"a copy that is on its way on {broker} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
@@ -199,24 +198,15 @@ class Player:
         flip = IndexByteFlipped(self._world.log_dir_of(partition, broker), partition.topic, partition.index)
         if not flip.is_possible():
             raise PassedOver(f"the index of {partition} on {broker} has too few entries")
-        with injected(BROKER_WAYS["broker_killed"](broker)):
-            self._world.broker_gone(broker)
-            self._world.check(timeouts.RECOVERY_S)
-            self._rotten.append(flip)
-            flip.inject()
+        with rotten(self._world, flip):
             self._pair.await_progress(after=now())
-        self._world.broker_back(broker)
-        self._world.check(timeouts.RECOVERY_S)
-        check_rebuilt(flip)
-        flip.undo()
-        self._rotten.remove(flip)
 
     # --- what operators do ------------------------------------------------------------------------------------------
 
     def move(self, step: Step) -> None:
         """A replica is moved into its broker's other log dir."""
         partition, broker = self._partition(step), self._whole_broker(step)
-        if any(move.broker == broker for move in self._moves):
+        if self._is_moving(broker):
             raise PassedOver(f"moves of {broker} are held")
         log_dir = other_dir(self._world.log_dir_of(partition, broker))
         partition.move_to(log_dir)
@@ -226,7 +216,7 @@ class Player:
     def begin_move(self, step: Step) -> None:
         """A replica of the load's topic is on its way into its broker's other log dir, and held there."""
         partition, broker = self._topic[step.pick % len(self._topic)], self._whole_broker(step)
-        if any(move.broker == broker for move in self._moves):
+        if self._is_moving(broker):
             raise PassedOver(f"another replica of {broker} is on its way")
         there = other_dir(self._world.log_dir_of(partition, broker))
         broker.configure(HELD)
@@ -311,6 +301,9 @@ class Player:
         broker = self._cluster.broker(id)
         self._must_be_whole(broker)
         return broker
+
+    def _is_moving(self, broker: Broker) -> bool:
+        return any(move.broker == broker for move in self._moves)
 
     def _must_be_whole(self, broker: Broker) -> None:
         for outage in self._outages:

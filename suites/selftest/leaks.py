@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -116,7 +117,8 @@ def watch(argv: list[str], environment: dict[str, str]) -> tuple[int, list[tuple
                 life.seen.append((time.monotonic() - began, each.num_fds(), each.memory_info().rss / (1 << 20)))
             except psutil.Error:
                 continue
-        time.sleep(EVERY_S)
+        with suppress(psutil.TimeoutExpired):
+            process.wait(EVERY_S)
     long = [(pid, life) for (pid, _), life in sorted(lives.items()) if life.lasted_s > LIVES_LONG_S]
     return process.returncode, long, marks
 
