@@ -32,7 +32,7 @@ from harness.machine import undo
 from harness.machine.cache import cache_dir
 from harness.machine.host import Ability, abilities
 from harness.nodes.backends import backend_kind
-from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background, sweep_scratch
+from harness.pipeline.session import SparkHandle, check_master, end_spark, start_in_background
 from harness.pipeline.warm import warm_up
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.distribution import jolokia_agent, spark_kafka_jars
@@ -265,7 +265,6 @@ def pytest_runtestloop(session: pytest.Session) -> None:
         return
     try:
         undo.clean(run.say)
-        sweep_scratch()
         check_runs_dir(run.runs_dir)
         for mode in sorted(modes):
             prepare_fast_starts(run.builds.of(mode, run.say), mode, run.backend, run.say)

@@ -12,7 +12,6 @@ The tool ends with exit code 0 while a move is still going on, and also where it
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.log_dir import LogDir
+from harness.machine.scratch import scratch
 from harness.releases.tools import tool_output
 from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
@@ -156,7 +156,7 @@ def _run(cluster: Cluster, action: str, *options: str) -> list[str]:
 
 @contextmanager
 def _as_file(content: Mapping[str, Any]) -> Iterator[str]:
-    with tempfile.NamedTemporaryFile("w", prefix="jbod-reassignment-", suffix=".json") as file:
-        json.dump(content, file)
-        file.flush()
-        yield file.name
+    with scratch("reassignment") as folder:
+        file = folder / "reassignment.json"
+        file.write_text(json.dumps(content))
+        yield str(file)

@@ -77,6 +77,15 @@ COPY_PASSED_OVER = Deviation(
     modes=(Mode.ZK,),
 )
 
+COPY_KNOWN_TO_CONTROLLER = Deviation(
+    kip=113,
+    says="a copy that is found without its replica, with a log dir bad, is left alone, and the replica is offline",
+    does="the controller knows that the replica is in none of the bad log dirs: the copy becomes the replica",
+    issue="KIP-858, which came later; LogManager.recoverAbandonedFutureLogs",
+    builds=VersionRange.parse(""),
+    modes=(Mode.KRAFT,),
+)
+
 LONE_COPY_EMPTIED = Deviation(
     kip=113,
     says="a copy that is found without its replica, with all log dirs good, becomes the replica",

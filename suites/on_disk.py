@@ -102,6 +102,7 @@ def check_checkpoints(
     *,
     begin_midway: Collection[str] = (),
     compacted: Collection[str] = (),
+    on: Collection[Broker] | None = None,
     timeout_s: float = timeouts.LOG_DIR_FAILURE_S,
 ) -> None:
     """Each log dir's checkpoint files name the replicas that are in it, of these topics, and no others.
@@ -112,13 +113,14 @@ def check_checkpoints(
 
     :param begin_midway: those of the topics from which records were deleted, with what is left of their segment
     :param compacted: those of which all replicas have been cleaned
+    :param on: brokers (default: all that run)
     :raises PromiseBroken: one doesn't
     """
     must = dict.fromkeys(CHECKPOINTS, topics) | {LOG_STARTS: begin_midway, CLEANED: compacted}
 
     def differences() -> list[str]:
         found = []
-        for log_dir in (each for broker in cluster.live_brokers() for each in broker.log_dirs):
+        for log_dir in (each for broker in on or cluster.live_brokers() for each in broker.log_dirs):
             here = {path.name for path in log_dir.path.iterdir() if path.name.rpartition("-")[0] in topics}
             for file, those in must.items():
                 named = {name for name in log_dir.named_in(file) if name.rpartition("-")[0] in topics}

@@ -176,6 +176,27 @@ def await_no_reassignment(cluster: Cluster) -> None:
     )
 
 
+def replicas_after(placement: Placement, before: Sequence[int]) -> tuple[int, ...]:
+    """Who has the replicas once no reassignment is under way: those from before, or those of a placement.
+
+    A broker may be told last of what has ended, so all are asked.
+
+    :raises PromiseBroken: a broker names others for longer than it may take to be told, or not all name the same
+    """
+    cluster, partition = placement.partition.cluster, placement.partition
+    await_no_reassignment(cluster)
+    ends = [{tuple(before)}, {tuple(broker.id for broker in placement.brokers)}]
+    [replicas] = await_until(
+        lambda: {partition.describe(broker).replicas for broker in cluster.live_brokers()},
+        lambda told: told in ends,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"all brokers to name the replicas of {partition}: {before}, or those of {placement}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
+    return replicas
+
+
 def check_reassigning(cluster: Cluster, partition: Partition) -> None:
     """A reassignment of the partition has not come to its end.
 
@@ -381,19 +402,26 @@ def finish_move(world: World, partition: Partition, log_dir: LogDir) -> None:
 
 
 def write_as_a_stranger(
-    topic: Topic, count: int, *, size: int = 0, keys: int | None = None, to: Broker | None = None
+    topic: Topic,
+    count: int,
+    *,
+    size: int = 0,
+    keys: int | None = None,
+    into: int | None = None,
+    to: Broker | None = None,
 ) -> None:
     """Records that no producer of the run sent: whoever is handed one of them later was handed what should be gone.
 
     :param size: bytes of each value, at least
     :param keys: how many different keys they have in turn; None: no keys
+    :param into: the partition; None: all in turn
     :param to: the leader, if it alone is to have them, acked before any follower does (default: all, acked by all)
     """
     bootstrap, acks = (topic.cluster.bootstrap, "all") if to is None else (to.bootstrap, "1")
     client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384})
     for number in range(count):
         value, key = f"stranger {number}".ljust(size), None if keys is None else str(number % keys)
-        client.produce(topic.name, value, key, partition=number % len(topic))
+        client.produce(topic.name, value, key, partition=number % len(topic) if into is None else into)
     left = client.flush(timeouts.PROGRESS_S)
     if left:
         raise Inconclusive(f"{left} of {count} records could not be written to {topic}")

@@ -159,9 +159,6 @@ def build(base: str | None, **options: str | None) -> int:
 @click.command()
 def clean() -> int:
     """Undo all that an interrupted run left: processes, permissions, folders."""
-    from harness.pipeline.session import sweep_scratch
-
     count = undo.clean(say)
-    sweep_scratch()
     out.print(f"{count} interrupted run{'' if count == 1 else 's'} cleaned up after")
     return EXIT_VALID

@@ -30,6 +30,7 @@ from harness.machine.broker_user import BrokerUser, broker_user
 from harness.machine.cache import cache_path
 from harness.machine.control_group import controller
 from harness.machine.java import HOW_TO_GET, java_command, java_version
+from harness.machine.scratch import scratch
 
 __all__ = [
     "Ability",
@@ -166,7 +167,7 @@ def doctor_json() -> dict[str, object]:
 # --- the probes -----------------------------------------------------------------------------------------------------
 
 
-def _run(argv: Sequence[str], *, cwd: str = "/") -> tuple[int, str]:
+def _run(argv: Sequence[str], *, cwd: Path = Path("/")) -> tuple[int, str]:
     """Run a command, end it and its children after the time allowed.
 
     :return: its status and a line of what it said: the first where it succeeded, the last, where programs say why
@@ -196,7 +197,7 @@ def _run(argv: Sequence[str], *, cwd: str = "/") -> tuple[int, str]:
     return process.returncode, lines[-1 if process.returncode else 0]
 
 
-def _works(argv: Sequence[str], *, yes: str, cwd: str = "/") -> Seen:
+def _works(argv: Sequence[str], *, yes: str, cwd: Path = Path("/")) -> Seen:
     status, line = _run(argv, cwd=cwd)
     return (True, yes) if status == 0 else (False, line or f"{argv[0]} ended with status {status}")
 
@@ -243,11 +244,11 @@ def _on_a_loop_mount(python: str) -> Seen:
     mkfs = sbin("mkfs.ext4")
     if mkfs is None:
         return False, "mkfs.ext4 is not on the PATH"
-    with tempfile.TemporaryDirectory(prefix="jbod-probe-") as folder:
-        image = Path(folder) / "image"
+    with scratch("probe") as folder:
+        image = folder / "image"
         with image.open("wb") as stream:
             stream.truncate(8 << 20)
-        (Path(folder) / "m").mkdir()
+        (folder / "m").mkdir()
         status, line = _run([mkfs, "-q", "-F", str(image)])
         if status:
             return False, line

@@ -38,6 +38,7 @@ from typing import IO, Any
 import psutil
 
 from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
+from harness.machine.scratch import sweep_scratch
 from harness.waiting import await_until
 
 MARK = "JBOD_RUN"
@@ -374,6 +375,7 @@ def logs() -> list[Path]:
 
 def clean(say: Callable[[str], None] = lambda _line: None) -> int:
     """Undo what interrupted runs left; kept clusters and runs at work are left alone. Returns how many it undid."""
+    sweep_scratch()
     count = 0
     for log in logs():
         try:

@@ -17,7 +17,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
 from harness.errors import DistributionError, EnvironmentLacks, HarnessError
 from harness.machine.cache import cache_dir
 from harness.machine.engine import LABEL, engine, explained
+from harness.machine.scratch import scratch
 from harness.machine.whole import write_whole
 from harness.releases.distribution import NOT_TO_RUN, Distribution
 from harness.releases.versions import Mode
@@ -134,8 +134,8 @@ def make_base(say: Say) -> str:
     if program is None:
         raise EnvironmentLacks("mmdebstrap is not on the PATH: apt-get install mmdebstrap")
     client = engine()
-    with tempfile.TemporaryDirectory(prefix="jbod-base-") as folder:
-        file = Path(folder) / "base.tar"
+    with scratch("base") as folder:
+        file = folder / "base.tar"
         say(f"{OWN_BASE}: collecting Debian's packages")
         packages = "--include=openjdk-17-jre-headless"
         done = subprocess.run(

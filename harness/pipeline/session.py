@@ -22,7 +22,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -31,13 +30,13 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 import harness.pipeline
 from harness.errors import HarnessError, PipelineError, UsageError
+from harness.machine.scratch import scratch_folder
 
 # Tasks that can run at once on the local master: producers, live consumers and the tasks of a drain together.
 LOCAL_SLOTS = 16
@@ -46,7 +45,6 @@ CONNECT_S = 3.0
 # up in 4 s on idle cores, and took 90 s among the brokers of three runs on a machine at a third of its speed.
 START_S = 180.0
 STOP_S = 10.0
-_SCRATCH = "jbod-spark-"
 
 _LOCAL = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?")
 _STANDALONE = re.compile(r"spark://([\w.-]+|\[[0-9a-fA-F:]+\]):(\d+)(,([\w.-]+|\[[0-9a-fA-F:]+\]):\d+)*")
@@ -97,8 +95,7 @@ def spark_session(master: str | None, *, jars: Sequence[Path], log_file: Path | 
     missing = [str(jar) for jar in jars if not jar.is_file()]
     if missing:
         raise HarnessError(f"Spark can't start, its Kafka connector is missing: {', '.join(missing)}")
-    sweep_scratch()
-    scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-"))
+    scratch = scratch_folder("spark")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
     log = log_file or scratch / "spark.log"
     try:
@@ -226,17 +223,6 @@ def check_jvm() -> None:
     """
     if jvm_died():
         raise PipelineError(JVM_DIED)
-
-
-def sweep_scratch() -> int:
-    """Remove the temporary folders of sessions whose process was killed; returns how many."""
-    removed = 0
-    for folder in Path(tempfile.gettempdir()).glob(f"{_SCRATCH}*"):
-        pid = folder.name.removeprefix(_SCRATCH).partition("-")[0]
-        if pid.isdigit() and not psutil.pid_exists(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
-            removed += 1
-    return removed
 
 
 def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -12,6 +11,7 @@ from typing import Protocol, TypeVar
 from pyspark.sql import SparkSession
 
 from harness.errors import JbodError, PipelineError
+from harness.machine.scratch import scratch
 from harness.pipeline.tasks import last_line
 
 A = TypeVar("A")
@@ -36,7 +36,7 @@ def spread_over(spark: SparkSession) -> Spread:
     """
 
     def spread(work: Callable[[A], B], arguments: Sequence[A], /) -> list[B]:
-        with tempfile.TemporaryDirectory(prefix="jbod-results-") as scratch:
+        with scratch("results") as folder:
 
             def done(some: Iterable[tuple[int, A]]) -> Iterator[JbodError | Path]:
                 for number, argument in some:
@@ -45,7 +45,7 @@ def spread_over(spark: SparkSession) -> Spread:
                     except JbodError as error:
                         yield error
                         continue
-                    path = Path(scratch, str(number))
+                    path = folder / str(number)
                     with path.open("wb") as file:
                         pickle.dump(result, file, protocol=5)
                     yield path

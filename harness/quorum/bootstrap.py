@@ -7,12 +7,12 @@ cluster nor node, so one serves every cluster of that build.
 from __future__ import annotations
 
 import subprocess
-import tempfile
 from pathlib import Path
 
 from harness import timeouts
 from harness.errors import DistributionError
 from harness.machine.cache import cache_dir, publish
+from harness.machine.scratch import scratch
 from harness.quorum.kraft import CONTROLLER_ID, random_uuid
 from harness.releases.distribution import Distribution
 from harness.releases.tools import tool_command
@@ -37,8 +37,8 @@ def bootstrap_checkpoint(distribution: Distribution, metadata_version: str | Non
 
 
 def _format(distribution: Distribution, into: Path, *release: str) -> None:
-    with tempfile.TemporaryDirectory(prefix="jbod-format-") as scratch:
-        config, log_dir = Path(scratch) / "server.properties", Path(scratch) / "metadata"
+    with scratch("format") as folder:
+        config, log_dir = folder / "server.properties", folder / "metadata"
         config.write_text(
             f"process.roles=controller\nnode.id={CONTROLLER_ID}\nlog.dirs={log_dir}\n"
             f"controller.quorum.voters={CONTROLLER_ID}@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"

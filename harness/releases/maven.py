@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from xml.sax.saxutils import escape
 
 from harness.errors import EnvironmentLacks, HarnessError, UsageError
 from harness.machine.cache import cache_dir, locked
+from harness.machine.scratch import scratch
 
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 TIMEOUT_S = 300.0
@@ -66,8 +66,8 @@ def copy_dependencies(
     program = shutil.which("mvn")
     if program is None:
         raise EnvironmentLacks("mvn is not on the PATH; it fetches Kafka: apt-get install maven")
-    with locked(cache_dir() / "maven.lock"), tempfile.TemporaryDirectory(prefix="jbod-maven-") as folder:
-        pom = Path(folder) / "pom.xml"
+    with locked(cache_dir() / "maven.lock"), scratch("maven") as folder:
+        pom = folder / "pom.xml"
         pom.write_text(_pom(coordinates))
         argv = [program, "-B", "-U", "-f", str(pom), f"{PLUGIN}:copy-dependencies", "-DincludeScope=runtime"]
         argv += [f"-DoutputDirectory={into.absolute()}", f"-DexcludeTransitive={str(not transitive).lower()}"]
@@ -89,7 +89,7 @@ def _pom(coordinates: Sequence[str]) -> str:
     )
 
 
-def _run(argv: Sequence[str], folder: str, say: Callable[[str], None], timeout_s: float) -> tuple[int, list[str]]:
+def _run(argv: Sequence[str], folder: Path, say: Callable[[str], None], timeout_s: float) -> tuple[int, list[str]]:
     """Run mvn; return its status and its lines."""
     process = subprocess.Popen(
         argv,

@@ -10,13 +10,12 @@ import json
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.errors import EXIT_HARNESS, EXIT_VALID
+from harness.machine.scratch import scratch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +44,8 @@ def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
 
     :param quiet: it doesn't
     """
-    with tempfile.TemporaryDirectory(prefix="jbod-subrun-") as folder:
-        result = Path(folder) / "result.json"
+    with scratch("subrun") as folder:
+        result = folder / "result.json"
         code = _call(jbod_command("run", *arguments, f"--json={result}"), quiet)
         cases = json.loads(result.read_text())["scenarios"] if result.exists() else []
     return SubRun(exit_code=code, cases=tuple(cases))

@@ -36,7 +36,16 @@ from suites.model import World
 from suites.on_disk import check_checkpoints, check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.sources import metadata_store
-from suites.steps import FREE, HELD, HOLDS_MOVES, begin_move, finish_move, moves_held, write_as_a_stranger
+from suites.steps import (
+    FREE,
+    HELD,
+    HOLDS_MOVES,
+    begin_move,
+    finish_move,
+    moves_held,
+    restarted_healed,
+    write_as_a_stranger,
+)
 
 a_move = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES)
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
@@ -99,7 +108,7 @@ def moving(
     role: Callable[[Partition], Broker] = follower_of,
     *,
     held: bool = True,
-    checkpoints: bool = True,
+    looks_late: bool = False,
 ) -> Iterator[Move]:
     """A move under way inside the block; afterwards it comes to its end, and all is as it should be.
 
@@ -107,7 +116,7 @@ def moving(
     than the few fetches with which a held move may begin.
 
     :param held: else it is done when the block begins
-    :param checkpoints: the brokers write their checkpoint files soon enough for them to be looked at
+    :param looks_late: brokers write their checkpoint files only when they stop, which the mover then does for it
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
     write_as_a_stranger(beside, 800, size=1000)
@@ -132,8 +141,9 @@ def moving(
             finish_move(world, partition, log_dir)
         world.check(timeouts.RECOVERY_S, also=[metadata_store])
         check_no_remains(cluster, {"orders", "beside", "refunds"})
-        if checkpoints:
-            check_checkpoints(cluster, {"orders", "beside", "refunds"})
+        if looks_late:
+            restarted_healed(world, mover)
+        check_checkpoints(cluster, {"orders", "beside", "refunds"}, on=[mover] if looks_late else None)
         pair.await_progress(after=now())
     check_same_bytes(*orders.partitions, *beside.partitions)
     check_kept(kept)

@@ -28,7 +28,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_says
 from suites.kip_113.moving import Move, a_move, each_role, let_meet, moves_let_go, moving
 from suites.model import World
-from suites.on_disk import check_gone
+from suites.on_disk import check_checkpoints, check_gone
 from suites.scenario import each_fault
 from suites.steps import (
     await_checkpoints,
@@ -229,13 +229,19 @@ def test_new_leader(cluster: Cluster, workload: CaseWorkload, role: Callable[[Pa
     floors=NO_FAULT,
 )
 def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A topic is deleted amid a move of one of its replicas: nothing of it stays, and others are not disturbed."""
+    """A topic is deleted amid moves of its replicas, of which one has begun to copy and another waits for the broker's
+    other move: nothing of it stays, and that other move is not disturbed.
+    """
     with moving(cluster, workload) as move:
         refunds = cluster.create_topic("refunds")
         write_as_a_stranger(refunds, 800, size=1000)
-        begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)), waits=True)
-        cluster.delete_topic(refunds)
-        check_gone(cluster, "refunds")
+        another, *_ = cluster.others(move.broker)
+        with moves_held(another):
+            begin_move(refunds[0], other_dir(refunds[0].log_dir_on(another)))
+            begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)), waits=True)
+            cluster.delete_topic(refunds)
+            check_gone(cluster, "refunds")
+        check_under_way(move.partition, move.there)
 
 
 @a_move(
@@ -277,8 +283,9 @@ def go_round(move: Move, *log_dirs: LogDir) -> None:
 )
 def test_reassigned_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
     """A replica goes to another broker amid a move: neither it nor its copy stays on the broker that it left."""
-    orders = cluster.create_topic("orders")
-    world = World(cluster, orders)
+    # With something beside it in each log dir: of one that was emptied, checkpoint files go on naming what left it.
+    orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4, replicas=4)
+    world = World(cluster, orders, beside)
     leaving = follower_of(orders[0])
     assigned = orders[0].describe().replicas
     coming = next(broker for broker in cluster.brokers if broker.id not in assigned)
@@ -290,5 +297,6 @@ def test_reassigned_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
         begin_move(orders[0], other_dir(orders[0].log_dir_on(leaving)))
         execute(cluster, placement)
         await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+        check_checkpoints(cluster, {"orders", "beside"})
         pair.await_progress(after=now())
     check_delivery(workload)

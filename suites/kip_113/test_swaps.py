@@ -27,12 +27,12 @@ from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
-from harness.releases.versions import Mode
 from harness.topic import Partition
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_ends, promised
+from suites.checks import check_ends, check_says, promised
 from suites.deviations import (
+    COPY_KNOWN_TO_CONTROLLER,
     COPY_NAMED_FIRST,
     COPY_PASSED_OVER,
     EXPIRED_UNTRIMMED,
@@ -108,26 +108,27 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
     "kip-113/restart-with-copy-and-bad-dir",
     plan="3. topicPartition.move exists but topicPartition doesn't … and if there is bad log directory",
     log_dirs=3,
+    deviations=(COPY_KNOWN_TO_CONTROLLER,),
 )
 def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload) -> None:
-    """As before, but another log dir is bad, where the replica might be: it is offline, and its copy not touched.
-
-    In KRaft the controller knows that the replica is not there, and it is online.
-    """
+    """As before, but another log dir is bad, where the replica might be: it is offline, and its copy not touched."""
     with moving(cluster, workload, held=False) as move:
         bad = move.third
         with move.broker_down(), injected(Chmod000(bad)):
             copy = move.leave_copy_alone()
             log = log_in(copy)
             move.world.log_dir_failed(bad)
-            unknown = cluster.spec.mode is Mode.ZK
-            if unknown:
+            if not is_expected(COPY_KNOWN_TO_CONTROLLER, cluster):
                 move.world.taken_for_lost(move.partition, bad)
             move.broker.start()
             move.world.broker_back(move.broker)
             move.world.check(timeouts.RECOVERY_S)
-            if unknown and log_in(copy) != log:
-                raise PromiseBroken(f"{copy.name} in {move.there} was touched while {bad} was bad")
+            served = f"{move.broker} serves {move.partition} from its copy in {move.there}, and {bad} is bad"
+            with promised(cluster, unless=COPY_KNOWN_TO_CONTROLLER, seen=f"^{re.escape(served)}$"):
+                if move.broker.find_replica(move.partition.topic, move.partition.index) is not None:
+                    raise PromiseBroken(served)
+                if log_in(copy) != log:
+                    raise PromiseBroken(f"{copy.name} in {move.there} was touched while {bad} was bad")
             move.pair.await_progress(after=now())
             move.broker.stop()
             move.world.broker_gone(move.broker)
@@ -145,6 +146,12 @@ def test_restart_with_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
             move.broker.node.run_as_user(["cp", "-r", str(move.folder), str(left)])
             if not left.is_dir():
                 raise Inconclusive(f"{left} could not be made")
+            move.broker.journal.write("move.deleted_left", partition=str(move.partition), folder=str(left))
+        check_says(
+            move.broker,
+            rf"Deleted log for partition {move.partition} in {re.escape(str(left))}",
+            move.broker.started_at,
+        )
         move.world.check(timeouts.RECOVERY_S)
 
 
@@ -169,7 +176,7 @@ EXPIRES_SOON = {"log.retention.check.interval.ms": "500"}
 )
 def test_source_fails_amid_swap(cluster: Cluster, workload: CaseWorkload) -> None:
     """The log dir that the leader's replica leaves fails as it is to leave: with the dir back, the broker starts."""
-    with moving(cluster, workload, leader_of, checkpoints=False) as move:
+    with moving(cluster, workload, leader_of, looks_late=True) as move:
         with injected(ChmodNoWrite(move.here)) as fault:
             let_meet(move, fault, f"Error while renaming dir for {move.partition} in log dir")
             if twice := move.folder.is_dir():
@@ -194,7 +201,7 @@ def test_restart_amid_swap(cluster: Cluster, workload: CaseWorkload) -> None:
 
     Made while it is down, as the others: what a finished move left is there again, under the replica's name.
     """
-    with moving(cluster, workload, held=False, checkpoints=False) as move, injected(BrokerKilled(move.broker)):
+    with moving(cluster, workload, held=False, looks_late=True) as move, injected(BrokerKilled(move.broker)):
         move.world.broker_gone(move.broker)
         move.world.check()
         left = move.here.replica_dir(move.partition.topic, move.partition.index)

@@ -129,6 +129,7 @@ def check_at_once(partitions: Sequence[Partition], there: Sequence[LogDir], thre
     :raises PromiseBroken: more or fewer have
     """
     sizes = copied(partitions, there)
+    there[0].broker.journal.write("moves.at_once", broker=there[0].broker.id, threads=threads, bytes=sizes)
     if sum(size > 0 for size in sizes) != threads:
         raise PromiseBroken(f"of moves on {there[0].broker}, {threads} should copy at once, and have copied {sizes}")
 

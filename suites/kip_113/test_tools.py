@@ -38,16 +38,17 @@ from suites.sources import log_dirs_tool
 from suites.steps import (
     HOLDS_MOVES,
     MOVE_THROTTLE,
-    await_no_reassignment,
     await_reassigned,
     check_reassigning,
     check_under_way,
     finish_move,
     moves_held,
     reassign,
+    replicas_after,
 )
 
 AMPLE = 1 << 30
+REPLICATION_THROTTLES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
 TRIES = 10
 NOWHERE = "no-such-topic"
 CROWD = 50  # partitions of each topic that keeps a broker busy
@@ -83,10 +84,12 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             world.check(also=[log_dirs_tool])
             check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
             check_asked_for(cluster, orders, here)
+            check_lag_told(orders[0], there)
             cancel(cluster, placement)
             check_throttle(mover, None)
             finish_move(world, orders[0], here)
-            world.check(also=[log_dirs_tool])
+            with lying_there(orders[0], there):
+                world.check(also=[log_dirs_tool])
             check_no_remains(cluster, {"orders"})
             where = f"from log dir {here.path} to {there.path}"
             check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
@@ -102,19 +105,65 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-def check_throttle(broker: Broker, rate: str | None) -> None:
+def check_throttle(broker: Broker, rate: str | None, *settings: str) -> None:
     """The broker's moves are throttled to this rate, as the tool was told, or no more.
 
+    :param settings: those that the tool sets (default: :data:`MOVE_THROTTLE`)
     :raises PromiseBroken: they are not
     """
+    wanted = dict.fromkeys(settings or (MOVE_THROTTLE,), rate)
+
+    def seen() -> dict[str, str | None]:
+        own = broker.admin.dynamic_configs(broker.id).own
+        return {setting: own.get(setting) for setting in wanted}
+
     await_until(
-        lambda: broker.admin.dynamic_configs(broker.id).own.get(MOVE_THROTTLE),
-        lambda seen: seen == rate,
+        seen,
+        lambda seen: seen == wanted,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{MOVE_THROTTLE} of {broker} to be {rate}",
+        what=f"the throttles of {broker} to be {wanted}",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
+
+
+def check_lag_told(partition: Partition, log_dir: LogDir) -> None:
+    """Of a copy that is held on its way into this log dir, kafka-log-dirs shows how far it is behind, as the protocol
+    does just before and just after: it grows as the pair writes.
+
+    :raises PromiseBroken: it shows another lag
+    """
+    cluster, broker = partition.cluster, log_dir.broker
+
+    def by_protocol() -> int:
+        found = broker.find_replica(partition.topic, partition.index, is_future=True)
+        assert found is not None
+        return found[1].offset_lag
+
+    before = by_protocol()
+    shown = describe_log_dirs(cluster.distribution, cluster.bootstrap, [broker.id], "--topic-list", partition.topic)
+    after = by_protocol()
+    told = [replica.offset_lag for state in shown[broker.id] for replica in state.replicas if replica.is_future]
+    broker.journal.write("move.lag_told", partition=str(partition), protocol=[before, after], tool=told)
+    if len(told) != 1 or not before <= told[0] <= after:
+        raise PromiseBroken(
+            f"kafka-log-dirs shows the copy of {partition} as {told} records behind, and it is by {before} to {after}"
+        )
+
+
+@contextmanager
+def lying_there(partition: Partition, log_dir: LogDir) -> Iterator[None]:
+    """What is left of a copy, marked for deletion, lies in this log dir before the block and after it: whoever looks
+    meanwhile finds it there, and nobody is to tell of it as of a replica.
+
+    :raises Inconclusive: it doesn't
+    """
+    for _ in range(2):
+        left = [*log_dir.path.glob(f"{partition}.*-delete")]
+        if not left:
+            raise Inconclusive(f"nothing of {partition} that is marked for deletion lies in {log_dir}")
+        log_dir.broker.journal.write("remains.seen", partition=str(partition), folder=left[0].name)
+        yield
 
 
 def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
@@ -186,7 +235,10 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         for place in coming.log_dirs:  # whichever it would have taken by itself
             placement = Placement(partition=orders[0], on=(place, *staying))
             execute(cluster, placement, throttle=AMPLE, log_dirs_throttle=AMPLE)
+            check_throttle(coming, str(AMPLE), MOVE_THROTTLE, *REPLICATION_THROTTLES)
             await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+            for broker in cluster.brokers:
+                check_throttle(broker, None, MOVE_THROTTLE, *REPLICATION_THROTTLES)
         pair.await_progress(after=now())
         chosen = cluster.brokers[1:]
         current, proposed = generate(cluster, [beside], chosen)
@@ -202,8 +254,7 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         check_impatient(cluster, world, beside[0])
         coming, staying = someone_else(cluster, beside[0])
         nowhere = LogDir(coming, Path("/nowhere"))
-        check_not_executed(cluster, Placement(partition=beside[0], on=(nowhere, *staying)))
-        now_on = map(cluster.broker, beside[0].describe().replicas)
+        now_on = map(cluster.broker, check_not_executed(Placement(partition=beside[0], on=(nowhere, *staying))))
         world.reassigned(beside[0], [beside[0].log_dir_on(broker) for broker in now_on])
         world.check(also=[log_dirs_tool])
         pair.await_progress(after=now())
@@ -304,21 +355,21 @@ def check_current(world: World, placement: Placement) -> None:
         raise PromiseBroken(f"--generate shows {placement} instead of {wanted}, and wrong are {wrong}")
 
 
-def check_not_executed(cluster: Cluster, placement: Placement) -> None:
-    """An order that a broker refuses is refused as a whole.
+def check_not_executed(placement: Placement) -> tuple[int, ...]:
+    """An order that a broker refuses is refused as a whole; returns who has the replicas afterwards.
 
     :raises PromiseBroken: the tool says nothing of it, or some of it is carried out (not on builds known to do it)
     """
-    before = placement.partition.describe().replicas
+    cluster, before = placement.partition.cluster, placement.partition.describe().replicas
     said = what_it_says(cluster, placement)
     if said is None or "Failed to alter dir" not in said:
         raise PromiseBroken(f"{placement} can't be carried out, and kafka-reassign-partitions says {said or 'nothing'}")
-    await_no_reassignment(cluster)
+    after = replicas_after(placement, before)
     half = f"went from {before} to {tuple(broker.id for broker in placement.brokers)}"
     with promised(cluster, unless=HALF_EXECUTED, seen=f"{re.escape(half)}$"):
-        after = placement.partition.describe().replicas
         if after != before:
             raise PromiseBroken(f"{placement} was refused, and the replicas went from {before} to {after}")
+    return after
 
 
 @scenario(
@@ -341,15 +392,14 @@ def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
         execute(cluster, placement, throttle=1)
         check_reassigning(cluster, orders[0])
         cancel(cluster, placement)
-        await_no_reassignment(cluster)
+        before = tuple(broker.id for broker in has)
+        on = replicas_after(placement, before)
         grown = f"on {tuple(broker.id for broker in placement.brokers)}"
         with promised(cluster, unless=GROWTH_NOT_CANCELLED, seen=f"{re.escape(grown)}$"):
-            on = orders[0].describe().replicas
-            if on != tuple(broker.id for broker in has):
+            if on != before:
                 raise PromiseBroken(f"{placement} was cancelled, and the replicas are on {on}")
         pair.await_progress(after=now())
-    now_on = [cluster.broker(id) for id in orders[0].describe().replicas]
-    world.reassigned(orders[0], [orders[0].log_dir_on(broker) for broker in now_on])
+    world.reassigned(orders[0], [orders[0].log_dir_on(cluster.broker(id)) for id in on])
     world.check()
     check_no_remains(cluster, {"orders"})
     check_delivery(workload)
