@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
@@ -232,6 +232,23 @@ def check_delivery(workload: CaseWorkload) -> None:
     if verdict.verdict != "valid":
         raise {"invalid": PromiseBroken, "unknown": Inconclusive}[verdict.verdict]("; ".join(verdict.reasons))
     check_same_bytes(*(partition for topic in workload.topics for partition in topic.partitions))
+    for cluster in {topic.cluster for topic in workload.topics}:
+        check_handlers(cluster.brokers)
+
+
+HANDLER_DIED = r"\[LogDirFailureHandler\]: Error due to"
+
+
+def check_handlers(brokers: Iterable[Broker]) -> None:
+    """No broker's thread that takes failed log dirs offline has died, as in KAFKA-19289: it would take none any more.
+
+    :raises PromiseBroken: one has
+    """
+    for broker in brokers:
+        if (line := broker.log.first(HANDLER_DIED)) is not None:
+            raise PromiseBroken(
+                f"the thread of {broker} that takes failed log dirs offline has died: {line.text[:300]}"
+            )
 
 
 T = TypeVar("T")

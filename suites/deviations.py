@@ -147,6 +147,15 @@ OFFLINE_REPLICAS_UNCOUNTED = Deviation(
     builds=VersionRange.parse(">=3.7.0,<4.3.0"),
 )
 
+OFFLINE_REPLICAS_COUNTED_LATE = Deviation(
+    kip=112,
+    says="OfflineReplicaCount is the number of replicas on failed log dirs",
+    does="a broker that finds a log dir bad as it starts counts a replica there once told of it for the second time",
+    issue="none known; ReplicaManager.markPartitionOffline is for those it has served",
+    builds=VersionRange.parse(""),
+    always=False,  # it may be told so before anybody looks
+)
+
 OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
     kip=112,
     says="kafka-topics shows the offline replicas of a partition",

@@ -229,10 +229,15 @@ class World:
     def log_dir_failed(self, log_dir: LogDir) -> None:
         """A log dir failed: its replicas go offline, nothing else changes.
 
+        Where its broker is down, they are so already; whether it finds that out before it tells the controller that it
+        is back or just afterwards, with which a leader epoch begins, is chance.
+
         :raises Inconclusive: the model knows no replica in it, so its failure would show nothing
         """
         if log_dir not in self._places.values():
             raise Inconclusive(f"{log_dir} holds no replica of a known topic; its failure shows nothing")
+        for key in self.replicas_in(log_dir):
+            self.leader_epochs.pop(key, None)
         self.failed.add(log_dir)
         self._hit.add(log_dir.broker.id)
         self._carry_forward()

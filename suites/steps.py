@@ -31,10 +31,11 @@ from harness.workload import CaseWorkload
 from suites.checks import check_noticed, check_notified, check_rebuilt
 from suites.model import World
 from suites.on_disk import check_no_remains
-from suites.sources import metadata_store
+from suites.sources import metadata_log
 
-NO_GOOD_DIR = r"Shutdown broker because (all log dirs in .* have failed|none of the specified log dirs)"
-"""What a broker says that ends for want of a good log dir."""
+ALL_DIRS_FAILED = r"Shutdown broker because all log dirs in .* have failed"
+NO_DIR_USABLE = r"Shutdown broker because none of the specified log dirs"
+"""What a broker says that ends for want of a good log dir: at run time, and as it starts."""
 
 TWICE = r"Duplicate log directories for \S+ are found in both"
 """What a broker says that refuses to start since it has a replica in two of its log dirs."""
@@ -131,7 +132,7 @@ def await_reassigned(cluster: Cluster, world: World, *placements: Placement, tim
         partition = placement.partition
         chosen = [place if isinstance(place, LogDir) else partition.log_dir_on(place) for place in placement.on]
         world.reassigned(partition, chosen)
-    world.check(also=[metadata_store])
+    world.check(also=[metadata_log])
     check_no_remains(cluster, {placement.partition.topic for placement in placements})
 
 

@@ -40,7 +40,7 @@ from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import NONE
 from suites.model import World
-from suites.sources import TOOLS, configs_tool, directories, metadata_store
+from suites.sources import TOOLS, configs_tool, directories, metadata_log
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
 ALONE = r"When cordoned\.log\.dirs is set to \*, it must not contain other values"
@@ -389,7 +389,7 @@ def test_metadata_version(cluster: Cluster) -> None:
             "INVALID_CONFIG",
             rf"requires metadata\.version >= {CORDON_METADATA_VERSION}",
         )
-    world.check(also=[metadata_store])
+    world.check(also=[metadata_log])
     arguments = ("--bootstrap-server", cluster.bootstrap, "upgrade", "--release-version", CORDON_METADATA_VERSION)
     with tool_output(cluster.distribution, Tool.FEATURES, *arguments, timeout_s=timeouts.TOOL_S):
         pass
@@ -408,4 +408,4 @@ def test_metadata_version(cluster: Cluster) -> None:
     await_in_force(world, first, first.log_dirs[0])
     await_in_force(world, second)
     world.learn(cluster.create_topic("after", partitions=4, replicas=2))
-    world.check(also=[metadata_store])
+    world.check(also=[metadata_log])

@@ -29,7 +29,7 @@ from suites.kip_1066.cordons import (
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import TOO_FEW
 from suites.model import World
-from suites.sources import metadata_store
+from suites.sources import metadata_log
 from suites.steps import failed, restarted_healed
 
 
@@ -50,7 +50,7 @@ def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
         cordon(world, broker, *broker.log_dirs, value="*")
         came(world, "wholly", replicas=2, to=dict.fromkeys(broker.log_dirs, 0))
         pair.await_progress(after=now())
-        world.check(also=[metadata_store])
+        world.check(also=[metadata_log])
         cordon(world, broker)
         came(world, "again", replicas=3, to={cordoned: 4})
         pair.await_progress(after=now())
@@ -110,7 +110,7 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
         world.broker_back(broker)
         await_in_force(world, broker, *broker.log_dirs)
         check_shut(world, "after-crash")
-        world.check(also=[metadata_store])
+        world.check(also=[metadata_log])
         with injected(BrokerKilled(broker)):
             world.broker_gone(broker)
             world.check()

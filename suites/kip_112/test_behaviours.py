@@ -30,7 +30,7 @@ from suites.on_disk import check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.sources import TOOLS
 from suites.steps import (
-    NO_GOOD_DIR,
+    ALL_DIRS_FAILED,
     check_misses_a_leader,
     failed,
     notifications,
@@ -55,7 +55,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=4, replicas=3, failure=PromiseBroken)
         world.learn(refunds)
-        world.check()
+        world.check(also=TOOLS)
         with workload.running(refunds) as pair:
             pair.await_progress(after=now())
     victim.restart()
@@ -97,7 +97,7 @@ def test_all_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
     first, second = orders[0].log_dir_on(victim), orders[1].log_dir_on(victim)
     with workload.running(orders) as pair:
         with failed(world, Chmod000(first)), injected(Chmod000(second)):
-            check_ends(victim, exit_code=1, saying=NO_GOOD_DIR)
+            check_ends(victim, exit_code=1, saying=ALL_DIRS_FAILED)
             world.broker_gone(victim)
             world.check()
             pair.await_progress(after=now())
@@ -261,6 +261,7 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             else:
                 anew = NewTopic(name="refunds", replicas=3)
                 check_refused(lambda: cluster.begin_topics(anew), "TOPIC_ALREADY_EXISTS", "")
+            world.check(also=TOOLS)
             pair.await_progress(after=now())
         victim.restart()
         world.recovered()

@@ -27,7 +27,7 @@ from suites.model import World
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
 from suites.sources import directories
-from suites.steps import NO_GOOD_DIR, TWICE, failed, format_new_dirs, replace_by_empty_disk
+from suites.steps import NO_DIR_USABLE, TWICE, failed, format_new_dirs, replace_by_empty_disk
 
 UNASSIGNED = "A" * 21 + "Q"
 """The directory of a replica of which the controller has not been told (``DirectoryId.UNASSIGNED``, KIP-858)."""
@@ -47,7 +47,7 @@ def test_bootstrap_all_bad(cluster: Cluster, workload: CaseWorkload) -> None:
             world.check()
             with injected(*map(Chmod000, victim.log_dirs)):
                 victim.start()
-                check_ends(victim, exit_code=1, saying=NO_GOOD_DIR)
+                check_ends(victim, exit_code=1, saying=NO_DIR_USABLE)
                 world.check()
                 pair.await_progress(after=now())
         world.recovered()

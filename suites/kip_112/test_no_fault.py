@@ -35,7 +35,7 @@ from suites.deviations import GOOD_LOG_DIR_OFFLINE, is_expected
 from suites.meanwhile import meanwhile
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
-from suites.steps import NO_GOOD_DIR
+from suites.steps import ALL_DIRS_FAILED
 
 RESTARTS, PATIENCE = 3, 9
 """Every broker once, in about a minute; at most so many until enough has happened, or what the build is known for."""
@@ -105,7 +105,7 @@ def a_minute(cluster: Cluster, workload: CaseWorkload, case: Case, *, known: boo
             pair.stop()  # moves that go on under load would take the next log dir offline
             for broker in cluster.brokers:
                 if not broker.is_alive:  # it lost all of them
-                    check_ends(broker, exit_code=1, saying=NO_GOOD_DIR)
+                    check_ends(broker, exit_code=1, saying=ALL_DIRS_FAILED)
                 restart(broker, known=False)
         await_settled(cluster)
     if not offline and (missing := too_little(cluster, done, least)):

@@ -23,12 +23,18 @@ from harness.journal import now
 from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
+from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE
 from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import check_serves_alone, failed, two_dirs
 
 
-@scenario("kip-112/leader-at-bootstrap", kip=112, plan="1) Log directory failure discovered during bootstrap")
+@scenario(
+    "kip-112/leader-at-bootstrap",
+    kip=112,
+    plan="1) Log directory failure discovered during bootstrap",
+    deviations=(OFFLINE_REPLICAS_COUNTED_LATE,),
+)
 @each_fault("fail_log_dir", PLAN_FAULTS)
 def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """A killed leader comes back to a failed log dir: it starts, leads nothing there, and the others serve on."""

@@ -35,7 +35,7 @@ from suites.checks import check_delivery, check_noticed
 from suites.model import World
 from suites.on_disk import check_checkpoints, check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
-from suites.sources import metadata_store
+from suites.sources import metadata_log
 from suites.steps import (
     FREE,
     HELD,
@@ -139,7 +139,7 @@ def moving(
             pair.await_progress(after=now())
         for partition, log_dir in move.ends.items():
             finish_move(world, partition, log_dir)
-        world.check(timeouts.RECOVERY_S, also=[metadata_store])
+        world.check(timeouts.RECOVERY_S, also=[metadata_log])
         check_no_remains(cluster, {"orders", "beside", "refunds"})
         if looks_late:
             restarted_healed(world, mover)

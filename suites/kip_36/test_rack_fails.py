@@ -17,7 +17,7 @@ from suites.checks import check_delivery, check_ends
 from suites.kip_36.layouts import racks_of
 from suites.model import World
 from suites.scenario import scenario
-from suites.steps import NO_GOOD_DIR, check_led, failed, rack_killed
+from suites.steps import ALL_DIRS_FAILED, check_led, failed, rack_killed
 
 PAIRS = ("a", "a", "b", "b", "c", "c")
 
@@ -41,7 +41,7 @@ def test_rack_fails(cluster: Cluster, workload: CaseWorkload) -> None:
         lost = rack(cluster, "b")
         with injected(*(Chmod000(log_dir) for broker in lost for log_dir in broker.log_dirs)):
             for broker in lost:
-                check_ends(broker, exit_code=1, saying=NO_GOOD_DIR)
+                check_ends(broker, exit_code=1, saying=ALL_DIRS_FAILED)
             world.broker_gone(*lost)
             check_led(world)
             pair.await_progress(after=now())

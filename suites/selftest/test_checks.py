@@ -22,7 +22,7 @@ from harness.journal import Journal
 from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from harness.topic import Topic
-from suites.checks import check_notified, promised
+from suites.checks import check_handlers, check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools import check_gave_up
@@ -125,6 +125,16 @@ def batch(offset: int, content: bytes = b"records") -> bytes:
 
 
 WHOLE = {"0.log": batch(0) + batch(7)}
+
+
+@pytest.mark.parametrize(("line", "died"), [("Error due to", True), ("Stopped", False)])
+def test_a_log_dir_failure_handler_that_died_is_seen(tmp_path: Path, line: str, died: bool) -> None:
+    """A broker that is shut down says of it that it stopped."""
+    path = tmp_path / "broker.log"
+    path.write_text(f"[2026-11-23 10:00:00,000] ERROR [LogDirFailureHandler]: {line} (kafka.server.ReplicaManager)\n")
+    broker = cast(Any, SimpleNamespace(log=BrokerLog(path)))
+    with pytest.raises(PromiseBroken, match="died") if died else nullcontext():
+        check_handlers([broker])
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,16 @@ def test_what_an_event_does_not_touch_keeps_its_leader_epoch(
     assert {topic for topic, _ in world.leader_epochs} == keep_theirs
 
 
+def test_a_log_dir_that_fails_while_its_broker_is_down_may_begin_a_leader_epoch(world: World) -> None:
+    """It may find that out at once, as it starts, or when it has told the controller that it is back."""
+    world.broker_gone(BROKERS[3])
+    world.leader_epochs = {("t", 0): 3, ("u", 0): 1, ("lone", 0): 0}
+    [hit] = world.replicas_in(DIRS[3, 1]) & {("t", 0), ("u", 0)}
+    world.log_dir_failed(DIRS[3, 1])
+    assert hit not in world.leader_epochs
+    assert world.leader_epochs
+
+
 def test_a_broker_that_comes_back_begins_no_leader_epoch(world: World) -> None:
     world.broker_gone(BROKERS[2])
     world.leader_epochs = {("t", 0): 3, ("u", 0): 1}  # as they are seen while it is gone
