@@ -158,12 +158,11 @@ def lying_there(partition: Partition, log_dir: LogDir) -> Iterator[None]:
 
     :raises Inconclusive: it doesn't
     """
-    for _ in range(2):
-        left = [*log_dir.path.glob(f"{partition}.*-delete")]
-        if not left:
-            raise Inconclusive(f"nothing of {partition} that is marked for deletion lies in {log_dir}")
-        log_dir.broker.journal.write("remains.seen", partition=str(partition), folder=left[0].name)
-        yield
+    left = [*log_dir.path.glob(f"{partition}.*-delete")]
+    yield
+    if not left or not all(folder.is_dir() for folder in left):
+        raise Inconclusive(f"nothing of {partition} that is marked for deletion lay in {log_dir} all the while")
+    log_dir.broker.journal.write("remains.seen", partition=str(partition), folders=[folder.name for folder in left])
 
 
 def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
