@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -64,6 +67,38 @@ def test_each_way_is_proven_and_taken_back(log_dir: LogDir, fault_type: type[Log
         assert fault_type.expected_error in event["evidence"]
     after = log_dir.path.stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+
+
+@pytest.mark.parametrize("fault_type", LOG_DIR_FAULTS, ids=lambda fault: fault.name)
+def test_an_injection_that_is_cut_short_at_any_line_heals(log_dir: LogDir, fault_type: type[LogDirFault]) -> None:
+    before = log_dir.path.stat()
+    for number in itertools.count():
+        try:
+            with interrupted_after(number), injected(fault_type(log_dir)):
+                break
+        except KeyboardInterrupt:
+            after = log_dir.path.stat()
+            assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
+    assert number > 3
+
+
+@contextmanager
+def interrupted_after(count: int) -> Iterator[None]:
+    """Ctrl-C, inside the block, after so many lines of what breaks a log dir and proves that it is broken."""
+    left = itertools.count(count, -1)
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code.co_name not in ("break_it", "proof", "_will"):
+            return None
+        if event == "line" and next(left) == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
 
 
 def test_a_fault_that_does_nothing_is_not_proven(log_dir: LogDir) -> None:
