@@ -39,7 +39,7 @@ BROKER_SETTINGS: Mapping[str, str] = {
     # Where a process ended its port refuses at once; the address of a container that ended gives no answer, and who
     # asks there, as for a controller that was, would wait for 10 to 30 s.
     "socket.connection.setup.timeout.ms": "1000",
-    "socket.connection.setup.timeout.max.ms": "2000",
+    "socket.connection.setup.timeout.max.ms": "1000",
     "controlled.shutdown.retry.backoff.ms": "500",
     # What a deleted topic or a finished move leaves goes after the first of these, 60 s by default, but not in a
     # broker's first 30 s, which can be set from 3.8 on: a cluster that serves another case is empty by then.
