@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 from confluent_kafka import Producer
 
@@ -45,20 +46,40 @@ TWICE = r"Duplicate log directories for \S+ are found in both"
 def failed(world: World, *faults: LogDirFault, told_all: bool = True) -> Iterator[LogDirFault]:
     """Log dirs have failed inside the block: all sources say what the model then does, and each broker that it noticed.
 
-    At its end they say so still: nothing came back by itself, and nobody else leads what nothing has touched.
-    Yields the first fault.
+    Where the leader is to stay it did so all the while. At its end they say so still: nothing came back by itself, and
+    nobody else leads what nothing has touched. Yields the first fault.
 
     :param told_all: the model is told of all that happens in the block; else it is not compared again
     """
     with injected(*faults):
+        led = {key: expected.leader for key, expected in world.partitions.items()}
         for fault in faults:
             world.log_dir_failed(fault.log_dir)
         world.check()
+        check_led_on(world, led, since=faults[0].injected_at)
         for fault in faults:
             check_noticed(fault)
         yield faults[0]
         if told_all:
             world.check()
+
+
+def check_led_on(world: World, led: Mapping[tuple[str, int], int | None], *, since: datetime) -> None:
+    """Of the partitions that are led by whom they were, none was led by another in between ("leader stays", KIP-18).
+
+    As far as the cluster's watcher saw it, which asks some twenty times a second.
+
+    :param led: who led them then
+    :raises PromiseBroken: one was
+    """
+    stayed = {key: leader for key, leader in led.items() if world.partitions[key].leader == leader}
+    for event in world.cluster.journal.of_kind("partition.changed"):
+        key = (event["topic"], event["partition"])
+        if key in stayed and datetime.fromisoformat(event["at"]) > since and event["leader"] != stayed[key]:
+            raise PromiseBroken(
+                f"broker {stayed[key]} should lead {key[0]}-{key[1]} all the while; at {event['at']} broker "
+                f"{event['seen_by']} saw it led by {event['leader'] or 'nobody'}"
+            )
 
 
 def stays_offline(world: World, log_dir: LogDir) -> None:
