@@ -23,6 +23,9 @@ class Deviation:
     modes: tuple[Mode, ...] = tuple(Mode)
     always: bool = True
     """A case that declares it must show it; else whether there is anything to be seen is Kafka's choice."""
+    lasts: bool = True
+    """Where it was seen a broker may be another than before, so that its cluster serves no other case; False: it is but
+    an answer, a figure or a choice."""
 
     def is_of(self, version: KafkaVersion, mode: Mode) -> bool:
         """Whether it is expected of this build in this mode."""

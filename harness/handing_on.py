@@ -4,8 +4,8 @@ The start of three brokers and the warming of their JVMs are half of what a case
 2 cores, two cases of KIP-112 at once: 28 s each with clusters of their own, 16 s with one that stands). But a green run
 must not owe anything to what was there before, so:
 
-* a cluster is handed on only after a case that came out valid and showed no deviation (a cleaner that stopped for good,
-  say, stops for a partition's name), to one of an equal spec, of the same build; and not for ever;
+* a cluster is handed on only after a case that came out valid and showed no deviation that lasts (a cleaner that
+  stopped for good, say, stops for a partition's name), to one of an equal spec, of the same build; and not for ever;
 * it is emptied first, by Kafka's own means: every topic is deleted, Kafka's own too, and every dynamic config; and then
   *shown* to be as it was made: every node runs, with the settings that it was made with; all that was done to the
   machine is undone; every broker sees all others and a controller; no log dir is offline, and none holds anything but
@@ -109,7 +109,7 @@ def try_to_empty(cluster: Cluster, case: Case) -> bool:
     ``cluster.not_handed_on``): what else happens from here on is no part of the case, and is written down apart.
     """
     cluster.stop_watching()
-    seen = [event["does"] for event in case.journal.of_kind("deviation.seen")]
+    seen = [event["does"] for event in case.journal.of_kind("deviation.seen") if event["lasts"]]
     try:
         if why := "; ".join([*cluster.changes(), *(f"seen in it: {deviation}" for deviation in seen)]):
             raise HarnessError(why)

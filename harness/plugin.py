@@ -228,6 +228,14 @@ def shared_spec_of(item: pytest.Item) -> ClusterSpec | None:
     return spec_of(item)
 
 
+def spoils(item: pytest.Item) -> bool:
+    """Whether a case shows what keeps its cluster from serving another, on some build in its mode."""
+    marker = item.get_closest_marker("scenario")
+    return marker is not None and any(
+        each.lasts and each.always and mode_of(item) in each.modes for each in marker.kwargs["deviations"]
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what the selectors name (an unknown one is a usage error) in the modes that this run covers."""
     run = run_of(config)
@@ -248,7 +256,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             order = {item: (run.selection.place(names[item]), next(turns[mode_of(item)])) for item in keep}
             keep.sort(key=order.__getitem__)
     if not config.option.collectonly:  # lists are for people
-        keep = together([(item, shared_spec_of(item)) for item in keep])
+        keep = together([(item, shared_spec_of(item)) for item in keep], spoils)
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 

@@ -26,6 +26,7 @@ HALF_EXECUTED = Deviation(
     does="it reassigns first: with a log dir that a broker doesn't have, it ends with an error and replicas have moved",
     issue="none known; since the rewriting for KIP-455, KAFKA-8820",
     builds=VersionRange.parse(">=2.6.0"),
+    lasts=False,
 )
 
 EMPTIED_DIR_NAMED = Deviation(
@@ -42,6 +43,7 @@ GROWTH_NOT_CANCELLED = Deviation(
     does="one that only adds replicas is said not to be active, and goes on, with its throttle taken off",
     issue="https://github.com/apache/kafka/pull/20003",
     builds=VersionRange.parse(">=3.7.0,<4.1.0"),
+    lasts=False,
 )
 
 NO_LOG_DIRS_OPTION = Deviation(
@@ -50,6 +52,7 @@ NO_LOG_DIRS_OPTION = Deviation(
     does="it has no such option and always shows all",
     issue="none known",
     builds=VersionRange.parse(""),
+    lasts=False,
 )
 
 ANY_REFUSED = Deviation(
@@ -58,6 +61,7 @@ ANY_REFUSED = Deviation(
     does="it answers LOG_DIR_NOT_FOUND, and the move goes on; it ends if asked for the log dir that the replica is in",
     issue="none known",
     builds=VersionRange.parse(""),
+    lasts=False,
 )
 
 CLEANING_STOPS = Deviation(
@@ -84,6 +88,7 @@ COPY_KNOWN_TO_CONTROLLER = Deviation(
     issue="KIP-858, which came later; LogManager.recoverAbandonedFutureLogs",
     builds=VersionRange.parse(""),
     modes=(Mode.KRAFT,),
+    lasts=False,
 )
 
 LONE_COPY_EMPTIED = Deviation(
@@ -145,6 +150,7 @@ OFFLINE_REPLICAS_UNCOUNTED = Deviation(
     does="it is always 0: it counts entries of the class of HostedPartition.Offline's companion, which none has",
     issue="since the mending of KAFKA-16157",
     builds=VersionRange.parse(">=3.7.0,<4.3.0"),
+    lasts=False,
 )
 
 OFFLINE_REPLICAS_COUNTED_LATE = Deviation(
@@ -154,6 +160,7 @@ OFFLINE_REPLICAS_COUNTED_LATE = Deviation(
     issue="none known; ReplicaManager.markPartitionOffline is for those it has served",
     builds=VersionRange.parse(""),
     always=False,  # it may be told so before anybody looks
+    lasts=False,
 )
 
 OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
@@ -162,6 +169,7 @@ OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
     does="it doesn't: they are on the wire only",
     issue="none known",
     builds=VersionRange.parse(""),
+    lasts=False,
 )
 
 STORAGE_ERROR_TO_CLIENTS = Deviation(
@@ -170,6 +178,7 @@ STORAGE_ERROR_TO_CLIENTS = Deviation(
     does="they are told KAFKA_STORAGE_ERROR, by which they ask for metadata all the same",
     issue="none known; ReplicaManager.getPartitionOrError, since KIP-112 came",
     builds=VersionRange.parse(""),
+    lasts=False,
 )
 
 MADE_TWICE = Deviation(
@@ -189,6 +198,7 @@ LEADERS_OVER_RACKS = Deviation(
     issue="KAFKA-15354",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
+    lasts=False,
 )
 
 RACKS_PASSED_OVER = Deviation(
@@ -198,6 +208,7 @@ RACKS_PASSED_OVER = Deviation(
     issue="none found: StripedReplicaPlacer.BrokerList keeps its place when the epoch begins anew",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
+    lasts=False,
 )
 
 GENERATED_IN_STRIPES = Deviation(
@@ -206,6 +217,7 @@ GENERATED_IN_STRIPES = Deviation(
     does="--generate uses KRaft's placer",
     issue="KAFKA-18798",
     builds=VersionRange.parse(">=4.1.0"),
+    lasts=False,
 )
 
 ADDED_ELSEWHERE = Deviation(
@@ -214,6 +226,7 @@ ADDED_ELSEWHERE = Deviation(
     does="partitions that are added to a topic don't begin where its first ones ended",
     issue="KAFKA-17198, in KRaft KAFKA-14437",
     builds=VersionRange.parse(">=1.0.0"),
+    lasts=False,
 )
 
 TOOL_REFUSES_WITHOUT_REASON = Deviation(
@@ -223,6 +236,7 @@ TOOL_REFUSES_WITHOUT_REASON = Deviation(
     issue="none found",
     builds=VersionRange.parse(">=3.0.0"),
     modes=(Mode.ZK,),
+    lasts=False,
 )
 
 AUTOMATIC_REFUSED = Deviation(
@@ -232,6 +246,7 @@ AUTOMATIC_REFUSED = Deviation(
     issue="none found; since AutoTopicCreationManager assigns as CreateTopics does (KIP-590)",
     builds=VersionRange.parse(">=2.8.0"),
     modes=(Mode.ZK,),
+    lasts=False,
 )
 
 NO_RACK_IS_A_RACK = Deviation(
@@ -241,6 +256,7 @@ NO_RACK_IS_A_RACK = Deviation(
     issue="none found; StripedReplicaPlacer takes an empty rack for a rack",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
+    lasts=False,
 )
 
 AUTOMATIC_BY_RACKS = Deviation(
@@ -250,6 +266,7 @@ AUTOMATIC_BY_RACKS = Deviation(
     issue="none found; StripedReplicaPlacer takes an empty rack for a rack",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
+    lasts=False,
 )
 
 NO_OPTION_TO_IGNORE_RACKS = Deviation(
@@ -258,6 +275,7 @@ NO_OPTION_TO_IGNORE_RACKS = Deviation(
     does="no option does that: the broker chooses, and is not told",
     issue="KAFKA-12596, which took --zookeeper away",
     builds=VersionRange.parse(">=3.0.0"),
+    lasts=False,
 )
 
 # --- KIP-1066 ---------------------------------------------------------------------------------------------------------
@@ -268,6 +286,7 @@ CORDONS_NOT_PRINTED = Deviation(
     does="kafka-log-dirs prints nothing of it; DescribeLogDirs v5 has it",
     issue="since KAFKA-19774, which brought the KIP without it",
     builds=VersionRange.parse(">=4.3.0"),
+    lasts=False,
 )
 
 MOVE_ANSWERED_OTHERWISE = Deviation(
@@ -276,6 +295,7 @@ MOVE_ANSWERED_OTHERWISE = Deviation(
     does="it is answered with INVALID_REPLICA_ASSIGNMENT, which its author found more appropriate",
     issue="KAFKA-19774",
     builds=VersionRange.parse(">=4.3.0"),
+    lasts=False,
 )
 
 _EXPLICIT = "KAFKA-20832"

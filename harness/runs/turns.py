@@ -1,7 +1,8 @@
 """Which case runs when: those that want equal clusters one after the other, so that one can serve them
 (:mod:`harness.handing_on`).
 
-A case that must have a cluster of its own stands where it stood, never between two that share one.
+A case that must have a cluster of its own stands where it stood, never between two that share one. One after which its
+cluster can serve no other comes last of those that share it.
 
 Of several workers (``jbod run --jobs``) each goes on with the cluster that it has while a case wants one like it. Else
 the first takes the largest that is left, the others the smallest: in the order of collection, which is pytest-xdist's,
@@ -12,7 +13,7 @@ its turn (``--stop-after``), whose comes first is not for their size to say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,8 +25,13 @@ from harness.spec import ClusterSpec
 T = TypeVar("T")
 
 
-def together(specs: Sequence[tuple[T, ClusterSpec | None]]) -> list[T]:
-    """The same things, those with equal specs one after the other, in the places of the first of them each."""
+def together(
+    specs: Sequence[tuple[T, ClusterSpec | None]], spoils: Callable[[T], bool] = lambda _thing: False
+) -> list[T]:
+    """The same things, those with equal specs one after the other, in the places of the first of them each.
+
+    :param spoils: whether one leaves nothing for those after it
+    """
     groups: list[tuple[ClusterSpec | None, list[T]]] = []
     for thing, spec in specs:
         alike = next((things for kind, things in groups if spec is not None and kind == spec), None)
@@ -33,7 +39,7 @@ def together(specs: Sequence[tuple[T, ClusterSpec | None]]) -> list[T]:
             groups.append((spec, [thing]))
         else:
             alike.append(thing)
-    return [thing for _, things in groups for thing in things]
+    return [thing for _, things in groups for thing in sorted(things, key=spoils)]
 
 
 @dataclass(frozen=True, kw_only=True)

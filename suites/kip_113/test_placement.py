@@ -76,6 +76,7 @@ def fuller_of(world: World, broker: Broker) -> LogDir:
     plan="remember (replica, destination log directory) pair … to create the replica in the specified log directory",
     brokers=4,
     floors=Floors(faults=0),
+    overrides=HOLDS_MOVES,  # as its like have them
 )
 def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker is told where to put a replica that is to come, by reassignment or with its topic: it lands there."""

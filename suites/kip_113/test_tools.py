@@ -62,7 +62,7 @@ NO_FAULT = Floors(faults=0)
     plan="Scripts: kafka-reassign-partitions with log_dirs, kafka-log-dirs; on one broker",
     floors=NO_FAULT,
     deviations=(NO_LOG_DIRS_OPTION, EMPTIED_DIR_NAMED),
-    overrides=HOLDS_MOVES | LEAVES_LATE,
+    overrides=HOLDS_MOVES,
 )
 def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
@@ -86,11 +86,13 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
             check_asked_for(cluster, orders, here)
             check_lag_told(orders[0], there)
+            mover.configure(LEAVES_LATE)
             cancel(cluster, placement)
             check_throttle(mover, None)
             finish_move(world, orders[0], here)
             with lying_there(orders[0], there):
                 world.check(also=[log_dirs_tool])
+            mover.configure(dict.fromkeys(LEAVES_LATE))
             where = f"from log dir {here.path} to {there.path}"
             check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
             execute(cluster, placement, log_dirs_throttle=AMPLE)
@@ -224,6 +226,7 @@ def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
     brokers=4,
     floors=NO_FAULT,
     deviations=(HALF_EXECUTED,),
+    overrides=HOLDS_MOVES,  # as its like have them
 )
 def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
     """Replicas go elsewhere, into a log dir or any, as the tool proposes, or in a hurry; a bad order does nothing."""

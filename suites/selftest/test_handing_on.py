@@ -176,9 +176,10 @@ def test_a_cluster_that_was_changed_is_not_even_emptied() -> None:
     assert event["why"] == "it was changed"
 
 
-def test_nor_is_one_that_has_shown_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_is_one_that_has_shown_a_deviation_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     first = case("first")
-    first.journal.write("deviation.seen", does="cleaning stops")
+    first.journal.write("deviation.seen", does="a figure is 0", lasts=False)
+    first.journal.write("deviation.seen", does="cleaning stops", lasts=True)
     monkeypatch.setattr(Served, "changes", lambda _self: [])
     assert not try_to_empty(cast(Cluster, Served(ClusterSpec(mode=Mode.ZK))), first)
     [event] = first.journal.of_kind("cluster.not_handed_on")

@@ -95,6 +95,7 @@ def test_equal_ones_come_together_where_the_first_of_them_was() -> None:
     a, b = of_nodes(4, overrides={"x": "1", "y": "2"}), of_nodes(5)
     also_a = of_nodes(4, overrides={"y": "2", "x": "1"})
     assert together([("n", None), ("a", a), ("b", b), ("m", None), ("A", also_a), ("B", b)]) == [*"naAbBm"]
+    assert together([("x", a), ("a", a), ("b", b), ("A", a)], lambda name: name == "x") == [*"aAxb"]
 
 
 @pytest.mark.parametrize(
