@@ -131,11 +131,33 @@ class CutOffOneWay(Cut):
         return not connects(self.broker.node, peer) and (not asked or connects(peer, self.broker.node))
 
 
+class CutOffInwards(Cut):
+    """What others ask of the broker is lost; what it asks of them is answered."""
+
+    name = "cut_off_inwards"
+
+    def rules(self, peer: Node) -> Iterator[list[str]]:
+        """Packets from the other to the port that the broker serves at."""
+        host, _ = _address(peer)
+        _, port = _address(self.broker.node)
+        yield ["INPUT", "--protocol", "tcp", "--source", host, "--dport", port]
+
+    def shown(self, peer: Node) -> bool:
+        """The other doesn't reach the broker, and the broker reaches it."""
+        return not connects(peer, self.broker.node) and connects(self.broker.node, peer)
+
+
 NETWORK_FAULTS: tuple[type[Cut], ...] = (CutOff, CutOffOneWay)
+"""With which a leader's own word gets to nobody; not so with :class:`CutOffInwards`."""
 
 
 def connects(node: Node, peer: Node) -> bool:
-    """Whether the node's own user gets a connection to the port where the peer serves other nodes."""
+    """Whether the node's own user gets a connection to the port where the peer serves other nodes.
+
+    :raises FaultNotProven: one of them doesn't run, so that nothing could be told by it
+    """
+    if down := [each.spec.name for each in (node, peer) if not each.is_alive()]:
+        raise FaultNotProven(f"who connects to whom can't be told: {' and '.join(down)} does not run")
     host, port = _address(peer)
     return node.run_as_user(["timeout", str(_CONNECT_S), "bash", "-c", f"</dev/tcp/{host}/{port}"]).returncode == 0
 

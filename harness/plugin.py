@@ -419,6 +419,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     elif report.failed:
         seen.troubles.append(HarnessError(str(report.longrepr)))  # say, an xfail(strict) that passed
     seen.called = seen.called or (report.when == "call" and error is None)
+    if seen.troubles and (error is not None or report.failed) and (case := item.stash.get(_CASE, None)) is not None:
+        case.journal.write("trouble", error=type(seen.troubles[-1]).__name__, says=str(seen.troubles[-1])[:2000])
     if report.when == "teardown":
         result = _result(item, run, seen)
         report.user_properties += [("verdict", result.verdict), ("again", result.rerun)]  # for JUnit

@@ -9,6 +9,13 @@ from harness.machine.volume import VolumeKind
 from harness.releases.versions import Mode
 
 # Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
+# Where a process ended its port refuses at once; the address of a container that ended gives no answer, and who asks
+# there, as for a controller that was, would wait for 10 to 30 s. Builds before 2.7 do: they know no such setting.
+CONNECTS_SOON: Mapping[str, str] = {
+    "socket.connection.setup.timeout.ms": "1000",
+    "socket.connection.setup.timeout.max.ms": "1000",
+}
+
 BROKER_SETTINGS: Mapping[str, str] = {
     # A failed log dir is noticed at the next write of a checkpoint: 5 to 60 s by default.
     "replica.high.watermark.checkpoint.interval.ms": "500",
@@ -36,10 +43,7 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "log.cleaner.dedupe.buffer.size": "4194304",
     # A leader that comes back must be followed again soon: 30 s of backoff would be slept through.
     "reconnect.backoff.max.ms": "500",
-    # Where a process ended its port refuses at once; the address of a container that ended gives no answer, and who
-    # asks there, as for a controller that was, would wait for 10 to 30 s.
-    "socket.connection.setup.timeout.ms": "1000",
-    "socket.connection.setup.timeout.max.ms": "1000",
+    **CONNECTS_SOON,
     "controlled.shutdown.retry.backoff.ms": "500",
     # What a deleted topic or a finished move leaves goes after the first of these, 60 s by default, but not in a
     # broker's first 30 s, which can be set from 3.8 on: a cluster that serves another case is empty by then.

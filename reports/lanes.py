@@ -16,7 +16,7 @@ from typing import Any
 
 from reports.folder import Event, RunFolder
 
-_ENDS_NODE = ("node.stopped", "node.killed")
+_ENDS_NODE = ("node.stopped", "node.killed", "node.ended_by_itself", "broker.ended")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +95,7 @@ _NODE_SAYS: Mapping[str, tuple[str, str]] = {
     "node.stopping": ("stopping", "is told to stop"),
     "node.stopped": ("down", "has ended, exit code {exit_code}"),
     "broker.ended": ("down", "has ended by itself, exit code {exit_code}"),
+    "node.ended_by_itself": ("down", "has ended by itself, exit code {exit_code}"),
     "node.killed": ("down", "is killed"),
     "node.paused": ("paused", "is paused"),
     "node.resumed": ("up", "is resumed"),
@@ -108,7 +109,7 @@ def nodes(folder: RunFolder) -> list[Lane]:
         at = folder.at(event["at"])
         if event["kind"] in _NODE_SAYS:
             look, says = _NODE_SAYS[event["kind"]]
-            name = event.get("node") or f"broker-{event.get('broker')}"
+            name = _node_of(event)
             points.setdefault(name, []).append((at, (look, says.format_map(_Lenient(event)))))
         elif event["kind"] in ("brokers.changed", "cluster.ready"):
             for name, known in points.items():
@@ -146,6 +147,11 @@ def log_dirs(folder: RunFolder) -> list[Lane]:
     return lanes
 
 
+def _node_of(event: Event) -> str:
+    """Whom the event is of, which names a node or a broker."""
+    return event.get("node") or f"broker-{event.get('broker')}"
+
+
 def log_dir_name(broker: int, path: Path) -> str:
     """Short, and with its broker in front."""
     return f"broker {broker} {path.name.removeprefix(f'broker-{broker}-')}"
@@ -154,9 +160,9 @@ def log_dir_name(broker: int, path: Path) -> str:
 def _of_a_log_dir(folder: RunFolder, broker: int, path: Path) -> Iterator[tuple[float, str, str]]:
     for event in folder.events:
         at = folder.at(event["at"])
-        if event["kind"] in ("node.started", "node.goes_on") and event["node"] == f"broker-{broker}":
+        if event["kind"] in ("node.started", "node.goes_on") and _node_of(event) == f"broker-{broker}":
             yield at, "up", "yes"
-        elif event["kind"] in _ENDS_NODE and event["node"] == f"broker-{broker}":
+        elif event["kind"] in _ENDS_NODE and _node_of(event) == f"broker-{broker}":
             yield at, "up", ""
         elif event.get("target") == f"{path.name} of broker {broker}" and event.get("broker") == broker:
             if event["kind"] == "fault.injecting":

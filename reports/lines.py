@@ -33,7 +33,7 @@ _TELLING = re.compile(
     r"|Current replica is (moved|being)|future replica|[Rr]eassign.* complete|Deleting segment .*due to"
     r"|was renamed|Found stray|Cannot create offset|cordoned"
 )
-_NOT_TOLD = ("partition.changed", "brokers.changed", "phase", "mbeans.changed", "case.started", "case.ended")
+_NOT_TOLD = ("partition.changed", "brokers.changed", "phase", "mbeans.changed", "case.started", "case.ended", "trouble")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -136,7 +136,7 @@ class Qualification:
     """The page, as data.
 
     :ivar names: of the builds; the second is empty where there is no baseline
-    :ivar missing: by reason, the cases that show nothing of the candidate
+    :ivar missing: by reason, the cases that show nothing of the candidate, or nothing of it beside the baseline
     """
 
     answer: Answer
@@ -214,6 +214,8 @@ def _missing(cases: Sequence[Case]) -> list[tuple[str, Sequence[str]]]:
             found.setdefault(case.why, []).append(case.id)
         elif case.change == "only baseline's":
             found.setdefault("ran for the baseline, and not for the candidate", []).append(case.id)
+        elif case.baseline and not _standings(case.baseline) & {"valid", "invalid"}:
+            found.setdefault("the baseline shows nothing to compare it with", []).append(case.id)
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
 

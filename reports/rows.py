@@ -200,6 +200,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
         rows.append(row)
         ran.add((folder.run["case"], row.kafka, row.backend))
         begun[folder.run.get("nodeid")] = max(row.began, begun.get(folder.run.get("nodeid"), ""))
+    overdue: dict[str, str] = {}
     for path, session in _sessions(runs_dir, notes):
         try:
             for entry in session.get("scenarios", ()):
@@ -208,8 +209,12 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
             for each in session.get("not_reached", ()):
                 if begun.get(each, "") < session.get("started_at", ""):  # it has not run since, either
                     notes.append(f"{each} was selected and never got its turn")
+            for id, last in session.get("overdue", {}).items():
+                if not any(row.id == id and row.began > session["started_at"] for row in rows):
+                    overdue[id] = f"{id} had to run by now, and didn't: it last ran {(last or 'never')[:16]}"
         except (KeyError, TypeError, AttributeError) as error:
             notes.append(f"{path.name} is damaged: {error!r}")
+    notes += overdue.values()
     return Run(runs_dir=runs_dir, folders=folders, rows=tuple(sorted(rows, key=lambda r: r.began)), notes=tuple(notes))
 
 

@@ -16,6 +16,8 @@ from reports.folder import Event, RunFolder
 from reports.lanes import Lane, Span
 from reports.lines import Mark, harness_events, log_lines
 
+JUDGE = "the judge"
+_TROUBLES = {"PromiseBroken": "a promise is broken", "Inconclusive": "nothing is shown"}
 _SILENT_LANES = 8
 _MBEANS = "MBeans: how many are offline"
 _PARTITIONS = "partitions: leader · ISR"
@@ -24,13 +26,16 @@ _KEYS = {_PARTITIONS: "coloured by leader; underlined amber: not all replicas in
 
 @dataclass(frozen=True, kw_only=True)
 class Anomaly:
-    """An example of the verdict's, where it is known when.
+    """An example of the verdict's, where it is known when; or what ended the scenario, such as a promise that it found
+    broken.
 
     :ivar at: when the record was sent; None where the example names no record
+    :ivar by: who says so
     :ivar story: its index among the stories; None where none was told
     """
 
     at: float | None
+    by: str
     kind: str
     says: str
     story: int | None
@@ -75,7 +80,7 @@ class Timeline:
                 if of
             ],
             "marks": [mark.to_json() for mark in self.marks],
-            "anomalies": [[each.at, each.kind, each.says, each.story] for each in self.anomalies],
+            "anomalies": [[each.at, each.by, each.kind, each.says, each.story] for each in self.anomalies],
             "stories": [_story(story) for story in self.stories],
         }
 
@@ -101,18 +106,30 @@ def make_timeline(folder: RunFolder) -> Timeline:
         ),
         marks=sorted([*lines, *harness_events(folder)], key=lambda mark: mark.at),
         anomalies=[
-            Anomaly(
-                at=clients.sent.get(_name(example) or ("", -1)),
-                kind=kind,
-                says=", ".join(f"{key} {value}" for key, value in example.items() if value is not None),
-                story=told.get(_name(example) or ("", -1)),
-            )
-            for kind, example in examples
+            *_troubles(folder),
+            *(
+                Anomaly(
+                    at=clients.sent.get(_name(example) or ("", -1)),
+                    by=JUDGE,
+                    kind=kind,
+                    says=", ".join(f"{key} {value}" for key, value in example.items() if value is not None),
+                    story=told.get(_name(example) or ("", -1)),
+                )
+                for kind, example in examples
+            ),
         ],
         stories=folder.stories,
         notes=(*folder.notes, *clients.notes),
         cut=cut,
     )
+
+
+def _troubles(folder: RunFolder) -> Iterator[Anomaly]:
+    """What ended the scenario, or its setting up or taking down; but for the judge's word, which has examples."""
+    for event in folder.events:
+        if event["kind"] == "trouble":
+            kind = _TROUBLES.get(event["error"], event["error"])
+            yield Anomaly(at=folder.at(event["at"]), by="the scenario", kind=kind, says=event["says"], story=None)
 
 
 def _examples(folder: RunFolder) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -167,22 +167,21 @@ def fixed_cases(options: Mapping[str, str | None], backend: str) -> Fixed:
     from harness.runs.ledger import Planned
     from harness.runs.nightly import NOT_FIXED, Fixed
 
-    planned, unable = {}, {}
+    planned, unable, without = {}, {}, {}
     for id, item in collect(*where(()), *arguments_of(options), f"--backend={backend}").cases().items():
         if id.startswith(NOT_FIXED):
             continue
-        if why := unfit_build(item) or "; ".join(map(str, lacking(item))):
+        if why := unfit_build(item):
             unable[id] = why
+            continue
+        mode, marker = mode_of(item), item.get_closest_marker("scenario")
+        assert marker is not None
+        kafka = str(run_of(item.config).builds.version(mode))
+        if why := "; ".join(map(str, lacking(item))):
+            unable[id], without[id] = why, kafka
         else:
-            mode, marker = mode_of(item), item.get_closest_marker("scenario")
-            assert marker is not None
-            planned[id] = Planned(
-                kip=marker.kwargs["kip"],
-                plan=marker.kwargs["plan"],
-                mode=str(mode),
-                kafka=str(run_of(item.config).builds.version(mode)),
-            )
-    return Fixed(planned=planned, unable=unable)
+            planned[id] = Planned(kip=marker.kwargs["kip"], plan=marker.kwargs["plan"], mode=str(mode), kafka=kafka)
+    return Fixed(planned=planned, unable=unable, lacking=without)
 
 
 def say_other_build(run: Mapping[str, Any], options: BuildOptions) -> None:

@@ -271,8 +271,8 @@ class ContainerNode(JvmNode):
     def kill(self) -> None:
         """See :meth:`harness.nodes.base.Node.kill`."""
         self._end(signal.SIGKILL, "node.killed")
-        if self._watch is not None:
-            self._watch.await_end(timeouts.STOP_S)
+        if self._watch is not None and not self._watch.await_end(timeouts.STOP_S):
+            raise HarnessError(f"{self.spec.name} goes on {timeouts.STOP_S:.0f} s after its container was killed")
 
     def pause(self) -> None:
         """The engine's own pause: the kernel's freezer, for all in the container."""

@@ -28,7 +28,7 @@ from harness.doors.wire import Connection
 from harness.machine.ports import HOST
 from harness.nodes.base import SERVICE, Backend, Node, NodeSpec
 from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.spec import CONNECTS_SOON, ClusterSpec
 
 CONTROLLER_ID = 100
 """The first controller's node id; the others' follow."""
@@ -95,6 +95,7 @@ class KRaftQuorum:
                 main_class="kafka.Kafka",
                 properties={
                     **self._shared(id),
+                    **CONNECTS_SOON,
                     "process.roles": "controller",
                     "listeners": f"CONTROLLER://{self._voters[id]}",
                     "log.dirs": str(self._controller_dir(id)),

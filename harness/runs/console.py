@@ -102,6 +102,9 @@ class ConsoleReporter:
             self.console.print("nothing ran: no case is selected in the modes of this run; see `jbod list`")
         elif self._run and self._run.results.cases:
             self.console.print(verdict_table(self._run.results.cases))
+            for result in self._run.results.cases:  # below the table, whose cells are too narrow for a command
+                if result.verdict not in ("valid", "skipped"):
+                    self.console.print(_line(result), soft_wrap=True)
             self.console.print(summary(self._run))
 
     # --- what is shown ------------------------------------------------------------------------------------------

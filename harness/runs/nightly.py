@@ -4,7 +4,7 @@ Half of the budget goes to the fixed suites, so that a budget that is too short 
 turn, night after night (:mod:`harness.runs.ledger`), and the random ones always get their half. Which cases fit is
 decided by their age; of those that do the oldest comes first, and with it those that share its cluster. A case that
 is not begun in time is not begun; the night says which were left, and is not green where one was left for longer than
-it may be (``overdue``). A failing schedule is shrunk, which may take as long again as a quarter of the budget.
+it may be (``overdue``). A failing schedule is shrunk, within the budget too (:data:`TO_SHRINK`).
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ class Fixed:
 
     :ivar planned: the cases that can be run here, by their ids
     :ivar unable: of the others why they can't: what the machine, the backend or the build doesn't have
+    :ivar lacking: those that the build has and the machine or the backend can't do, each with the Kafka version
     """
 
     planned: Mapping[str, ledger.Planned]
     unable: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cases(self) -> dict[str, str]:
@@ -60,7 +62,8 @@ class Night:
 
     :ivar seed: of the schedules, and of all that is left to chance
     :ivar codes: of its runs
-    :ivar left: cases that were not begun, and when each was last run
+    :ivar left: cases that were not begun, and when each was last run; with those that can't be run any more where once
+        they were, since a machine that has lost an ability is no reason for a green night
     :ivar overdue: those of them that had to run
     :ivar unable: cases that can't be run here, and why
     """
@@ -107,8 +110,8 @@ def run_night(
     :param every: the longest that a fixed case may go without being run
     :param options: of ``jbod run``, such as the build's
     """
-    night, ends = Night(seed=seed, unable=fixed.unable), time.monotonic() + budget_s
-    before = ledger.alike(ledger.read(runs_dir), fixed.cases, backend)
+    night, began, ends = Night(seed=seed, unable=fixed.unable), now(), time.monotonic() + budget_s
+    before = ledger.alike(ledger.read(runs_dir), {**fixed.cases, **fixed.lacking}, backend)
     common = [*options, f"--backend={backend}", f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
 
     def keep(run: SubRun) -> SubRun:
@@ -134,7 +137,9 @@ def run_night(
     begun = {case["id"] for case in night.cases if case["verdict"] != "skipped"} | {entry.id for entry in noted}
     last = ledger.last_run(before)
     night.left = {id: last.get(id) for id in fixed.cases if id not in begun}
+    night.left |= {id: last[id] for id in fixed.lacking if id in last}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
+    results.write_overdue(runs_dir, began, {id: night.left[id] for id in night.overdue})
     for case in schedules.cases:
         if case["verdict"] != "invalid":
             continue

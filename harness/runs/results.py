@@ -10,6 +10,7 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ def to_json(cases: Sequence[Mapping[str, Any]], exit_code: int, seed: int) -> di
         "scenarios": [*cases],
         "totals": totals | {"deviations": sum("deviations" in case for case in cases)},
     }
+
+
+def write_overdue(runs_dir: Path, began: datetime, overdue: Mapping[str, datetime | None]) -> None:
+    """What a night leaves beside its runs' results, for the report: the cases that had to run and didn't, and when each
+    was last run. Nothing where there are none.
+    """
+    if overdue:
+        told = {id: last.isoformat() if last else None for id, last in overdue.items()}
+        content = {"schema": 1, "started_at": began.isoformat(), "scenarios": [], "overdue": told}
+        write_whole(runs_dir / RESULTS_FILES.replace("*", f"{began:%Y%m%dT%H%M%S}-night"), json.dumps(content) + "\n")
 
 
 def write_json(path: Path | None, content: Mapping[str, Any], say: Callable[[str], None]) -> int:

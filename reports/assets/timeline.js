@@ -74,8 +74,8 @@
   const timed = data.anomalies.filter((each) => each[0] !== null);
   if (timed.length) {
     const [element, track] = row("anomalies", "marks");
-    for (const [t, kind, says, story] of timed)
-      stops.push([t, addMark(track, t, "anomaly", `${kind}: ${says}`, () => openAnomaly(kind, says, story))]);
+    for (const [t, by, kind, says, story] of timed)
+      stops.push([t, addMark(track, t, "anomaly", `${kind}: ${says}`, () => openAnomaly(by, kind, says, story))]);
     root.append(element);
   }
   data.faults.forEach((fault, index) => {
@@ -355,8 +355,9 @@
     show(t);
     open(`${who} at ${t.toFixed(3)} s`, make("p", "dim", clock(t) + " UTC"), make("pre", "", detail || says));
   }
-  function openAnomaly(kind, says, index) {
+  function openAnomaly(by, kind, says, index) {
     const story = index === null ? null : data.stories[index];
+    if (by !== "the judge") return open(kind, make("pre", "", says));
     if (!story) return open(kind, make("p", "", says), make("p", "dim", "No story of it is stored; this tells it:"), make("pre", "", document.body.dataset.explain));
     const parts = [make("p", "verdict invalid", (story.kinds || []).join(", ")), make("p", "", story.summary)];
     parts.push(make("h3", "", "What happened"), table(["at (UTC)", "who", "what"], (story.timeline || []).map((e) => [(e.at || "?").slice(11, 23), e.source, e.says])));
@@ -377,7 +378,7 @@
     ...data.groups.flatMap((group) => group.lanes.flatMap((lane) => lane.spans.map(([start, end, , , says]) => ({
       at: start, who: lane.name, look: "state", says: `${says}, until ${end.toFixed(3)} s`, open: () => show(start),
     })))),
-    ...data.anomalies.map(([t, kind, says, story]) => ({ at: t, who: "the judge", look: "anomaly", says: `${kind}: ${says}`, open: () => openAnomaly(kind, says, story) })),
+    ...data.anomalies.map(([t, by, kind, says, story]) => ({ at: t, who: by, look: "anomaly", says: `${kind}: ${says}`, open: () => openAnomaly(by, kind, says, story) })),
   ].sort((a, b) => (a.at ?? Infinity) - (b.at ?? Infinity));
   for (const entry of entries) {
     const line = make("tr", entry.look);

@@ -10,7 +10,7 @@ from __future__ import annotations
 from confluent_kafka import KafkaError, Message, Producer
 
 from faults.base import injected
-from faults.network import NETWORK_FAULTS, Cut, CutOff
+from faults.network import NETWORK_FAULTS, Cut, CutOff, CutOffInwards
 from faults.targets import leader_of
 from harness import timeouts
 from harness.broker import Broker
@@ -87,13 +87,16 @@ def loses_its_lead(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
     kip=112,
     plan="not of the KIP: a leader that controller and clients can reach, and no other broker",
 )
-def test_leader_alone(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The leader is cut off from the other brokers alone: they leave the ISR, it serves on, and nothing is lost."""
+@each_fault("cut", (CutOff, CutOffInwards))
+def test_leader_alone(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) -> None:
+    """The leader is cut off from the other brokers alone, or they from it: they leave the ISR, it serves on, and
+    nothing is lost.
+    """
     orders = led_by(cluster, where_the_controller_is(cluster))
     world = World(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
-        with injected(alone(cluster, victim)):
+        with injected(alone(cluster, victim, cut)):
             check_alone(world, victim)
             pair.await_progress(after=now())
         check_among_others(world)
@@ -146,9 +149,9 @@ def led_by(cluster: Cluster, leader: Broker, configs: dict[str, str] | None = No
     return topic
 
 
-def alone(cluster: Cluster, broker: Broker) -> CutOff:
+def alone(cluster: Cluster, broker: Broker, cut: type[Cut] = CutOff) -> Cut:
     """The broker is cut off from the other brokers, and neither from the controller (KRaft) nor from ZooKeeper."""
-    return CutOff(broker, nodes_of(cluster.others(broker)), kept=cluster.quorum_nodes)
+    return cut(broker, nodes_of(cluster.others(broker)), kept=cluster.quorum_nodes)
 
 
 def check_alone(world: World, leader: Broker) -> None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from faults.network import Cut, CutOff, CutOffOneWay
+from faults.network import Cut, CutOff, CutOffInwards, CutOffOneWay
 from harness.errors import FaultNotProven
 from harness.journal import Journal
 
@@ -20,10 +20,15 @@ Link = tuple[str, str]
 class StandIn:
     """A node that gets a connection to those to whom no link is cut."""
 
+    alive = True
+
     def __init__(self, name: str, cut: Collection[Link]) -> None:
         properties = {"listeners": f"INSIDE://{name}:9092,OUTSIDE://{name}:19092", "process.roles": "broker"}
         self.spec = SimpleNamespace(name=name, properties=properties)
         self._cut = cut
+
+    def is_alive(self) -> bool:
+        return self.alive
 
     def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         to = argv[-1].split("/")[3]
@@ -43,7 +48,9 @@ def cut(fault_type: type[Cut], *links: str) -> Cut:
 
 
 @pytest.mark.parametrize(
-    ("fault_type", "links"), [(CutOff, ("me>peer", "peer>me")), (CutOffOneWay, ("me>peer",))], ids=["both", "one"]
+    ("fault_type", "links"),
+    [(CutOff, ("me>peer", "peer>me")), (CutOffOneWay, ("me>peer",)), (CutOffInwards, ("peer>me",))],
+    ids=["both", "one", "inwards"],
 )
 def test_what_was_meant_is_cut_and_no_more(fault_type: type[Cut], links: tuple[str, ...]) -> None:
     cut(fault_type, *links).inject()
@@ -60,8 +67,20 @@ def test_what_was_meant_is_cut_and_no_more(fault_type: type[Cut], links: tuple[s
         (CutOffOneWay, ()),
         (CutOffOneWay, ("me>peer", "peer>me")),
         (CutOffOneWay, ("me>peer", "kept>me")),
+        (CutOffInwards, ()),
+        (CutOffInwards, ("me>peer",)),
+        (CutOffInwards, ("me>peer", "peer>me")),
+        (CutOffInwards, ("peer>me", "kept>me")),
     ],
 )
 def test_less_or_more_than_was_meant_is_no_proof(fault_type: type[Cut], links: tuple[str, ...]) -> None:
     with pytest.raises(FaultNotProven, match="nothing outside Kafka shows its effect"):
         cut(fault_type, *links).inject()
+
+
+def test_a_node_that_does_not_run_tells_nothing() -> None:
+    """Nobody connects to it, and it to nobody, whatever is cut."""
+    fault = cut(CutOff, "me>peer", "peer>me")
+    cast(StandIn, fault._peers[0]).alive = False
+    with pytest.raises(FaultNotProven, match="peer does not run"):
+        fault.inject()

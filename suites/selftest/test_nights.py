@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +19,13 @@ from xml.etree import ElementTree
 
 import pytest
 
+from harness.journal import now
 from harness.runs import ledger, nightly
 from harness.runs.ledger import Planned
 from harness.runs.nightly import Fixed, Night, run_night
 from harness.runs.shrinking import Shrunk
 from harness.runs.subrun import SubRun, jbod_command, run_apart
+from reports.rows import read_runs_dir
 from suites.selftest.planted import Planted
 
 FIXED = [f"kip-112/planted[kraft-{letter}]" for letter in "abc"]
@@ -87,7 +89,11 @@ Answer = Callable[[tuple[str, ...]], SubRun]
 
 
 def a_night(
-    runs_dir: Path, monkeypatch: pytest.MonkeyPatch, answers: list[Answer], fixed: list[str]
+    runs_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[Answer],
+    fixed: list[str],
+    lacking: Sequence[str] = (),
 ) -> tuple[Night, list[str], list[tuple[str, ...]]]:
     """It, what it said, and the arguments of its runs."""
     asked: list[tuple[str, ...]] = []
@@ -99,7 +105,11 @@ def a_night(
 
     monkeypatch.setattr(nightly, "run_apart", run)
     night = run_night(
-        fixed=Fixed(planned={id: Planned(kip=112, plan="1)", mode="kraft", kafka="4.3.1") for id in fixed}),
+        fixed=Fixed(
+            planned={id: Planned(kip=112, plan="1)", mode="kraft", kafka="4.3.1") for id in fixed},
+            unable=dict.fromkeys(lacking, "no loop mounts"),
+            lacking=dict.fromkeys(lacking, "4.3.1"),
+        ),
         backend="process",
         budget_s=1800,
         seed=7,
@@ -132,6 +142,31 @@ def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monke
     assert for_s == pytest.approx(1800 * 0.75, abs=5)  # the rest is for shrinking, should one fail
     assert (night.left, night.overdue, night.exit_code()) == ({"b": None}, ["b"], 2)
     assert "random schedules: 1 played, 2 not" in said
+
+
+@pytest.mark.parametrize(
+    ("entry", "overdue"),
+    [
+        ({}, True),
+        ({"at": now().isoformat()}, False),
+        ({"verdict": "unknown"}, False),
+        ({"kafka": "4.3.0"}, False),
+        ({"backend": "docker"}, False),
+    ],
+    ids=["it did", "it did of late", "it showed nothing", "another build", "in containers"],
+)
+def test_what_this_machine_could_do_once_has_to_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: dict[str, str], overdue: bool
+) -> None:
+    """A runner that has lost root is no reason for a green night; one that never had it runs what it can."""
+    ran = {"id": "eio", "kafka": "4.3.1", "backend": "process", "verdict": "valid", "at": "2026-01-01T00:00:00+00:00"}
+    line = {**ran, "run_id": "r", "duration_s": 9.0, "sha256": "", **entry}
+    (tmp_path / ledger.NAME).write_text(json.dumps(line) + "\n")
+    answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: came_out(x="valid")]
+    night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"], ["eio", "never"])
+    assert (night.overdue, night.exit_code()) == ((["eio"], 2) if overdue else ([], 0))
+    notes = read_runs_dir(tmp_path).notes
+    assert notes == (("eio had to run by now, and didn't: it last ran 2026-01-01T00:00",) if overdue else ())
 
 
 def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

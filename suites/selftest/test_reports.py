@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from reports.index import make_index
 from reports.lanes import Lane
 from reports.rows import read_runs_dir
 from reports.timeline import Timeline, make_timeline
-from suites.selftest.run_folders import LOST, RUN_ID, START, write_run_folder
+from suites.selftest.run_folders import LOST, RUN_ID, START, event, write_run_folder
 
 
 @pytest.fixture
@@ -107,6 +108,32 @@ def test_an_anomaly_stands_where_its_record_was_sent_and_has_its_story(folder: P
     [anomaly] = timeline.anomalies
     assert (anomaly.at, anomaly.kind, anomaly.story) == (5.9, "lost", 0)
     assert timeline.stories[0]["seq"] == LOST
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [("PromiseBroken", "a promise is broken"), ("NodeDied", "NodeDied")], ids=["promise", "other"]
+)
+def test_what_ended_the_scenario_stands_where_it_did(folder: Path, error: str, kind: str) -> None:
+    with (folder / "events.jsonl").open("a") as journal:
+        journal.write(json.dumps(event(6.5, "trouble", error=error, says="nobody leads orders-0")) + "\n")
+    timeline = make_timeline(read_folder(folder))
+    assert [(each.at, each.by, each.kind) for each in timeline.anomalies] == [
+        (6.5, "the scenario", kind),
+        (5.9, "the judge", "lost"),
+    ]
+    assert timeline.anomalies[0].says == "nobody leads orders-0"
+    assert "trouble" not in " ".join(mark.says for mark in timeline.marks)
+
+
+@pytest.mark.parametrize(
+    "ended", [{"kind": "broker.ended", "broker": 1}, {"kind": "node.ended_by_itself", "node": "broker-1"}]
+)
+def test_a_broker_that_ended_by_itself_is_down_with_its_log_dirs(folder: Path, ended: dict[str, Any]) -> None:
+    with (folder / "events.jsonl").open("a") as journal:
+        journal.write(json.dumps(event(9.0, **ended, exit_code=1)) + "\n")
+    timeline = make_timeline(read_folder(folder))
+    assert drawn(lanes_of(timeline, "brokers")["broker-1"])[-1] == (9.0, 9.5, "down")
+    assert drawn(lanes_of(timeline, "log dirs")["broker 1 log-dir-2"]) == [(0.01, 9.0, "good"), (9.0, 9.5, "down")]
 
 
 def test_a_fault_is_shaded_until_it_was_undone_and_says_what_it_cost(folder: Path) -> None:

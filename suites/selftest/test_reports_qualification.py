@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from harness.runs.qualifying import Wanted
 from reports.command import report
 from reports.noise import Runs, beyond_chance, signed_rank
 from reports.qualification import Qualification, qualify
-from reports.qualify import _to_json
+from reports.qualify import _to_json, _told
 from reports.rows import read_runs_dir
 from suites.selftest.run_folders import COSTS, write_run_folder
 
@@ -133,6 +134,27 @@ def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
 )
 def test_exit_codes_tell_what_the_harness_failed_in(tmp_path: Path, ours: str, code: int) -> None:
     assert compared(tmp_path, ours, "valid").exit_code == code
+
+
+@pytest.mark.parametrize(
+    ("theirs", "shows_nothing"), [("error", True), ("unknown error", True), ("valid", False), ("error invalid", False)]
+)
+def test_a_baseline_that_shows_nothing_is_said(tmp_path: Path, theirs: str, shows_nothing: bool) -> None:
+    """What the candidate keeps was not compared with anything."""
+    missing = [("the baseline shows nothing to compare it with", ["kip-112/a[zk]"])]
+    assert compared(tmp_path, "valid", theirs).missing == (missing if shows_nothing else [])
+
+
+def test_schedules_that_ran_had_their_turn(tmp_path: Path) -> None:
+    """Their rows are named after what was played, not after the case."""
+    played = {"schedule": {"seed": 7, "steps": []}, "mode": "kraft", "kip": 112}
+    write_run_folder(tmp_path, "s", case="schedules/random[kraft-0]", **played)
+    run = read_runs_dir(tmp_path)
+    assert run.rows[0].id != "schedules/random[kraft-0]"
+    scenario = {"kip": 112, "plan": "", "issue": None, "kafka": ["4.3.1"]}
+    ids = dict.fromkeys(("schedules/random[kraft-0]", "schedules/random[kraft-1]"), scenario)
+    told = _told(run, Wanted(scenarios=ids, unfit={}), "process")
+    assert [row.id for row in told.rows if row.run_id is None] == ["schedules/random[kraft-1]"]
 
 
 def test_a_candidate_alone(tmp_path: Path) -> None:
