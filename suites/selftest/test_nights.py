@@ -159,9 +159,9 @@ def test_what_this_machine_could_do_once_has_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: dict[str, str], overdue: bool
 ) -> None:
     """A runner that has lost root is no reason for a green night; one that never had it runs what it can."""
-    ran = {"id": "eio", "kafka": "4.3.1", "backend": "process", "verdict": "valid", "at": "2026-01-01T00:00:00+00:00"}
-    line = {**ran, "run_id": "r", "duration_s": 9.0, "sha256": "", **entry}
-    (tmp_path / ledger.NAME).write_text(json.dumps(line) + "\n")
+    ran = {"id": "eio", "kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process", "seed": 1}
+    came = {"at": "2026-01-01T00:00:00+00:00", "verdict": "valid", "duration_s": 9.0, "run_id": "r", "faults": []}
+    (tmp_path / ledger.NAME).write_text(json.dumps({**ran, **came, **entry}) + "\n")
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: came_out(x="valid")]
     night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"], ["eio", "never"])
     assert (night.overdue, night.exit_code()) == ((["eio"], 2) if overdue else ([], 0))
