@@ -20,17 +20,6 @@ from harness.spec import ClusterSpec
 from suites.selftest.processes import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]
-IMPORTS = """
-from faults.log_dir import LogDirFault, Removed
-from faults.targets import leader_of
-from harness.cluster import Cluster
-from harness.journal import now
-from harness.workload import CaseWorkload
-from suites.checks import check_delivery
-from suites.model import World
-from suites.scenario import each_fault, scenario
-from suites.steps import failed, restarted_healed
-"""
 
 
 def example(readme: str) -> str:
@@ -43,7 +32,7 @@ def example(readme: str) -> str:
 def test_the_examples_run(tmp_path: Path) -> None:
     """A newcomer's fault and scenario: valid, with the fault proven and noticed."""
     file = tmp_path / "test_example.py"
-    file.write_text("\n\n".join([IMPORTS, example("faults/README.md"), example("suites/README.md")]))
+    file.write_text("\n\n".join([example("faults/README.md"), example("suites/README.md")]))
     results = tmp_path / "results.json"
     options = ["-p", "no:cacheprovider", f"--json={results}", f"--runs-dir={tmp_path / 'runs'}", "--mode=kraft"]
     done = subprocess.run(
@@ -61,14 +50,6 @@ def test_the_examples_run(tmp_path: Path) -> None:
     assert fault["noticed_s"] is not None
 
 
-BACKEND = """
-from dataclasses import replace
-from harness.nodes.backends import BACKENDS
-from harness.nodes.base import Node, NodeSpec
-from harness.nodes.process import ProcessBackend, ProcessNode
-"""
-
-
 @pytest.mark.cluster
 def test_the_backend_of_the_example_boots_a_cluster(
     tmp_path: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +57,7 @@ def test_the_backend_of_the_example_boots_a_cluster(
     """Its nodes are where it wants them; the others' aren't."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     monkeypatch.setattr(backends, "BACKENDS", dict(backends.BACKENDS))
-    exec(compile("\n\n".join([BACKEND, example("harness/README.md")]), "harness/README.md", "exec"), {})
+    exec(compile(example("harness/README.md"), "harness/README.md", "exec"), {})
     distribution = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT, lambda _line: None)
     for backend, cores in (("pinned", {0}), ("process", os.sched_getaffinity(0))):
         spec = ClusterSpec(mode=Mode.KRAFT, brokers=1, log_dirs=1, backend=backend)
