@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
+from harness.cli import cli
 from suites.selftest.processes import JBOD
 
 
@@ -113,6 +116,28 @@ def test_the_coverage_page_is_what_there_is() -> None:
     done = jbod("list", "--markdown")
     assert done.returncode == 0
     assert done.stdout == Path("suites/COVERAGE.md").read_text()
+
+
+def test_what_the_readme_says_to_run_is_there() -> None:
+    """An unknown selector would be named."""
+    commands = re.findall(r"`jbod run ([a-z][^`…]*)`", Path("README.md").read_text())
+    selectors = {word for command in commands for word in command.partition(" --")[0].split()}
+    assert len(selectors) > 20
+    done = jbod("list", *sorted(selectors))
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-300:]
+
+
+def test_the_workflows_give_options_that_there_are() -> None:
+    asked: list[tuple[str, str]] = []
+    for workflow in Path(".github/workflows").glob("*.yml"):
+        text = re.sub(r"\\\n *", "", workflow.read_text())
+        for command, arguments in re.findall(r"\.venv/bin/jbod (\w+) ([^&\n]*)", text):
+            asked += [(command, option) for option in re.findall(r"--[a-z-]+", arguments)]
+    assert ("nightly", "--budget") in asked
+    for name, option in asked:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None, name
+        assert option in {each for parameter in command.params for each in parameter.opts}, (name, option)
 
 
 def test_every_known_bug_has_its_issue() -> None:
