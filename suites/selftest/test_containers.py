@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import ipaddress
 import json
 import os
 import secrets
@@ -21,6 +22,8 @@ from typing import Any
 import pytest
 
 from harness.cluster import Cluster, boot
+from harness.doors.admin import Admin
+from harness.doors.wire import Connection, NoAnswer
 from harness.errors import EXIT_HARNESS, EngineGone, EnvironmentLacks, HarnessError, NodeDied
 from harness.journal import Journal
 from harness.machine import undo
@@ -41,6 +44,8 @@ from harness.spec import ClusterSpec
 from harness.waiting import await_until
 from suites.selftest.own_engine import OwnEngine
 from suites.selftest.processes import JBOD, Running
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # --- no engine ------------------------------------------------------------------------------------------------------
 
@@ -318,6 +323,45 @@ def test_more_nodes_than_the_file_has(workspace: Path, tmp_path: Path, mode: Mod
         undo_log.close()
 
 
+@pytest.mark.cluster
+@pytest.mark.parametrize("mode", Mode)
+def test_by_hand(workspace: Path, mode: Mode) -> None:
+    """The README's commands, with nothing of jbod's but the image: ready when all say so, to be reached from outside,
+    and gone afterwards.
+    """
+    run = f"hand-{secrets.token_hex(3)}"
+    built = subprocess.run([JBOD, "image", "build", "--mode", str(mode)], capture_output=True, text=True, check=True)
+    told = {"JBOD_IMAGE": built.stdout.split()[-1], "JBOD_RUN": run, "JBOD_PROJECT": run, "DOCKER_HOST": host()}
+    file = ROOT / "compose" / ("zookeeper.yaml" if mode is Mode.ZK else "kraft.yaml")
+
+    def by_hand(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = ["docker", "compose", "-f", str(file), *arguments]
+        return subprocess.run(command, env=os.environ | told, capture_output=True, text=True, timeout=240, check=False)
+
+    try:
+        up = by_hand("up", "--wait", "--wait-timeout", "120")
+        assert up.returncode == 0, up.stderr
+        for port in (19092, 29092, 39092):
+            admin = Admin(Connection(HOST, port))
+            await_until(
+                lambda admin=admin: admin.describe_cluster().brokers,  # type: ignore[misc]
+                lambda seen: seen == (1, 2, 3),
+                timeout_s=30,
+                what=f"the broker at {port} to know of all three",
+                retry_on=(NoAnswer,),
+            )
+            assert len(admin.describe_log_dirs()) == 2
+        asked = ("--bootstrap-server", f"{HOST}:19092", "--create", "--topic", "t", "--replication-factor", "3")
+        done = subprocess.run([JBOD, "tool", "topics", *asked], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+        # Whoever ends says so: by `ps`, and to whoever waits for all to be healthy.
+        by_hand("kill", "broker-2")
+        assert "broker-2" not in by_hand("ps", "--services", "--status", "running").stdout.split()
+    finally:
+        by_hand("down", "--volumes")
+    assert not traces(run)
+
+
 @pytest.fixture
 def cluster(workspace: Path, tmp_path: Path) -> Iterator[Cluster]:
     cluster = booted(f"Test-{secrets.token_hex(3)}", tmp_path)
@@ -334,8 +378,12 @@ def test_a_broker_in_a_container(cluster: Cluster) -> None:
     names = traces(cluster.undo_log.run_id)
     assert names
     assert all(cluster.undo_log.run_id.lower() in name for name in names)
-    ports = [port for c in engine().containers.list() for at in c.ports.values() for port in at or ()]
-    assert {port["HostIp"] for port in ports} == {HOST}
+    own = {"label": f"{LABEL}={cluster.undo_log.run_id}"}
+    containers, [network] = engine().containers.list(filters=own), engine().networks.list(filters=own)
+    assert {port["HostIp"] for each in containers for at in each.ports.values() for port in at or ()} == {HOST}
+    assert not any(each.attrs["HostConfig"]["Privileged"] for each in containers)
+    [addresses] = network.attrs["IPAM"]["Config"]
+    assert ipaddress.ip_network(addresses["Subnet"]).subnet_of(ipaddress.ip_network("198.18.0.0/15"))  # type: ignore[arg-type]
     inside = node.run_as_user(["sh", "-c", "id -u; cat /proc/1/comm; echo no >&2; exit 3"])
     assert (inside.returncode, inside.stderr) == (3, "no\n")
     assert inside.stdout.split() == [str(broker.log_dirs[0].path.stat().st_uid), "java"]
