@@ -179,11 +179,15 @@ def _pull(name: str, say: Say) -> bool:
     repository, _, tag = name.rpartition(":")
     with explained(f"the image {name}"):
         try:
-            engine().images.pull(repository, tag=tag)
+            lines = engine().api.pull(repository, tag=tag, stream=True, decode=True)
+            said = next((line["error"] for line in lines if "error" in line), None)
         except APIError as error:
-            say(f"{name} can't be fetched: {error.explanation}")
-            return False
-    return True
+            said = str(error.explanation or error)
+        if said and "no space left" in said:
+            raise APIError(said, explanation=said)
+    if said:
+        say(f"{name} can't be fetched: {said}")
+    return not said
 
 
 def _look_into(name: str) -> Image:

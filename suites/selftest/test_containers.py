@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,32 @@ def test_what_the_engine_can_not_do_is_one_line(address: Path, said: str, error:
     says_more = f"echo 'failed: {said}' >&2; echo 'for more, see there' >&2; exit 1"
     with pytest.raises(error, match=told if error is not HarnessError else "for more, see there"):
         compose(["sh"], "-c", says_more)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ("failed to register layer: write /x: no space left on device", "the Docker engine's disk is full"),
+        ("toomanyrequests: You have reached your pull rate limit", None),
+    ],
+)
+def test_why_an_image_can_not_be_fetched_is_said(address: Path, error: str, says: str | None) -> None:
+    """The engine answers with success, and says what is the matter in the lines that follow."""
+    lines = {"status": "Pulling from x"}, {"error": error}
+
+    def do_POST(self: _Engine) -> None:
+        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for text in (*(f"{json.dumps(line)}\r\n" for line in lines), ""):
+            self.wfile.write(f"{len(text):x}\r\n{text}\r\n".encode())
+
+    server = answering(address, do_POST=do_POST)
+    said: list[str] = []
+    try:
+        with pytest.raises(EnvironmentLacks, match=says) if says else nullcontext():
+            assert not images._pull("eclipse-temurin:17-jre", said.append)
+    finally:
+        server.shutdown()
+    assert says or said[-1] == f"eclipse-temurin:17-jre can't be fetched: {error}"
 
 
 def test_no_image_to_build_on_can_be_had(address: Path, monkeypatch: pytest.MonkeyPatch) -> None:
