@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: Any) -> Path
         "faults": [COSTS],
     }
     (folder / "run.json").write_text(json.dumps(run | changes))
-    _write_history(folder)
+    # A record every 0.1 s from 1.0 to 5.9; none between 2.2 and 4.2.
+    _write_history(folder, [1.0 + n / 10 for n in range(50) if not 2.2 < 1.0 + n / 10 < 4.2])
     example = {"producer": "p0", "seq": LOST, "topic": "orders", "partition": 0, "offset": LOST}
     verdict = {"run_id": name, "verdict": "invalid", "anomalies": [{"kind": "lost", "count": 1, "examples": [example]}]}
     (folder / "verdict.json").write_text(json.dumps(verdict))
@@ -124,9 +126,23 @@ def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: Any) -> Path
     return folder
 
 
-def _write_history(folder: Path) -> None:
-    """A record every 0.1 s from 1.0 to 5.9, acked 10 ms later and read 20 ms later; none between 2.2 and 4.2."""
-    instants = [1.0 + n / 10 for n in range(50) if not 2.2 < 1.0 + n / 10 < 4.2]
+def write_long_run_folder(runs_dir: Path, name: str) -> Path:
+    """One of fifteen minutes: 45,000 records, a leader that changes 800 times, 200 lines of a log that matter."""
+    folder = write_run_folder(runs_dir, name, ended_at=at(900.0).isoformat())
+    for part in (folder / "history").glob("*/*.parquet"):
+        part.unlink()
+    _write_history(folder, [1.0 + n / 50 for n in range(45_000)])
+    with (folder / "events.jsonl").open("a") as events:
+        for number in range(800):
+            events.write(json.dumps(partition(10.0 + number, 1 + number % 2, [1, 2], [])) + "\n")
+    with (folder / "brokers" / "1" / "broker.log").open("a") as log:
+        for number in range(200):
+            log.write(f"[{at(10.0 + 4 * number):%Y-%m-%d %H:%M:%S},000] ERROR Error {number} of many (kafka.Log)\n")
+    return folder
+
+
+def _write_history(folder: Path, instants: Sequence[float]) -> None:
+    """A record at each of these instants, acked 10 ms later and read 20 ms later."""
     produced = [
         {
             "producer": "p0",

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from reports.command import report
 from suites.selftest.browser import ENTER, ESCAPE, LACKING, Browser, browser
-from suites.selftest.run_folders import RUN_ID, nights, write_run_folder
+from suites.selftest.run_folders import RUN_ID, nights, write_long_run_folder, write_run_folder
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
@@ -21,6 +21,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs_dir = tmp_path_factory.mktemp("runs")
     write_run_folder(runs_dir)
     write_run_folder(runs_dir, "2", case="kip-112/other[zk]", outcome={"verdict": "valid", "reason": ""})
+    write_long_run_folder(runs_dir, "long")
     earlier = [*nights("kip-112/other[zk]", "valid invalid error unknown"), *nights("kip-112/third[zk]", "valid valid")]
     (runs_dir / "ledger.jsonl").write_text("".join(json.dumps(entry.to_json()) + "\n" for entry in earlier))
     arguments = [str(runs_dir), "--no-allure", "--baseline", str(runs_dir)]
@@ -54,6 +55,25 @@ def test_the_timeline_is_drawn(case: Browser) -> None:
         " return [(s.left - a.left) / a.width, (s.right - a.left) / a.width]"
     )
     assert (left, right) == (pytest.approx(2 / 9.5, abs=0.005), pytest.approx(7 / 9.5, abs=0.005))
+
+
+def test_thousands_of_points_are_drawn_and_can_be_zoomed_into(window: Browser, pages: Path) -> None:
+    window.resize(1200, 900)
+    window.open(pages / "cases" / "long.html")
+    assert window.run("return document.documentElement.dataset.drawn") == "yes"
+    data = "JSON.parse(document.getElementById('timeline-data').textContent)"
+    told = f"const data = {data}; return [data.x.length, data.marks.length]"
+    bins, marks = window.run(told)
+    assert bins > 5000
+    assert marks > 200
+    assert window.run("return document.querySelectorAll('.span').length") > 800
+    ticks = "return [...document.querySelectorAll('.tick')].map(t => parseFloat(t.textContent))"
+    whole = window.run(ticks)
+    window.run("document.getElementById('timeline').focus()")
+    window.press("+" * 8)
+    near = window.run(ticks)
+    assert near[-1] - near[0] < (whole[-1] - whole[0]) / 50
+    assert window.complaints() == []
 
 
 def test_by_keyboard_to_a_fault_an_anomaly_and_its_story(case: Browser) -> None:
