@@ -135,6 +135,7 @@ def moving(
             else:
                 orders[0].move_to(there)
                 finish_move(world, orders[0], there)
+                world.check()  # the broker says that it is there some milliseconds before the disk does
             yield move
             pair.await_progress(after=now())
         for partition, log_dir in move.ends.items():
