@@ -128,7 +128,8 @@ def _troubles(folder: RunFolder) -> Iterator[Anomaly]:
     """What ended the scenario, or its setting up or taking down; but for the judge's word, which has examples."""
     for event in folder.events:
         if event["kind"] == "trouble":
-            kind: str = _TROUBLES.get(event["error"], event["error"])
+            error = str(event["error"])
+            kind = _TROUBLES.get(error) or error
             yield Anomaly(at=folder.at(event["at"]), by="the scenario", kind=kind, says=event["says"], story=None)
 
 
