@@ -414,13 +414,12 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         report.longrepr += f"\nagain: {_again(item, run)}"
     if isinstance(error, pytest.skip.Exception):
         seen.skipped = str(error)
-    elif error is not None:
-        seen.troubles.append(error)
-    elif report.failed:
-        seen.troubles.append(HarnessError(str(report.longrepr)))  # say, an xfail(strict) that passed
+    elif error is not None or report.failed:
+        trouble = error or HarnessError(str(report.longrepr))  # without an error, say, an xfail(strict) that passed
+        seen.troubles.append(trouble)
+        if (case := item.stash.get(_CASE, None)) is not None:
+            case.journal.write("trouble", error=type(trouble).__name__, says=str(trouble)[:2000])
     seen.called = seen.called or (report.when == "call" and error is None)
-    if seen.troubles and (error is not None or report.failed) and (case := item.stash.get(_CASE, None)) is not None:
-        case.journal.write("trouble", error=type(seen.troubles[-1]).__name__, says=str(seen.troubles[-1])[:2000])
     if report.when == "teardown":
         result = _result(item, run, seen)
         report.user_properties += [("verdict", result.verdict), ("again", result.rerun)]  # for JUnit

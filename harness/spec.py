@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from harness.machine.volume import VolumeKind
 from harness.releases.versions import Mode
 
-# Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
 # Where a process ended its port refuses at once; the address of a container that ended gives no answer, and who asks
 # there, as for a controller that was, would wait for 10 to 30 s. Builds before 2.7 do: they know no such setting.
 CONNECTS_SOON: Mapping[str, str] = {
@@ -16,6 +15,7 @@ CONNECTS_SOON: Mapping[str, str] = {
     "socket.connection.setup.timeout.max.ms": "1000",
 }
 
+# Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
 BROKER_SETTINGS: Mapping[str, str] = {
     # A failed log dir is noticed at the next write of a checkpoint: 5 to 60 s by default.
     "replica.high.watermark.checkpoint.interval.ms": "500",

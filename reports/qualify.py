@@ -114,7 +114,8 @@ def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
 def _told(run: Run, wanted: Wanted, backend: str) -> Run:
     """With what this build can't run, and why, and with what was to run and left no trace, as errors."""
     there = {row.id for row in run.rows if row.backend == backend}
-    there |= {each.run["case"] for each in run.folders.values()}  # a schedule's row is named after what was played
+    # A schedule's row is named after what was played.
+    there |= {each.run["case"] for each in run.folders.values() if each.run.get("backend") == backend}
     never = [
         Row(
             id=case,

@@ -186,6 +186,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
     rows: list[Row] = []
     ran: set[tuple[str, str, str]] = set()
     begun: dict[str | None, str] = {}  # the newest run of each node id
+    ran_last: dict[str, str] = {}  # and of each case that left a folder; one that was skipped has not run
     for path in paths:
         try:
             folder = read_folder(path)
@@ -200,6 +201,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
         rows.append(row)
         ran.add((folder.run["case"], row.kafka, row.backend))
         begun[folder.run.get("nodeid")] = max(row.began, begun.get(folder.run.get("nodeid"), ""))
+        ran_last[row.id] = max(row.began, ran_last.get(row.id, ""))
     overdue: dict[str, str] = {}
     for path, session in _sessions(runs_dir, notes):
         try:
@@ -210,7 +212,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
                 if begun.get(each, "") < session.get("started_at", ""):  # it has not run since, either
                     notes.append(f"{each} was selected and never got its turn")
             for id, last in session.get("overdue", {}).items():
-                if not any(row.id == id and row.began > session["started_at"] for row in rows):
+                if ran_last.get(id, "") < session["started_at"]:
                     overdue[id] = f"{id} had to run by now, and didn't: it last ran {(last or 'never')[:16]}"
         except (KeyError, TypeError, AttributeError) as error:
             notes.append(f"{path.name} is damaged: {error!r}")

@@ -40,7 +40,7 @@ from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from suites.sources import AT_EACH_STEP, LED_ANEW, Source
+from suites.sources import AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, Source
 from suites.starved import lost_session
 
 
@@ -400,11 +400,12 @@ class World:
             watch=partial(self.cluster.check_nodes, promised=True),
             failure=self._broken,
         )
+        mode = self.cluster.spec.mode
         self.cluster.journal.write(
             "state.validated",
             expected={f"{t}-{p}": str(e) for (t, p), e in self.partitions.items()},
             leader_epochs={f"{t}-{p}": epoch for (t, p), epoch in self.leader_epochs.items()},
-            sources=[source.__name__ for source in (*AT_EACH_STEP, *also)],
+            sources=[s.__name__ for s in (*AT_EACH_STEP, *also) if OF_ONE_MODE.get(s, mode) is mode],
         )
 
     def _broken(self, seen: str) -> JbodError:

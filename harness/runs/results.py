@@ -58,7 +58,15 @@ def write_overdue(runs_dir: Path, began: datetime, overdue: Mapping[str, datetim
     if overdue:
         told = {id: last.isoformat() if last else None for id, last in overdue.items()}
         content = {"schema": 1, "started_at": began.isoformat(), "scenarios": [], "overdue": told}
-        write_whole(runs_dir / RESULTS_FILES.replace("*", f"{began:%Y%m%dT%H%M%S}-night"), json.dumps(content) + "\n")
+        _leave(runs_dir, began, "night", content)
+
+
+def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, Any]) -> None:
+    """One of :data:`RESULTS_FILES`."""
+    with suppress(OSError):  # a full disk has been said already, and the exit code must not change by it
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        name = RESULTS_FILES.replace("*", f"{began:%Y%m%dT%H%M%S}-{which}")
+        write_whole(runs_dir / name, json.dumps(content, indent=2) + "\n")
 
 
 def write_json(path: Path | None, content: Mapping[str, Any], say: Callable[[str], None]) -> int:
@@ -156,7 +164,4 @@ class Results:
             "argv": list(self._argv),
             "not_reached": [nodeid for nodeid in self._wanted if nodeid not in self._ended],
         }
-        name = RESULTS_FILES.replace("*", f"{self._started_at:%Y%m%dT%H%M%S}-{secrets.token_hex(3)}")
-        with suppress(OSError):  # a full disk has been said already, and the exit code must not change by it
-            self._runs_dir.mkdir(parents=True, exist_ok=True)
-            write_whole(self._runs_dir / name, json.dumps(content | more, indent=2) + "\n")
+        _leave(self._runs_dir, self._started_at, secrets.token_hex(3), content | more)

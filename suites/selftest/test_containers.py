@@ -371,8 +371,8 @@ def test_by_hand(workspace: Path, mode: Mode) -> None:
         for port in (19092, 29092, 39092):
             admin = Admin(Connection(HOST, port))
             await_until(
-                lambda admin=admin: admin.describe_cluster().brokers,  # type: ignore[misc]
-                lambda seen: seen == (1, 2, 3),
+                admin.describe_cluster,
+                lambda seen: seen.brokers == (1, 2, 3),
                 timeout_s=30,
                 what=f"the broker at {port} to know of all three",
                 retry_on=(NoAnswer,),
@@ -381,7 +381,6 @@ def test_by_hand(workspace: Path, mode: Mode) -> None:
         asked = ("--bootstrap-server", f"{HOST}:19092", "--create", "--topic", "t", "--replication-factor", "3")
         done = subprocess.run([JBOD, "tool", "topics", *asked], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout
-        # Whoever ends says so: by `ps`, and to whoever waits for all to be healthy.
         by_hand("kill", "broker-2")
         assert "broker-2" not in by_hand("ps", "--services", "--status", "running").stdout.split()
     finally:

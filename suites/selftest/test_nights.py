@@ -165,6 +165,9 @@ def test_what_this_machine_could_do_once_has_to_run(
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: came_out(x="valid")]
     night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"], ["eio", "never"])
     assert (night.overdue, night.exit_code()) == ((["eio"], 2) if overdue else ([], 0))
+    skipped = {"id": "eio", "kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process"}
+    told = {"scenarios": [{**skipped, "verdict": "skipped", "reason": "no loop mounts"}], "started_at": "2999"}
+    (tmp_path / "results-later.json").write_text(json.dumps(told))  # by which it has not run
     notes = read_runs_dir(tmp_path).notes
     assert notes == (("eio had to run by now, and didn't: it last ran 2026-01-01T00:00",) if overdue else ())
 

@@ -155,6 +155,8 @@ def test_schedules_that_ran_had_their_turn(tmp_path: Path) -> None:
     ids = dict.fromkeys(("schedules/random[kraft-0]", "schedules/random[kraft-1]"), scenario)
     told = _told(run, Wanted(scenarios=ids, unfit={}), "process")
     assert [row.id for row in told.rows if row.run_id is None] == ["schedules/random[kraft-1]"]
+    in_containers = _told(run, Wanted(scenarios=ids, unfit={}), "docker")
+    assert [row.id for row in in_containers.rows if row.run_id is None] == [*ids]
 
 
 def test_a_candidate_alone(tmp_path: Path) -> None:
