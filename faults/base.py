@@ -53,6 +53,11 @@ class Fault(ABC):
     def target(self) -> str:
         """What it breaks, for people."""
 
+    @property
+    def node(self) -> str:
+        """The name of the node that it hits: its broker's, unless a fault says otherwise."""
+        return f"broker-{self.broker.id}"
+
     @abstractmethod
     def break_it(self) -> None:
         """Break it; whatever is done has been written into the broker's undo log before."""
@@ -72,7 +77,7 @@ class Fault(ABC):
         """
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id, "noticed_by": self.noticed_by}
         journal = self.broker.journal
-        self.injected_at = journal.write("fault.injecting", **fields, explains=self.explains)
+        self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explains)
         self.break_it()
         self.injected_monotonic_s = time.monotonic()
         evidence = self.proof()

@@ -4,6 +4,9 @@ By the kernel's packet filter in the broker's own network, so no container needs
 outlives the network: a broker that is restarted in a new one is no longer cut off. Clients and the harness come by
 another way (published ports) and go on reaching the broker, which is what makes it interesting: it is there, and may
 think that it leads.
+
+That a cut is there is shown by connections that don't come about, and that it is gone by such that do, or are refused:
+what is dropped gets no answer at all.
 """
 
 from __future__ import annotations
@@ -15,11 +18,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from faults.base import Fault
+from harness import timeouts
 from harness.broker import Broker
 from harness.errors import FaultNotProven, HarnessError
 from harness.nodes.base import Node
+from harness.waiting import await_until
 
 _CONNECT_S = 2
+_OF_CLIENTS = "OUTSIDE"
+"""The listener (compose/) that clients and the harness alone come to, by its published port."""
 
 
 class Cut(Fault):
@@ -56,9 +63,12 @@ class Cut(Fault):
 
         :raises FaultNotProven: it does not show, or showed before
         """
-        for peer in self._peers:
-            if not connects(self.broker.node, peer):
-                raise FaultNotProven(f"{self.broker} could not reach {peer.spec.name} before {self.name} was injected")
+        with ThreadPoolExecutor(len(self._peers)) as pool:
+            reached = [*pool.map(self._both_ways, self._peers)]
+        if deaf := [peer.spec.name for peer, both in zip(self._peers, reached, strict=True) if not both]:
+            raise FaultNotProven(
+                f"{self.broker} and {', '.join(deaf)} could not reach each other before {self.name} was injected"
+            )
         super().inject()
 
     def break_it(self) -> None:
@@ -81,7 +91,7 @@ class Cut(Fault):
 
     def _both_ways(self, node: Node) -> bool:
         """Whether the broker and a node that it is not cut off from reach each other."""
-        return connects(self.broker.node, node) and connects(node, self.broker.node)
+        return all(reached(self.broker.node, node)) and all(reached(node, self.broker.node))
 
     def mend(self) -> None:
         """Let the packets through, where there still is that network."""
@@ -90,13 +100,55 @@ class Cut(Fault):
                 self._iptables("-D", self._rules[-1], check=False)
             self._rules.pop()
 
+    def undo(self) -> None:
+        """Take it back, and see that it is gone.
+
+        After it is told as undone, from when on it is measured how soon the broker is back.
+
+        :raises HarnessError: packets are dropped still
+        """
+        was_cut = bool(self._rules)
+        super().undo()
+        if was_cut:
+            self._await_gone()
+
+    def _await_gone(self) -> None:
+        await_until(
+            self._dropped,
+            lambda dropped: not dropped,
+            timeout_s=timeouts.PROBE_S,
+            what=f"{self}, which was undone, to be gone",
+            failure=HarnessError,
+            hint=self._left,
+        )
+        shown = [peer.spec.name for peer in self._able()]
+        self.broker.journal.write("cut.gone", broker=self.broker.id, shown_with=shown)
+
+    def _able(self) -> list[Node]:
+        """The peers by which something can be told now: they and the broker run."""
+        return [peer for peer in self._peers if _runs(peer)] if _runs(self.broker.node) else []
+
+    def _dropped(self) -> list[str]:
+        """From whom nothing gets to whom."""
+        ways = [way for peer in self._able() for way in ((self.broker.node, peer), (peer, self.broker.node))]
+        with ThreadPoolExecutor(len(ways) or 1) as pool:
+            heard = [*pool.map(lambda way: all(answered(*way)), ways)]
+        return [f"{a.spec.name} to {b.spec.name}" for (a, b), h in zip(ways, heard, strict=True) if not h]
+
+    def _left(self) -> str:
+        """What the packet filter drops in the broker's network."""
+        rules = self._run_iptables("--list-rules").stdout.splitlines()
+        dropping = [rule for rule in rules if rule.endswith("-j DROP")]
+        return f"in its network iptables has {'; '.join(dropping) or 'no rule that drops anything'}"
+
     def _iptables(self, action: str, rule: list[str], *, check: bool = True) -> None:
-        prefix = self.broker.node.in_network()
-        chain, *match = rule
-        command = [*prefix, "iptables", "--wait", action, chain, *match, "-j", "DROP"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = self._run_iptables(action, *rule, "-j", "DROP")
         if check and done.returncode:
             raise HarnessError(f"{self.name}: iptables in the network of {self.broker}: {done.stderr.strip()}")
+
+    def _run_iptables(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [*self.broker.node.in_network(), "iptables", "--wait", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 class CutOff(Cut):
@@ -106,13 +158,13 @@ class CutOff(Cut):
 
     def rules(self, peer: Node) -> Iterator[list[str]]:
         """All packets from and to it."""
-        host, _ = _address(peer)
-        yield ["OUTPUT", "--destination", host]
-        yield ["INPUT", "--source", host]
+        for host in {host for host, _ in _doors(peer)}:
+            yield ["OUTPUT", "--destination", host]
+            yield ["INPUT", "--source", host]
 
     def shown(self, peer: Node) -> bool:
         """Neither reaches the other."""
-        return not connects(self.broker.node, peer) and not connects(peer, self.broker.node)
+        return not any(reached(self.broker.node, peer)) and not any(reached(peer, self.broker.node))
 
 
 class CutOffOneWay(Cut):
@@ -121,14 +173,13 @@ class CutOffOneWay(Cut):
     name = "cut_off_one_way"
 
     def rules(self, peer: Node) -> Iterator[list[str]]:
-        """Packets to the port that the other serves at."""
-        host, port = _address(peer)
-        yield ["OUTPUT", "--protocol", "tcp", "--destination", host, "--dport", port]
+        """Packets to the ports that the other serves at: a combined node's are a broker's and a controller's."""
+        for host, port in _doors(peer):
+            yield ["OUTPUT", "--protocol", "tcp", "--destination", host, "--dport", port]
 
     def shown(self, peer: Node) -> bool:
-        """The broker reaches nobody, and the other brokers reach it."""
-        asked = "broker.id" in peer.spec.properties or peer.spec.properties.get("process.roles") == "broker"
-        return not connects(self.broker.node, peer) and (not asked or connects(peer, self.broker.node))
+        """The broker doesn't reach the other, and the other reaches it."""
+        return not any(reached(self.broker.node, peer)) and all(reached(peer, self.broker.node))
 
 
 class CutOffInwards(Cut):
@@ -137,33 +188,47 @@ class CutOffInwards(Cut):
     name = "cut_off_inwards"
 
     def rules(self, peer: Node) -> Iterator[list[str]]:
-        """Packets from the other to the port that the broker serves at."""
-        host, _ = _address(peer)
-        _, port = _address(self.broker.node)
-        yield ["INPUT", "--protocol", "tcp", "--source", host, "--dport", port]
+        """Packets from the other to the ports that the broker serves at."""
+        for host in {host for host, _ in _doors(peer)}:
+            for _, port in _doors(self.broker.node):
+                yield ["INPUT", "--protocol", "tcp", "--source", host, "--dport", port]
 
     def shown(self, peer: Node) -> bool:
         """The other doesn't reach the broker, and the broker reaches it."""
-        return not connects(peer, self.broker.node) and connects(self.broker.node, peer)
+        return not any(reached(peer, self.broker.node)) and all(reached(self.broker.node, peer))
 
 
 NETWORK_FAULTS: tuple[type[Cut], ...] = (CutOff, CutOffOneWay)
 """With which a leader's own word gets to nobody; not so with :class:`CutOffInwards`."""
 
 
-def connects(node: Node, peer: Node) -> bool:
-    """Whether the node's own user gets a connection to the port where the peer serves other nodes.
+def reached(node: Node, peer: Node) -> list[bool]:
+    """Whether the node's own user gets a connection to each port where the peer serves other nodes.
 
     :raises FaultNotProven: one of them doesn't run, so that nothing could be told by it
     """
     if down := [each.spec.name for each in (node, peer) if not each.is_alive()]:
         raise FaultNotProven(f"who connects to whom can't be told: {' and '.join(down)} does not run")
-    host, port = _address(peer)
-    return node.run_as_user(["timeout", str(_CONNECT_S), "bash", "-c", f"</dev/tcp/{host}/{port}"]).returncode == 0
+    return [_connect(node, *door).returncode == 0 for door in _doors(peer)]
 
 
-def _address(node: Node) -> tuple[str, str]:
-    """Where a node serves other nodes: its (first) listener, or ZooKeeper's port."""
+def answered(node: Node, peer: Node) -> list[bool]:
+    """The same, or that it is told that nobody listens there: a broker that has just been started may not yet."""
+    tried = [_connect(node, *door) for door in _doors(peer)]
+    return [done.returncode == 0 or "refused" in done.stderr for done in tried]
+
+
+def _connect(node: Node, host: str, port: str) -> subprocess.CompletedProcess[str]:
+    return node.run_as_user(["timeout", str(_CONNECT_S), "bash", "-c", f"</dev/tcp/{host}/{port}"])
+
+
+def _runs(node: Node) -> bool:
+    return node.is_alive() and not node.is_paused()
+
+
+def _doors(node: Node) -> list[tuple[str, str]]:
+    """Where a node serves other nodes, host and port: as a broker, as a controller, as both, or as ZooKeeper."""
     properties = node.spec.properties
-    listener = re.match(r"\w+://([^:,]+):(\d+)", properties.get("listeners", ""))
-    return (listener[1], listener[2]) if listener else (properties["clientPortAddress"], properties["clientPort"])
+    listeners = re.findall(r"(\w+)://([^:,]+):(\d+)", properties.get("listeners", ""))
+    doors = [(host, port) for name, host, port in listeners if name != _OF_CLIENTS]
+    return doors or [(properties["clientPortAddress"], properties["clientPort"])]

@@ -39,6 +39,11 @@ class ControllerKilled(Fault):
     @property
     def target(self) -> str:
         """Such as "controller-100"."""
+        return self.node
+
+    @property
+    def node(self) -> str:
+        """The controller's."""
         return self._node.spec.name
 
     def inject(self) -> None:

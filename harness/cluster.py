@@ -14,7 +14,7 @@ from harness.broker import Broker
 from harness.doors.admin import NewTopic, Refused
 from harness.doors.metadata import ClusterState, PartitionState, Reassignment
 from harness.doors.wire import NoAnswer
-from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
+from harness.errors import AwaitTimeout, EngineGone, Inconclusive, JbodError, PromiseBroken
 from harness.journal import Journal
 from harness.machine.undo import UndoLog
 from harness.members import Members
@@ -310,6 +310,8 @@ def boot(
 ) -> Cluster:
     """Start a cluster and wait until it is ready; on any error nothing is left behind.
 
+    What only an engine that has gone away could remove is left for a later clean-up, and the error says so.
+
     :param jvm_options: for every node, in place of those for fast starts (:mod:`harness.machine.class_data`)
     """
     undo_log = UndoLog(run_id)
@@ -326,10 +328,15 @@ def boot(
         cluster = Cluster(site, jvm_options)
         cluster.start()
         cluster.await_ready()
-    except BaseException:
-        if cluster is None:
-            undo_log.close()
-        else:
-            cluster.stop()
+    except BaseException as error:
+        try:
+            if cluster is None:
+                undo_log.close()
+            else:
+                cluster.stop()
+        except EngineGone:
+            if isinstance(error, EngineGone):
+                raise EngineGone(f"{error} Once it does, jbod clean removes what there is of {run_id}") from error
+            raise
         raise
     return cluster

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.cluster import boot
-from harness.errors import HarnessError, JbodError
+from harness.errors import EngineGone, HarnessError, JbodError
 from harness.journal import Journal
 from harness.machine import class_data
 from harness.nodes.backends import backend_kind
@@ -19,10 +19,12 @@ from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 
 
-def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> None:
+def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> bool:
     """Make the class archive for this build, mode and backend if it isn't there; a failure costs speed, and is said.
 
-    :raises EnvironmentLacks: the backend can't be had on this machine
+    Returns whether it is there.
+
+    :raises EnvironmentLacks: the backend can't be had on this machine, or not any more
     """
     runtime = backend_kind(backend).runtime(distribution, mode, say)
 
@@ -49,5 +51,8 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, sa
 
     try:
         class_data.prepare(runtime.classes(mode), runtime.java_version, make)
+    except EngineGone:  # no case would come any further
+        raise
     except (JbodError, OSError) as error:
         say(f"brokers will start more slowly: {error}")
+    return runtime.classes(mode).exists()

@@ -24,12 +24,17 @@ from harness.errors import EnvironmentLacks
 from harness.machine.cache import cache_dir, publish
 from harness.machine.whole import write_whole
 from reports import lanes
+from reports.costs import COSTS
 from reports.folder import RunFolder
+from reports.index import make_index
 from reports.rows import Row, Run
 
 _HERE = Path(__file__).parent / "assets"
 _TIMEOUT_S = 300
 _LOG_TAIL = 256 * 1024
+_HISTORY_LIMIT = 20  # reports; the page has them all, 150 KB of each for 200 cases
+_NOT_INSTALLED = "npm could not install Allure (npm config set registry URL, for one that can be reached)"
+ALLURE = "allure.html"
 HISTORY = "allure-history.jsonl"
 
 # Allure's page tells its makers that it was opened, and has no option against it; what is mailed must work offline.
@@ -39,12 +44,22 @@ _CALLS_HOME = re.compile(
 
 _STATUS = {"valid": "passed", "invalid": "failed", "unknown": "unknown", "error": "broken", "skipped": "skipped"}
 
+# The first that fits has the case: one that was cut short after it had deviated is no known deviation.
 _CATEGORIES = [
     {"name": "Kafka broke a promise", "matchers": {"statuses": ["failed"]}},
-    {"name": "Known deviation", "matchers": {"labels": {"deviation": "yes"}}},
+    {"name": "Known deviation", "matchers": {"statuses": ["passed"], "labels": {"tag": "^deviates$"}}},
     {"name": "Inconclusive", "matchers": {"statuses": ["unknown"]}},
     {"name": "Harness or environment", "matchers": {"statuses": ["broken"]}},
     {"name": "Did not run", "matchers": {"statuses": ["skipped"]}},
+]
+
+# Of Allure's charts those that know something here: the others go by severity, layer, feature, story or environment.
+_CHARTS = [
+    {"type": "currentStatus", "title": "How the cases came out"},
+    {"type": "statusDynamics", "title": "How they came out, from report to report"},
+    {"type": "statusTransitions", "title": "What came out differently, from report to report"},
+    {"type": "durations", "groupBy": "none", "title": "How long they took"},
+    {"type": "durationDynamics", "title": "How long they took, from report to report"},
 ]
 
 
@@ -62,16 +77,23 @@ def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
     for row in run.rows:
         write_result(results, row, run.folders.get(row.run_id or ""))
     (results / "environment.properties").write_text(_environment(run))
-    history = run.runs_dir / HISTORY
+    history, known = run.runs_dir / HISTORY, work / HISTORY
+    known.write_text("".join(_earlier(run, history)))
+    options = {
+        "singleFile": True,
+        "groupBy": ["parentSuite", "suite"],
+        "charts": _CHARTS,
+        "sections": ["charts"],
+        "defaultSortBy": "status,asc",  # it scrolls to the first case: the worst, below the answer
+    }
     config = {
-        "name": "jbod",
+        # Allure's own figure leaves out what is inconclusive: 100% may stand where nothing was shown.
+        "name": f"jbod: {make_index(run).answer.headline}",
         "output": str(work / "report"),
-        "historyPath": str(history),
-        "appendHistory": _has_news(run, history),
+        "historyPath": str(known),
+        "historyLimit": _HISTORY_LIMIT,
         "categories": _CATEGORIES,
-        "plugins": {
-            "awesome": {"options": {"singleFile": True, "groupBy": ["parentSuite", "suite"], "reportName": "jbod"}}
-        },
+        "plugins": {"awesome": {"options": options}},
     }
     (work / "allurerc.json").write_text(json.dumps(config))
     _call([*program, "generate", "--config", str(work / "allurerc.json"), str(results)], work, "Allure failed")
@@ -79,17 +101,20 @@ def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
     if not made:
         raise EnvironmentLacks(f"Allure wrote no report; what it was given is in {work}")
     page = made[0].read_text(encoding="utf-8")
-    write_whole(out / "allure.html", _CALLS_HOME.sub("", page))
+    write_whole(out / ALLURE, _CALLS_HOME.sub("", page))
+    write_whole(history, known.read_text(encoding="utf-8"))
     shutil.rmtree(work, ignore_errors=True)
-    return out / "allure.html"
+    return out / ALLURE
 
 
-def _has_news(run: Run, history: Path) -> bool:
-    """Whether any case began since the history was last added to: a report that is made twice is not two runs."""
+def _earlier(run: Run, history: Path) -> list[str]:
+    """What earlier reports told, a line each; a report that is made again takes its own last place, as no new run."""
     if not history.exists():
-        return True
+        return []
+    lines = history.read_text(encoding="utf-8").splitlines(keepends=True)
     known = datetime.fromtimestamp(history.stat().st_mtime, UTC)
-    return any(datetime.fromisoformat(row.began) > known for row in run.rows if row.began)
+    news = any(datetime.fromisoformat(row.began) > known for row in run.rows if row.began)
+    return lines if news else lines[:-1]
 
 
 def _program(say: Callable[[str], None]) -> list[str]:
@@ -103,7 +128,7 @@ def _program(say: Callable[[str], None]) -> list[str]:
         say("installing Allure with npm, once")
         for name in ("package.json", "package-lock.json"):
             shutil.copyfile(_HERE / name, folder / name)
-        _call([npm, "ci", "--no-audit", "--no-fund", "--ignore-scripts"], folder, "npm could not install Allure")
+        _call([npm, "ci", "--json", "--no-audit", "--no-fund", "--ignore-scripts"], folder, _NOT_INSTALLED)
 
     target = cache_dir() / f"allure-{hashlib.sha256(lock).hexdigest()[:12]}"
     entry = publish(target, install) / "node_modules" / "allure" / "cli.js"
@@ -116,8 +141,16 @@ def _call(argv: list[str], cwd: Path, failure: str) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentLacks(f"no Allure report: {failure}: {error}") from error
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()
-        raise EnvironmentLacks(f"no Allure report: {failure} (exit code {done.returncode}): {said[-1][:300]}")
+        raise EnvironmentLacks(f"no Allure report: {failure} (exit code {done.returncode}): {_complaint(done)[:300]}")
+
+
+def _complaint(done: subprocess.CompletedProcess[str]) -> str:
+    """What a program failed of, in a line; npm's last line is but where its log is, so it is asked for JSON."""
+    try:
+        said = str(json.loads(done.stdout)["error"]["summary"])
+    except (ValueError, KeyError, TypeError):
+        said = done.stderr.strip() or done.stdout.strip()
+    return (said.splitlines() or ["it said nothing"])[-1]
 
 
 # --- results --------------------------------------------------------------------------------------------------------
@@ -134,7 +167,7 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
         "fullName": row.id,
         "name": row.id,
         "status": _STATUS[row.standing],
-        "statusDetails": {"message": row.says, "known": bool(row.deviations)},
+        "statusDetails": {"message": _message(row), "known": bool(row.deviations)},
         "stage": "finished",
         "start": began,
         "stop": began + int(row.duration_s * 1000),
@@ -145,7 +178,7 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
             {"name": "subSuite", "value": row.scenario},
             {"name": "tag", "value": row.mode},
             {"name": "tag", "value": f"Kafka {row.kafka}"},
-            *([{"name": "deviation", "value": "yes"}, {"name": "tag", "value": "deviates"}] if row.deviations else []),
+            *([{"name": "tag", "value": "deviates"}] if row.deviations else []),
         ],
         "parameters": [
             {"name": "metadata mode", "value": row.mode},
@@ -162,13 +195,24 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
     (results / f"{name}-result.json").write_text(json.dumps(result))
 
 
+def _message(row: Row) -> str:
+    """What its category groups it by: of a known deviation, which."""
+    if row.standing == "valid" and row.deviations:
+        return "; ".join(_deviates(each) for each in row.deviations)
+    return row.says
+
+
+def _deviates(deviation: Mapping[str, Any]) -> str:
+    return f"KIP-{deviation['kip']} says “{deviation['says']}”, this build: {deviation['does']}"
+
+
 def _description(row: Row) -> str:
     lines = [f"**{row.verdict}**: {row.says}", "", f"Again: `{row.rerun}`"]
     for fault in row.faults:
-        costs = ", ".join(f"{key} {value}" for key, value in fault.items() if key.endswith("_s") and value is not None)
+        costs = ", ".join(f"{words} {fault[key]} s" for key, (words, _) in COSTS.items() if fault.get(key) is not None)
         lines += ["", f"{fault['name']} on {fault['target']}: {costs or 'not proven'}"]
     for each in row.deviations:
-        lines += ["", f"Deviation: KIP-{each['kip']} says “{each['says']}”, this build {each['does']}"]
+        lines += ["", f"Deviation: {_deviates(each)}"]
     return "\n".join(lines)
 
 
@@ -220,10 +264,8 @@ def _attachments(results: Path, name: str, row: Row, folder: RunFolder) -> Itera
 
 
 def _environment(run: Run) -> str:
-    host = next((folder.run.get("host") or {} for folder in run.folders.values()), {})
-    facts = {
-        "Kafka": ", ".join(sorted({f"{row.kafka} {row.mode}" for row in run.rows})),
-        "backend": ", ".join(sorted({row.backend for row in run.rows})),
-        **{f"host {key}": value for key, value in host.items()},
-    }
-    return "".join(f"{key.replace(' ', '.')}={value}\n" for key, value in facts.items())
+    hosts = [folder.run.get("host") or {} for folder in run.folders.values()]
+    facts = {"Kafka": {f"{row.kafka} {row.mode}" for row in run.rows}, "backend": {row.backend for row in run.rows}}
+    for key in dict.fromkeys(key for host in hosts for key in host):
+        facts[f"host {key}"] = {str(host[key]) for host in hosts if key in host}
+    return "".join(f"{key.replace(' ', '.')}={', '.join(sorted(values))}\n" for key, values in facts.items())

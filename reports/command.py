@@ -16,7 +16,7 @@ import click
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
 from harness.runs import ledger
 from harness.runs.shrinking import play_command
-from reports.allure import write_allure
+from reports.allure import ALLURE, write_allure
 from reports.folder import RunFolder, read_folder
 from reports.index import make_index
 from reports.markdown import write_summary
@@ -29,6 +29,7 @@ from reports.trends import make_trends
 DEFAULT_RUNS_DIR = Path("reports/runs")
 OUT = "report"
 QUALIFICATION = "qualification.html"
+BASELINE = "baseline"
 
 
 @click.command()
@@ -45,9 +46,10 @@ def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allu
     """
     run = read(runs or (DEFAULT_RUNS_DIR,))
     out = (out or run.runs_dir / OUT).absolute()
-    compared = None if baseline is None else qualify(run, read((baseline,)))
+    theirs = None if baseline is None else read((baseline,))
     try:
         run = write_cases(run, out)
+        compared = None if theirs is None else qualify(run, write_baseline(theirs, out))
         index = write_report(run, out, compared, allure=allure)
     except OSError as error:
         raise HarnessError(f"the report can't be written to {out}: {error.strerror}; see --out") from error
@@ -83,8 +85,15 @@ def read(paths: Sequence[Path]) -> Run:
     )
 
 
-def write_cases(run: Run, out: Path) -> Run:
+def write_baseline(run: Run, out: Path) -> Run:
+    """Write each of a baseline's cases' pages, to which the qualification leads and which leads back there."""
+    return write_cases(run, out / BASELINE, home=f"../../{QUALIFICATION}")
+
+
+def write_cases(run: Run, out: Path, *, home: str = "../index.html") -> Run:
     """Write each case's page; returns the run, which says of which folders none could be made.
+
+    :param home: where a page's way back leads
 
     What is in a damaged folder can be anything, and one of two hundred must not keep the others from being told of.
     """
@@ -92,7 +101,7 @@ def write_cases(run: Run, out: Path) -> Run:
     for name, folder in run.folders.items():
         try:
             if not _is_current(out / "cases" / f"{name}.html", folder.path):
-                write_case(replace(folder), row_of(folder), out)  # a copy, that keeps no logs for the next
+                write_case(replace(folder), row_of(folder), out, home)  # a copy, that keeps no logs for the next
         except OSError:
             raise
         except Exception as error:
@@ -121,6 +130,7 @@ def write_report(run: Run, out: Path, compared: Qualification | None, *, allure:
         try:
             links["allure"] = write_allure(run, out, _say).name
         except HarnessError as error:
+            (out / ALLURE).unlink(missing_ok=True)  # an earlier report's would be taken for this one's
             links["no_allure"] = str(error)
             _say(str(error))
     index = make_index(run)
@@ -141,11 +151,12 @@ def _play(folder: RunFolder) -> str | None:
         return None
 
 
-def write_case(folder: RunFolder, row: Row, out: Path) -> Path:
+def write_case(folder: RunFolder, row: Row, out: Path, home: str) -> Path:
     """Write one case's page."""
     return write_page(
         out / "cases" / f"{folder.name}.html",
         "case.html",
+        home=home,
         folder=folder,
         row=row,
         timeline=make_timeline(folder),

@@ -55,14 +55,26 @@ class Beside:
 
     @property
     def differs(self) -> bool:
-        """Whether it came out differently where it ran; with the same seed it must not."""
-        return len({row.standing for row in self.runs.values() if row.verdict != "skipped"}) > 1
+        """Whether it came out differently where it ran, or showed other deviations; with the same seed it must not."""
+        standings = {row.standing for row in self.runs.values() if row.verdict != "skipped"}
+        return len(standings) > 1 or bool(self.seen_in_some)
+
+    @property
+    def seen_in_some(self) -> Mapping[str, Sequence[str]]:
+        """Deviations that were seen in some of the backends that it ran in and not in all, each with these; but none
+        that a build shows or not as it happens.
+        """
+        ran = {backend: row.seen for backend, row in self.runs.items() if row.run_id is not None}
+        must = dict.fromkeys(does for seen in ran.values() for does, always in seen.items() if always)
+        found = {does: [backend for backend, seen in ran.items() if does in seen] for does in must}
+        return {does: backends for does, backends in found.items() if len(backends) < len(ran)}
 
     @property
     def says(self) -> str:
         """How it came out in each."""
         told = ", ".join(f"{row.verdict} in {backend}" for backend, row in self.runs.items())
-        return f"{told}, with {'the same seed' if self.seeds == 1 else 'different seeds'}"
+        apart = "".join(f"; in {', '.join(names)} alone {does}" for does, names in self.seen_in_some.items())
+        return f"{told}, with {'the same seed' if self.seeds == 1 else 'different seeds'}{apart}"
 
     @property
     def seeds(self) -> int:

@@ -130,19 +130,21 @@ def _restarted(points: list[tuple[float, tuple[str, str]]]) -> bool:
 
 
 def log_dirs(folder: RunFolder) -> list[Lane]:
-    """Each log dir: good, hurt (a fault is in force and its broker hasn't said so), offline, or its broker is down."""
+    """Each log dir: good, cordoned, hurt (a fault is in force and its broker hasn't said so), offline, or its broker is
+    down.
+    """
     lanes = []
     for broker, paths in folder.log_dirs.items():
         for path in paths:
             points: list[tuple[float, tuple[str, str]]] = []
-            state = {"up": "", "offline": "", "hurt": ""}
+            state = {"up": "", "offline": "", "hurt": "", "cordoned": ""}
             for at, key, value in sorted(_of_a_log_dir(folder, broker, path)):
                 state[key] = value
                 if key == "up":
                     state["offline"] = ""
                 points.append((at, _worst(state)))
             spans = tuple(_until_next(points, folder.ended, lambda s: (s[0], s[0], s[1])))
-            hurt = {span.look for span in spans} & {"hurt", "offline"}
+            hurt = {span.look for span in spans} & {"hurt", "offline", "cordoned"}
             lanes.append(Lane(name=log_dir_name(broker, path), spans=spans, quiet=not hurt))
     return lanes
 
@@ -169,6 +171,8 @@ def _of_a_log_dir(folder: RunFolder, broker: int, path: Path) -> Iterator[tuple[
                 yield at, "hurt", event["fault"]
             elif event["kind"] == "fault.undone":
                 yield at, "hurt", ""
+        elif event["kind"] == "cordon.in_force" and event["broker"] == broker:
+            yield at, "cordoned", "yes" if f"{path.name} of broker {broker}" in event["log_dirs"] else ""
     said = re.compile(
         r"(Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir) "
         rf"{re.escape(str(path))}(?![\w.-])"
@@ -185,6 +189,8 @@ def _worst(state: Mapping[str, str]) -> tuple[str, str]:
         return "offline", f"offline: {short(state['offline'])}"
     if state["hurt"]:
         return "hurt", f"{state['hurt']} is in force, and the broker has not said so"
+    if state["cordoned"]:
+        return "cordoned", "cordoned: no new replica comes to it"
     return "good", "good"
 
 

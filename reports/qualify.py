@@ -16,7 +16,7 @@ from harness.errors import EXIT_USAGE
 from harness.machine.whole import write_whole
 from harness.runs.qualifying import NOT_ASKED, Wanted, cases_of, check_same_build, run_sides, side, suite_of
 from harness.runs.results import write_json
-from reports.command import QUALIFICATION, read, write_cases, write_report
+from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
 from reports.qualification import Case, Qualification
 from reports.qualification import qualify as compare
 from reports.rows import Row, Run
@@ -68,7 +68,7 @@ def qualify(
     left_out = Counter(suite_of(case) for case in {*there["candidate"].cases} - {*wanted["candidate"].cases})
     not_asked = [f"left out, since nobody named it: {suite} ({_cases(count)})" for suite, count in left_out.items()]
     ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(not_asked)))
-    compared = compare(ours, others[0] if others else None)
+    compared = compare(ours, write_baseline(others[0], out / "report") if others else None)
     write_report(ours, out / "report", compared, allure=False)
     for note in compared.notes:
         click.echo(note)

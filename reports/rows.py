@@ -47,6 +47,8 @@ class Row:
 
     :ivar run_id: of its run folder; None where it left none
     :ivar faults: what each cost, as run.json has it
+    :ivar seen: what the build was seen to do other than a KIP says, however the case came out, and whether it must show
+        it each time: else that is Kafka's choice
     :ivar measured: figures by name, of scenarios that take any
     """
 
@@ -68,6 +70,7 @@ class Row:
     seed: int | None = None
     errors_logged: Sequence[Mapping[str, Any]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
+    seen: Mapping[str, bool] = field(default_factory=dict)
 
     @property
     def is_control(self) -> bool:
@@ -152,6 +155,7 @@ def row_of(folder: RunFolder) -> Row:
         seed=run.get("seed"),
         errors_logged=run.get("errors_logged") or (),
         measured=run.get("measured") or {},
+        seen={e["does"]: e.get("always", True) for e in folder.events if e["kind"] == "deviation.seen"},
     )
 
 

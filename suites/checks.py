@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import TypeVar
@@ -252,6 +252,26 @@ def check_handlers(brokers: Iterable[Broker]) -> None:
 
 
 T = TypeVar("T")
+
+
+def check_settings(broker: Broker, wanted: Mapping[str, str | None]) -> None:
+    """The broker's own dynamic settings come to be these; None: it has none of that name.
+
+    :raises PromiseBroken: they don't
+    """
+
+    def seen() -> dict[str, str | None]:
+        own = broker.admin.dynamic_configs(broker.id).own
+        return {setting: own.get(setting) for setting in wanted}
+
+    await_until(
+        seen,
+        lambda seen: seen == wanted,
+        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        what=f"the settings of {broker} to be {dict(wanted)}",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+    )
 
 
 def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from harness.deviation import Deviation
 from harness.releases.versions import Mode, VersionRange
 from harness.runs.measure import DEFAULT_FLOORS, Floors
+from harness.scenario import Scenario
 
 ANY_BUILD = VersionRange()
 
@@ -48,7 +49,7 @@ def scenario(
     :param kraft: fields of :class:`harness.spec.ClusterSpec` in KRaft mode
     :param spec: fields of it in both modes, other than the mode
     """
-    return pytest.mark.scenario(
+    declared = Scenario(
         id=id,
         kip=kip,
         plan=plan,
@@ -62,6 +63,7 @@ def scenario(
         fresh=fresh,
         spec={mode: {**spec, **(kraft if mode is Mode.KRAFT else {})} for mode in modes},
     )
+    return pytest.mark.scenario(declared)
 
 
 def each_fault(name: str, faults: tuple[type[Any], ...]) -> pytest.MarkDecorator:

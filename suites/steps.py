@@ -267,6 +267,8 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
 MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 FREE = {MOVE_THROTTLE: str(1 << 40)}
 HELD = {MOVE_THROTTLE: "1"}
+AMPLE = 1 << 30
+"""Bytes a second, by which nothing is held up."""
 # Broker settings for cases that hold moves: one is throttled after its first fetch, which may take 1 MB by default; and
 # a throttled one looks again after this long, a second by default, in which it would fall behind its rate.
 HOLDS_MOVES = {"replica.fetch.max.bytes": "65536", "replica.fetch.backoff.ms": "100"}

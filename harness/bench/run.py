@@ -21,7 +21,7 @@ import psutil
 
 from harness.bench.histories import Load, generate
 from harness.bench.pair import Round, compare
-from harness.bench.start import Start, compare_starts, lacking, median_ratio
+from harness.bench.start import LIMIT, Starts, compare_starts
 from harness.checkers.judge import judge
 from harness.cluster import boot
 from harness.errors import HarnessError
@@ -60,7 +60,7 @@ class Bench:
     """All that was measured."""
 
     pair: tuple[Round, ...]
-    starts: tuple[Start, ...]
+    starts: Starts
     judged: tuple[Judged, ...]
 
     def ratio(self) -> float | None:
@@ -70,11 +70,17 @@ class Bench:
     def to_json(self) -> str:
         """For ``--json``."""
         rounds = [asdict(each) | {"ratio": round(each.ratio, 3)} for each in self.pair]
-        starts = [asdict(each) | {"ratio": round(each.ratio, 3)} for each in self.starts]
+        starts = [asdict(each) | {"ratio": round(each.ratio, 3)} for each in self.starts.rounds]
         content = {
             "schema": 1,
             "pair": {"rounds": rounds, "ratio": self.ratio()},
-            "container_start": {"rounds": starts, "ratio": median_ratio(self.starts)},
+            "container_start": {
+                "rounds": starts,
+                "ratios": self.starts.ratios,
+                "limit": LIMIT,
+                "over": self.starts.over,
+                "skipped": self.starts.skipped,
+            },
         }
         return json.dumps(content | {"judge": [asdict(each) for each in self.judged]}, indent=2) + "\n"
 
@@ -89,7 +95,8 @@ def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: 
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=workspace()))
     try:
         pair = _pair(builds, spark, scratch, rounds, pair_records, say) if rounds else ()
-        starts = _starts(builds, scratch, rounds, say) if rounds else ()
+        made = {mode: builds.of(mode, say) for mode in builds.modes()} if rounds else {}
+        starts = compare_starts(made, scratch, rounds, say) if rounds else Starts()
         judged = []
         for records in (USUAL, judge_records):
             say(f"making up a history of {records:,} records")
@@ -117,14 +124,6 @@ def _pair(builds: Builds, spark: SparkHandle, scratch: Path, rounds: int, record
         return tuple(found)
     finally:
         cluster.stop()
-
-
-def _starts(builds: Builds, scratch: Path, rounds: int, say: Say) -> tuple[Start, ...]:
-    if missing := lacking():
-        say(f"no containers to start here: {missing}")
-        return ()
-    mode = builds.modes()[-1]
-    return compare_starts(builds.of(mode, say), mode, scratch, rounds, say)
 
 
 def _judge(spark: SparkHandle, run_dir: Path, records: int, say: Say) -> Judged:

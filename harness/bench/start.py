@@ -1,15 +1,20 @@
-"""How long a container cluster takes to be ready, beside the same cluster of local processes."""
+"""How long a container cluster takes to be ready, beside the same cluster of local processes, in each metadata mode.
+
+The two of a round follow each other, so that the machine's mood is in both, and what is compared is their ratio; a
+mode's median may be :data:`LIMIT` at most.
+"""
 
 from __future__ import annotations
 
 import secrets
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.cluster import boot
+from harness.errors import EnvironmentLacks
 from harness.fast_starts import prepare_fast_starts
 from harness.journal import Journal
 from harness.machine.host import ability
@@ -18,6 +23,8 @@ from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 
 NEEDS = ("docker", "compose")
+LIMIT = 1.5
+"""How many times as long containers may take."""
 _COMPARED = ("process", "docker")
 
 
@@ -25,6 +32,7 @@ _COMPARED = ("process", "docker")
 class Start:
     """One round: seconds from nothing to three brokers that all see each other, images and class data made before."""
 
+    mode: Mode
     process_s: float
     container_s: float
 
@@ -34,23 +42,51 @@ class Start:
         return self.container_s / self.process_s
 
 
-def lacking() -> str:
-    """Why containers can't be measured here; empty where they can."""
-    return "; ".join(f"{name}: {ability(name).found}" for name in NEEDS if not ability(name).present)
+@dataclass(frozen=True, kw_only=True)
+class Starts:
+    """All rounds, or why there are none.
+
+    :ivar skipped: what keeps containers from being measured here, or in one of the modes; empty where they were, or
+        nobody asked
+    """
+
+    rounds: Sequence[Start] = ()
+    skipped: str = ""
+
+    @property
+    def ratios(self) -> Mapping[Mode, float]:
+        """Each mode's median."""
+        modes = dict.fromkeys(each.mode for each in self.rounds)
+        return {mode: statistics.median(each.ratio for each in self.rounds if each.mode is mode) for mode in modes}
+
+    @property
+    def over(self) -> Sequence[Mode]:
+        """The modes in which containers take longer than they may."""
+        return [mode for mode, ratio in self.ratios.items() if ratio > LIMIT]
 
 
 def compare_starts(
-    distribution: Distribution, mode: Mode, scratch: Path, rounds: int, say: Callable[[str], None]
-) -> tuple[Start, ...]:
-    """Start both in turn, as often as said, and take them away."""
-    for backend in _COMPARED:
-        prepare_fast_starts(distribution, mode, backend, say)
+    builds: Mapping[Mode, Distribution], scratch: Path, rounds: int, say: Callable[[str], None]
+) -> Starts:
+    """Start both in turn, in each mode, as often as said, and take them away; images and all are made before."""
+    if missing := "; ".join(f"{name}: {ability(name).found}" for name in NEEDS if not ability(name).present):
+        return Starts(skipped=missing)
+    try:
+        fast = {
+            mode: {backend for backend in _COMPARED if prepare_fast_starts(build, mode, backend, say)}
+            for mode, build in builds.items()
+        }
+    except EnvironmentLacks as error:  # no image
+        return Starts(skipped=str(error))
+    uneven = [f"{mode}: fast starts could be had for {' '.join(of)} alone" for mode, of in fast.items() if len(of) == 1]
+    even = {mode: build for mode, build in builds.items() if len(fast[mode]) != 1}
     found = []
     for number in range(rounds):
-        say(f"start {number + 1} of {rounds}: as processes, then in containers")
-        times = {backend: _ready_s(backend, distribution, mode, scratch) for backend in _COMPARED}
-        found.append(Start(process_s=times["process"], container_s=times["docker"]))
-    return tuple(found)
+        for mode, build in even.items():
+            say(f"start {number + 1} of {rounds}, {mode}: as processes, then in containers")
+            times = {backend: _ready_s(backend, build, mode, scratch) for backend in _COMPARED}
+            found.append(Start(mode=mode, process_s=times["process"], container_s=times["docker"]))
+    return Starts(rounds=found, skipped="; ".join(uneven))
 
 
 def _ready_s(backend: str, distribution: Distribution, mode: Mode, scratch: Path) -> float:
@@ -66,8 +102,3 @@ def _ready_s(backend: str, distribution: Distribution, mode: Mode, scratch: Path
     seconds = time.monotonic() - began
     cluster.stop()
     return seconds
-
-
-def median_ratio(starts: tuple[Start, ...]) -> float | None:
-    """Of all rounds; None where there were none."""
-    return statistics.median(each.ratio for each in starts) if starts else None

@@ -6,9 +6,8 @@ import os
 import sys
 
 import click
-from rich.text import Text
 
-from harness.commands.shared import BACKEND, BUILD_OPTIONS, err, out, say, with_options
+from harness.commands.shared import BACKEND, BUILD_OPTIONS, err, note, out, say, with_options
 from harness.errors import EXIT_VALID, UsageError
 from harness.machine import undo
 from harness.machine.volume import VolumeKind
@@ -66,9 +65,10 @@ def up(
         )
     except ValueError as error:
         raise UsageError(str(error)) from error
-    undo.clean(lambda line: err.print(Text(line, style="dim")))
-    distribution = builds.of(mode, lambda line: err.print(Text(line, style="dim")))
-    kind.runtime(distribution, mode, lambda line: err.print(Text(line, style="dim")))
+    undo.clean(note)
+    kind.check()
+    distribution = builds.of(mode, note)
+    kind.runtime(distribution, mode, note)
     name = f"cluster-{secrets.token_hex(3)}"
     with err.status(f"Kafka {distribution.version} in mode {mode}"):
         folder = undo.workspace() / name  # its logs go with it
@@ -135,7 +135,7 @@ def base() -> int:
     """Make an image with Java to build on from Debian's packages (mmdebstrap), where no registry can be reached."""
     from harness.nodes.images import make_base
 
-    click.echo(make_base(lambda line: err.print(Text(line, style="dim"))))
+    click.echo(make_base(note))
     return EXIT_VALID
 
 
@@ -144,15 +144,14 @@ def base() -> int:
 @click.option("--base", metavar="IMAGE", help="What to build on: an image with Java and bash.")
 def build(base: str | None, **options: str | None) -> int:
     """Make the image of a Kafka build by compose/Dockerfile, and print its name."""
+    from harness.machine.engine import engine
     from harness.nodes.images import build as build_image
     from harness.releases.builds import BuildOptions, Builds
 
-    def say(line: str) -> None:
-        err.print(Text(line, style="dim"))
-
     builds = Builds.choose(BuildOptions(**options))
+    engine()  # before Kafka is fetched
     for mode in builds.modes():
-        click.echo(build_image(builds.of(mode, say), base=base, say=say))
+        click.echo(build_image(builds.of(mode, note), base=base, say=note))
     return EXIT_VALID
 
 

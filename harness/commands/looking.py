@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import pytest
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +16,7 @@ from harness.commands.shared import (
     BACKEND,
     BUILD_OPTIONS,
     EVERY,
+    Collector,
     collect,
     err,
     fixed_cases,
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: what of each KIP, by what.")
 def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None) -> int:
     """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
-    rows = _scenarios(collect(*where(selector), *arguments_of(options)).items)
+    rows = _scenarios(collect(*where(selector), *arguments_of(options)))
     if as_json:
         click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
         return EXIT_VALID
@@ -54,24 +55,21 @@ def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, 
     return EXIT_VALID
 
 
-def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
+def _scenarios(collected: Collector) -> list[dict[str, Any]]:
     """The collected cases, grouped by scenario."""
     from harness.nodes.backends import BACKENDS
-    from harness.plugin import case_id, mode_of, run_of, unfit_build
 
     rows: dict[str, dict[str, Any]] = {}
-    for item in items:
-        marker = item.get_closest_marker("scenario")
-        if marker is None or not isinstance(item, pytest.Function):
-            continue
+    for case in collected.cases:
+        scenario, mode, version = case.scenario, case.mode, collected.run.version(case)
         row = rows.setdefault(
-            marker.kwargs["id"],
+            scenario.id,
             {
-                "id": marker.kwargs["id"],
-                "kip": marker.kwargs["kip"],
-                "plan": marker.kwargs["plan"],
-                "issue": marker.kwargs["issue"],
-                "claim": (item.function.__doc__ or "").strip().splitlines()[0],
+                "id": scenario.id,
+                "kip": scenario.kip,
+                "plan": scenario.plan,
+                "issue": scenario.issue,
+                "claim": case.claim,
                 "deviations": [],
                 "modes": [],
                 "kafka": [],
@@ -81,16 +79,13 @@ def _scenarios(items: list[pytest.Item]) -> list[dict[str, Any]]:
                 "unfit": {},
             },
         )
-        mode = mode_of(item)
-        faults = [str(value.name) for value in item.callspec.params.values() if hasattr(value, "explains")]  # type: ignore[attr-defined]
-        version = run_of(item.config).builds.version(mode)
-        shown = [f"{d.does} ({d.issue})" for d in marker.kwargs["deviations"] if d.is_of(version, mode)]
-        found = {"modes": [str(mode)], "kafka": [str(version)], "faults": faults, "cases": [case_id(item)]}
-        found["deviations"] = [f"{mode}: {each}" for each in shown]
+        faults = [str(value.name) for value in case.parameters if hasattr(value, "explains")]  # type: ignore[attr-defined]
+        found = {"modes": [str(mode)], "kafka": [str(version)], "faults": faults, "cases": [case.id]}
+        found["deviations"] = [f"{mode}: {each.does} ({each.issue})" for each in collected.run.expected(case)]
         for key, values in found.items():
             row[key] += [value for value in values if value not in row[key]]
-        if (why := unfit_build(item)) is not None:
-            row["unfit"][case_id(item)] = why
+        if (why := collected.run.unfit_build(case)) is not None:
+            row["unfit"][case.id] = why
     return list(rows.values())
 
 
@@ -125,8 +120,11 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 @with_options(BUILD_OPTIONS)
 @BACKEND
 @EVERY
+@click.option("--by-role", is_flag=True, help="Which faults were proven, at whom, a line each.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def show_ledger(runs_dir: Path | None, backend: str, every: str, as_json: bool, **options: str | None) -> int:
+def show_ledger(
+    runs_dir: Path | None, backend: str, every: str, by_role: bool, as_json: bool, **options: str | None
+) -> int:
     """What was really run, how it came out, and when last; what has to run (--every) and didn't is exit code 2."""
     from harness.runs import ledger
 
@@ -134,6 +132,8 @@ def show_ledger(runs_dir: Path | None, backend: str, every: str, as_json: bool, 
         raise UsageError(f"no such folder: {runs_dir}")
     fixed = fixed_cases(options, backend)
     entries = ledger.read(runs_dir or Path("reports/runs"))
+    if by_role:
+        return _show_strikes(ledger.strikes(fixed.planned, backend, entries), as_json)
     cells = ledger.cells(fixed.planned, backend, entries, timedelta(seconds=seconds(every)))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
@@ -164,11 +164,34 @@ def show_ledger(runs_dir: Path | None, backend: str, every: str, as_json: bool, 
     return EXIT_INCONCLUSIVE if overdue else EXIT_VALID
 
 
+def _show_strikes(strikes: list[ledger.Strike], as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "strikes": [strike.to_json() for strike in strikes]}, indent=2))
+    else:
+        table = Table(
+            *("KIP", "plan item", "mode", "Kafka", "fault", "at the", "runs", "valid", "last", "acked, read then"),
+            header_style="bold",
+        )
+        for each in sorted(strikes, key=lambda each: (each.kip, each.plan, each.mode, each.fault, each.role or "")):
+            told = (str(each.kip), each.plan, each.mode, each.kafka, each.fault, each.role or "side")
+            load = "" if each.acked is None else f"{each.acked}, {each.read}"
+            last = f"{each.last:%Y-%m-%d %H:%M}"
+            table.add_row(*map(Text, (*told, str(each.runs), str(each.valid), last, load)))
+        out.print(table)
+        at = Counter(each.role or "side" for each in strikes)
+        out.print(f"{len(strikes)} strikes: " + ", ".join(f"{count} at the {role}" for role, count in at.most_common()))
+    return EXIT_VALID if strikes else EXIT_NOTHING_RAN
+
+
 def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
+    from harness.runs.ledger import roles_of
+
     told = (str(cell.kip), cell.plan, cell.id, cell.kafka, str(cell.runs), str(cell.valid))
     if cell.last is None:
         return (*told, "never", "", "", "")
-    struck = dict.fromkeys(f"{each['fault']} at the {each['role'] or 'side'}" for each in cell.last.struck)
+    struck = dict.fromkeys(
+        f"{each['fault']} at the {' and '.join(role or 'side' for role in roles_of(each))}" for each in cell.last.struck
+    )
     loads = [(each["acked"], each["read"]) for each in cell.last.struck if each["acked"] is not None]
     load = f"{min(acked for acked, _ in loads)}, {min(read for _, read in loads)}" if loads else ""
     return (*told, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(struck), load)
@@ -179,9 +202,9 @@ def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
 def doctor(as_json: bool) -> int:
     """Tell what this machine can do, and for what it can't, the command that fixes it."""
     from harness.machine.host import abilities, doctor_json
-    from harness.plugin import lacking
 
-    cases = {id: lacking(item) for id, item in collect(*where(())).cases().items()}
+    collected = collect(*where(()))
+    cases = {case.id: collected.run.lacking(case) for case in collected.cases}
     unable = {id: missing for id, missing in cases.items() if missing}
     if as_json:
         told = [
@@ -202,7 +225,8 @@ def doctor(as_json: bool) -> int:
     out.print(table)
     out.print(f"{len(cases) - len(unable)} of {len(cases)} cases can run here")
     for id, missing in unable.items():
-        out.print(Text(f"  not {id}: " + "; ".join(f"{m.name}: {m.found}; {m.fix}" for m in missing), style="yellow"))
+        why = "; ".join(f"{m.name}: {m.found}; {m.fix}" for m in missing)
+        out.print(Text(f"  not {id}: {why}", style="yellow"), soft_wrap=True)
     return EXIT_VALID
 
 

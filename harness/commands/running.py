@@ -65,7 +65,6 @@ def _run(
     go without is measured on it. So one is the default.
     """
     from harness.case import check_runs_dir
-    from harness.plugin import shared_spec_of, spec_of
     from harness.runs.console import ConsoleReporter
     from harness.runs.own_folder import own_folder
     from harness.runs.turns import LikeAfterLike, Turn
@@ -82,10 +81,12 @@ def _run(
         if jobs > 1:
             # Chunks of one: no case waits for a worker while another is free.
             collected = collect(*arguments)
-            workers = min(jobs, len(collected.items))
+            workers = min(jobs, len(collected.cases))
             arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
-            cases = collected.cases().values()
-            turns = {case.nodeid: Turn(nodes=spec_of(case).nodes, shared=shared_spec_of(case)) for case in cases}
+            run = collected.run
+            turns = {
+                case.nodeid: Turn(nodes=run.spec(case).nodes, shared=run.shared_spec(case)) for case in collected.cases
+            }
             plugins.append(LikeAfterLike(turns, by_size=options.get("stop_after") is None))
         # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
@@ -178,6 +179,7 @@ def nightly(
     import random
 
     from harness.case import check_json_file, check_runs_dir
+    from harness.nodes.backends import backend_kind
     from harness.runs.nightly import run_night
     from harness.runs.results import write_json
 
@@ -185,6 +187,7 @@ def nightly(
     check_runs_dir(runs_dir)
     check_json_file(json_file)
     fixed = fixed_cases(options, backend)
+    backend_kind(backend).check()  # only now, as one's own backend comes with the suites' plugins
     night = run_night(
         fixed=fixed,
         backend=backend,

@@ -20,7 +20,9 @@ from harness.runs.subrun import arguments_of
 
 if TYPE_CHECKING:
     from harness.releases.builds import BuildOptions
+    from harness.run import Run
     from harness.runs.nightly import Fixed
+    from harness.scenario import DeclaredCase
 
 # Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
 WIDTH = None if sys.stdout.isatty() else 140
@@ -86,7 +88,12 @@ def tell(what: str) -> None:
 
 def say(line: str) -> None:
     """One line on standard output, as it stands."""
-    out.print(Text(line))
+    out.print(Text(line), soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """What is being done, one line on stderr; what a command prints is for others to read."""
+    err.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def suites() -> Path:
@@ -128,20 +135,22 @@ def where(selectors: tuple[str, ...]) -> list[str]:
 
 
 class Collector:
-    """Takes over the collected items and runs none of them."""
+    """Takes over what is collected, and runs none of it.
 
-    def __init__(self) -> None:
-        self.items: list[pytest.Item] = []
+    :ivar cases: the scenarios'
+    :ivar run: whose cases they would be
+    """
 
-    def cases(self) -> dict[str, pytest.Item]:
-        """The scenarios' cases among them, by their ids."""
-        from harness.plugin import case_id
-
-        return {case_id(item): item for item in self.items if item.get_closest_marker("scenario")}
+    cases: list[DeclaredCase]
+    run: Run
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Now they are known."""
-        self.items = list(session.items)
+        from harness.run import run_of
+        from harness.scenario import case_of
+
+        self.run = run_of(session.config)
+        self.cases = [case for item in session.items if (case := case_of(item)) is not None]
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """pytest ends, for a reason that its own reporter would have told."""
@@ -163,24 +172,22 @@ def collect(*arguments: str) -> Collector:
 
 def fixed_cases(options: Mapping[str, str | None], backend: str) -> Fixed:
     """The cases that must be run now and then, on this machine, these builds and this backend."""
-    from harness.plugin import lacking, mode_of, run_of, unfit_build
     from harness.runs.ledger import Planned
     from harness.runs.nightly import NOT_FIXED, Fixed
 
     planned, unable, without = {}, {}, {}
-    for id, item in collect(*where(()), *arguments_of(options), f"--backend={backend}").cases().items():
-        if id.startswith(NOT_FIXED):
+    collected = collect(*where(()), *arguments_of(options), f"--backend={backend}")
+    for case in collected.cases:
+        if case.id.startswith(NOT_FIXED):
             continue
-        if why := unfit_build(item):
-            unable[id] = why
+        if why := collected.run.unfit_build(case):
+            unable[case.id] = why
             continue
-        mode, marker = mode_of(item), item.get_closest_marker("scenario")
-        assert marker is not None
-        kafka = str(run_of(item.config).builds.version(mode))
-        if why := "; ".join(map(str, lacking(item))):
-            unable[id], without[id] = why, kafka
+        scenario, kafka = case.scenario, str(collected.run.version(case))
+        if why := "; ".join(map(str, collected.run.lacking(case))):
+            unable[case.id], without[case.id] = why, kafka
         else:
-            planned[id] = Planned(kip=marker.kwargs["kip"], plan=marker.kwargs["plan"], mode=str(mode), kafka=kafka)
+            planned[case.id] = Planned(kip=scenario.kip, plan=scenario.plan, mode=str(case.mode), kafka=kafka)
     return Fixed(planned=planned, unable=unable, lacking=without)
 
 

@@ -55,16 +55,20 @@ class BrokerMetrics:
 
 
 def agent_options(jar: Path, address: str) -> tuple[str, ...]:
-    """The JVM options that put the agent into a node, at ``host:port``; it announces itself to nobody."""
+    """The JVM options that put the agent into a node, at ``host:port``; it announces itself to nobody.
+
+    A thread for each question: by default one serves all, and whoever connects and says nothing that is HTTP has it
+    for as long as he likes. A Kafka client that still looks for an earlier cluster's broker at this port is enough.
+    """
     host, _, port = address.rpartition(":")
-    return (f"-javaagent:{jar}=host={host},port={port},discoveryEnabled=false",)
+    return (f"-javaagent:{jar}=host={host},port={port},discoveryEnabled=false,executor=cached",)
 
 
 class MBeans:
     """The MBeans of one node, through the agent at ``port``."""
 
     def __init__(self, port: int) -> None:
-        self._port = port
+        self.port = port
 
     def describe_broker(self) -> BrokerMetrics:
         """What a broker counts.
@@ -75,7 +79,7 @@ class MBeans:
             _OFFLINE_DIRS, _DIR_OFFLINE, _OFFLINE_REPLICAS, _CORDONED_DIRS, _DIR_CORDONED
         )
         if dirs is None or by_dir is None or replicas is None:
-            raise NoAnswer(f"{HOST}:{self._port} has no MBeans of log dirs and replicas yet")
+            raise NoAnswer(f"{HOST}:{self.port} has no MBeans of log dirs and replicas yet")
         return BrokerMetrics(
             offline_log_dirs=int(dirs["Value"]),
             log_dir_offline={_log_dir(name): bool(value["Value"]) for name, value in by_dir.items()},
@@ -132,11 +136,11 @@ class MBeans:
         """Each MBean's attributes; where the name is a pattern, by MBean; None where there is none."""
         question = json.dumps([{"type": "read", "mbean": mbean} for mbean in mbeans]).encode()
         try:
-            with closing(HTTPConnection(HOST, self._port, timeout=timeout_s)) as connection:
+            with closing(HTTPConnection(HOST, self.port, timeout=timeout_s)) as connection:
                 connection.request("POST", "/jolokia/", question)
                 answers = json.load(connection.getresponse())
         except (OSError, HTTPException, ValueError) as error:
-            raise NoAnswer(f"{HOST}:{self._port} gave no answer about its MBeans: {error}") from error
+            raise NoAnswer(f"{HOST}:{self.port} gave no answer about its MBeans: {error}") from error
         return [answer.get("value") for answer in answers]
 
 

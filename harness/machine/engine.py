@@ -5,8 +5,8 @@ Over the docker SDK, which speaks the engine's own protocol, and ``docker compos
 of the docker command, and only it knows ``configs`` with their content in the file.
 
 All that a run makes in the engine carries the run's id as a label (:data:`LABEL`), so that it is found and removed by
-whoever cleans up, whatever became of the run; testcontainers' Ryuk, a privileged container that does this for a run
-that has died, is not needed.
+whoever cleans up, whatever became of the run. Where the harness has died this is at once a process of its own
+(:func:`harness.nodes.container.leash`); testcontainers' Ryuk, a privileged container for this, is not needed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,25 @@ import errno
 import functools
 import os
 import re
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import docker
 import requests
-from docker.errors import APIError, DockerException, NotFound, create_api_error_from_http_exception
+from docker.constants import DEFAULT_DOCKER_API_VERSION
+from docker.errors import (
+    APIError,
+    BuildError,
+    ContainerError,
+    DockerException,
+    NotFound,
+    create_api_error_from_http_exception,
+)
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.waiting import await_until
@@ -42,7 +52,7 @@ _NOT_FROM_THE_SHELL = re.compile("(JBOD|BROKER|CONTROLLER|ZOOKEEPER|COMPOSE)_|DO
 _GET_ENGINE = "apt-get install docker.io iptables, then systemctl start docker (or dockerd &)"
 _GET_COMPOSE = (
     "apt-get install docker-compose-plugin (Docker's own repository) or docker-compose-v2 (Ubuntu), "
-    "or put its release into ~/.docker/cli-plugins"
+    "or put its release there"
 )
 
 
@@ -51,24 +61,27 @@ def host() -> str:
     return os.environ.get("DOCKER_HOST") or _HOST
 
 
-def engine() -> Any:
+def engine(address: str | None = None) -> Any:
     """The engine's client, once it has shown that it can do what is needed.
 
+    :param address: where it listens (default: :func:`host`)
     :raises EnvironmentLacks: there is none, it doesn't run, may not be talked to, is too old, or is somewhere else
     """
-    return _engine(host())
+    return _engine(address or host())
 
 
 @functools.cache
 def _engine(address: str) -> Any:
     _check_socket(address)
-    with explained("the Docker engine"):
-        # The first question is asked with less patience than others need: an engine may hang.
-        with contextlib.closing(docker.DockerClient(base_url=address, version="auto", timeout=_ANSWER_S)) as first:
-            version, info = first.version()["Version"], first.info()
-        client = docker.DockerClient(base_url=address, version="auto", max_pool_size=64)
+    version = _version(address)
     if _numbers(version) < LEAST_ENGINE:
-        raise EnvironmentLacks(f"the Docker engine at {address} is {version}; {_dots(LEAST_ENGINE)} or later is needed")
+        raise EnvironmentLacks(
+            f"the Docker engine at {address} is {version}; {_dots(LEAST_ENGINE)} or later is needed: {_GET_ENGINE}"
+        )
+    with explained("a first look at it"):
+        with contextlib.closing(docker.DockerClient(base_url=address, version="auto", timeout=_ANSWER_S)) as first:
+            info = first.info()
+        client = docker.DockerClient(base_url=address, version="auto", max_pool_size=64)
     for feature in ("rootless", "userns"):
         if any(f"name={feature}" in option for option in info.get("SecurityOptions", ())):
             raise EnvironmentLacks(
@@ -78,9 +91,30 @@ def _engine(address: str) -> Any:
     return client
 
 
+def _version(address: str) -> str:
+    """What an engine says that it is; asked in no version of its protocol, as the SDK may no longer speak its own."""
+    # With less patience than other questions need: an engine may hang.
+    api = docker.APIClient(base_url=address, version=DEFAULT_DOCKER_API_VERSION, timeout=_ANSWER_S)
+    with explained("a first look at it"), contextlib.closing(api):
+        try:
+            return str(api.version(api_version=False)["Version"])
+        except (KeyError, TypeError, ValueError):
+            told = f"what listens at {address} is no Docker engine: set DOCKER_HOST to one, or unset it"
+        except requests.exceptions.Timeout:
+            told = f"the Docker engine at {address} says nothing for {_ANSWER_S:.0f} s: systemctl restart docker"
+    raise EnvironmentLacks(told)
+
+
 def engine_version() -> str:
     """The version of the engine."""
-    return str(engine().version()["Version"])
+    with explained("asking for its version"):
+        return str(engine().version()["Version"])
+
+
+def engine_folder() -> Path:
+    """Where the engine keeps its images, volumes and containers; as it says, which may be in a machine of its own."""
+    with explained("asking for its folder"):
+        return Path(engine().info()["DockerRootDir"])
 
 
 def _check_socket(address: str) -> None:
@@ -100,7 +134,8 @@ def _check_socket(address: str) -> None:
         elif error.errno == errno.ENOENT:
             told = f"no Docker engine at {path}: {_GET_ENGINE}, or set DOCKER_HOST"
         else:
-            told = f"no Docker engine runs behind {path} ({error.strerror}): systemctl start docker (or dockerd &)"
+            why = error.strerror or error
+            told = f"no Docker engine runs behind {path} ({why}): systemctl start docker (or dockerd &)"
         raise EnvironmentLacks(told) from error
 
 
@@ -123,7 +158,11 @@ def compose_version() -> str:
         raise EnvironmentLacks(f"docker compose version did not answer within {_ANSWER_S:.0f} s") from None
     version = done.stdout.strip()
     if done.returncode or not version:
-        raise EnvironmentLacks(f"the docker command has no compose plugin: {_GET_COMPOSE}")
+        folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "cli-plugins"
+        raise EnvironmentLacks(
+            f"the docker command ({shutil.which('docker')}) has no compose plugin, neither in {folder} nor in the "
+            f"system's folders: {_GET_COMPOSE}"
+        )
     if (numbers := _numbers(version)) and numbers < LEAST_COMPOSE:
         raise EnvironmentLacks(f"docker compose is {version}; {_dots(LEAST_COMPOSE)} or later is needed")
     return version
@@ -153,25 +192,35 @@ def compose(command: list[str], *arguments: str) -> str:
 
 
 @contextlib.contextmanager
-def explained(what: str) -> Iterator[None]:
+def explained(what: str, address: str | None = None) -> Iterator[None]:
     """Errors of the engine inside the block become one line.
 
+    :param address: where the engine listens (default: :func:`host`)
     :raises EngineGone: it doesn't answer
     :raises HarnessError: it answered that it can't
+    :raises ContainerError: it could, and what it ran in a container failed
     """
     try:
         yield
     except APIError as error:
         raise _explain(what, str(error.explanation or error)) from error
+    except BuildError as error:
+        raise _explain(what, str(error.msg).strip()) from error
+    except ContainerError:
+        raise
     except (requests.exceptions.RequestException, DockerException, OSError) as error:
-        raise EngineGone(f"{what}: the Docker engine at {host()} no longer answers; is dockerd running?") from error
+        raise _gone(what, address or host()) from error
+
+
+def _gone(what: str, address: str) -> EngineGone:
+    return EngineGone(f"{what}: the Docker engine at {address} no longer answers; is dockerd running?")
 
 
 def _explain(what: str, *said: str) -> HarnessError:
     """What it comes to, from the first of these lines that is known; else from the first."""
     for line in said:
-        if re.search("cannot connect to the docker daemon|is the docker daemon running", line, re.IGNORECASE):
-            return EngineGone(f"{what}: the Docker engine at {host()} no longer answers; is dockerd running?")
+        if re.search("cannot connect to the docker daemon|error during connect: ", line, re.IGNORECASE):
+            return _gone(what, host())
         if "no space left on device" in line:
             return EnvironmentLacks(
                 f"{what}: the Docker engine's disk is full; docker system prune makes room ({line})"
@@ -209,12 +258,13 @@ def execute(
     return subprocess.CompletedProcess(list(argv), code, said[1].decode(), said[2].decode())
 
 
-def remove_run(run: str) -> None:
+def remove_run(run: str, address: str | None = None) -> None:
     """Remove all containers, networks and volumes of a run; those that are gone already are no error.
 
+    :param address: where the engine listens that has them (default: :func:`host`)
     :raises EnvironmentLacks: there is no engine (at the moment), or something of it is held
     """
-    client, own = engine(), {"label": f"{LABEL}={run}"}
+    client, own = engine(address), {"label": f"{LABEL}={run}"}
 
     def held() -> list[str]:
         found = []
@@ -227,7 +277,7 @@ def remove_run(run: str) -> None:
             except APIError as error:  # somebody else removes it, or what it is in use by
                 found.append(f"{thing.name}: {error.explanation or error}")
 
-        with explained(f"cleaning up after {run}"), ThreadPoolExecutor(max_workers=8) as pool:
+        with explained(f"cleaning up after {run}", address), ThreadPoolExecutor(max_workers=8) as pool:
             containers = client.containers.list(all=True, filters=own, ignore_removed=True)
             list(pool.map(lambda container: remove(container, force=True, v=True), containers))
             for thing in (*client.networks.list(filters=own), *client.volumes.list(filters=own)):

@@ -53,6 +53,9 @@ PROBE_S = 15.0
 MEMORY_BYTES = 3 << 30
 # Kafka from Maven (60 MB each), Spark's connector, and the data of a run.
 DISK_BYTES = 2 << 30
+# A base with Java (400 MB), on it an image for each Kafka build (100 MB, and as much again while it is made), and what
+# clusters by hand keep in volumes.
+ENGINE_DISK_BYTES = 2 << 30
 
 # FS_IOC_SHUTDOWN of linux/fs.h, the ioctl behind `xfs_io -x -c shutdown`, known to xfs and ext4; 2: without flushing.
 _SHUTDOWN = """
@@ -126,7 +129,7 @@ def abilities(names: Collection[str] | None = None) -> tuple[Ability, ...]:
         return tuple(pool.map(ability, wanted))
 
 
-_OF_CONTAINERS = frozenset({"docker", "compose", "container image"})
+_OF_CONTAINERS = frozenset({"docker", "compose", "container image", "container disk"})
 
 
 @functools.cache
@@ -339,6 +342,16 @@ def _container_image() -> Seen:
     return bool(here), ", ".join(here) or "none with Kafka, and none to build one on"
 
 
+def _container_disk() -> Seen:
+    from harness.machine.engine import engine_folder
+
+    folder = engine_folder()
+    if not folder.is_dir():  # an engine behind a socket that leads into a virtual machine, or another container
+        return True, f"{folder}, which can't be seen from here"
+    free = shutil.disk_usage(folder).free
+    return free >= ENGINE_DISK_BYTES, f"{_gigabytes(free)} free in {folder}"
+
+
 def _memory() -> Seen:
     available, where = psutil.virtual_memory().available, "available"
     for limit, usage in (
@@ -505,9 +518,14 @@ _PROBES = {
         needed_for="--backend docker, where no registry can be reached",
         fix="docker pull eclipse-temurin:17-jre, or apt-get install mmdebstrap && jbod image base",
     ),
+    "container disk": _Probe(
+        look=_container_disk,
+        needed_for=f"--backend docker: images and volumes take {_gigabytes(ENGINE_DISK_BYTES)}",
+        fix="docker system prune, or a dockerd with its --data-root on another disk",
+    ),
     "node": _Probe(
         look=lambda: _program("node", "--version"),
         needed_for="Allure in the report",
-        fix="apt-get install nodejs",
+        fix="apt-get install nodejs npm",
     ),
 }

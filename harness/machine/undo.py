@@ -176,11 +176,14 @@ def _undo_setting(path: str, text: str) -> None:
         Path(path).write_text(text)
 
 
-def _undo_containers(run: str) -> None:
-    """Remove the containers, networks and volumes that carry the run's id."""
+def _undo_containers(run: str, engine: str | None = None) -> None:
+    """Remove the containers, networks and volumes that carry the run's id, from the engine in which they were made.
+
+    :param engine: where that listens; None in logs of old: whoever is asked now
+    """
     from harness.machine.engine import remove_run  # most runs have none, and need no SDK
 
-    remove_run(run)
+    remove_run(run, engine)
 
 
 def _undo_share(path: str) -> None:

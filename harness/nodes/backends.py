@@ -26,19 +26,27 @@ class BackendKind:
         can't be had on this machine
     :ivar make: the backend of one cluster
     :ivar lacks: what can't be done in it, whatever the machine can do
+    :ivar check: whether it can be had at all, asked before anything is fetched or begun; raises EnvironmentLacks
     """
 
     runtime: Callable[[Distribution, Mode, Say], Runtime]
     make: Callable[[Site], Backend]
     lacks: tuple[Ability, ...] = ()
+    check: Callable[[], object] = lambda: None
+
+
+def _check_containers() -> None:
+    from harness.machine.engine import compose_version, engine  # only who wants containers waits for the SDK to load
+
+    engine()  # which brings compose more often than not: who has neither is told of it first
+    compose_version()
 
 
 def _container_runtime(distribution: Distribution, mode: Mode, say: Say) -> Runtime:
-    from harness.machine.engine import compose_version  # only who asks for containers waits for the SDK to be loaded
     from harness.nodes.container import container_runtime
     from harness.nodes.images import image_for
 
-    compose_version()
+    _check_containers()
     return container_runtime(image_for(distribution, mode, say))
 
 
@@ -61,7 +69,7 @@ BACKENDS = {
         make=ProcessBackend,
         lacks=(_SHARED_NETWORK,),
     ),
-    "docker": BackendKind(runtime=_container_runtime, make=_container_backend),
+    "docker": BackendKind(runtime=_container_runtime, make=_container_backend, check=_check_containers),
 }
 
 

@@ -22,6 +22,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ from harness import timeouts
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.machine.broker_user import broker_user
 from harness.machine.control_group import SlowGroup, controller, group_of
-from harness.machine.engine import LABEL, compose, engine, execute, explained
+from harness.machine.engine import LABEL, compose, engine, execute, explained, host
 from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.images import Image, image_for
@@ -61,6 +62,7 @@ _END_S = 1.0
 """A container whose processes are killed ends, and the engine has noticed."""
 _ENGINE_S = 30.0
 """What an engine may take beside what is to be done takes itself."""
+_LEASH = "import sys; sys.stdin.read(); from harness.machine.engine import remove_run; remove_run(sys.argv[1])"
 
 
 def container_runtime(image: Image) -> Runtime:
@@ -86,6 +88,7 @@ class ContainerBackend:
         self.mount = f"{site.work_dir}:{site.work_dir}:{'rslave' if site.spec.volumes else 'rw'}"
         self._description = _Description(site, self.image, f"{self.user.uid}:{self.user.gid}")
         self.compose = self._description.command
+        self._leash: subprocess.Popen[bytes] | None = None
         site.journal.write("image.used", image=self.image.name, id=self.image.id)
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
@@ -118,7 +121,9 @@ class ContainerBackend:
     def start(self, nodes: Sequence[Node]) -> None:
         """See :meth:`harness.nodes.base.Backend.start`."""
         run = self.site.undo_log.run_id
-        self.site.undo_log.will("containers", run=run)
+        self.site.undo_log.will("containers", run=run, engine=host())
+        if self._leash is None and not self.site.outlives:
+            self._leash = leash(run)
         compose(self.compose, "create", *(node.spec.name for node in nodes))
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
             list(pool.map(lambda node: node.start(), nodes))
@@ -126,6 +131,22 @@ class ContainerBackend:
     def container(self, node: str) -> Any:
         """The container of the node of that name."""
         return engine().containers.get(f"{self._description.project}-{node}-1")
+
+
+def leash(run: str) -> subprocess.Popen[bytes]:
+    """A process that removes what the engine has of a run once the harness has died, as the kernel ends processes.
+
+    It reads from a pipe to which nobody writes, and whose other end the kernel closes; until then it has loaded
+    nothing. It carries the run's mark, and is ended with all that does.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-c", _LEASH, run],
+        env=os.environ | {MARK: run},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C in the terminal is for the harness, which cleans up by itself
+    )
 
 
 def _share(site: Site) -> None:
@@ -159,11 +180,10 @@ class _Description:
             "JBOD_NETWORK": self._network,
         }
         zk = site.spec.mode is Mode.ZK
-        for name in (
-            "ZOOKEEPER" if zk else "CONTROLLER_100",
-            *(f"BROKER_{n}" for n in range(1, _DESCRIBED["broker"] + 1)),
-        ):
-            variables |= {f"{name}_PORT": str(site.ports.take()), f"{name}_AGENT": str(site.ports.take())}
+        brokers = [f"BROKER_{n}" for n in range(1, _DESCRIBED["broker"] + 1)]
+        of_kafka = brokers if zk else ["CONTROLLER_100", *brokers]
+        published = [f"{name}_{port}" for name in of_kafka for port in ("PORT", "AGENT")]
+        variables |= {name: str(site.ports.take()) for name in (["ZOOKEEPER_PORT"] if zk else []) + published}
         env_file = site.work_dir / "compose.env"
         env_file.write_text("".join(f"{name}='{value}'\n" for name, value in variables.items()))
         file = str(_FILES / ("zookeeper.yaml" if zk else "kraft.yaml"))

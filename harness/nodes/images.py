@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError, BuildError, ContainerError, ImageNotFound
+from docker.errors import APIError, ContainerError, ImageNotFound
+from docker.utils import parse_repository_tag
 
 from harness.errors import DistributionError, EnvironmentLacks, HarnessError
 from harness.machine.cache import cache_dir
@@ -79,9 +80,9 @@ def build(distribution: Distribution, *, base: str | None = None, say: Say) -> s
     """Make the image of a build from ``compose/Dockerfile`` and return its name.
 
     :param base: the image under it; None: see the module's text
-    :raises EnvironmentLacks: there is no base
+    :raises EnvironmentLacks: there is no base, or no room
     """
-    name, base = _own_name(distribution), base or _base(say)
+    name, base = _own_name(distribution), _base(base, say)
     say(f"Kafka {distribution.version}: making the image {name} on {base}")
     context = io.BytesIO()
     with tarfile.open(fileobj=context, mode="w") as archive:
@@ -89,19 +90,16 @@ def build(distribution: Distribution, *, base: str | None = None, say: Say) -> s
         for jar in distribution.class_path:
             archive.add(jar, f"libs/{jar.name}", filter=_for_all)
     context.seek(0)
-    try:
-        with explained(f"the image {name}"):
-            engine().images.build(
-                fileobj=context,
-                custom_context=True,
-                buildargs={"BASE": base},
-                tag=name,
-                rm=True,
-                forcerm=True,
-                labels={"jbod.base": base},
-            )
-    except BuildError as error:
-        raise HarnessError(f"the image {name} can't be made on {base}: {error.msg}") from error
+    with explained(f"the image {name} can't be made on {base}"):
+        engine().images.build(
+            fileobj=context,
+            custom_context=True,
+            buildargs={"BASE": base},
+            tag=name,
+            rm=True,
+            forcerm=True,
+            labels={"jbod.base": base},
+        )
     return name
 
 
@@ -110,8 +108,8 @@ def _for_all(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     return entry
 
 
-def _base(say: Say) -> str:
-    named = os.environ.get("JBOD_BASE_IMAGE")
+def _base(named: str | None, say: Say) -> str:
+    named = named or os.environ.get("JBOD_BASE_IMAGE")
     bases = (named,) if named else _BASES
     for base in bases:
         if _is_here(base):
@@ -176,10 +174,10 @@ def _is_here(name: str) -> bool:
 def _pull(name: str, say: Say) -> bool:
     """Fetch an image from its registry; False where it isn't there or can't be reached."""
     say(f"fetching the image {name}")
-    repository, _, tag = name.rpartition(":")
+    repository, tag = parse_repository_tag(name)
     with explained(f"the image {name}"):
         try:
-            lines = engine().api.pull(repository, tag=tag, stream=True, decode=True)
+            lines = engine().api.pull(repository, tag=tag or "latest", stream=True, decode=True)
             said = next((line["error"] for line in lines if "error" in line), None)
         except APIError as error:
             said = str(error.explanation or error)

@@ -100,22 +100,25 @@ class ProcessNode(JvmNode):
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         # In this order: the kernel forgets a pdeathsig when credentials change.
         leash = [] if self._site.outlives else ["setpriv", "--pdeathsig", "KILL"]
-        environment = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "LC_ALL": "C.UTF-8",
-            MARK: self._site.undo_log.run_id,
-        }
         with self._append(LOG) as broker_log, self._append(STDOUT) as stdout:
             self._process = subprocess.Popen(
                 [*self._user.command(), *leash, *command],
                 cwd=self._site.work_dir,
-                env=environment,
+                env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=broker_log,
                 start_new_session=True,  # a Ctrl-C in the terminal is for the harness, which then stops its nodes
             )
         return {"pid": self._process.pid}
+
+    def environment(self) -> dict[str, str]:
+        """What a node is given of it; a container's is in compose/."""
+        return {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LC_ALL": "C.UTF-8",
+            MARK: self._site.undo_log.run_id,
+        }
 
     def stop(self, timeout_s: float = timeouts.STOP_S) -> None:
         """See :meth:`harness.nodes.base.Node.stop`."""

@@ -28,10 +28,20 @@ from harness.doors.wire import Connection
 from harness.machine.ports import HOST
 from harness.nodes.base import SERVICE, Backend, Node, NodeSpec
 from harness.releases.versions import Mode
-from harness.spec import CONNECTS_SOON, ClusterSpec
+from harness.spec import BROKER_SETTINGS, CONNECTS_SOON, ClusterSpec
 
 CONTROLLER_ID = 100
 """The first controller's node id; the others' follow."""
+_READ_BY_CONTROLLERS = (
+    # Its own, of which brokers know nothing: without it, leaders move when it is 5 min old, and every 5 min after.
+    "auto.leader.rebalance.enable",
+    # What a topic has that doesn't say otherwise.
+    "default.replication.factor",
+    "min.insync.replicas",
+    "num.partitions",
+    "unclean.leader.election.enable",
+)
+"""Broker settings that in KRaft mode are asked of the controllers (``kafka.server.ControllerServer``)."""
 
 
 def node_id(node: Node) -> int:
@@ -89,6 +99,7 @@ class KRaftQuorum:
             "controller.quorum.election.backoff.max.ms": "100",
             "controller.quorum.fetch.timeout.ms": "2000",
         }
+        settings = {**BROKER_SETTINGS, **self._spec.overrides}
         return tuple(
             NodeSpec(
                 name=f"controller-{id}",
@@ -99,6 +110,7 @@ class KRaftQuorum:
                     "process.roles": "controller",
                     "listeners": f"CONTROLLER://{self._voters[id]}",
                     "log.dirs": str(self._controller_dir(id)),
+                    **{name: settings[name] for name in _READ_BY_CONTROLLERS if name in settings},
                     **(alone if len(self._doors) == 1 else {}),
                 },
             )

@@ -77,7 +77,6 @@ class ZooKeeperQuorum:
             "zookeeper.connect": self._endpoint.address,
             "zookeeper.session.timeout.ms": str(_SESSION_MS),
             "zookeeper.connection.timeout.ms": "60000",
-            "zookeeper.metadata.migration.enable": "false",
             **listeners,
         }
 

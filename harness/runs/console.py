@@ -18,7 +18,7 @@ from rich.text import Text
 
 from harness.case import CaseResult
 from harness.errors import EXIT_NOTHING_RAN
-from harness.plugin import Run, run_of
+from harness.run import Run, run_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
 _REFRESH_PER_S = 5
@@ -89,7 +89,7 @@ class ConsoleReporter:
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Ctrl-C, or an error that ends the whole run: said at once, the clean-up follows."""
         if isinstance(excinfo.value, pytest.exit.Exception):
-            self.console.print(Text(f"jbod: {excinfo.value.msg}", style="bold magenta"))
+            self.console.print(Text(f"jbod: {excinfo.value.msg}", style="bold magenta"), soft_wrap=True)
         else:
             self.console.print("interrupted; cleaning up", style="yellow")
 
@@ -111,7 +111,7 @@ class ConsoleReporter:
 
     def _say(self, line: str) -> None:
         self._note = line
-        self.console.print(Text(line, style="dim"))
+        self.console.print(Text(line, style="dim"), soft_wrap=True)
 
     def _status(self) -> RenderableType:
         if not self._began:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,8 +31,9 @@ class Entry:
     """One case that ran.
 
     :ivar faults: those that were proven, each as "name on target"
-    :ivar struck: of each of these its ``fault``, the ``role`` of the broker that it hit, and the load: how many records
-        were ``acked`` and ``read`` while it was in force; empty in lines of old
+    :ivar struck: of each of these its ``fault``, the ``role`` of the broker that it hit and what it was ``also``
+        (:mod:`harness.runs.roles`), and the load: how many records were ``acked`` and ``read`` while it was in force;
+        empty in lines of old
     :ivar sha256: of the build's jars; empty in lines of old
     """
 
@@ -79,6 +80,7 @@ def note(runs_dir: Path, result: CaseResult) -> None:
             {
                 "fault": fault["name"],
                 "role": fault.get("role"),
+                "also": fault.get("also", []),
                 "acked": fault.get("acked_during"),
                 "read": fault.get("read_during"),
             }
@@ -178,6 +180,67 @@ def cells(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry], 
             )
         )
     return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strike(Planned):
+    """A way of failing that was proven at brokers of a role, and what came of it.
+
+    :ivar role: "leader", "follower", "controller" or "coordinator"; None: beside the load
+    :ivar runs: of cases; it may have struck more than once in each
+    :ivar acked: the fewest records that a strike's load had acked, None where no pair ran at any
+    :ivar read: and read
+    """
+
+    fault: str
+    role: str | None
+    backend: str
+    runs: int
+    valid: int
+    last: datetime
+    acked: int | None
+    read: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``jbod ledger --by-role --json`` has it."""
+        return {**vars(self), "last": self.last.isoformat()}
+
+
+def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]) -> list[Strike]:
+    """What these cases really struck in a backend: by KIP, plan item, mode, version, fault and role.
+
+    A broker with two roles counts in both; an error is no run.
+    """
+    found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Mapping[str, Any]]]] = {}
+    for entry in alike(entries, {id: planned.kafka for id, planned in cases.items()}, backend):
+        if entry.verdict == "error" or entry.id not in cases:
+            continue
+        for struck in entry.struck:
+            for role in roles_of(struck):
+                found.setdefault((cases[entry.id], struck["fault"], role), []).append((entry, struck))
+    return [_strike(*what, backend, of) for what, of in found.items()]
+
+
+def roles_of(struck: Mapping[str, Any]) -> list[str | None]:
+    """All that the broker was which this hit; None alone where it was nothing."""
+    return [role for role in (struck["role"], *struck.get("also", ())) if role] or [None]
+
+
+def _strike(
+    planned: Planned, fault: str, role: str | None, backend: str, of: Sequence[tuple[Entry, Mapping[str, Any]]]
+) -> Strike:
+    runs = {entry.run_id: entry for entry, _ in of}.values()
+    return Strike(
+        **vars(planned),
+        fault=fault,
+        role=role,
+        backend=backend,
+        runs=len(runs),
+        valid=sum(entry.verdict == "valid" for entry in runs),
+        last=max(entry.at for entry in runs),
+        acked=min((struck["acked"] for _, struck in of if struck["acked"] is not None), default=None),
+        read=min((struck["read"] for _, struck in of if struck["read"] is not None), default=None),
+    )
 
 
 def usual_s(name: str, entries: Iterable[Entry]) -> float:

@@ -22,8 +22,7 @@ it doesn't apply:
 * ``reader_gaps_s``: only where independent readers ran beside the pair; by reader, the longest without a record of some
   partition. The figures above are the pair's own, which is read in milliseconds; a stream's batches are not.
 
-Who was hit: ``role``, that of the fault's broker: "leader" of some partition that a pair was at work on, or else
-"follower" of one; None where no pair was, or it had none of it.
+Who was hit: ``role`` and ``also`` (:mod:`harness.runs.roles`).
 
 And how many records were acked before it, and acked and read while it was in force and had been noticed, in each
 partition of the pairs that ran when it struck: a fault that met no load has shown nothing (:func:`shortfalls`).
@@ -39,6 +38,7 @@ from typing import Any
 
 from harness.doors.broker_log import BrokerLog
 from harness.pipeline.gaps import ClientTimes, Gap
+from harness.runs.roles import in_sync, led_by, roles
 
 Event = Mapping[str, Any]
 _INTERRUPTION_S = 0.2
@@ -73,9 +73,9 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
         undone = _next(later, "fault.undone", event)
         entry = {"name": event["fault"], "target": event["target"], "proven": proven is not None}
         if proven is not None:
-            entry["role"] = _role(event, before)
+            entry |= roles(event, before)
             end = _at(undone) if undone else _at(events[-1])
-            noticed_at = _noticed_at(event, before, later, at, run_dir)
+            noticed_at = _noticed_at(event, before, later, at, end, run_dir)
             noticed_s = None if noticed_at is None else _noticed_s(event, later, at, noticed_at)
             other_leader_s = _other_leader_s(event, before, later, at, end)
             # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
@@ -124,23 +124,15 @@ def _next(events: Sequence[Event], kind: str, like: Event) -> Event | None:
     return None
 
 
-def _role(event: Event, before: Sequence[Event]) -> str | None:
-    written = {e["topic"] for e in before if e["kind"] == "pair.ready"}
-    changes = [e for e in before if e["kind"] == "partition.changed" and e["topic"] in written]
-    if _led(event["broker"], changes):
-        return "leader"
-    return "follower" if _in_sync(event["broker"], changes) else None
-
-
 def _noticed_at(
-    event: Event, before: Sequence[Event], later: Sequence[Event], at: datetime, run_dir: Path
+    event: Event, before: Sequence[Event], later: Sequence[Event], at: datetime, end: datetime, run_dir: Path
 ) -> datetime | None:
     if event["noticed_by"] is None:
         known = [e["brokers"] for e in before if e["kind"] == "brokers.changed"]
         if known and event["broker"] not in known[-1]:
             return None  # it was gone before: what rots on its disk is noticed by nobody
         seen = (_at(e) for e in later if e["kind"] == "brokers.changed" and event["broker"] not in e["brokers"])
-        return next(seen, None)
+        return next((when for when in seen if when <= end), None)  # what comes after it is another fault's
     line = BrokerLog(run_dir / "brokers" / str(event["broker"]) / "broker.log").first(event["noticed_by"], since=at)
     return None if line is None else line.at
 
@@ -180,7 +172,7 @@ def _controller_told_s(
 def _other_leader_s(
     event: Event, before: Sequence[Event], later: Sequence[Event], at: datetime, end: datetime
 ) -> float | None:
-    led = _led(event["broker"], before)
+    led = led_by(event["broker"], before)
     moved: dict[tuple[str, int], datetime] = {}
     for e in later:
         if e["kind"] == "partition.changed" and _at(e) <= end:
@@ -194,8 +186,8 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
     starts = (_at(e) for e in later if e["kind"] == "node.started" and e["node"] == f"broker-{event['broker']}")
     if event["noticed_by"] is None:  # it was the broker's own end
         end = min(end, next(starts, end))
-    had = _in_sync(event["broker"], before)
-    has = _in_sync(event["broker"], [*before, *(e for e in later if _at(e) <= end)])
+    had = in_sync(event["broker"], before)
+    has = in_sync(event["broker"], [*before, *(e for e in later if _at(e) <= end)])
     deleted = {e["topic"] for e in later if e["kind"] == "topic.deleted"}
     missing = {partition for partition in had - has if partition[0] not in deleted}
     back: dict[tuple[str, int], datetime] = {}
@@ -206,18 +198,6 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
         return None
     last = max(back[partition] for partition in missing)
     return _since_it_ran(event, [e for e in later if _at(e) >= end], end, last)
-
-
-def _led(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions that the broker leads after these events."""
-    leaders = {(e["topic"], e["partition"]): e["leader"] for e in events if e["kind"] == "partition.changed"}
-    return {partition for partition, leader in leaders.items() if leader == broker}
-
-
-def _in_sync(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions that have the broker in their ISR after these events."""
-    isr = {(e["topic"], e["partition"]): e["isr"] for e in events if e["kind"] == "partition.changed"}
-    return {partition for partition, brokers in isr.items() if broker in brokers}
 
 
 def _felt_by_clients(

@@ -63,8 +63,8 @@ def conclude(
     if not voices and must_be_judged and (case is None or case.verdict is None):
         voices.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
     if not voices and case is not None:
-        shown = {event["does"] for event in case.journal.of_kind("deviation.seen")}
-        if unseen := [each.does for each in deviations if each.always and each.does not in shown]:
+        seen_of = shown(case, deviations)
+        if unseen := [each.does for each in deviations if each.always and each not in seen_of]:
             voices.append((EXIT_INCONCLUSIVE, f"nothing showed what this build is known for: {'; '.join(unseen)}"))
     if void := _void(case) if case else None:
         code, reason = void
@@ -73,6 +73,12 @@ def conclude(
         return "valid", ""
     code, reason = min(voices, key=lambda voice: EXIT_PRECEDENCE.index(voice[0]))
     return _OUTCOMES.get(code, "error"), reason
+
+
+def shown(case: Case, deviations: Sequence[Deviation]) -> list[Deviation]:
+    """Which of these were seen."""
+    seen = {event["does"] for event in case.journal.of_kind("deviation.seen")}
+    return [each for each in deviations if each.does in seen]
 
 
 def _void(case: Case) -> tuple[int, str] | None:

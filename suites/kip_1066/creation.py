@@ -82,22 +82,28 @@ class Creation:
     def going_on(self, what: str) -> Iterator[None]:
         """Topics are created inside the block too: at least one was asked for there, and is made, if only after it.
 
+        So that it doesn't pass while one is long in the making, which was asked for before, that is awaited first.
+
         :raises Inconclusive: none was
         """
+        self._await_made(len(self._asked_at), f"before {what}")
         began = time.monotonic()
         yield
         ended = time.monotonic()
         inside = [number for number, at in enumerate(self._asked_at.copy(), 1) if began <= at <= ended]
         if not inside:
             raise Inconclusive(f"no topic was asked for during {what}, which took {ended - began:.1f} s")
+        self._await_made(inside[-1], f"during {what}")
+        self._world.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
+
+    def _await_made(self, count: int, when: str) -> None:
         await_until(
-            lambda: self._made >= inside[-1],
+            lambda: self._made >= count,
             timeout_s=timeouts.PROGRESS_S,
-            what=f"the topics to be made that were asked for during {what}",
+            what=f"the topics to be made that were asked for {when}",
             watch=self.check_going,
             failure=Inconclusive,
         )
-        self._world.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
 
     def learn(self, at_least: int = 0) -> list[Topic]:
         """Take into the model what was created since the last time.

@@ -22,7 +22,7 @@ from harness.errors import PromiseBroken
 from harness.log_dir import LogDir
 from harness.topic import Partition
 from harness.waiting import await_until
-from suites.checks import check_known
+from suites.checks import check_known, check_says
 from suites.deviations import (
     EXPLICIT_PARTITIONS_ACCEPTED,
     EXPLICIT_TOPIC_ACCEPTED,
@@ -197,8 +197,7 @@ def test_moved_onto(cluster: Cluster) -> None:
         known="INVALID_REPLICA_ASSIGNMENT",
     )
     said = rf"Log directory {re.escape(str(there.path))} is cordoned"  # AlterReplicaLogDirs has no field for a message
-    if broker.log.first(said, since=broker.started_at) is None:
-        raise PromiseBroken(f"{broker} refused the move and did not say /{said}/ in {broker.log.path}")
+    check_says(broker, said, since=broker.started_at)
     if copy := broker.find_replica(orders.name, 0, is_future=True):
         raise PromiseBroken(f"{broker} refused the move and makes a copy in {copy[0]}")
     world.check()

@@ -164,8 +164,13 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
         [assignment] = assignments(cluster, cluster.await_topics({"plain": 12})).values()
         evidence.holds("plain", [] if all_apart(cluster, assignment) else [f"not by racks: {assignment}"])
     unexplained = [said] if said is not None and NOT_ALL not in said else []
-    if unexplained and not any(b.log.first(refused_as_promised("plain"), since=since) for b in cluster.brokers):
-        raise PromiseBroken(f"kafka-topics says {said}, and no broker's log has {NOT_ALL!r}")
+    if unexplained:
+        await_until(
+            lambda: any(broker.log.first(refused_as_promised("plain"), since=since) for broker in cluster.brokers),
+            timeout_s=timeouts.LOG_DIR_FAILURE_S,
+            what=f"a broker to log {NOT_ALL!r}, as kafka-topics says {said}",
+            failure=PromiseBroken,
+        )
     evidence.deviates(TOOL_REFUSES_WITHOUT_REASON, "kafka-topics", unexplained)
     if said is not None:
         by_wire = refusal(lambda: cluster.create_topic("plain", partitions=12, replicas=2))

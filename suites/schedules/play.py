@@ -18,7 +18,7 @@ from faults.file_system import PowerCut
 from faults.log_dir import LogDirFault
 from faults.quorum import ControllerKilled
 from faults.segment import IndexByteFlipped
-from faults.slow import Slow
+from faults.slow import SlowVolume
 from faults.targets import other_dir
 from harness import timeouts
 from harness.broker import Broker
@@ -30,7 +30,7 @@ from harness.pipeline.pair import Pair
 from harness.topic import Partition, Topic
 from suites.checks import check_noticed
 from suites.model import World
-from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, Schedule, Step
+from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
 from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restarted_healed, rotten
 
 
@@ -60,13 +60,19 @@ class _Move:
 
 
 class Player:
-    """Does steps, one at a time; each method is one that a :class:`Step` may name."""
+    """Does steps, one at a time; each method is one that a :class:`Step` may name.
 
-    def __init__(self, cluster: Cluster, world: World, topic: Topic, offsets: Topic, pair: Pair) -> None:
+    :param topic: the load's
+    :param offsets: the consumer groups'
+    :param spread: one whose partitions have a replica on some of the brokers only
+    """
+
+    def __init__(self, cluster: Cluster, world: World, topic: Topic, offsets: Topic, spread: Topic, pair: Pair) -> None:
         self._cluster = cluster
         self._world = world
         self._topic = topic
         self._offsets = offsets
+        self._spread = spread
         self._pair = pair
         self._outages: list[_Outage] = []
         self._moves: list[_Move] = []
@@ -150,14 +156,16 @@ class Player:
         self._outages.remove(outage)
         if isinstance(outage.fault, LogDirFault):
             restarted_healed(self._world, outage.broker)
-        elif not isinstance(outage.fault, Slow):
+        elif not isinstance(outage.fault, SlowVolume):
             self._world.broker_back(outage.broker)
             self._world.check(timeouts.RECOVERY_S)
 
     def slow_disk(self, step: Step) -> None:
-        """The disk under a partition's log dir lets five writes a second through; by the KIP that is a good one."""
+        """The disk under a partition's log dir lets five writes a second through, or none for 5 s and all for the next
+        5; by the KIP that is a good one."""
         partition, broker = self._partition(step), self._whole_broker(step)
-        fault = Slow(self._world.log_dir_of(partition, broker))
+        assert step.fault is not None
+        fault = SLOW_WAYS[step.fault](self._world.log_dir_of(partition, broker))
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
         self._world.check()
@@ -255,6 +263,20 @@ class Player:
         first, *rest = [self._cluster.broker(id) for id in expected.replicas]
         reassign_over_the_wire(self._world, partition, *rest, first)
 
+    def replace(self, step: Step) -> None:
+        """A replica goes from its broker to one that has none of its partition, and perhaps a failed log dir."""
+        partition = self._spread[step.pick % len(self._spread)]
+        expected = self._world.expected(partition.topic, partition.index)
+        if expected.offline or expected.leader is None:
+            raise PassedOver(f"{partition} has offline replicas")
+        coming = next((each for each in self._world.live_brokers() if each.id not in expected.replicas), None)
+        if coming is None:
+            raise PassedOver(f"the broker that has none of {partition} is dead")
+        if any(outage.broker == coming and isinstance(outage.fault, SlowVolume) for outage in self._outages):
+            raise PassedOver(f"a disk of {coming} is slow")
+        staying = [id for id in expected.replicas if (id == expected.leader) != (step.role == "leader")]
+        reassign_over_the_wire(self._world, partition, *map(self._cluster.broker, staying), coming)
+
     def create_topic(self, step: Step) -> None:
         """A topic is created, which must lie on good log dirs."""
         if self._world.dead:
@@ -314,7 +336,7 @@ class Player:
         """Every partition must keep an in-sync replica without those of the broker, or of its one log dir, and of those
         whose disks are slow, which may fall behind."""
         there = None if log_dir is None else self._world.replicas_in(log_dir)
-        going = {broker.id} | {outage.broker.id for outage in self._outages if isinstance(outage.fault, Slow)}
+        going = {broker.id} | {outage.broker.id for outage in self._outages if isinstance(outage.fault, SlowVolume)}
         for key, expected in self._world.partitions.items():
             if (there is None or key in there) and not (expected.isr or frozenset()) - going:
                 raise PassedOver(f"{key[0]}-{key[1]} has no other in-sync replica than {broker}'s")

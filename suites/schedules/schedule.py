@@ -6,7 +6,8 @@ schedule is a schedule. That is what lets a failing one be shrunk by leaving ste
 which is why the steps are drawn one by one and do not depend on each other. Jepsen's generators do the same with
 nemeses.
 
-The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. Brokers
+The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. What is
+left out: cuts, for which only containers have networks, and records that rot, of which no KIP says anything. Brokers
 fetch little at once (:data:`suites.steps.HOLDS_MOVES`) and records have 1 kB, so that a move can be held on its way.
 """
 
@@ -22,7 +23,7 @@ from typing import Any
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.file_system import Eio, Full, NoInodes, PowerCut, ReadOnly
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
-from faults.slow import Slow
+from faults.slow import Slow, SlowVolume, Stalled
 from harness.errors import HarnessError, UsageError
 from suites.steps import HOLDS_MOVES
 
@@ -34,6 +35,7 @@ LOG_DIR_WAYS = {fault.name: fault for fault in (*LOG_DIR_FAULTS, *DISK_FAULTS)}
 BROKER_WAYS: dict[str, type[BrokerKilled | BrokerStopped | BrokerPaused | PowerCut]] = {
     fault.name: fault for fault in (BrokerKilled, BrokerStopped, BrokerPaused, PowerCut)
 }
+SLOW_WAYS: dict[str, type[SlowVolume]] = {fault.name: fault for fault in (Slow, Stalled)}
 ROLES = ("leader", "follower", "controller", "coordinator")
 """Whom a step is aimed at. The coordinator is the leader of the log in which the consumer group's offsets are; in KRaft
 the controllers are no brokers, and whoever aims at a broker that is one gets the leader."""
@@ -41,7 +43,7 @@ the controllers are no brokers, and whoever aims at a broker that is one gets th
 _WAYS: dict[str, list[str | None]] = {
     "fail_log_dir": [*LOG_DIR_WAYS],
     "end_broker": [*BROKER_WAYS],
-    "slow_disk": [Slow.name],
+    "slow_disk": [*SLOW_WAYS],
 }
 
 _WEIGHTS = {
@@ -50,12 +52,13 @@ _WEIGHTS = {
     "heal": 10,
     "restart": 1,
     "lose_controller": 1,
-    "slow_disk": 1,
+    "slow_disk": 2,
     "rot": 2,
     "move": 2,
     "begin_move": 3,
     "end_move": 2,
     "reassign": 1,
+    "replace": 2,
     "create_topic": 1,
     "delete_topic": 1,
     "quiet": 1,
@@ -104,7 +107,7 @@ class Schedule:
     @property
     def needs(self) -> tuple[str, ...]:
         """The abilities that the machine must have."""
-        ways = LOG_DIR_WAYS | BROKER_WAYS | {Slow.name: Slow}
+        ways = LOG_DIR_WAYS | BROKER_WAYS | SLOW_WAYS
         faults = [ways[step.fault] for step in self.steps if step.fault]
         return tuple(sorted({need for fault in faults for need in fault.needs}))
 
@@ -142,7 +145,7 @@ def draw(seed: int, steps: int = STEPS) -> Schedule:
     ways = {
         "fail_log_dir": [fault.name for fault in (DISK_FAULTS if volumes else LOG_DIR_FAULTS)],
         "end_broker": [name for name, fault in BROKER_WAYS.items() if volumes or not fault.needs],
-        "slow_disk": [Slow.name],
+        "slow_disk": [*SLOW_WAYS],
     }
     weights = {do: weight for do, weight in _WEIGHTS.items() if volumes or do != "slow_disk"}
 

@@ -11,15 +11,16 @@ from harness.case import Case
 from harness.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.pipeline.readers import Group
-from harness.plugin import run_of
+from harness.run import run_of
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
-from suites.on_disk import check_no_remains, check_one_copy
+from suites.on_disk import check_kept, check_no_remains, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.schedules.play import Player
 from suites.schedules.schedule import Schedule, chosen
 from suites.sources import TOOLS
+from suites.steps import write_as_a_stranger
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -41,13 +42,18 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
     case.record(schedule=schedule.to_json())
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
-    world = World(cluster, orders, offsets)
+    spread = cluster.create_topic("spread", partitions=3, replicas=2)
+    write_as_a_stranger(spread, 300, size=1000)
+    kept = leaders_logs(spread.partitions)
+    world = World(cluster, orders, offsets, spread)
     with workload.running(orders, readers=(Group(),), record_bytes=1000) as pair:
-        player = Player(cluster, world, orders, offsets, pair)
+        player = Player(cluster, world, orders, offsets, spread, pair)
         with player.playing():
             if not player.play(schedule):
                 raise Inconclusive("no step of the schedule could be done")
         world.check(also=TOOLS)
         check_no_remains(cluster, {topic for topic, _ in world.partitions})
-    check_one_copy(orders)
+    for topic in (orders, spread):
+        check_one_copy(topic)
+    check_kept(kept)
     check_delivery(workload)

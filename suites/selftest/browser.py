@@ -33,7 +33,7 @@ class Browser:
     def __init__(self, base: str, profile: Path) -> None:
         self._base = base
         options = {"binary": CHROMIUM, "args": [*_FLAGS.split(), f"--user-data-dir={profile}"]}
-        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}
+        wanted = {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"}}
         self._session = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})["sessionId"]
 
     def _call(self, method: str, path: str, body: object = None) -> Any:
@@ -71,6 +71,16 @@ class Browser:
     def complaints(self) -> list[str]:
         """What its console has said since last asked."""
         return [entry["message"] for entry in self._do("se/log", {"type": "browser"})]
+
+    def cut_off(self) -> None:
+        """Take its network away."""
+        nothing = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        self._do("goog/cdp/execute", {"cmd": "Network.emulateNetworkConditions", "params": nothing})
+
+    def asked_for(self) -> list[str]:
+        """The addresses of all that its pages have asked for since last asked, whether they got it or not."""
+        events = [json.loads(entry["message"])["message"] for entry in self._do("se/log", {"type": "performance"})]
+        return [each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"]
 
     def close(self) -> None:
         """Close the window."""

@@ -12,7 +12,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from harness.cluster import boot
+from harness.cluster import Cluster, boot
 from harness.journal import Journal
 from harness.pipeline.session import end_spark, spark_session
 from harness.releases.builds import BuildOptions, Builds
@@ -53,8 +53,8 @@ def judge_spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="module")
-def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a real broker."""
+def lone_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster of one real broker."""
     cluster = boot(
         ClusterSpec(
             mode=Mode.KRAFT,
@@ -68,5 +68,11 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         record_dir=tmp_path_factory.mktemp("broker"),
         journal=Journal(None),
     )
-    yield cluster.bootstrap
+    yield cluster
     cluster.stop()
+
+
+@pytest.fixture(scope="module")
+def bootstrap(lone_broker: Cluster) -> str:
+    """The address of a real broker."""
+    return lone_broker.bootstrap

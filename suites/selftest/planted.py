@@ -39,7 +39,7 @@ import signal
 from pathlib import Path
 
 from harness.errors import HarnessError, Inconclusive, PromiseBroken
-from harness.plugin import run_of
+from harness.run import run_of
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
 

@@ -25,7 +25,7 @@ from harness.topic import Topic
 from suites.checks import check_handlers, check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
-from suites.kip_113.test_tools import check_gave_up
+from suites.kip_113.test_tools_across import check_gave_up
 from suites.kip_113.test_transactions import check_known
 from suites.on_disk import (
     CHECKPOINTS,

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import http.server
 import ipaddress
 import json
 import os
+import re
 import secrets
+import shutil
 import signal
 import socket
-import socketserver
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
-import threading
+import zipfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
@@ -25,54 +26,39 @@ import pytest
 from harness.cluster import Cluster, boot
 from harness.doors.admin import Admin
 from harness.doors.wire import Connection, NoAnswer
-from harness.errors import EXIT_HARNESS, EngineGone, EnvironmentLacks, HarnessError, NodeDied
+from harness.errors import (
+    EXIT_HARNESS,
+    EXIT_VALID,
+    DistributionError,
+    EngineGone,
+    EnvironmentLacks,
+    HarnessError,
+    NodeDied,
+)
 from harness.journal import Journal
 from harness.machine import undo
 from harness.machine.cache import cache_dir
 from harness.machine.engine import LABEL, compose, compose_version, engine, execute, explained, host, remove_run
-from harness.machine.host import ability
+from harness.machine.host import ENGINE_DISK_BYTES, ability
 from harness.machine.ports import HOST
 from harness.machine.undo import UndoLog
 from harness.nodes import images
 from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
-from harness.nodes.container import ContainerBackend
-from harness.nodes.images import image_for
+from harness.nodes.container import ContainerBackend, leash
+from harness.nodes.images import OWN_BASE, image_for, images_here
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.distribution import jolokia_agent, spark_kafka_jars
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
 from suites.selftest.own_engine import OwnEngine
-from suites.selftest.processes import JBOD, Running
+from suites.selftest.processes import JBOD, Running, marked
+from suites.selftest.stand_in_engine import StandIn, answering
 
 ROOT = Path(__file__).resolve().parents[2]
 
 # --- no engine ------------------------------------------------------------------------------------------------------
-
-
-class _Engine(http.server.BaseHTTPRequestHandler):
-    """Answers as an engine of the given version does when it is asked for it."""
-
-    version = "20.10.24"
-    security: tuple[str, ...] = ()
-
-    def do_GET(self) -> None:
-        self.answer({"Version": self.version, "ApiVersion": "1.41", "SecurityOptions": [*self.security], "ExitCode": 3})
-
-    def answer(self, content: object, status: int = 200) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def address_string(self) -> str:
-        return "socket"
-
-    def log_message(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -80,12 +66,6 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "docker.sock"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     return path
-
-
-def answering(path: Path, **facts: Any) -> socketserver.UnixStreamServer:
-    server = socketserver.UnixStreamServer(str(path), type("Engine", (_Engine,), facts))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
 
 
 def test_no_engine_is_installed(address: Path) -> None:
@@ -102,11 +82,10 @@ def test_the_engine_does_not_run(address: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may talk to every engine")
 def test_the_engine_may_not_be_talked_to(address: Path) -> None:
-    server = answering(address)
-    address.chmod(0)
-    with pytest.raises(EnvironmentLacks, match=r"you may not talk to the Docker engine .* usermod"):
-        engine()
-    server.shutdown()
+    with answering(address):
+        address.chmod(0)
+        with pytest.raises(EnvironmentLacks, match=r"you may not talk to the Docker engine .* usermod"):
+            engine()
 
 
 @pytest.mark.parametrize(
@@ -117,18 +96,14 @@ def test_the_engine_may_not_be_talked_to(address: Path) -> None:
     ],
 )
 def test_an_engine_that_will_not_do(address: Path, facts: dict[str, Any], said: str) -> None:
-    server = answering(address, **facts)
-    try:
-        with pytest.raises(EnvironmentLacks, match=said):
-            engine()
-    finally:
-        server.shutdown()
+    with answering(address, **facts), pytest.raises(EnvironmentLacks, match=said):
+        engine()
 
 
 def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
     """Head and output of the answer come in one piece, which the SDK's own exec_run loses."""
 
-    def do_POST(self: _Engine) -> None:
+    def do_POST(self: StandIn) -> None:
         if not self.path.endswith("/start"):
             self.answer({"Id": "e"})
             return
@@ -136,11 +111,8 @@ def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
         frames = b"".join(struct.pack(">BxxxL", stream, len(text)) + text for stream, text in said)
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n" + frames)
 
-    server = answering(address, do_POST=do_POST)
-    try:
+    with answering(address, do_POST=do_POST):
         done = execute("c", ["ls", "x"], environment={"LC_ALL": "C"}, patience_s=10.0)
-    finally:
-        server.shutdown()
     assert (done.returncode, done.stdout, done.stderr, done.args) == (3, "ab", "no", ["ls", "x"])
 
 
@@ -150,17 +122,15 @@ def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
         ("write /var/lib/docker/x: no space left on device", EnvironmentLacks, "the Docker engine's disk is full"),
         ("No such image: jbod-kafka:1", EnvironmentLacks, "jbod image base and jbod image build make one"),
         ("Cannot connect to the Docker daemon at unix:///x", EngineGone, "no longer answers"),
+        ('error during connect: Post "http://x/v1.41/containers/create": EOF', EngineGone, "no longer answers"),
         ("something else", HarnessError, "a node: something else"),
     ],
 )
 def test_what_the_engine_can_not_do_is_one_line(address: Path, said: str, error: type[HarnessError], told: str) -> None:
     """Whether it says so itself, or compose does, which says more behind it."""
-    server = answering(address, do_POST=lambda self: self.answer({"message": said}, 500))
-    try:
-        with pytest.raises(error, match=told), explained("a node"):
-            engine().containers.create("x")
-    finally:
-        server.shutdown()
+    failing = answering(address, do_POST=lambda self: self.answer({"message": said}, 500))
+    with failing, pytest.raises(error, match=told), explained("a node"):
+        engine().containers.create("x")
     says_more = f"echo 'failed: {said}' >&2; echo 'for more, see there' >&2; exit 1"
     with pytest.raises(error, match=told if error is not HarnessError else "for more, see there"):
         compose(["sh"], "-c", says_more)
@@ -177,18 +147,15 @@ def test_why_an_image_can_not_be_fetched_is_said(address: Path, error: str, says
     """The engine answers with success, and says what is the matter in the lines that follow."""
     lines = {"status": "Pulling from x"}, {"error": error}
 
-    def do_POST(self: _Engine) -> None:
+    def do_POST(self: StandIn) -> None:
         self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
         for text in (*(f"{json.dumps(line)}\r\n" for line in lines), ""):
             self.wfile.write(f"{len(text):x}\r\n{text}\r\n".encode())
 
-    server = answering(address, do_POST=do_POST)
     said: list[str] = []
-    try:
-        with pytest.raises(EnvironmentLacks, match=says) if says else nullcontext():
-            assert not images._pull("eclipse-temurin:17-jre", said.append)
-    finally:
-        server.shutdown()
+    expected = pytest.raises(EnvironmentLacks, match=says) if says else nullcontext()
+    with answering(address, do_POST=do_POST), expected:
+        assert not images._pull("eclipse-temurin:17-jre", said.append)
     assert says or said[-1] == f"eclipse-temurin:17-jre can't be fetched: {error}"
 
 
@@ -196,19 +163,16 @@ def test_no_image_to_build_on_can_be_had(address: Path, monkeypatch: pytest.Monk
     """Not here, and no registry that has it."""
     monkeypatch.delenv("JBOD_BASE_IMAGE", raising=False)
 
-    def do_GET(self: _Engine) -> None:
+    def do_GET(self: StandIn) -> None:
         if "/images/" in self.path:
             self.answer({"message": "No such image"}, 404)
         else:
-            _Engine.do_GET(self)
+            StandIn.do_GET(self)
 
     refused: list[str] = []
-    server = answering(address, do_GET=do_GET, do_POST=lambda self: self.answer({"message": "no such host"}, 500))
-    try:
-        with pytest.raises(EnvironmentLacks, match=r"there is no image to build on: .* jbod image base makes one"):
-            images._base(refused.append)
-    finally:
-        server.shutdown()
+    nowhere = answering(address, do_GET=do_GET, do_POST=lambda self: self.answer({"message": "no such host"}, 500))
+    with nowhere, pytest.raises(EnvironmentLacks, match=r"there is no image to build on: .* jbod image base makes one"):
+        images._base(None, refused.append)
     assert any("can't be fetched: no such host" in line for line in refused)
 
 
@@ -216,11 +180,11 @@ def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
     """As by another clean-up at the same time: the engine refuses a second one."""
     asked: list[str] = []
 
-    def do_DELETE(self: _Engine) -> None:
+    def do_DELETE(self: StandIn) -> None:
         asked.append(self.path)
         self.answer({"message": "removal of container c is already in progress"}, 409)
 
-    def do_GET(self: _Engine) -> None:
+    def do_GET(self: StandIn) -> None:
         contents: dict[str, object] = {
             "containers": [{"Id": "c", "Names": ["/c"]}] if not asked else [],
             "c": {"Id": "c", "Name": "/c"},
@@ -231,13 +195,10 @@ def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
             if self.path.partition("?")[0].removesuffix("/json").endswith(f"/{name}"):
                 self.answer(content)
                 return
-        _Engine.do_GET(self)
+        StandIn.do_GET(self)
 
-    server = answering(address, do_GET=do_GET, do_DELETE=do_DELETE)
-    try:
+    with answering(address, do_GET=do_GET, do_DELETE=do_DELETE):
         remove_run("r")
-    finally:
-        server.shutdown()
     assert len(asked) == 1
 
 
@@ -256,6 +217,18 @@ def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2376")
     with pytest.raises(EnvironmentLacks, match="must be on this machine"):
         engine()
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"), [("/", r"[\d.]+ GiB free in /"), ("/nowhere", "/nowhere, which can't be seen from here")]
+)
+def test_the_doctor_tells_what_room_the_engine_has(address: Path, folder: str, found: str) -> None:
+    """A stand-in's; a real one's with next to none is in test_engine_troubles.py."""
+    with answering(address, folder=folder):
+        disk = ability.__wrapped__("container disk")
+    assert re.fullmatch(found, disk.found)
+    assert disk.present is (folder != "/" or shutil.disk_usage("/").free >= ENGINE_DISK_BYTES)
+    assert disk.needed_for == "--backend docker: images and volumes take 2.0 GiB"
 
 
 def test_no_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,8 +258,35 @@ def test_clean_up_waits_for_the_engine_and_does_all_else(
     assert "can't be cleaned up after as yet: no Docker engine" in said[0]
 
 
+def test_what_is_in_one_engine_is_not_looked_for_in_another(
+    address: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has none of it, which would pass for gone."""
+    monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
+    log = UndoLog("r")
+    log.will("containers", run="r", engine=host())
+    with pytest.raises(EnvironmentLacks):
+        log.close()
+    asked: list[str] = []
+
+    def do_GET(self: StandIn) -> None:
+        asked.append(self.path)
+        StandIn.do_GET(self)
+
+    another = address.with_name("another.sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{another}")
+    said: list[str] = []
+    with answering(another, do_GET=do_GET):
+        assert undo.clean(said.append) == 0
+    assert f"r: can't be cleaned up after as yet: no Docker engine at {address}" in said[0]
+    assert (log.dir / "undo.jsonl").exists()
+    assert not asked
+
+
 # --- an engine ------------------------------------------------------------------------------------------------------
 
+LEASH_S = 120.0
+"""What takes longer doesn't come; no measure of how long it should take."""
 SPEC = ClusterSpec(mode=Mode.KRAFT, brokers=1, backend="docker")
 BOOT = """
 import sys
@@ -307,7 +307,7 @@ def booted(run: str, folder: Path) -> Cluster:
 def traces(run: str) -> list[str]:
     """What the engine has of a run."""
     client, own = engine(), {"label": f"{LABEL}={run}"}
-    things = (*client.containers.list(all=True, filters=own), *client.networks.list(filters=own))
+    things = (*client.containers.list(all=True, filters=own, ignore_removed=True), *client.networks.list(filters=own))
     return [thing.name for thing in (*things, *client.volumes.list(filters=own))]
 
 
@@ -318,6 +318,15 @@ def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     return open_folder
+
+
+def test_an_image_without_kafka(workspace: Path) -> None:
+    """That is what is said, and not that the engine is at fault."""
+    if OWN_BASE not in images_here():
+        pytest.skip(f"{OWN_BASE} isn't here (jbod image base)")
+    with pytest.raises(DistributionError, match=f"the image {OWN_BASE} can't run Kafka .*: No such file or directory"):
+        images._ask(OWN_BASE)
+    assert traces("image") == []
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -445,12 +454,106 @@ def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Pat
     ) as harness:
         assert harness.stdout is not None
         assert harness.stdout.readline() == "ready\n"
+        assert traces(run)
         harness.kill()
-    assert traces(run)
+    await_until(lambda: traces(run), lambda left: not left, timeout_s=LEASH_S, what="containers to go by themselves")
     assert undo.clean() == 1
-    assert not traces(run)
     assert not list(workspace.glob("*"))
     remove_run(run)  # nothing left is no error
+
+
+LEASHED = """
+import sys
+from harness.machine.engine import LABEL, engine
+from harness.nodes.container import leash
+run, image = sys.argv[1:]
+held = leash(run)
+engine().networks.create(run, labels={LABEL: run})
+engine().containers.run(image, ["infinity"], entrypoint=["sleep"], init=True, detach=True, labels={LABEL: run})
+print(held.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
+    """Without any later command; where it ends by itself, the leash ends with what else the run has."""
+    image, run = images_here()[0], f"leashed-{secrets.token_hex(3)}"
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-c", LEASHED, run, image], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as harness:
+            assert harness.stdout is not None
+            assert harness.stdout.readline()
+            assert len(traces(run)) == 2
+            assert len(marked(run)) == 1
+            harness.kill()
+        await_until(
+            lambda: (traces(run), marked(run)),
+            lambda left: left == ([], []),
+            timeout_s=LEASH_S,
+            what="what the engine has of it to go",
+        )
+    finally:
+        remove_run(run)
+
+
+def test_a_leash_ends_with_its_run(workspace: Path) -> None:
+    log = UndoLog(f"leashed-{secrets.token_hex(3)}")
+    with leash(log.run_id) as held:
+        assert held.poll() is None
+        log.close()
+        assert held.wait() == -signal.SIGKILL
+
+
+# --- a build that no image is of ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cache_beside(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache with all that the machine's has, in which what is added goes with the test."""
+    beside = open_folder / "cache"
+    for folder in ("kafka", "images", ""):  # those to which something is added
+        (beside / folder).mkdir(parents=True, exist_ok=True)
+        for entry in (cache_dir() / folder).glob("[!.]*"):  # no locks
+            if not (link := beside / folder / entry.name).exists():
+                link.symlink_to(entry)
+    monkeypatch.setenv("JBOD_CACHE_DIR", str(beside))
+    return beside
+
+
+@pytest.mark.cluster
+@pytest.mark.usefixtures("cache_beside")
+def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Path) -> None:
+    """``--kafka-tarball``: an image is made of the jars that are in it, all of them, and the case runs on that."""
+    jars = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT).class_path
+    marker = tmp_path / "release-candidate.jar"
+    with zipfile.ZipFile(marker, "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", f"Manifest-Version: 1.0\nX-Of: {secrets.token_hex(8)}\n")
+    candidate = tmp_path / "kafka-rc.tgz"
+    with tarfile.open(candidate, "w") as archive:
+        for each in (*jars, marker):
+            archive.add(each, f"kafka-rc/libs/{each.name}")
+    case = "kip-112/leader-at-bootstrap[kraft-chmod_000]"
+    work_dir = workspace / "work"
+    run = Running(tmp_path, work_dir, case, "--backend", "docker", "--kafka-tarball", str(candidate))
+    before = {*images.images_here()}
+    try:
+        run.start()
+        assert run.await_end() == EXIT_VALID, run.said.read_text()
+        [run_dir] = (path.parent for path in run.runs_dir.glob("*/run.json"))
+        ran = json.loads((run_dir / "run.json").read_text())
+        assert (ran["kafka"]["source"], ran["kafka"]["origin"]) == ("tarball", str(candidate))
+        made = f"jbod-kafka:{ran['kafka']['version']}-{ran['kafka']['sha256'][:12]}"
+        assert {*images.images_here()} - before == {made}
+        events = map(json.loads, (run_dir / "events.jsonl").read_text().splitlines())
+        assert [event["image"] for event in events if event["kind"] == "image.used"] == [made]
+        inside = {Path(jar).name for jar in images._look_into(made).jars}
+        assert inside == {each.name for each in (*jars, marker)}
+        run.assert_nothing_left()
+    finally:
+        run.kill()
+        for image in {*images.images_here()} - before:
+            engine().images.remove(image, force=True)
 
 
 # --- an engine that goes away ---------------------------------------------------------------------------------------

@@ -309,10 +309,35 @@ def test_what_ends_the_thread_comes_out(
 def test_topics_before_and_after_are_none_meanwhile() -> None:
     creation = Creation(cast(Any, FakeWorld()))
     creation.create("before", 2)
-    with pytest.raises(Inconclusive, match="no topic was asked for during the drain"), creation.going_on("the drain"):
+    with (
+        pytest.raises(Inconclusive, match="no topic was asked for during the drain"),
+        creation.going_on("the drain"),
+    ):
         pass
     with creation.going_on("the drain"):
         creation.create("meanwhile", 2)
+
+
+def test_nothing_begins_while_a_topic_is_in_the_making() -> None:
+    """As on a machine with much to do, where it would be over before the next is asked for."""
+    world = FakeWorld()
+    creation, asked, go_on = Creation(cast(Any, world)), threading.Event(), threading.Event()
+    answer = world.cluster.create_topic
+
+    def create_topic(*args: Any, **kwargs: Any) -> Any:
+        asked.set()
+        go_on.wait()
+        return answer(*args, **kwargs)
+
+    world.cluster.create_topic = create_topic
+    creating = threading.Thread(target=creation.create, args=("long", 2))
+    creating.start()
+    asked.wait()
+    threading.Timer(0.1, go_on.set).start()
+    with creation.going_on("the drain"):
+        assert go_on.is_set()
+        creation.create("meanwhile", 2)
+    creating.join()
 
 
 def test_a_step_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

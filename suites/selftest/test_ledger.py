@@ -20,13 +20,18 @@ from harness.runs.results import write_json
 
 
 def ended(
-    runs_dir: Path, name: str, verdict: Outcome = "valid", duration_s: float = 10.0, backend: str = "process"
+    runs_dir: Path,
+    name: str,
+    verdict: Outcome = "valid",
+    duration_s: float = 10.0,
+    backend: str = "process",
+    number: int = 1,
 ) -> None:
     """A case comes to its end."""
     runs_dir.mkdir(exist_ok=True)
     case = CaseId(id=name, kip=112, plan="1)", mode="kraft", seed=7, nodeid=f"suites/x.py::{name}")
     fault = {"name": "chmod_000", "target": "log-dir-1 of broker 2", "proven": True}
-    fault |= {"role": "leader", "acked_during": 700, "read_during": 600}
+    fault |= {"role": "leader", "also": ["coordinator"], "acked_during": 700, "read_during": 600}
     ledger.note(
         runs_dir,
         CaseResult(
@@ -36,7 +41,7 @@ def ended(
             verdict=verdict,
             reason="",
             duration_s=duration_s,
-            run_dir=runs_dir / f"{name}-1",
+            run_dir=runs_dir / f"{name}-{number}",
             phases_s={},
             faults=[fault, {**fault, "proven": False}],
             rerun="",
@@ -57,7 +62,8 @@ def test_what_ran_is_remembered(tmp_path: Path) -> None:
     [entry] = ledger.read(tmp_path)
     assert (entry.id, entry.verdict, entry.run_id) == ("a", "valid", "a-1")
     assert entry.faults == ("chmod_000 on log-dir-1 of broker 2",)
-    assert entry.struck == ({"fault": "chmod_000", "role": "leader", "acked": 700, "read": 600},)
+    struck = {"fault": "chmod_000", "role": "leader", "also": ["coordinator"], "acked": 700, "read": 600}
+    assert entry.struck == (struck,)
     assert now() - entry.at < timedelta(minutes=1)
 
 
@@ -141,6 +147,28 @@ def test_the_ledger_is_shown_and_what_is_overdue_is_an_exit_code(tmp_path: Path)
     code, cells = shown()
     assert code == 2
     assert [cell["id"] for cell in cells if not cell["is_overdue"]] == ["kip-112/no-fault[kraft]"]
+
+
+def test_what_was_struck_by_role(tmp_path: Path) -> None:
+    """A broker of two roles counts in both, a run once for each of them; an error, another backend's, not at all."""
+    case = "kip-112/no-fault[kraft]"
+    verdicts: tuple[Outcome, ...] = ("valid", "invalid", "error")
+    for number, verdict in enumerate(verdicts):
+        ended(tmp_path, case, verdict, number=number)
+    ended(tmp_path, case, backend="docker")
+    found = ledger.strikes(planned(case), "process", ledger.read(tmp_path))
+    assert {each.role: (each.fault, each.runs, each.valid, each.acked, each.read) for each in found} == {
+        "leader": ("chmod_000", 2, 1, 700, 600),
+        "coordinator": ("chmod_000", 2, 1, 700, 600),
+    }
+    argv = [str(Path(sys.executable).with_name("jbod")), "ledger", str(tmp_path), "--by-role"]
+    done = subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False)
+    assert (done.returncode, {each["role"] for each in json.loads(done.stdout)["strikes"]}) == (
+        0,
+        {"leader", "coordinator"},
+    )
+    assert "1 at the leader, 1 at the coordinator" in subprocess.run(argv, capture_output=True, text=True).stdout
+    assert subprocess.run([*argv, "--backend", "docker", "--kafka", "4.0.0"], capture_output=True).returncode == 5
 
 
 def test_a_line_cut_off(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
         "target": "log-dir-1 of broker 2",
         "proven": True,
         "role": "leader",
+        "also": [],
         "noticed_s": 0.25,
         "controller_told_s": 0.4,
         "other_leader_s": 0.5,
@@ -104,6 +105,14 @@ def test_what_rots_while_its_broker_is_down_is_noticed_by_nobody(run_dir: Path) 
     assert (measured["noticed_s"], measured["acked_during"]) == (None, 21)
 
 
+def test_what_is_missed_after_a_fault_was_not_missed_for_it(run_dir: Path) -> None:
+    """A slow disk is noticed by nobody; that its broker is killed later is another fault's affair."""
+    slow = {**FAULT, "fault": "slow", "noticed_by": None}
+    events = [*EVENTS[:3], event(2.0, "fault.injecting", **slow), event(2.1, "fault.injected", **slow)]
+    events += [event(4.0, "fault.undone", **slow), event(5.8, "brokers.changed", brokers=[1, 3], seen_by=1)]
+    assert measure_faults([*events, EVENTS[-1]], run_dir)[0]["noticed_s"] is None
+
+
 @pytest.mark.parametrize(
     ("changes", "role"),
     [
@@ -116,6 +125,30 @@ def test_whom_a_fault_hit(run_dir: Path, changes: dict[str, Any], role: str | No
     """What the pair was at work on counts, as it was last."""
     events = [*EVENTS[:1], EVENTS[1] | changes, *EVENTS[2:]]
     assert measure_faults(events, run_dir)[0]["role"] == role
+
+
+def test_what_the_broker_was_besides(run_dir: Path) -> None:
+    """The controller by the MBean that it alone has, as long as it has it; the coordinator by the log that it leads."""
+    beside = [
+        event(0.6, "mbeans.changed", node="broker-2", values={"OfflinePartitionsCount": 0}),
+        event(0.7, "mbeans.changed", node="broker-1", values={"OfflineReplicaCount": 0}),
+        event(0.8, "partition.changed", topic="__consumer_offsets", partition=0, leader=2, isr=[2], seen_by=1),
+    ]
+    resigned = event(1.5, "mbeans.changed", node="broker-2", values={"OfflinePartitionsCount": None})
+    for more, also in (
+        (beside, ["controller", "coordinator"]),
+        ([*beside[:2], resigned], []),
+    ):
+        [measured] = measure_faults([*EVENTS[:3], *more, *EVENTS[3:]], run_dir)
+        assert (measured["role"], measured["also"]) == ("leader", also)
+
+
+def test_a_controller_of_its_own_is_no_broker(run_dir: Path) -> None:
+    """The broker that is named with it is but the witness."""
+    killed = {**FAULT, "fault": "controller_killed", "target": "controller-100"}
+    struck = [event(2.0, "fault.injecting", **killed, node="controller-100"), event(2.1, "fault.injected", **killed)]
+    [measured] = measure_faults([*EVENTS[:3], *struck, *EVENTS[5:]], run_dir)
+    assert (measured["role"], measured["also"]) == ("controller", [])
 
 
 @pytest.mark.parametrize(

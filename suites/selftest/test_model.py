@@ -18,7 +18,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
-from suites.model import Expected, World
+from suites.model import Expected, Unheld, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
 DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/b{id}/d{n}")) for id in BROKERS for n in (1, 2)}
@@ -57,6 +57,37 @@ def expect(leader: int | None, isr: set[int] | None, offline: set[int], *replica
 def test_a_leaders_dir_fails_and_the_next_of_the_assignment_leads(world: World) -> None:
     world.log_dir_failed(DIRS[2, 1])
     assert world.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
+
+
+def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where nothing else differs, and its broker was started again in KRaft: else it is one."""
+    partition = cast(Any, SimpleNamespace(topic="t", index=0))
+    disk = {("t", 0, 1): DIRS[1, 2]}
+    monkeypatch.setattr(world, "all_disagreements", lambda: [str(k) for k in disk if world._places[k] != disk[k]])
+
+    def restarted() -> None:
+        world.broker_gone(BROKERS[1])
+        world.broker_back(BROKERS[1])
+
+    world.moving(partition, DIRS[1, 2])
+    assert world._note_unheld(["differs"]) == ["differs"]
+    world.cluster.spec.mode = Mode.ZK  # type: ignore[misc]
+    restarted()
+    assert world._note_unheld(["differs"]) == ["differs"]
+    world.cluster.spec.mode = Mode.KRAFT  # type: ignore[misc]
+    restarted()
+    assert world._note_unheld([]) == []
+    disk["u", 0, 1] = DIRS[1, 1]
+    assert world._note_unheld(["differs"]) == ["differs"]
+    assert (world.copies_in(DIRS[1, 2]), world.replicas_in(DIRS[1, 1])) == ({("t", 0)}, {("t", 0)})
+    del disk["u", 0, 1]
+    with pytest.raises(Unheld, match="the move of t-0 into"):
+        world._note_unheld(["differs"])
+    assert (world.copies_in(DIRS[1, 2]), world.replicas_in(DIRS[1, 1])) == (set(), set())
+    world.moving(partition, DIRS[1, 1])
+    assert world._note_unheld(["differs"]) == ["differs"]
 
 
 def test_a_followers_dir_fails_and_the_leader_stays(world: World) -> None:

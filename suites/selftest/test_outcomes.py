@@ -17,7 +17,7 @@ from harness.deviation import Deviation
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
 from harness.releases.versions import VersionRange
-from harness.runs.outcomes import Happenings, conclude
+from harness.runs.outcomes import Happenings, conclude, shown
 from suites.deviations import note_seen
 
 HERE = Path(__file__)
@@ -71,8 +71,10 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
     note_seen(replace(declared, does="it is otherwise still"), cast(Any, cluster), "that")
     assert outcome()[0] == "unknown"
     assert outcome(deviations=[replace(declared, always=False)]) == ("valid", "")
+    assert shown(case, [declared]) == []  # what a build shows as it happens isn't told of a case that didn't
     note_seen(declared, cast(Any, cluster), "this")
     assert outcome() == ("valid", "")
+    assert shown(case, [declared]) == [declared]
 
 
 def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from reports.index import make_index
 from reports.lanes import Lane
 from reports.rows import read_runs_dir
 from reports.timeline import Timeline, make_timeline
+from suites.selftest.processes import HANG_S, JBOD
 from suites.selftest.run_folders import LOST, RUN_ID, START, event, write_run_folder
 
 
@@ -136,6 +138,17 @@ def test_a_broker_that_ended_by_itself_is_down_with_its_log_dirs(folder: Path, e
     assert drawn(lanes_of(timeline, "log dirs")["broker 1 log-dir-2"]) == [(0.01, 9.0, "good"), (9.0, 9.5, "down")]
 
 
+def test_a_cordoned_log_dir_is_drawn_as_such(folder: Path) -> None:
+    """From when the cordon is in force until it is of others; its broker's others are as they were."""
+    with (folder / "events.jsonl").open("a") as journal:
+        for at, cordoned in ((8.0, ["broker-1-log-dir-2 of broker 1"]), (9.0, [])):
+            journal.write(json.dumps(event(at, "cordon.in_force", broker=1, log_dirs=cordoned)) + "\n")
+    lanes = lanes_of(make_timeline(read_folder(folder)), "log dirs")
+    assert drawn(lanes["broker 1 log-dir-2"]) == [(0.01, 8.0, "good"), (8.0, 9.0, "cordoned"), (9.0, 9.5, "good")]
+    assert drawn(lanes["broker 1 log-dir-1"]) == [(0.01, 9.5, "good")]
+    assert (lanes["broker 1 log-dir-2"].quiet, lanes["broker 1 log-dir-1"].quiet) == (False, True)
+
+
 def test_a_fault_is_shaded_until_it_was_undone_and_says_what_it_cost(folder: Path) -> None:
     [(span, cost)] = make_timeline(read_folder(folder)).faults
     assert (span.start, span.end, cost["produce_gap_s"]) == (2.0, 7.0, 2.0)
@@ -223,6 +236,37 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     assert page.index(differs) < page.index("<table")
     assert differs in (tmp_path / "report" / "summary.md").read_text()
     assert page.index("kip-112/b[zk]</td>") < page.index("kip-112/a[zk]</td>")
+
+
+@pytest.mark.parametrize(
+    ("seen", "differs", "alone"),
+    [
+        (("a b", "b a"), False, ""),
+        (("a b", "a"), True, "; in process alone b is so"),
+        (("", "a"), True, "; in docker alone a is so"),
+        (("a now-and-then", "a"), False, ""),
+    ],
+)
+def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
+    tmp_path: Path, seen: tuple[str, str], differs: bool, alone: str
+) -> None:
+    """What was seen counts, and not what the case declares; but for what a build shows or not as it happens."""
+    declared = [{"kip": 113, "says": "s", "does": "a is so", "issue": "i", "builds": ""}]
+    for name, backend, does in zip("12", ("process", "docker"), seen, strict=True):
+        with_verdict(tmp_path, "valid", name, backend=backend, deviations=declared)
+        with (tmp_path / name / "events.jsonl").open("a") as journal:
+            for each in does.split():
+                noted = {"does": f"{each} is so", "always": each != "now-and-then"}
+                journal.write(json.dumps(event(5.0, "deviation.seen", **noted)) + "\n")
+    [beside] = make_index(read_runs_dir(tmp_path)).beside
+    assert (beside.differs, beside.says) == (differs, f"valid in process, valid in docker, with the same seed{alone}")
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "index.html").read_text()
+    table = page[page.index('id="backends"') :]
+    told = [len(each.split()) for each in seen if each]
+    assert re.findall(r"(\d) deviations?</small>", table) == [str(count) for count in told]
+    assert ("1 came out differently from backend to backend" in page) is differs
+    assert (alone in (tmp_path / "report" / "summary.md").read_text()) is (differs or not alone)
 
 
 def test_a_case_that_one_backend_lacks_stands_beside_its_run_in_the_other(tmp_path: Path) -> None:
@@ -467,14 +511,25 @@ def test_a_report_that_cannot_be_written_is_one_line(folder: Path, tmp_path: Pat
     assert "see --out" in str(done.exception)
 
 
+@pytest.mark.parametrize("lacks", ["node", "npm"])
 def test_without_node_it_is_said_what_is_missing_and_the_pages_are_made(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, tmp_path: Path, lacks: str
 ) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    done = CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / "out")], catch_exceptions=False)
-    assert done.exit_code == 0
-    assert "there is no node on the PATH (apt-get install nodejs npm)" in done.stderr
-    assert "there is no node on the PATH" in (tmp_path / "out" / "index.html").read_text()
+    (tmp_path / "bin").mkdir()
+    if lacks == "npm":
+        (tmp_path / "bin" / "node").symlink_to("/bin/true")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "allure.html").write_text("of an earlier report")
+    argv = [str(JBOD), "report", str(folder), "--out", str(out)]
+    environment = os.environ | {"PATH": str(tmp_path / "bin")}
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == EXIT_VALID
+    says = f"no Allure report: there is no {lacks} on the PATH (apt-get install nodejs npm)"
+    assert done.stderr == f"jbod: {says}\n"
+    assert says in (out / "index.html").read_text()
+    made = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert made == {"index.html", "summary.md", f"cases/{RUN_ID}.html"}
 
 
 def test_what_allure_is_given(folder: Path, tmp_path: Path) -> None:

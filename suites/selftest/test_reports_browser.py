@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from harness.waiting import await_until
+from reports.allure import ALLURE
 from reports.command import report
 from suites.selftest.browser import ENTER, ESCAPE, LACKING, Browser, browser
 from suites.selftest.run_folders import RUN_ID, nights, write_long_run_folder, write_run_folder
@@ -155,6 +158,49 @@ return Math.min(...texts.map((each) => {
   return (a + 0.05) / (b + 0.05);
 }));
 """
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages of 200 cases, one of ten not valid."""
+    runs_dir = tmp_path_factory.mktemp("many")
+    for number in range(200):
+        verdict = ("invalid", "unknown", "error")[number // 10 % 3] if number % 10 == 0 else "valid"
+        outcome = {"verdict": verdict, "reason": f"because of {number}"}
+        write_run_folder(runs_dir, f"{number:03}", case=f"kip-112/many[zk-{number:03}]", outcome=outcome)
+    CliRunner().invoke(report, [str(runs_dir), "--baseline", str(runs_dir)], catch_exceptions=False)
+    return runs_dir / "report"
+
+
+_ROWS = "return document.querySelectorAll('#table .case').length"
+_RESULTS = r"return +(/Results\s*(\d+)/.exec(document.body.innerText) || [0, 0])[1]"
+
+
+@pytest.mark.parametrize(
+    ("page", "cases"),
+    [("index.html", _ROWS), ("qualification.html", _ROWS), (ALLURE, _RESULTS)],
+    ids=["index", "qualification", "allure"],
+)
+def test_200_cases_are_one_page(
+    window: Browser, many: Path, page: str, cases: str, request: pytest.FixtureRequest
+) -> None:
+    """How long each takes is written into junit.xml, with how many times an empty page; it decides nothing."""
+    if not (many / page).exists():
+        pytest.skip("no Allure here; the reason is in test_reports_allure.py")
+    (many / "empty.html").write_text("<!DOCTYPE html><title>empty</title>")
+    empty_s = opened_s(window, many / "empty.html", "return 200")
+    took_s = opened_s(window, many / page, cases)
+    assert window.complaints() == []
+    told = {"opened_s": f"{took_s:.2f}", "times_an_empty_page": f"{took_s / empty_s:.1f}"}
+    request.node.user_properties.extend(told.items())
+
+
+def opened_s(window: Browser, page: Path, cases: str) -> float:
+    """How long until 200 cases are there."""
+    began = time.monotonic()
+    window.open(page)
+    await_until(lambda: window.run(cases), until=lambda count: count == 200, timeout_s=120, what=f"200 cases in {page}")
+    return time.monotonic() - began
 
 
 def test_the_index_is_sieved(window: Browser, pages: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 
@@ -206,4 +207,10 @@ def test_the_page_is_made(tmp_path: Path) -> None:
     assert "Not qualified: Kafka 4.3.1 breaks a guarantee in 1 case" in done.output
     page = (tmp_path / "ours" / "report" / "qualification.html").read_text()
     assert "kip-112/only-there[zk]" in page
+    linked = re.findall(r'href="((?:baseline/)?cases/[^"]+)"', page)
+    assert {*linked} == {
+        *("cases/a[zk]0.html", "cases/a[zk]1.html", "baseline/cases/a[zk]0.html"),
+        "baseline/cases/only-there[zk]0.html",
+    }
+    assert all((tmp_path / "ours" / "report" / link).is_file() for link in linked)
     assert "Not qualified" in (tmp_path / "ours" / "report" / "summary.md").read_text()

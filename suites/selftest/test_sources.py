@@ -18,6 +18,7 @@ from harness.doors.mbeans import BrokerMetrics
 from harness.doors.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
 from harness.doors.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
 from harness.log_dir import LogDir
+from harness.releases.versions import Mode
 from suites import sources
 from suites.model import World
 
@@ -79,7 +80,7 @@ METRICS = BrokerMetrics(
 
 def healthy_world() -> World:
     """As the model has it before the fault."""
-    world = World(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()))))
+    world = World(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()), spec=SimpleNamespace(mode=Mode.KRAFT))))
     world.add(state("orders", 0, 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
     world.add(state("lone", 0, 3), {3: DIRS[3, 1]})
     world.add(state("lone", 1, 1), {1: DIRS[1, 2]})

@@ -1,0 +1,185 @@
+"""KIP-113's tools and protocol side by side, on one broker: what one begins the others see, and all say what the disks
+show.
+
+kafka-reassign-partitions is what operators move replicas with; kafka-log-dirs and DescribeLogDirs are where they look.
+All of them are compared with the one model (:mod:`suites.sources`): with each other, and with the folders on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from faults.targets import follower_of, other_dir
+from harness import timeouts
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.doors.tool_answers import describe_log_dirs
+from harness.errors import Inconclusive, PromiseBroken, ToolFailed
+from harness.journal import now
+from harness.log_dir import HIGH_WATERMARKS, LogDir
+from harness.reassign import Placement, cancel, execute, verify
+from harness.runs.measure import Floors
+from harness.topic import Partition, Topic
+from harness.waiting import await_until
+from harness.workload import CaseWorkload
+from suites.checks import check_delivery, check_settings, promised
+from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
+from suites.model import World
+from suites.on_disk import check_checkpoints
+from suites.scenario import scenario
+from suites.sources import log_dirs_tool
+from suites.steps import (
+    AMPLE,
+    HOLDS_MOVES,
+    MOVE_THROTTLE,
+    await_reassigned,
+    check_under_way,
+    finish_move,
+    moves_held,
+)
+
+LEAVES_LATE = {"log.segment.delete.delay.ms": "25000"}  # what a move leaves lies there while tools are asked
+NOWHERE = "no-such-topic"
+
+
+@scenario(
+    "kip-113/tools-within",
+    kip=113,
+    plan="Scripts: kafka-reassign-partitions with log_dirs, kafka-log-dirs; on one broker",
+    floors=Floors(faults=0),
+    deviations=(NO_LOG_DIRS_OPTION, EMPTIED_DIR_NAMED),
+    overrides=HOLDS_MOVES,
+)
+def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
+    """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
+    orders = cluster.create_topic("orders")
+    mover = follower_of(orders[0])
+    here = orders[0].log_dir_on(mover)
+    there = other_dir(here)
+    world = World(cluster, orders)
+    brokers = map(cluster.broker, orders[0].describe().replicas)
+    placement = Placement(partition=orders[0], on=tuple(there if broker == mover else broker for broker in brokers))
+    with workload.running(orders, record_bytes=1000) as pair:
+        pair.await_count(500)
+        world.learn(create_beside(cluster, mover, there))
+        with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
+            execute(cluster, placement, log_dirs_throttle=2)
+            check_settings(mover, {MOVE_THROTTLE: "2"})
+            world.reassigning(orders[0])
+            check_under_way(orders[0], there)
+            world.moving(orders[0], there)
+            world.check(also=[log_dirs_tool])
+            check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
+            check_asked_for(cluster, orders, here)
+            check_lag_told(orders[0], there)
+            mover.configure(LEAVES_LATE)
+            cancel(cluster, placement)
+            check_settings(mover, {MOVE_THROTTLE: None})
+            finish_move(world, orders[0], here)
+            with lying_there(orders[0], there):
+                world.check(also=[log_dirs_tool])
+            mover.configure(dict.fromkeys(LEAVES_LATE))
+            where = f"from log dir {here.path} to {there.path}"
+            check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
+            execute(cluster, placement, log_dirs_throttle=AMPLE)
+            check_settings(mover, {MOVE_THROTTLE: str(AMPLE)})
+            await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+            check_settings(mover, {MOVE_THROTTLE: None})
+            world.check(also=[log_dirs_tool])
+            named = rf"last seen: \[.{HIGH_WATERMARKS} in {here} names \['{orders[0]}'\] instead of \[\].\]$"
+            with promised(cluster, unless=EMPTIED_DIR_NAMED, seen=named):
+                check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_lag_told(partition: Partition, log_dir: LogDir) -> None:
+    """Of a copy that is held on its way into this log dir, kafka-log-dirs shows how far it is behind, as the protocol
+    does just before and just after: it grows as the pair writes.
+
+    :raises PromiseBroken: it shows another lag
+    """
+    cluster, broker = partition.cluster, log_dir.broker
+
+    def by_protocol() -> int:
+        found = broker.find_replica(partition.topic, partition.index, is_future=True)
+        assert found is not None
+        return found[1].offset_lag
+
+    before = by_protocol()
+    shown = describe_log_dirs(cluster.distribution, cluster.bootstrap, [broker.id], "--topic-list", partition.topic)
+    after = by_protocol()
+    told = [replica.offset_lag for state in shown[broker.id] for replica in state.replicas if replica.is_future]
+    broker.journal.write("move.lag_told", partition=str(partition), protocol=[before, after], tool=told)
+    if len(told) != 1 or not before <= told[0] <= after:
+        raise PromiseBroken(
+            f"kafka-log-dirs shows the copy of {partition} as {told} records behind, and it is by {before} to {after}"
+        )
+
+
+@contextmanager
+def lying_there(partition: Partition, log_dir: LogDir) -> Iterator[None]:
+    """What is left of a copy, marked for deletion, lies in this log dir before the block and after it: whoever looks
+    meanwhile finds it there, and nobody is to tell of it as of a replica.
+
+    :raises Inconclusive: it doesn't
+    """
+    left = [*log_dir.path.glob(f"{partition}.*-delete")]
+    yield
+    if not left or not all(folder.is_dir() for folder in left):
+        raise Inconclusive(f"nothing of {partition} that is marked for deletion lay in {log_dir} all the while")
+    log_dir.broker.journal.write("remains.seen", partition=str(partition), folders=[folder.name for folder in left])
+
+
+def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
+    """A topic that nobody asks Kafka's tools for, in this log dir of this broker: the other is to be empty."""
+    beside = cluster.create_topic("beside")
+    if beside[0].log_dir_on(broker) != log_dir:
+        beside[0].move_to(log_dir)
+    await_until(
+        lambda: beside[0].log_dir_on(broker),
+        lambda there: there == log_dir,
+        timeout_s=timeouts.MOVE_S,
+        what=f"{beside[0]} to be in {log_dir}",
+    )
+    return beside
+
+
+def check_says(cluster: Cluster, placement: Placement, line: str) -> None:
+    """kafka-reassign-partitions --verify says this one thing of what is not done.
+
+    :raises PromiseBroken: it says something else
+    """
+    said = verify(cluster, placement)
+    if said != [line]:
+        raise PromiseBroken(f"kafka-reassign-partitions --verify says {said} instead of {line!r}")
+
+
+def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
+    """kafka-log-dirs shows the brokers and topics that it is asked for, and DescribeLogDirs the partitions; no others.
+
+    :raises PromiseBroken: it shows something else
+    """
+    broker, topics = log_dir.broker, ("--topic-list", topic.name)
+    ask = functools.partial(describe_log_dirs, cluster.distribution, cluster.bootstrap, [broker.id], *topics)
+    seen = ask()
+    shown = {(id, replica.topic) for id, states in seen.items() for state in states for replica in state.replicas}
+    if shown != {(broker.id, topic.name)}:
+        raise PromiseBroken(f"kafka-log-dirs shows {sorted(shown)}, and was asked for {topic} on {broker}")
+    described = {
+        (replica.topic, replica.partition, state.path)
+        for state in broker.admin.describe_log_dirs((topic.name, 0), (NOWHERE, 0))
+        for replica in state.replicas
+        if not replica.is_future
+    }
+    if described != {(topic.name, 0, str(log_dir.path))}:
+        raise PromiseBroken(f"DescribeLogDirs shows {sorted(described)}, and was asked for {topic[0]} in {log_dir}")
+    with promised(cluster, unless=NO_LOG_DIRS_OPTION, seen="log-dirs is not a recognized option"):
+        try:
+            paths = [state.path for state in ask("--log-dirs", str(log_dir.path))[broker.id]]
+        except ToolFailed as error:
+            raise PromiseBroken(str(error)) from error
+        if paths != [str(log_dir.path)]:
+            raise PromiseBroken(f"kafka-log-dirs shows {paths}, and was asked for {log_dir}")

@@ -1,0 +1,315 @@
+"""One description, not two: what a node is told in a container, as a process, and by hand, setting by setting.
+
+Nothing is started, and no engine is needed: both backends lay down a cluster's nodes as for a start. The compose files
+are read as YAML with their variables filled in, which is what ``docker compose config`` does; where there is a compose
+plugin it is asked whether that is so.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.cluster import Cluster
+from harness.journal import Journal
+from harness.machine.cache import cache_dir
+from harness.machine.engine import compose
+from harness.machine.host import ability
+from harness.machine.ports import HOST
+from harness.machine.undo import UndoLog
+from harness.nodes import container
+from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Site
+from harness.nodes.images import Image
+from harness.nodes.jvm import JvmNode
+from harness.nodes.process import ProcessBackend, ProcessNode
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.versions import Mode
+from harness.spec import BROKER_SETTINGS, ClusterSpec
+
+Settings = Mapping[str, str]
+"""Of one node, by name; its command line is one of them."""
+
+COMPOSE = Path(__file__).resolve().parents[2] / "compose"
+FILES = {Mode.ZK: COMPOSE / "zookeeper.yaml", Mode.KRAFT: COMPOSE / "kraft.yaml"}
+SHAPES: Mapping[str, Mapping[str, Any]] = {
+    "zk": {"mode": Mode.ZK},
+    "kraft": {"mode": Mode.KRAFT},
+    "kraft-three-controllers": {"mode": Mode.KRAFT, "controllers": 3},
+    "kraft-combined": {"mode": Mode.KRAFT, "combined": True},
+}
+
+# Clients come from outside a container's network, by a published port; other nodes are inside.
+_TWO_WAYS_IN = "a container is reached at one address by other nodes and at another one by clients"
+IN_CONTAINERS = {
+    "listeners": _TWO_WAYS_IN,
+    "advertised.listeners": _TWO_WAYS_IN,
+    "inter.broker.listener.name": _TWO_WAYS_IN,
+    "listener.security.protocol.map": _TWO_WAYS_IN,
+    "clientPort": "ZooKeeper's address is its container's, where the port is its own",
+    "clientPortAddress": "ZooKeeper's address is its container's, where the port is its own",
+}
+"""In what a node in a container differs from one that is a process, and why."""
+
+_SOON = "tests want failures noticed soon; by hand it is as long as Kafka has it"
+_ONE_ADDRESS = "processes share one address, by which ZooKeeper counts connections"
+LEFT_OUT_BY_HAND = {
+    **dict.fromkeys(BROKER_SETTINGS, "each is said in harness/spec.py; by hand it is Kafka's default"),
+    "broker.session.timeout.ms": _SOON,
+    "broker.heartbeat.interval.ms": _SOON,
+    "controller.quorum.election.timeout.ms": _SOON,
+    "controller.quorum.election.backoff.max.ms": _SOON,
+    "controller.quorum.fetch.timeout.ms": _SOON,
+    "zookeeper.session.timeout.ms": _SOON,
+    "zookeeper.connection.timeout.ms": _SOON,
+    "tickTime": _SOON,
+    "maxClientCnxns": _ONE_ADDRESS,
+}
+"""What jbod tells a node in a container and the files by hand don't, and why."""
+
+
+# --- what nodes are told ----------------------------------------------------------------------------------------------
+
+
+def rendered(file: Path, variables: Mapping[str, str]) -> dict[str, Any]:
+    """A compose file with its variables filled in, ports as ``docker compose config`` has them."""
+    text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda name: variables.get(name[1], name[2]), file.read_text())
+    content: dict[str, Any] = yaml.safe_load(text.replace("$$", "$"))
+    for service in content["services"].values():
+        for number, port in enumerate(service["ports"]):
+            host_ip, published, target = port.split(":")
+            service["ports"][number] = {"host_ip": host_ip, "published": published, "target": int(target)}
+    return content
+
+
+def configured(command: list[str], *arguments: str) -> str:
+    """In the place of ``docker compose config``."""
+    assert arguments == ("config", "--format", "json")
+    return json.dumps(rendered(Path(command[command.index("-f") + 1]), variables_of(command)))
+
+
+def variables_of(command: list[str]) -> dict[str, str]:
+    """Those that jbod sets."""
+    lines = Path(command[command.index("--env-file") + 1]).read_text().splitlines()
+    return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Whom the container backend asks before anything is started."""
+    image = Image(name="jbod-kafka:x", id="sha256:x", java_version="17", jars=("/opt/kafka/libs/kafka.jar",))
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="jbod-test-") as folder:
+        Path(folder).chmod(0o755)
+        patch.setenv("JBOD_WORK_DIR", folder)
+        patch.setattr(container, "image_for", lambda *_: image)
+        patch.setattr(container, "_free_network", lambda _: "198.18.7")
+        patch.setattr(container, "compose", configured)
+        yield
+
+
+@functools.cache
+def told(shape: str, backend: str) -> Mapping[str, Settings]:
+    """What each node of a cluster is told in a backend; addresses and folders by what they are."""
+    spec = ClusterSpec(backend=backend, **SHAPES[shape])
+    with tempfile.TemporaryDirectory() as folder:
+        site = Site(
+            spec=spec,
+            distribution=Builds.choose(BuildOptions(mode=str(spec.mode))).of(spec.mode),
+            record_dir=Path(folder),
+            journal=Journal(None),
+            undo_log=UndoLog(f"Test-{secrets.token_hex(3)}"),
+        )
+        cluster = Cluster(site, jvm_options=())
+        try:
+            return {node.spec.name: _laid_down(cluster, site, node) for node in cluster._nodes()}
+        finally:
+            cluster.stop()
+
+
+def _laid_down(cluster: Cluster, site: Site, node: Node) -> Settings:
+    assert isinstance(node, JvmNode)
+    runtime, backend = cluster._backend.runtime, cluster._backend
+    command = " ".join(node.lay_down())
+    names = {
+        " ".join(runtime.java): "java",
+        os.pathsep.join(runtime.class_path): "JARS",
+        str(site.work_dir): "DIR",
+        str(cache_dir() / "jolokia-2.6.0"): "DIR",  # a container is given a link to it
+        "198.18.7.": "NETWORK.",
+    }
+    for other in cluster._nodes():
+        name = other.spec.name
+        purposes = (SERVICE, AGENT) if name != "zookeeper" else (SERVICE,)
+        ends = {purpose: backend.endpoint(name, purpose) for purpose in purposes}
+        names |= {f"{HOST}:{end.port}": f"{name}'s published {purpose}" for purpose, end in ends.items()}
+        names |= {end.address: f"{name}'s {purpose}" for purpose, end in ends.items()}
+        if cluster.spec.combined:
+            names[backend.quorum_address(name)] = f"{name}'s quorum"
+    # The agent is told host and port by themselves.
+    command = re.sub(r"host=([^,]*),port=(\d+)", r"at=\1:\2", command)
+    return _by_name([*node.config.read_text().splitlines(), f"command={command}"], names)
+
+
+def _by_name(lines: list[str], names: Mapping[str, str]) -> Settings:
+    for what, name in sorted(names.items(), key=lambda each: -len(each[0])):
+        lines = [line.replace(what, name) for line in lines]
+    return {key: value for key, _, value in (line.partition("=") for line in lines)}
+
+
+@functools.cache
+def told_by_hand(mode: Mode) -> Mapping[str, Settings]:
+    """What each node of a cluster by hand is told, likewise."""
+    content = rendered(FILES[mode], {})
+    names = {"/var/lib/kafka/data": "DIR", "198.18.254.": "NETWORK."}
+    for name, service in content["services"].items():
+        address = service["networks"]["default"]["ipv4_address"]
+        for port in service["ports"]:
+            purpose = AGENT if port["target"] == 8778 else SERVICE
+            names[f"{port['host_ip']}:{port['published']}"] = f"{name}'s published {purpose}"
+            names[f"{address}:{port['target']}"] = f"{name}'s {purpose}"
+    found = {}
+    for name, service in content["services"].items():
+        files = {each["target"]: content["configs"][each["source"]]["content"] for each in service["configs"]}
+        properties = files[f"/jbod/{name}/server.properties"].splitlines()
+        command = _started(name, files[f"/jbod/{name}/start"])
+        found[name] = _by_name([*properties, f"command={command}"], names)
+    return found
+
+
+def _started(name: str, script: str) -> str:
+    """What a start script has become in the end, where java says what it was asked for."""
+    with tempfile.TemporaryDirectory() as folder:
+        java, start = Path(folder) / "java", Path(folder) / name / "start"
+        start.parent.mkdir()
+        start.write_text(script)
+        java.write_text('#!/bin/sh\necho java "$@"\n')
+        java.chmod(0o755)
+        path = os.pathsep.join((folder, os.environ["PATH"]))
+        done = subprocess.run(["sh", start], env={"PATH": path}, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()[-1].replace(folder, "DIR")
+
+
+def differences(one: Mapping[str, Settings], other: Mapping[str, Settings]) -> dict[str, list[str]]:
+    """By setting, which nodes are told otherwise, or are told it in one of the two alone."""
+    found: dict[str, list[str]] = {}
+    for node in sorted({*one, *other}):
+        ours, theirs = one.get(node, {}), other.get(node, {})
+        for key in sorted({*ours, *theirs}):
+            if ours.get(key) != theirs.get(key):
+                found.setdefault(key, []).append(f"{node}: {key}={ours.get(key)}, and not {theirs.get(key)}")
+    return found
+
+
+def unexplained(found: Mapping[str, list[str]], reasons: Mapping[str, str]) -> list[str]:
+    """The differences that no reason is given for."""
+    return [line for key, lines in found.items() if key not in reasons for line in lines]
+
+
+def heap_and_program(nodes: Mapping[str, Settings]) -> dict[str, Settings]:
+    """The same, with no more of a command line than how big it may get, what it is and what it reads: the rest is how
+    jbod has many start fast, and log what it reads.
+    """
+    found: dict[str, Settings] = {}
+    for node, settings in nodes.items():
+        [words] = re.findall(r" -Xmx(\w+) .* (\S+) (\S+)$", settings["command"])
+        found[node] = {**settings, "command": " ".join(words)}
+    return found
+
+
+# --- comparisons ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_container_is_told_what_a_process_is(shape: str) -> None:
+    assert unexplained(differences(told(shape, "docker"), told(shape, "process")), IN_CONTAINERS) == []
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_by_hand_it_is_told_what_jbod_tells_it(mode: Mode) -> None:
+    """But for what is left out: nothing by hand is said otherwise, and nothing is said there alone."""
+    by_hand, ours = (heap_and_program(each) for each in (told_by_hand(mode), told(str(mode), "docker")))
+    assert by_hand.keys() == ours.keys()
+    assert unexplained(differences(ours, by_hand), LEFT_OUT_BY_HAND) == []
+    assert [key for settings in by_hand.values() for key in settings if key in LEFT_OUT_BY_HAND] == []
+
+
+def test_every_reason_is_needed() -> None:
+    told_apart = [differences(told(shape, "docker"), told(shape, "process")) for shape in SHAPES]
+    assert {key for found in told_apart for key in found} == {*IN_CONTAINERS}
+    left_out = [differences(told(str(mode), "docker"), told_by_hand(mode)) for mode in Mode]
+    assert {key for found in left_out for key in found} - {"command"} == {*LEFT_OUT_BY_HAND}
+
+
+def test_a_setting_of_one_side_alone_is_seen() -> None:
+    ours = told("kraft", "docker")
+    more = {**ours, "broker-2": {**ours["broker-2"], "num.io.threads": "8", "log.retention.ms": "1"}}
+    assert unexplained(differences(more, ours), IN_CONTAINERS) == [
+        "broker-2: log.retention.ms=1, and not None",
+        "broker-2: num.io.threads=8, and not 4",
+    ]
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=Mode)
+def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[container.ContainerBackend]:
+    """A cluster of three, as the files have it."""
+    mode: Mode = request.param
+    undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
+    site = Site(
+        spec=ClusterSpec(mode=mode, backend="docker"),
+        distribution=Builds.choose(BuildOptions(mode=str(mode))).of(mode),
+        record_dir=tmp_path,
+        journal=Journal(None),
+        undo_log=undo_log,
+    )
+    yield container.ContainerBackend(site)
+    undo_log.close()
+    site.ports.release()
+
+
+def test_jbod_sets_the_variables_of_the_file_and_adds_nothing(described: container.ContainerBackend) -> None:
+    """Of what a container is, beside what is laid down in its folder, there is no second description."""
+    file = FILES[described.site.spec.mode]
+    asked = {*re.findall(r"\$\{(\w+):-", file.read_text())}
+    assert {*variables_of(described.compose)} == asked
+    services = rendered(file, {})["services"]
+    for name in services:
+        described.endpoint(name, SERVICE)
+    assert [described.compose[n + 1] for n, word in enumerate(described.compose) if word == "-f"] == [str(file)]
+
+
+def test_a_container_has_the_environment_of_a_process(described: container.ContainerBackend) -> None:
+    site = described.site
+    process = ProcessNode(ProcessBackend(site), NodeSpec(name="broker-1", main_class="x", properties={}))
+    wanted = {name: value for name, value in process.environment().items() if name != "PATH"}
+    services = rendered(FILES[site.spec.mode], variables_of(described.compose))["services"]
+    assert [service["environment"] for service in services.values()] == [wanted] * len(services)
+
+
+def test_the_files_are_read_as_compose_reads_them(described: container.ContainerBackend) -> None:
+    if not ability("compose").present:
+        pytest.skip(f"compose: {ability('compose').found} ({ability('compose').fix})")
+    theirs = json.loads(compose(described.compose, "config", "--format", "json"))
+    ours = json.loads(configured(described.compose, "config", "--format", "json"))
+    for name, service in ours["services"].items():
+        of_compose = theirs["services"][name]
+        for key in ("image", "user", "entrypoint", "command", "environment", "labels", "networks"):
+            assert of_compose[key] == service[key], (name, key)
+        assert [{key: port[key] for key in ("host_ip", "published", "target")} for port in of_compose["ports"]] == (
+            service["ports"]
+        )
+    texts = {name: each["content"] for name, each in ours["configs"].items()}
+    # It says them so that they could be read again.
+    assert {name: each["content"].replace("$$", "$") for name, each in theirs["configs"].items()} == texts

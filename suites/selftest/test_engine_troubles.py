@@ -1,0 +1,446 @@
+"""Trouble with the Docker engine as a user meets it: one clear line, exit code 3, nothing left behind.
+
+The commands are real and run as sub-processes. So are the sockets, the user who may not, compose, and the engines that
+must work at first; for one that is too old, or says nonsense, there is a stand-in
+(:mod:`suites.selftest.stand_in_engine`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import subprocess
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from harness.errors import EXIT_HARNESS
+from harness.machine.cache import cache_path
+from harness.machine.engine import host
+from harness.machine.host import ability
+from harness.machine.undo import MARK
+from harness.nodes.images import image_for
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.versions import Mode
+from suites.selftest.own_engine import OwnEngine
+from suites.selftest.processes import JBOD, marked
+from suites.selftest.stand_in_engine import StandIn, answering
+from suites.selftest.test_containers import traces
+
+CASE = "kip-112/leader-at-runtime[kraft-chmod_000]"
+RUN = ("run", CASE, "--backend", "docker")
+UP = ("cluster", "up", "--backend", "docker")
+NIGHT = ("nightly", "--budget", "60s", "--backend", "docker")
+BUILD = ("image", "build", "--mode", "kraft")
+HANG_S = 300.0
+NOBODY = 4711
+
+
+class User:
+    """Somebody at the command line, with folders of their own for all that jbod makes.
+
+    :ivar socket: where they have been told that the engine listens
+    """
+
+    def __init__(self, base: Path) -> None:
+        self.socket = base / "docker.sock"
+        self._mark = f"troubles-{secrets.token_hex(3)}"
+        self._folders = {name: base / name for name in ("work", "tmp", "runs")}
+        for folder in self._folders.values():
+            folder.mkdir()
+        self._as: list[str] = []
+        self.environment = os.environ | {
+            "DOCKER_HOST": f"unix://{self.socket}",
+            "JBOD_WORK_DIR": str(self._folders["work"]),
+            "TMPDIR": str(self._folders["tmp"]),
+            MARK: self._mark,
+        }
+
+    @property
+    def work_dir(self) -> Path:
+        """Where clusters have their folders."""
+        return self._folders["work"]
+
+    def become(self, uid: int) -> bool:
+        """Be an ordinary user from now on, who reads root's builds; False where they can't get to the command.
+
+        Where that lies below a home that is closed to others they may read everything, and write no more than before.
+        """
+        ordinary = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
+        for way in ([], ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]):
+            self._as = [*ordinary, *way]
+            if subprocess.run([*self._as, JBOD, "--help"], capture_output=True, check=False).returncode == 0:
+                break
+        else:
+            return False
+        self.environment |= {"JBOD_CACHE_DIR": str(cache_path()), "HOME": str(self._folders["tmp"])}
+        for folder in self._folders.values():
+            os.chown(folder, uid, uid)
+        return True
+
+    def jbod(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command, called by them; a run's folders go where they belong."""
+        more = ("--runs-dir", str(self._folders["runs"] / "runs")) if arguments[0] in ("run", "nightly") else ()
+        return subprocess.run(
+            [*self._as, JBOD, *arguments, *more],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+
+    def is_told(self, *arguments: str) -> str:
+        """The one line that the command says, with the exit code of a harness that can't, and nothing left."""
+        done = self.jbod(*arguments)
+        said = done.stdout + done.stderr
+        assert done.returncode == EXIT_HARNESS, said
+        line, *more = said.splitlines()
+        assert not more, said
+        assert line.startswith("jbod: ")
+        self.assert_nothing_left()
+        return line.removeprefix("jbod: ")
+
+    def assert_nothing_left(self) -> None:
+        """No process, and no folder to work in; where cases would be told of, none."""
+        assert marked(self._mark) == []
+        for name in ("work", "tmp"):
+            # A cluster's ports are locks on files that stay, for whoever comes next.
+            assert [path.name for path in self._folders[name].iterdir() if path.name != "jbod-ports"] == []
+        assert not list(self._folders["runs"].glob("runs/*/"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _builds() -> None:
+    """Kafka is there: fetching it would be told too."""
+    Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT)
+
+
+@pytest.fixture
+def user(open_folder: Path) -> User:
+    return User(open_folder)
+
+
+# --- no engine that will do -----------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def missing(_path: Path) -> Iterator[None]:
+    yield
+
+
+@contextlib.contextmanager
+def not_running(path: Path) -> Iterator[None]:
+    """Its socket's file is all that a process leaves that was killed."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    yield
+
+
+@contextlib.contextmanager
+def hanging(path: Path) -> Iterator[None]:
+    """The kernel takes connections for it, as for a process that was stopped."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        yield
+
+
+def too_old(path: Path) -> AbstractContextManager[None]:
+    """A stand-in."""
+    return answering(path, version="19.03.15", api="1.40")
+
+
+def ancient(path: Path) -> AbstractContextManager[None]:
+    """A stand-in for one whose protocol the SDK no longer speaks."""
+    return answering(path, version="1.9.1", api="1.21")
+
+
+def mapping_users(path: Path) -> AbstractContextManager[None]:
+    """A stand-in."""
+    return answering(path, security=("name=rootless",))
+
+
+def no_engine_at_all(path: Path) -> AbstractContextManager[None]:
+    """A stand-in for somebody else's server."""
+    return answering(path, do_GET=lambda self: self.answer(["hello"]))
+
+
+def silent(path: Path) -> AbstractContextManager[None]:
+    """A stand-in that hangs up on whoever asks."""
+    return answering(path, do_GET=lambda self: None)
+
+
+TROUBLES = {
+    missing: r"no Docker engine at {path}: apt-get install docker\.io iptables, then systemctl start docker .*",
+    not_running: r"no Docker engine runs behind {path} \(Connection refused\): systemctl start docker .*",
+    hanging: r"the Docker engine at unix://{path} says nothing for 10 s: systemctl restart docker",
+    too_old: r"the Docker engine at unix://{path} is 19\.03\.15; 20\.10 or later is needed: apt-get install .*",
+    ancient: r"the Docker engine at unix://{path} is 1\.9\.1; 20\.10 or later is needed: apt-get install .*",
+    mapping_users: r"the Docker engine at unix://{path} maps users \(rootless\), .*: use an engine without it",
+    no_engine_at_all: r"what listens at unix://{path} is no Docker engine: set DOCKER_HOST to one, or unset it",
+    silent: r"a first look at it: the Docker engine at unix://{path} no longer answers; is dockerd running\?",
+}
+
+
+def told_of(trouble: object, path: Path) -> str:
+    return next(line for each, line in TROUBLES.items() if each is trouble).replace("{path}", re.escape(str(path)))
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_an_engine_that_is_none_is_told_by_a_run(user: User, trouble: type) -> None:
+    with trouble(user.socket):
+        assert re.fullmatch(told_of(trouble, user.socket), user.is_told(*RUN))
+
+
+@pytest.mark.parametrize("command", [UP, BUILD, NIGHT], ids=" ".join)
+def test_other_commands_tell_the_same(user: User, command: tuple[str, ...]) -> None:
+    """A night before it runs anything, as all else."""
+    assert re.fullmatch(told_of(missing, user.socket), user.is_told(*command))
+
+
+def doctor(user: User) -> dict[str, dict[str, object]]:
+    """The abilities that the doctor found, by name."""
+    done = user.jbod("doctor", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    user.assert_nothing_left()
+    return {each["name"]: each for each in json.loads(done.stdout)["abilities"]}
+
+
+@pytest.mark.skipif(shutil.which("docker") is None, reason="without the docker command the doctor looks no further")
+@pytest.mark.parametrize("trouble", [missing, not_running, hanging, too_old])
+def test_the_doctor_knows_it(user: User, trouble: type) -> None:
+    """In the same words; the machine is no worse for it, and so is the exit code."""
+    with trouble(user.socket):
+        found = doctor(user)
+    for name in ("docker", "container image", "container disk"):
+        assert not found[name]["present"]
+        assert found[name]["fix"]
+        assert re.fullmatch(told_of(trouble, user.socket), str(found[name]["found"]))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_engine_that_may_not_be_talked_to(user: User) -> None:
+    """An ordinary user, and root's socket."""
+    if not user.become(NOBODY):
+        pytest.skip(f"uid {NOBODY} can't get to {JBOD}")
+    said = rf"you may not talk to the Docker engine at {re.escape(str(user.socket))}: usermod -aG docker \$USER, .*"
+    with answering(user.socket):
+        user.socket.chmod(0o600)
+        assert re.fullmatch(said, user.is_told(*RUN))
+        assert re.fullmatch(said, str(doctor(user)["container disk"]["found"]))
+
+
+# --- an engine that will do, and compose that won't -----------------------------------------------------------------
+
+
+def test_no_compose_plugin(user: User, tmp_path: Path) -> None:
+    """A docker command without it; behind it a stand-in for an engine that will do."""
+    user.environment |= {"DOCKER_CONFIG": str(tmp_path)}
+    try:
+        asked = ["docker", "compose", "version", "--short"]
+        there = subprocess.run(asked, env=user.environment, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        pytest.skip("there is no docker command")
+    if there:
+        pytest.skip("the plugin is in a folder of the system's")
+    said = rf"the docker command \({shutil.which('docker')}\) has no compose plugin, neither in {tmp_path}/cli-plugins "
+    said += r"nor in the system's folders: apt-get install docker-compose-plugin .*"
+    with answering(user.socket):
+        for command in (RUN, UP):
+            assert re.fullmatch(said, user.is_told(*command))
+        found = doctor(user)
+    assert re.fullmatch(said, str(found["compose"]["found"]))
+    assert found["container disk"]["found"] == "/nowhere/docker, which can't be seen from here"
+
+
+def test_no_docker_command(user: User, tmp_path: Path) -> None:
+    """All of this machine's programs but that one."""
+    for folder in reversed(user.environment["PATH"].split(os.pathsep)):
+        for program in Path(folder).glob("*"):
+            if program.name != "docker":
+                (tmp_path / program.name).unlink(missing_ok=True)
+                (tmp_path / program.name).symlink_to(program)
+    user.environment |= {"PATH": str(tmp_path)}
+    with answering(user.socket):
+        assert user.is_told(*RUN) == "no docker command on the PATH: apt-get install docker.io (or docker-cli)"
+
+
+# --- an engine that goes away ---------------------------------------------------------------------------------------
+
+
+def fleeting(path: Path, questions: int) -> AbstractContextManager[None]:
+    """A stand-in that answers so many questions and hangs up on all that follow."""
+    asked: list[str] = []
+
+    def do_GET(self: StandIn) -> None:
+        asked.append(self.path)
+        if len(asked) <= questions:
+            StandIn.do_GET(self)
+
+    return answering(path, do_GET=do_GET, do_POST=lambda self: None)
+
+
+@pytest.mark.parametrize("questions", range(6))
+def test_an_engine_that_goes_away_at_any_question(user: User, questions: int) -> None:
+    """Whichever it is that it doesn't answer any more, to the last: it is handed what the image is made of."""
+    with fleeting(user.socket, questions):
+        done = user.jbod(*BUILD, "--base", "base:1")
+    said = (done.stdout + done.stderr).splitlines()
+    notes = [line for line in said if "making the image" in line]
+    assert bool(notes) == (questions == 5)
+    [line] = [line for line in said if line not in notes]
+    assert done.returncode == EXIT_HARNESS
+    assert line.startswith("jbod: ")
+    assert line.endswith(f": the Docker engine at unix://{user.socket} no longer answers; is dockerd running?")
+    user.assert_nothing_left()
+
+
+def test_the_doctor_tells_of_one_that_goes_away(user: User) -> None:
+    with fleeting(user.socket, 5):
+        found = doctor(user)
+    assert "no longer answers; is dockerd running?" in str(found["container disk"]["found"])
+
+
+class Wire:
+    """A line to a real engine that is cut for good when it is to make a second container; no stand-in."""
+
+    def __init__(self, path: Path, engine: str) -> None:
+        self._engine = engine
+        self._ends: list[socket.socket] = []
+        self._made = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen()
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.socket(socket.AF_UNIX)
+                self._ends += [near, far]
+                far.connect(self._engine)
+                for pair in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=pair, daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self._made += b"POST" in data and b"/containers/create" in data
+                if self._made > 1:
+                    break
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+        if self._made > 1:
+            self.cut()
+
+    def cut(self) -> None:
+        """The engine is gone."""
+        for end in (self._listener, *self._ends):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.mark.parametrize("command", [UP, RUN], ids=" ".join)
+def test_an_engine_that_goes_away_half_way_through_a_cluster(
+    user: User, command: tuple[str, ...], open_folder: Path
+) -> None:
+    """One container is made, the next is not; what only the engine can remove is removed when there is one again.
+
+    A run meets it with the cluster that it makes its class archive with, as that is none that was made before.
+    """
+    for name in ("docker", "compose", "container image"):
+        if not ability(name).present:
+            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    image_for(Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT), Mode.KRAFT, lambda _line: None)
+    cache = open_folder / "cache"
+    cache.mkdir()
+    for entry in cache_path().iterdir():
+        if not entry.name.startswith("classes-"):
+            (cache / entry.name).symlink_to(entry)
+    user.environment |= {"JBOD_CACHE_DIR": str(cache)}
+    wire = Wire(user.socket, host().removeprefix("unix://"))
+    try:
+        done = user.jbod(*command)
+    finally:
+        wire.cut()
+    said = done.stdout + done.stderr
+    assert done.returncode == EXIT_HARNESS, said
+    [left] = user.work_dir.iterdir()
+    assert [path.name for path in left.iterdir()] == ["undo.jsonl"]
+    [line] = [line for line in said.splitlines() if not line.startswith("preparing fast starts")]
+    told = f"the Docker engine at unix://{user.socket} no longer answers; is dockerd running?"
+    again = f"Once it does, jbod clean removes what there is of {left.name}"
+    assert line == f"jbod: docker compose create: {told} {again}"
+    assert traces(left.name)
+    assert marked(left.name) == []
+    user.socket.unlink()
+    user.socket.symlink_to(host().removeprefix("unix://"))  # the engine is there again, and at its address
+    assert user.jbod("clean").returncode == 0
+    assert not traces(left.name)
+    user.assert_nothing_left()
+
+
+# --- an engine that has no room, or not what is wanted --------------------------------------------------------------
+
+
+@pytest.fixture
+def small_engine(tmp_path: Path) -> Iterator[OwnEngine]:
+    """A real engine whose disk holds less than a Kafka build; in it a base of one file, ``tiny:1``."""
+    for name in ("network namespaces", "tmpfs mounts"):
+        if os.geteuid() != 0 or not ability(name).present:
+            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    if shutil.which("dockerd") is None:
+        pytest.skip("there is no dockerd")
+    folder = Path(tempfile.mkdtemp(prefix="jbod-test-docker-"))
+    own = OwnEngine(folder)
+    try:
+        (folder / "root").mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", "size=32m", "none", str(folder / "root")]
+        subprocess.run(mount, check=True)
+        own.start()
+        with tarfile.open(tmp_path / "tiny.tar", "w") as archive:
+            archive.add("/etc/hostname", "file")
+        assert own.docker("import", str(tmp_path / "tiny.tar"), "tiny:1").returncode == 0
+        yield own
+    finally:
+        own.remove()
+
+
+def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, small_engine: OwnEngine) -> None:
+    user.environment |= {"DOCKER_HOST": small_engine.address}
+    done = user.jbod(*BUILD, "--base", "tiny:1")
+    assert done.returncode == EXIT_HARNESS
+    making, line = (done.stdout + done.stderr).splitlines()
+    image = r"the image jbod-kafka:\S+ can't be made on tiny:1"
+    room = r"the Docker engine's disk is full; docker system prune makes room \(.*no space left on device.*\)"
+    assert "making the image" in making
+    assert re.fullmatch(f"jbod: {image}: {room}", line)
+    disk = doctor(user)["container disk"]
+    assert (disk["present"], disk["fix"]) == (
+        False,
+        "docker system prune, or a dockerd with its --data-root on another disk",
+    )
+    assert re.fullmatch(r"0\.0 GiB free in \S+/root", str(disk["found"]))
+
+    done = user.jbod(*BUILD, "--base", "nowhere.invalid/none")
+    assert done.returncode == EXIT_HARNESS
+    fetching, refused, line = (done.stdout + done.stderr).splitlines()
+    assert refused.startswith("nowhere.invalid/none can't be fetched: ")
+    assert line.startswith(
+        "jbod: there is no image to build on: nowhere.invalid/none can't be had here; jbod image base"
+    )
+    assert "fetching" in fetching
+    user.assert_nothing_left()

@@ -1,0 +1,23 @@
+"""A real broker's MBeans: what others do at the agent's port is not in the way of reading them."""
+
+import socket
+
+import pytest
+
+from harness.cluster import Cluster
+from harness.machine.ports import HOST
+
+pytestmark = pytest.mark.cluster
+
+# The beginning of a Kafka client's first request: its length, ApiVersions (18), its version, its correlation id.
+NOT_HTTP = bytes.fromhex("00000020 0012 0003 00000001")
+
+
+def test_whoever_connects_and_says_nothing_that_is_http_is_not_waited_for(lone_broker: Cluster) -> None:
+    mbeans = lone_broker.brokers[0].mbeans
+    assert mbeans is not None
+    with socket.create_connection((HOST, mbeans.port)) as silent, socket.create_connection((HOST, mbeans.port)) as half:
+        half.sendall(NOT_HTTP)
+        assert mbeans.describe_broker().offline_log_dirs == 0
+        silent.sendall(NOT_HTTP)
+        assert mbeans.describe_broker().offline_log_dirs == 0

@@ -1,0 +1,46 @@
+"""What is drawn from a seed: every kind of step, way of failing and role, and nothing that nobody plays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from faults.slow import Slow
+from suites.schedules.play import Player
+from suites.schedules.schedule import _WAYS, _WEIGHTS, ROLES, Step, draw
+
+DRAWN = [draw(seed) for seed in range(200)]
+STEPS = [step for schedule in DRAWN for step in schedule.steps]
+
+
+def test_all_that_may_be_drawn_is_and_is_played() -> None:
+    assert {step.do for step in STEPS} == {*_WEIGHTS}
+    assert {step.role for step in STEPS} == {*ROLES}
+    for do, ways in _WAYS.items():
+        assert {step.fault for step in STEPS if step.do == do} == {*ways}
+    assert all(callable(getattr(Player, do, None)) for do in _WEIGHTS)
+
+
+def test_a_schedule_begins_with_a_log_dir_that_fails() -> None:
+    """Half of them on file systems of their own; what only those can do is in no other."""
+    assert {schedule.steps[0].do for schedule in DRAWN} == {"fail_log_dir"}
+    assert {schedule.seed: schedule.volumes for schedule in DRAWN} == {seed: bool(seed % 2) for seed in range(200)}
+    for schedule in DRAWN:
+        assert schedule.volumes or not schedule.needs
+        assert ("volumes" in schedule.cluster) is schedule.volumes
+
+
+def test_one_seed_is_one_schedule() -> None:
+    assert [draw(seed) for seed in range(200)] == DRAWN
+    assert len({schedule.steps for schedule in DRAWN}) == len(DRAWN)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"do": "dance"}, {"do": "heal", "role": "spectator"}, {"do": "heal", "fault": Slow.name}, {"do": "slow_disk"}],
+    ids=str,
+)
+def test_a_step_that_there_is_not(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="no such step"):
+        Step(**wrong)
