@@ -266,12 +266,19 @@ class Cluster(Members):
     # --- health -----------------------------------------------------------------------------------------------------
 
     def ailments(self) -> list[str]:
-        """What is not healthy, a phrase each: brokers, leaders, replicas missing; log dirs offline."""
+        """What is not healthy, a phrase each: brokers, leaders, replicas missing; log dirs offline.
+
+        A broker that has just started may know of all brokers and of no topic yet: ZooKeeper's controller sends brokers
+        first when it begins (``KafkaController.onControllerFailover``). So it must know every topic of :attr:`topics`.
+        """
+        made = {(topic.name, index) for topic in self.topics.values() for index in range(len(topic))}
         found = [f"{broker} does not run" for broker in self.brokers if not broker.is_running]
         for broker in self.live_brokers():
             seen = broker.describe_cluster()
             if seen.brokers != self._ids():
                 found.append(f"{broker} sees brokers {list(seen.brokers)}")
+            if unseen := sorted(made - {(state.topic, state.partition) for state in seen.partitions}):
+                found.append(f"{broker} knows nothing of {', '.join(f'{name}-{index}' for name, index in unseen)}")
             found += [
                 f"{broker} sees {state}"
                 for state in seen.partitions

@@ -21,6 +21,7 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +32,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from docker.errors import APIError
 from docker.types import LogConfig
 from testcontainers.compose import DockerCompose
@@ -233,12 +235,21 @@ class _Description:
 
 
 def _free_network(preferred: int) -> str:
-    """The first three numbers of a /24 out of 198.18.0.0/15 that no network of the engine overlaps.
+    """The first three numbers of a /24 out of 198.18.0.0/15 that no network of the engine or this machine overlaps.
+
+    An engine's networks outlive it: whoever ends one leaves its bridges behind, and of two with the same addresses the
+    kernel sends what is for the new one's containers to the old. The engine does not look, where a subnet is named.
 
     :raises EnvironmentLacks: there is none left
     """
+    taken = [
+        ipaddress.ip_network(f"{address.address}/{address.netmask}", strict=False)
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET and address.netmask
+    ]
     with explained("looking for a free network"):
-        taken = [
+        taken += [
             ipaddress.ip_network(config["Subnet"])
             for network in engine().networks.list()
             for config in (network.attrs.get("IPAM") or {}).get("Config") or ()
@@ -249,7 +260,7 @@ def _free_network(preferred: int) -> str:
         network = ipaddress.ip_network(f"{text}.0/24")
         if not any(network.version == other.version and network.overlaps(other) for other in taken):
             return text
-    raise EnvironmentLacks("no network in 198.18.0.0/15 is free: docker network ls, docker network prune")
+    raise EnvironmentLacks("no network in 198.18.0.0/15 is free: docker network ls, docker network prune, ip address")
 
 
 class ContainerNode(JvmNode):

@@ -100,6 +100,30 @@ def test_an_engine_that_will_not_do(address: Path, facts: dict[str, Any], said: 
         engine()
 
 
+FREE = """
+from harness.nodes.container import _free_network
+print(_free_network(7))
+"""
+
+
+@pytest.mark.parametrize(("left", "free"), [("198.18.7.1/24", "198.19.255"), ("198.18.8.1/24", "198.18.7")])
+def test_a_network_that_an_engine_left_behind_is_not_taken_again(address: Path, left: str, free: str) -> None:
+    """A real bridge, in a namespace of its own; the engine there knows nothing of it."""
+    if not ability("network namespaces").present:
+        pytest.skip(f"network namespaces: {ability('network namespaces').found}")
+    own = ["--user", "--map-root-user"] if os.geteuid() else []
+    do = f'ip link add left type bridge && ip address add {left} dev left && exec {sys.executable} -c "$0"'
+
+    def do_GET(self: StandIn) -> None:
+        self.answer([]) if "/networks" in self.path else StandIn.do_GET(self)
+
+    with answering(address, do_GET=do_GET):
+        done = subprocess.run(
+            ["unshare", *own, "--net", "sh", "-c", do, FREE], capture_output=True, text=True, check=False
+        )
+    assert (done.stdout, done.stderr) == (f"{free}\n", "")
+
+
 def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
     """Head and output of the answer come in one piece, which the SDK's own exec_run loses."""
 

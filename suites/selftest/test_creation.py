@@ -1,4 +1,6 @@
-"""What it means when a topic does not come to be: the harness's affair, or, under a fault, a promise that is broken."""
+"""What it means when a topic does not come to be: the harness's affair, or, under a fault, a promise that is broken.
+
+And when it has come to be: no broker is well that knows nothing of it."""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from harness.errors import AwaitTimeout, Inconclusive, JbodError, NodeDied, Prom
 from harness.journal import Journal
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
+from harness.topic import Topic
 
 STUCK = PartitionState(
     topic="refunds", partition=0, leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,), offline_replicas=(2,)
@@ -68,6 +71,25 @@ def test_a_topic_that_does_not_come_to_be_breaks_the_promise_where_there_is_one(
         Cluster.create_topics(cluster, new)
     with pytest.raises(PromiseBroken, match=promised):
         Cluster.create_topics(cluster, new, failure=PromiseBroken)
+
+
+def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> None:
+    """As ZooKeeper's controller has it for a moment when it begins: a cluster emptied then would keep its topics."""
+    seen = SimpleNamespace(brokers=(1,), partitions=())
+
+    class OneBroker(SimpleNamespace):
+        def __str__(self) -> str:
+            return "broker 1"
+
+    broker = OneBroker(is_running=True, describe_cluster=lambda: seen, describe_log_dirs=lambda: ())
+    cluster: Any = SimpleNamespace(brokers=[broker], live_brokers=lambda: [broker], _ids=lambda: (1,), topics={})
+    assert Cluster.ailments(cluster) == []
+    cluster.topics["orders"] = Topic(cluster, "orders", 2)
+    assert Cluster.ailments(cluster) == ["broker 1 knows nothing of orders-0, orders-1"]
+    seen.partitions = (replace(WHOLE, partition=1),)
+    assert Cluster.ailments(cluster) == ["broker 1 knows nothing of orders-0"]
+    seen.partitions = (WHOLE, replace(WHOLE, partition=1))
+    assert Cluster.ailments(cluster) == []
 
 
 WHOLE = PartitionState(
