@@ -243,6 +243,7 @@ def test_a_used_cluster_is_emptied_and_serves_another_case(used: Cluster, tmp_pa
     write_as_a_stranger(orders, 100)
     broker.configure({"log.cleaner.threads": "2"})
     broker.admin.set_broker_configs(None, {"log.retention.ms": "3600000"})
+    await_until(used.configs_changed, lambda found: "log.retention.ms" in str(found), timeout_s=10, what="it to hear")
     before = broker.log.path
     told = before.read_text()
     assert try_to_empty(used, first), first.journal.events[-1]
