@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from harness.doors.admin import NewTopic, Refused
 from harness.doors.metadata import ClusterState, PartitionState, Reassignment
 from harness.doors.wire import NoAnswer
 from harness.errors import AwaitTimeout, EngineGone, Inconclusive, JbodError, PromiseBroken
-from harness.journal import Journal
+from harness.journal import Journal, now
 from harness.machine.undo import UndoLog
 from harness.members import Members
 from harness.nodes.base import Node, Site
@@ -24,6 +26,9 @@ from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
+
+_MADE = r"\] CreateTopics result\(s\): .*CreatableTopic\(name='{topic}',(?:(?!CreatableTopic).)*\): SUCCESS"
+"""What ``ReplicationControlManager.createTopics`` logs of a topic that it has made."""
 
 
 class Cluster(Members):
@@ -99,9 +104,24 @@ class Cluster(Members):
     def begin_topics(self, *topics: NewTopic) -> None:
         """Have topics created, in one request, and wait for nothing more; :meth:`await_topics` does.
 
+        In KRaft a broker forwards the request, and again where the controller resigns before it has answered; the
+        second is told that what the first made is there already (``TOPIC_ALREADY_EXISTS``, as any client's retry is).
+        That is no refusal where a controller says that it made them since.
+
         :raises Refused: with Kafka's error for one of them
         """
-        self._controlling().admin.create_topics(topics)
+        since = now()
+        try:
+            self._controlling().admin.create_topics(topics)
+        except Refused as refusal:
+            if refusal.error != "TOPIC_ALREADY_EXISTS" or not all(self._was_made(new.name, since) for new in topics):
+                raise
+            self.journal.write("topic.asked_twice", topics=[new.name for new in topics], says=str(refusal))
+
+    def _was_made(self, topic: str, since: datetime) -> bool:
+        """Whether a controller of KRaft's logged since then that it made the topic."""
+        made = _MADE.format(topic=re.escape(topic))
+        return any(node.log.first(made, since=since) is not None for node in self._nodes())
 
     def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
         """Give topics so many partitions in all, and wait until they are there, as :meth:`create_topics` does.

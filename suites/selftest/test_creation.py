@@ -5,7 +5,9 @@ And when it has come to be: no broker is well that knows nothing of it."""
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from harness import timeouts
 from harness.cluster import Cluster
 from harness.doors.admin import NewTopic, Refused
+from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import LogDirState, PartitionState, ReplicaInDir
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
@@ -71,6 +74,44 @@ def test_a_topic_that_does_not_come_to_be_breaks_the_promise_where_there_is_one(
         Cluster.create_topics(cluster, new)
     with pytest.raises(PromiseBroken, match=promised):
         Cluster.create_topics(cluster, new, failure=PromiseBroken)
+
+
+CREATED = (
+    "[2026-11-23 23:51:00,653] INFO [QuorumController id=102] CreateTopics result(s): {}"
+    " (org.apache.kafka.controller.ReplicationControlManager)\n"
+)
+MAKES = "CreatableTopic(name='{}', numPartitions=-1, replicationFactor=-1, assignments=[], configs=[]): {}"
+
+
+@pytest.mark.parametrize(
+    ("logged", "refused"),
+    [
+        (CREATED.format(MAKES.format("refunds", "SUCCESS")), False),
+        (CREATED.format(f"{MAKES.format('refunds', 'SUCCESS')}, {MAKES.format('orders', 'SUCCESS')}"), False),
+        (CREATED.format(MAKES.format("refunds2", "SUCCESS")), True),
+        (CREATED.format(f"{MAKES.format('refunds', 'X (no)')}, {MAKES.format('orders', 'SUCCESS')}"), True),
+        (CREATED.format(MAKES.format("refunds", "SUCCESS")).replace("CreateT", "Validate-only CreateT"), True),
+        (CREATED.format(MAKES.format("refunds", "SUCCESS")).replace("2026", "2025"), True),
+        ("", True),
+    ],
+    ids=["made", "made with another", "another", "only another", "tried", "made before", "not made"],
+)
+def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: str, refused: bool
+) -> None:
+    """A broker forwards the request again where the controller resigns before it has answered: seen with three."""
+    monkeypatch.setattr("harness.cluster.now", lambda: datetime(2026, 11, 23, 23, 50, 59, tzinfo=UTC))
+    cluster: Any = OneBrokersCluster(Refused("create topic refunds", "TOPIC_ALREADY_EXISTS"))
+    log = tmp_path / "broker.log"
+    log.write_text(logged)
+    cluster._nodes = lambda: [SimpleNamespace(log=BrokerLog(log))]
+    cluster._was_made = partial(Cluster._was_made, cluster)
+    if refused:
+        with pytest.raises(Refused):
+            cluster.begin_topics(NewTopic(name="refunds"))
+    else:
+        cluster.begin_topics(NewTopic(name="refunds"))
+        assert [event["topics"] for event in cluster.journal.of_kind("topic.asked_twice")] == [["refunds"]]
 
 
 def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> None:
