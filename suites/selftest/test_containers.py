@@ -401,7 +401,7 @@ def test_by_hand(workspace: Path, mode: Mode) -> None:
     try:
         up = by_hand("up", "--wait", "--wait-timeout", "120")
         assert up.returncode == 0, up.stderr
-        for port in (19092, 29092, 39092):
+        for port in (19092, 19093, 19094):
             admin = Admin(Connection(HOST, port))
             await_until(
                 admin.describe_cluster,
