@@ -23,11 +23,12 @@ state"):
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeVar
 
 from harness import timeouts
 from harness.broker import Broker
@@ -42,6 +43,8 @@ from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from suites.sources import AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, Source
 from suites.starved import lost_session
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,7 @@ class World:
     :ivar cordoned: the log dirs that are cordoned, as far as the controller knows too
     :ivar dead: the brokers that don't run, or have been paused for so long that they are missed
     :ivar started_wounded: the brokers that were started with a log dir that had failed before
+    :ivar slow: the brokers of which a disk is slow
     """
 
     def __init__(self, cluster: Cluster, *topics: Topic) -> None:
@@ -93,6 +97,7 @@ class World:
         self.dead: set[int] = set()
         self._hit: set[int] = set()
         self.started_wounded: set[int] = set()
+        self.slow: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
         self._copies: dict[tuple[str, int, int], LogDir] = {}
         self._unheld: set[tuple[str, int, int]] = set()
@@ -300,6 +305,16 @@ class World:
         """These log dirs of a broker are cordoned, and no others; nothing else changes (KIP-1066)."""
         self.cordoned = frozenset(each for each in self.cordoned if each.broker != broker) | frozenset(log_dirs)
 
+    def disk_slow(self, broker: Broker) -> None:
+        """A disk of a broker is slow, which changes nothing; but its request threads wait for the disk, so that it may
+        leave questions unanswered meanwhile.
+        """
+        self.slow.add(broker.id)
+
+    def disk_quick(self, broker: Broker) -> None:
+        """The disk is as it was before: the broker answers again."""
+        self.slow.discard(broker.id)
+
     def broker_gone(self, *brokers: Broker) -> None:
         """Brokers were killed, stopped or paused, one after another: all their replicas go offline."""
         for broker in brokers:
@@ -369,6 +384,21 @@ class World:
     def live_brokers(self) -> list[Broker]:
         """The brokers that should run."""
         return [broker for broker in self.cluster.brokers if broker.id not in self.dead]
+
+    def told_by_each(self, ask: Callable[[Broker], Answer]) -> Iterator[tuple[Broker, Answer]]:
+        """What each broker that should run says; one with a slow disk may say nothing, which the journal notes.
+
+        :raises NoAnswer: another says nothing
+        """
+        for broker in self.live_brokers():
+            try:
+                told = ask(broker)
+            except NoAnswer as silence:
+                if broker.id not in self.slow:
+                    raise
+                self.cluster.journal.write("broker.silent", broker=broker.id, says=str(silence))
+            else:
+                yield broker, told
 
     def bootstrap(self) -> str:
         """The addresses of the brokers that should run."""
@@ -459,7 +489,7 @@ class World:
 
         Returns those of which brokers see different ones, so that one has yet to be told.
         """
-        seen = [broker.describe_cluster() for broker in self.live_brokers()]
+        seen = [told for _, told in self.told_by_each(lambda broker: broker.describe_cluster())]
         differ = []
         for key, expected in self.partitions.items():
             epochs = {cluster[key].leader_epoch for cluster in seen}

@@ -55,8 +55,8 @@ def processes(world: World) -> Iterator[str]:
 
 def metadata(world: World) -> Iterator[str]:
     """Every live broker's Metadata response."""
-    for broker in world.live_brokers():
-        yield from compare_metadata(world, broker, broker.describe_cluster())
+    for broker, seen in world.told_by_each(lambda broker: broker.describe_cluster()):
+        yield from compare_metadata(world, broker, seen)
 
 
 def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterator[str]:
@@ -79,8 +79,8 @@ def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterat
 
 def log_dirs(world: World) -> Iterator[str]:
     """Every live broker's DescribeLogDirs response."""
-    for broker in world.live_brokers():
-        yield from compare_log_dirs(world, broker, broker.describe_log_dirs(), by=str(broker))
+    for broker, seen in world.told_by_each(lambda broker: broker.describe_log_dirs()):
+        yield from compare_log_dirs(world, broker, seen, by=str(broker))
 
 
 def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...], *, by: str) -> Iterator[str]:

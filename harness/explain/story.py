@@ -42,6 +42,7 @@ _JOURNAL_SAYS: Mapping[str, str] = {
     "node.ended_by_itself": "{node} is found to have ended by itself, exit code {exit_code}",
     "node.paused": "{node} is paused",
     "node.resumed": "{node} is resumed",
+    "broker.silent": "broker {broker}, a disk of which is slow, says nothing: {says}",
     "producer.died": "producer {producer} died: {error}",
     "consumer.died": "consumer {consumer} died: {error}",
     "consumer.restarted": "consumer {consumer} is started again",

@@ -91,7 +91,10 @@ def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowV
     with workload.running(orders) as pair:
         with injected(slow(log_dir)) as fault:
             let_pass(12.0, since=fault.injected_monotonic_s)  # of a stalling one: off, on, off
+            world.disk_slow(log_dir.broker)
             world.check()
+        world.disk_quick(log_dir.broker)
+        world.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_not_noticed(fault, log_dir)
     check_delivery(workload)

@@ -171,6 +171,32 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     assert world.leader_epochs == epochs[2]
 
 
+def test_only_a_broker_with_a_slow_disk_may_stay_silent(world: World) -> None:
+    """KIP-112 promises nothing of it: its silence is noted, and what the others say counts."""
+
+    def ask(broker: Any) -> int:
+        if broker.id in silent:
+            raise NoAnswer(f"{broker.id} gave no answer")
+        return int(broker.id)
+
+    world.cluster.brokers = [*BROKERS.values()]
+    world.cluster.journal = journal = Journal(None)
+    world.disk_slow(BROKERS[2])
+    silent: set[int] = set()
+    assert [told for _, told in world.told_by_each(ask)] == [1, 2, 3]
+    silent = {2}
+    assert [told for _, told in world.told_by_each(ask)] == [1, 3]
+    noted = [e["broker"] for e in journal.of_kind("broker.silent")]
+    assert noted == [2]
+    silent = {3}
+    with pytest.raises(NoAnswer, match="3 gave no answer"):
+        list(world.told_by_each(ask))
+    silent = {2}
+    world.disk_quick(BROKERS[2])
+    with pytest.raises(NoAnswer, match="2 gave no answer"):
+        list(world.told_by_each(ask))
+
+
 @pytest.mark.parametrize(
     ("says", "hit", "meaning"),
     [
