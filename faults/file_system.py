@@ -203,9 +203,20 @@ class NearlyFull(FullTmpfs):
 
 
 class NoInodes(_Exhausted):
-    """No inode is left: ENOSPC for every new file, though there are blocks."""
+    """No inode is left: ENOSPC for every new file, though there are blocks.
+
+    A broker that was killed amid a checkpoint leaves its ``.tmp``, which needs no new inode when it is written again,
+    and gives one back at each rename: with it, a full disk would never be noticed. So what a dead broker left goes.
+    """
 
     name = "no_inodes"
+
+    def break_it(self) -> None:
+        """Use up all there is; see above for what goes first."""
+        if not self.broker.is_alive:
+            for left in self.log_dir.path.rglob("*-checkpoint.tmp"):
+                left.unlink()
+        super().break_it()
 
     def _use_up(self, filler: Path) -> int:
         before = made = len(list(filler.iterdir()))

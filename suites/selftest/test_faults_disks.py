@@ -186,6 +186,19 @@ def test_what_a_broker_lets_go_of_at_the_end_is_used_up_too(
     assert broker.journal.of_kind("volume.used_up_again")
 
 
+def test_what_a_killed_broker_was_about_to_rename_gives_no_inode_back(disks: Disks) -> None:
+    """Its checkpoint's .tmp can be written and renamed over the old one for ever, without a new inode."""
+    log_dir = disks.broker(need(NoInodes)).log_dirs[0]
+    checkpoint = log_dir.path / "recovery-point-offset-checkpoint"
+    half = checkpoint.with_name(f"{checkpoint.name}.tmp")
+    for file in (checkpoint, half):
+        file.touch()
+    with injected(NoInodes(log_dir)):
+        with pytest.raises(OSError, match="No space left"):
+            half.touch()
+        assert checkpoint.exists()
+
+
 def test_no_space_at_all_is_not_taken_for_no_inodes(disks: Disks) -> None:
     broker = disks.broker(need(NoInodes))
     fault = NoInodes(broker.log_dirs[0])
