@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,7 +175,7 @@ def test_what_a_broker_lets_go_of_at_the_end_is_used_up_too(
     held.write(bytes(1 << 20))
     held.flush()
     deleted.unlink()
-    break_it = fault_type.break_it
+    break_it: Callable[[Any], None] = fault_type.break_it
 
     def then_let_go(fault: Full | NoInodes) -> None:
         break_it(fault)
