@@ -3,8 +3,9 @@
 ``python -m suites.selftest.leaks -- jbod run …``: the run has a workspace and a folder for temporary files of its own,
 so that what is there in the end is its doing, and so is what carries the mark of one of its clusters: processes,
 control groups, containers and networks. Of its own processes that live long (the harness, its workers, Spark) open
-handles and memory are read all along; each is compared with what it had in the second quarter of its life, when caches
-are warm.
+handles and memory are read all along; what each usually has in the last quarter of its life is compared with the
+second, when caches are warm. Usually, that is by the median: a leak stays, while one large case, or the report of all
+in the end, comes and goes.
 
 Exit code 0: nothing; 1: something was left, or grew; 2: the run itself came out otherwise than valid, or was too short
 to be compared with itself.
@@ -23,6 +24,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -35,6 +37,9 @@ FEW_HANDLES = 20
 """More than so many handles more than in the second quarter is a leak."""
 GROWS_TO = 1.5
 """Of what it had then, in memory: caches and compiled code take their time."""
+SHARED = ("jbod-ports", "pytest-of-*")
+"""What all runs of a machine have in common: the locks of their ports, empty files; pytest's folders of the last three.
+"""
 
 
 @dataclass
@@ -52,17 +57,18 @@ class Life:
         """Between the first look and the last."""
         return self.seen[-1][0] - self.seen[0][0]
 
-    def most(self, begin: float, end: float) -> tuple[int, float]:
-        """The most handles and megabytes between these parts of its life, from 0.0 to 1.0."""
+    def usual(self, quarter: int) -> tuple[float, float]:
+        """The handles and megabytes, by the median, in a quarter of its life, from 0 to 3."""
         start = self.seen[0][0]
-        within = [look for look in self.seen if begin <= (look[0] - start) / self.lasted_s <= end] or self.seen[-1:]
-        return max(look[1] for look in within), max(look[2] for look in within)
+        within = [look for look in self.seen if quarter <= 4 * (look[0] - start) / self.lasted_s <= quarter + 1]
+        within = within or self.seen[-1:]
+        return median(look[1] for look in within), median(look[2] for look in within)
 
     def grew(self) -> str | None:
         """What of it grew too much; None where nothing did."""
-        (handles, mb), (handles_then, mb_then) = self.most(0.25, 0.5), self.most(0.75, 1.0)
+        (handles, mb), (handles_then, mb_then) = self.usual(1), self.usual(3)
         if handles_then > handles + FEW_HANDLES:
-            return f"{handles_then - handles} more handles"
+            return f"{handles_then - handles:.0f} more handles"
         return f"{mb_then / mb:.1f} times the memory" if mb_then > GROWS_TO * mb else None
 
 
@@ -76,7 +82,12 @@ def left(base: Path, marks: Collection[str]) -> dict[str, list[str]]:
     found = {
         "processes": _processes(base, marks),
         "control groups": [group for group in groups if any(mark in group for mark in marks)],
-        "folders": sorted(str(path) for folder in base.iterdir() for path in folder.iterdir()),
+        "folders": sorted(
+            str(path)
+            for folder in base.iterdir()
+            for path in folder.iterdir()
+            if not any(path.match(shared) for shared in SHARED)
+        ),
         **{what: those for what, those in traces().items() if what in ("mounts", "loops", "limits")},
     }
     if shutil.which("docker"):
@@ -134,9 +145,9 @@ def main(argv: list[str]) -> int:
     remains = left(base, marks)
     print(json.dumps({"exit_code": exit_code, "clusters": len(marks), "left": remains}, indent=2))
     for pid, life in lives:
-        (handles, mb), (handles_then, mb_then) = life.most(0.25, 0.5), life.most(0.75, 1.0)
-        was, became = f"{handles} handles and {mb:.0f} MB", f"{handles_then} and {mb_then:.0f}"
-        print(f"{pid} {life.name}, for {life.lasted_s:.0f} s: {was}, in the end {became}")
+        quarters = ", ".join("{:.0f} and {:.0f}".format(*life.usual(quarter)) for quarter in range(4))
+        at_most = f"{max(look[1] for look in life.seen)} and {max(look[2] for look in life.seen):.0f}"
+        print(f"{pid} {life.name}, for {life.lasted_s:.0f} s: handles and MB by quarters {quarters}, at most {at_most}")
     grown = [f"{pid} {life.name}: {grew}" for pid, life in lives if (grew := life.grew())]
     print("grew:", "; ".join(grown) or "nothing")
     if any(remains.values()):
