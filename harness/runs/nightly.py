@@ -19,7 +19,7 @@ from typing import Any
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, worst
 from harness.journal import now
 from harness.runs import ledger, results
-from harness.runs.shrinking import SCHEDULES, Shrunk, shrink_run
+from harness.runs.shrinking import SCHEDULES, Shrunk, shrink_command, shrink_run
 from harness.runs.subrun import SubRun, run_apart
 
 NOT_FIXED = ("schedules/", "control/")
@@ -143,7 +143,7 @@ def run_night(
     for case in schedules.cases:
         if case["verdict"] != "invalid":
             continue
-        again = f"jbod shrink {case['run_dir']}"
+        again = shrink_command(case["run_dir"])
         if time.monotonic() >= ends:
             say(f"not shrunk, for want of time: {case['id']}: {again}")
             continue

@@ -29,7 +29,9 @@ def shrink(items: Sequence[T], failing: Callable[[list[list[T]]], list[bool]]) -
         chunks = [range(start, min(start + size, len(smallest))) for start in range(0, len(smallest), size)]
         wanted = [[smallest[index] for index in chunk] for chunk in chunks]
         if len(chunks) > 2:  # of two parts each is what the other leaves
-            wanted += [[smallest[i] for i in range(len(smallest)) if i not in chunk] for chunk in chunks]
+            # What a part leaves comes before the parts, which lie in larger ones that have just held: not each may
+            # get its turn where time is short.
+            wanted = [[smallest[i] for i in range(len(smallest)) if i not in chunk] for chunk in chunks] + wanted
         new = [candidate for candidate in wanted if _key(candidate) not in known]
         known |= zip(map(_key, new), failing(new) if new else [], strict=True)
         failed = [candidate for candidate in wanted if known[_key(candidate)]]

@@ -1,7 +1,8 @@
 """A failing schedule is played, and then parts of it, ever smaller ones, as long as they fail.
 
 The whole is played again first, several times: one that never fails again is not looked through, and where it fails now
-and then, a part is taken for one that holds only after as many plays.
+and then, a part is taken for one that holds only after as many plays. Where time is limited, as in a night, there is
+none for that: that the whole failed is known, each part is played once, and only what is left in the end again.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class Shrunk:
     """A failing schedule, made smaller.
 
     :ivar file: where the smallest is kept; ``jbod run schedules --schedule FILE`` plays it. None where nothing failed
-    :ivar fails: how often it failed when it was played ``of`` times more
+    :ivar fails: how often it failed when it was played ``of`` times more; 1 of 1 where there was no time for that, and
+        what is known is that it failed once
     """
 
     run_dir: str
@@ -52,7 +54,11 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
     schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
     steps = schedule["steps"]
 
+    limited, cut_short = until < math.inf, False
+
     def play(candidates: Sequence[Sequence[Any]]) -> list[bool | None]:
+        if time.monotonic() >= until:
+            return [None] * len(candidates)
         failing = _failing(run_dir, schedule, candidates, options, until)
         known = [each for each in failing if each is not None]
         say(f"  {sum(known)} of {len(known)} fail, of {', '.join(str(len(each)) for each in candidates)} steps")
@@ -60,31 +66,30 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
 
     def again(part: Sequence[Any]) -> tuple[int, int]:
         known = [each for each in play([part] * TRIES) if each is not None]
-        return sum(known), len(known)
+        return (sum(known), len(known)) if known else (1, 1)  # no time for that; it failed when it was found
 
-    fails, of = again(steps)
-    if not fails:
-        again_in = f"it does not fail again, in {of} times: there is nothing to look for"
-        say(f"  {again_in if of else 'there was no time to see whether it fails again'}")
-        return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=of)
+    fails, of = (1, 1) if limited else again(steps)
     times = 1 if fails == of else TRIES
 
     def search(candidates: Sequence[Sequence[Any]]) -> list[bool]:
+        nonlocal cut_short
         failing = [False] * len(candidates)
         for _ in range(times):
             held = [number for number, fails in enumerate(failing) if not fails]
-            if held and time.monotonic() < until:
-                for number, fails in zip(held, play([candidates[each] for each in held]), strict=True):
-                    failing[number] = bool(fails)
+            for number, fails in zip(held, play([candidates[each] for each in held]) if held else (), strict=True):
+                failing[number] = bool(fails)
+                cut_short |= fails is None
         return failing
 
-    smallest = shrink(steps, search)
-    if time.monotonic() >= until:
-        say("  there was no time to look on: a smaller part may fail too")
-    if len(smallest) < len(steps):
+    smallest = shrink(steps, search) if fails else steps
+    if cut_short:
+        all_of_it = f"without a limit, from the whole on: {shrink_command(run_dir)}"
+        say(f"  there was no time to look on, and a smaller part may fail too; {all_of_it}")
+    if limited or len(smallest) < len(steps):
         fails, of = again(smallest)
-        if not of:  # no time for that; it failed when it was found
-            fails = of = 1
+    if not fails and len(smallest) == len(steps):
+        say(f"  it does not fail again, in {of} times: there is nothing to look for")
+        return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=of)
     kept = schedule | {"steps": smallest, "fails": fails, "of": of}
     file = write_whole(run_dir / "smallest.json", json.dumps(kept, indent=2) + "\n")
     say(f"  {len(smallest)} of {len(steps)} steps are left, which fail {fails} of {of} times: {file}")
@@ -96,6 +101,11 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
         fails=fails,
         of=of,
     )
+
+
+def shrink_command(run_dir: str | Path) -> str:
+    """The command that looks for the smallest part, for as long as it takes."""
+    return shlex.join(["jbod", "shrink", str(run_dir)])
 
 
 def play_command(file: str | Path, run: Mapping[str, Any]) -> str:

@@ -153,18 +153,47 @@ def test_one_that_never_fails_again_is_not_looked_through(
     assert not (tmp_path / "smallest.json").exists()
 
 
-@pytest.mark.parametrize("parts", [0, 3, 5, 9])
+@pytest.mark.parametrize(("parts", "left"), [(0, 12), (3, 9), (5, 9), (13, 6)])
 def test_the_budget_ends_midway(
-    schedule: Schedule, parts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    schedule: Schedule, parts: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within a round of many parts: no part is begun any more, and what is kept is one that failed."""
+    """Also within a round of many parts: no part is begun any more, and what is kept is one that failed, once.
+
+    The first and the last step are what it takes, so that both halves hold: the hardest to find.
+    """
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
     found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
     assert wanted <= {Step(**step) for step in found.steps}
-    assert found.fails == found.of >= 1
-    assert any("no time to look on" in line for line in said)
+    assert (len(found.steps), found.fails, found.of) == (left, 1, 1)
+    assert json.loads((tmp_path / "smallest.json").read_text())["of"] == 1
+    [line] = [line for line in said if "no time to look on" in line]
+    assert line.endswith(f": jbod shrink {tmp_path}")
     assert sum(runs.plays.values()) <= parts + 1
+    assert schedule.steps not in runs.plays
+
+
+def test_within_a_budget_that_is_enough(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is played once, and what is left as often as ever; that the whole failed was known."""
+    wanted = {schedule.steps[0], schedule.steps[11]}
+    runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
+    assert {Step(**step) for step in found.steps} == wanted
+    assert (found.fails, found.of) == (3, 3)
+    [(_, plays)] = [(steps, count) for steps, count in runs.plays.items() if count > 1]
+    assert plays == 1 + 3
+    assert schedule.steps not in runs.plays
+    assert not any("no time" in line for line in said)
+
+
+def test_within_a_budget_one_that_never_fails_again(
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is kept of which it is known that it doesn't fail."""
+    found, said = shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: "valid"), until=PART_S * 100)
+    assert (found.file, found.fails, found.of) == (None, 0, 3)
+    assert "does not fail again, in 3 times" in said[-1]
+    assert not (tmp_path / "smallest.json").exists()
 
 
 @pytest.mark.parametrize("verdict", ["error", "skipped"])
