@@ -19,6 +19,7 @@ from typing import Any
 
 from harness.case import CaseResult
 from harness.journal import now
+from harness.runs.shrinking import SCHEDULES
 
 NAME = "ledger.jsonl"
 _SHOWN = ("valid", "invalid")
@@ -207,17 +208,22 @@ class Strike(Planned):
 
 
 def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]) -> list[Strike]:
-    """What these cases really struck in a backend: by KIP, plan item, mode, version, fault and role.
+    """What these cases really struck in a backend, and random schedules on the same builds: by KIP, plan item, mode,
+    version, fault and role.
 
     A broker with two roles counts in both; an error is no run.
     """
+    builds = {(planned.mode, planned.kafka) for planned in cases.values()}
     found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Mapping[str, Any]]]] = {}
     for entry in alike(entries, {id: planned.kafka for id, planned in cases.items()}, backend):
-        if entry.verdict == "error" or entry.id not in cases:
+        planned = cases.get(entry.id)
+        if entry.id.partition("[")[0] == SCHEDULES and (entry.mode, entry.kafka) in builds:  # drawn anew each time
+            planned = Planned(kip=entry.kip, plan=entry.plan, mode=entry.mode, kafka=entry.kafka)
+        if planned is None or entry.verdict == "error":
             continue
         for struck in entry.struck:
             for role in roles_of(struck):
-                found.setdefault((cases[entry.id], struck["fault"], role), []).append((entry, struck))
+                found.setdefault((planned, struck["fault"], role), []).append((entry, struck))
     return [_strike(*what, backend, of) for what, of in found.items()]
 
 

@@ -171,6 +171,20 @@ def test_what_was_struck_by_role(tmp_path: Path) -> None:
     assert subprocess.run([*argv, "--backend", "docker", "--kafka", "4.0.0"], capture_output=True).returncode == 5
 
 
+def test_what_random_schedules_struck_counts(tmp_path: Path) -> None:
+    """Which aim at controllers and coordinators. On a build that nobody asks for they don't count; nor do controls."""
+    for name in ("schedules/random[kraft-0]", "schedules/random[kraft-1]", "control/rack-fails[kraft-green]"):
+        ended(tmp_path, name)
+    case = "kip-112/no-fault[kraft]"
+    found = ledger.strikes(planned(case), "process", ledger.read(tmp_path))
+    assert {(each.plan, each.kafka, each.role, each.runs) for each in found} == {
+        ("1)", "4.3.1", "leader", 2),
+        ("1)", "4.3.1", "coordinator", 2),
+    }
+    assert ledger.strikes(planned(case, kafka="4.2.0"), "process", ledger.read(tmp_path)) == []
+    assert ledger.strikes(planned(case), "docker", ledger.read(tmp_path)) == []
+
+
 def test_a_line_cut_off(tmp_path: Path) -> None:
     """By a full disk or a kill: that one is forgotten, those before and after are not."""
     ended(tmp_path, "a")
