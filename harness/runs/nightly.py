@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, worst
+from harness.case import read_run_json
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, JbodError, worst
 from harness.journal import now
 from harness.runs import ledger, results
 from harness.runs.shrinking import SCHEDULES, Shrunk, shrink_command, shrink_run
@@ -131,8 +133,10 @@ def run_night(
     say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
     drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
     schedules = keep(run_apart(SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common))
-    played = sum(case["verdict"] != "skipped" for case in schedules.cases)
-    say(f"random schedules: {played} played, {len(schedules.cases) - played} not")
+    played = [case for case in schedules.cases if case["verdict"] != "skipped"]
+    done, steps = steps_done(played)
+    of_steps = f"; {done} of {steps} steps done" if steps else ""
+    say(f"random schedules: {len(played)} played, {len(schedules.cases) - len(played)} not{of_steps}")
     noted = ledger.alike(ledger.read(runs_dir), fixed.cases, backend)[len(before) :]  # also by a run that was killed
     begun = {case["id"] for case in night.cases if case["verdict"] != "skipped"} | {entry.id for entry in noted}
     last = ledger.last_run(before)
@@ -154,6 +158,19 @@ def run_night(
         except HarnessError as error:
             say(f"  {error}; again: {again}")
     return night
+
+
+def steps_done(played: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Of the steps of these schedules how many were done, the others passed over or not got to; and how many there are.
+
+    One whose run folder can't be read, or that failed before its first step, tells of none.
+    """
+    done = steps = 0
+    for run_dir in filter(None, (case["run_dir"] for case in played)):
+        with suppress(JbodError):
+            run = read_run_json(Path(run_dir))
+            done, steps = done + run.get("steps_done", 0), steps + run.get("steps", 0)
+    return done, steps
 
 
 def fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: float) -> list[str]:

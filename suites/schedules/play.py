@@ -65,9 +65,11 @@ class Player:
     :param topic: the load's
     :param offsets: the consumer groups'
     :param spread: one whose partitions have a replica on some of the brokers only
+    :ivar done: how many steps were done by now, and not passed over
     """
 
     def __init__(self, cluster: Cluster, world: World, topic: Topic, offsets: Topic, spread: Topic, pair: Pair) -> None:
+        self.done = 0
         self._cluster = cluster
         self._world = world
         self._topic = topic
@@ -88,9 +90,8 @@ class Player:
             for outage in reversed(self._outages):
                 outage.fault.undo()
 
-    def play(self, schedule: Schedule) -> int:
-        """All steps, and then everything is healed; returns how many were done."""
-        done = 0
+    def play(self, schedule: Schedule) -> None:
+        """All steps, and then everything is healed."""
         for number, step in enumerate(schedule.steps):
             try:
                 self._cluster.journal.write("step.begun", number=number, step=str(step))
@@ -99,7 +100,7 @@ class Player:
             except PassedOver as reason:
                 self._cluster.journal.write("step.passed_over", number=number, step=str(step), reason=str(reason))
             else:
-                done += 1
+                self.done += 1
                 self._cluster.journal.write("step.done", number=number, step=str(step))
         # Brokers first: a wounded one that leads alone may not be restarted before.
         for outage in sorted(self._outages, key=lambda outage: isinstance(outage.fault, LogDirFault)):
@@ -109,7 +110,6 @@ class Player:
         after = now()
         self._pair.await_progress(after=after)
         self._pair.await_readers(after=after)
-        return done
 
     # --- faults that last -------------------------------------------------------------------------------------------
 

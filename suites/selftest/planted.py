@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from suites.selftest.processes import JBOD
@@ -46,8 +46,9 @@ from harness.waiting import await_until
 HERE = Path(os.environ["JBOD_PLANTED"])
 
 
-def play(case, mode, config):
-    """The next of the words that are written down for the case; "valid" where there are none."""
+def play(case, mode, config, always=None):
+    """The next of the words that are written down for the case, or one that it always is; "valid" where there is none.
+    """
     run = run_of(config)
     build = run.builds.of(mode)
     case.record_cluster(ClusterSpec(mode=mode, backend=run.backend), build)
@@ -56,7 +57,7 @@ def play(case, mode, config):
         before = [line.split() for line in file].count([case.id.id, str(build.version)])
         file.write(f"{case.id.id} {build.version}\\n")
     plays = json.loads((HERE / "plays.json").read_text())
-    words = plays.get(case.id.id, "valid").split()
+    words = (always or plays.get(case.id.id, "valid")).split()
     word = words[min(before, len(words) - 1)]
     if word == "waits":
         await_until(lambda: False, timeout_s=120, what="its end, which is not its own")
@@ -88,13 +89,19 @@ def test_cut_off(case, mode, request):
 '''
 
 _SCHEDULE = '''
-from suites.kip_112.plays import play
+import json
+
+from suites.kip_112.plays import HERE, play
 
 
 @scenario("schedules/random", kip=112, plan="planted", judged=False, fresh=True)
 def test_random(case, mode, request, schedule):
-    """It comes out as it is written down."""
-    case.record(schedule=schedule.to_json())
+    """It comes out as it is written down, or is invalid where it has all the steps that are."""
+    steps = schedule.to_json()["steps"]
+    case.record(schedule=schedule.to_json(), steps=len(steps), steps_done=max(0, len(steps) - 1))
+    culprits = json.loads((HERE / "culprits.json").read_text())
+    if culprits and all(step in steps for step in culprits):
+        play(case, mode, request.config, "invalid")
     play(case, mode, request.config)
 '''
 
@@ -123,6 +130,7 @@ class Planted:
         self._lay_down("planted_backend.py", _BACKEND)
         (folder / "work").mkdir()
         self.plays({})
+        self.culprits([])
 
     def _lay_down(self, name: str | Path, text: str) -> None:
         (self._checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -140,6 +148,10 @@ class Planted:
     def plays(self, words: Mapping[str, str]) -> None:
         """How cases come out from now on: the verdicts of a case, play by play, by its id; the last one lasts."""
         (self.folder / "plays.json").write_text(json.dumps(words))
+
+    def culprits(self, steps: Sequence[Mapping[str, object]]) -> None:
+        """A schedule that has all these steps is invalid from now on; none is for that reason where there are none."""
+        (self.folder / "culprits.json").write_text(json.dumps(steps))
 
     def played(self) -> list[str]:
         """Each play of a case so far, as its id and the version of Kafka."""

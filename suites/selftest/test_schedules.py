@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from faults.slow import Slow
+from harness.errors import Inconclusive
 from suites.schedules.play import Player
-from suites.schedules.schedule import _WAYS, _WEIGHTS, ROLES, Step, draw
+from suites.schedules.schedule import _WAYS, _WEIGHTS, FEWEST, ROLES, Schedule, Step, draw
 
 DRAWN = [draw(seed) for seed in range(200)]
 STEPS = [step for schedule in DRAWN for step in schedule.steps]
@@ -44,3 +46,22 @@ def test_one_seed_is_one_schedule() -> None:
 def test_a_step_that_there_is_not(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="no such step"):
         Step(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "fewest"),
+    [
+        (draw(7), FEWEST),
+        (replace(draw(7), steps=draw(7).steps[:11]), 1),
+        (replace(draw(7), seed=None), 1),
+        (Schedule(steps=()), 1),
+    ],
+    ids=["drawn", "shortened", "written by hand", "empty"],
+)
+def test_a_schedule_of_which_too_little_was_done_shows_nothing(schedule: Schedule, fewest: int) -> None:
+    """One of a few steps, as shrinking leaves, may come to a single one."""
+    schedule.check_done(fewest)
+    with pytest.raises(Inconclusive) as raised:
+        schedule.check_done(fewest - 1)
+    assert str(raised.value) == f"only {fewest - 1} of the schedule's {len(schedule.steps)} steps could be done"
+    assert FEWEST > 1
