@@ -1,14 +1,17 @@
 """The shrinker finds the smallest failing part, whatever it is, in few rounds.
 
 Schedules are drawn, written to files and read again as in a real night. Planted is ``jbod run``: it plays no schedule,
-and says of each whether it fails by the steps that it has.
+and says of each whether it fails by the steps that it has. The commands themselves are tried on planted plays
+(:mod:`suites.selftest.planted`).
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +25,7 @@ from harness.runs.shrink import shrink
 from harness.runs.shrinking import Shrunk, shrink_run
 from harness.runs.subrun import SubRun
 from suites.schedules.schedule import Schedule, Step, draw, read
+from suites.selftest.planted import Planted
 
 
 @given(st.integers(1, 24).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
@@ -203,3 +207,54 @@ def test_a_part_that_cannot_be_played_is_none_that_holds(
     """As on a machine that can't do what the schedule needs: it is said, and nothing is concluded."""
     with pytest.raises(HarnessError, match="could not be played: planted"):
         shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: verdict))
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_of_a_run_is_played_again_and_shrunk(planted: Planted) -> None:
+    """By what its run folder says alone; what is kept fails, too, by the command that is printed."""
+    kafka, whole = planted.kafka("4.3.1"), draw(8)
+    culprits = [asdict(whole.steps[each]) for each in (0, 1)]  # found in the fewest rounds
+    planted.culprits(culprits)
+
+    def played(*arguments: str) -> Path:
+        """The run folder of the one case that came out invalid."""
+        code, _ = planted.jbod(*arguments, "--json=told.json")
+        told = json.loads((planted.folder / "told.json").read_text())
+        [invalid] = [case["run_dir"] for case in told["scenarios"] if case["verdict"] == "invalid"]
+        assert code == 1
+        return Path(invalid)
+
+    run_dir = played(
+        "run", "schedules", "--seed=7", "--schedules=2", "--backend=planted", f"--kafka-home={kafka}", "--mode=kraft"
+    )
+    assert read(run_dir / "run.json") == whole  # the second of them
+
+    again = played("repro", str(run_dir))
+    assert again != run_dir
+    assert read(again / "run.json") == whole
+
+    code, said = planted.jbod("shrink", run_dir)
+    assert code == 0
+    smallest = run_dir / "smallest.json"
+    kept = json.loads(smallest.read_text())
+    assert (kept["steps"], kept["fails"], kept["of"]) == (culprits, 3, 3)
+    chosen = ("--kafka-home", str(kafka)), ("--mode", "kraft"), ("--backend", "planted"), ("--schedule", str(smallest))
+    command = said.splitlines()[-1]
+    assert command == shlex.join(["jbod", "run", "schedules", *("=".join(each) for each in chosen)])
+    part = played(*shlex.split(command)[1:])
+    assert read(part / "run.json") == read(smallest)
+    assert not list(planted.runs_dir.glob("*/candidate-*"))
+
+
+def test_a_schedule_that_does_not_fail_again_is_inconclusive(planted: Planted) -> None:
+    """Nothing is kept, and nothing printed that could be played."""
+    planted.plays({"schedules/random[kraft-0]": "invalid valid"})
+    kafka = planted.kafka("4.3.1")
+    assert planted.jbod("run", "schedules", "--backend=planted", f"--kafka-home={kafka}")[0] == 1
+    [run_dir] = [path.parent for path in planted.runs_dir.glob("*/run.json")]
+    code, said = planted.jbod("shrink", run_dir)
+    assert code == 2
+    assert "it does not fail again, in 3 times" in said.splitlines()[-1]
+    assert not (run_dir / "smallest.json").exists()
