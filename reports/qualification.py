@@ -1,8 +1,8 @@
 """A candidate beside its baseline: one answer; for each case what held, what it cost, and what differs beyond noise.
 
 A broken promise is broken however rarely it shows, so verdicts are compared without statistics: it is enough that the
-candidate broke once what the baseline never broke. Times are compared by :mod:`reports.noise`, and only a difference
-that matters to somebody is named: a tenth of a second, and a fifth of the baseline's figure.
+candidate broke once what the baseline was seen to keep, and never to break. Times are compared by :mod:`reports.noise`,
+and only a difference that matters to somebody is named: a tenth of a second, and a fifth of the baseline's figure.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _RARE = 0.05
 _MATTERS_S = 0.1
 _MATTERS_SHARE = 0.2
 
-Change = Literal["broke", "broken", "unshown", "wavers", "mended", "held", "only baseline's"]
+Change = Literal["broke", "uncompared", "broken", "unshown", "wavers", "mended", "held", "only baseline's"]
 CHANGES: Mapping[Change, str] = {
     "broke": "broken by the candidate alone",
+    "uncompared": "broken by the candidate, with nothing shown by the baseline",
     "broken": "broken by both",
     "unshown": "not shown for the candidate",
     "only baseline's": "ran for the baseline alone",
@@ -168,7 +169,8 @@ class Qualification:
 def qualify(candidate: Run, baseline: Run | None) -> Qualification:
     """Compare the runs of two builds, or look at one alone."""
     ours, theirs = _by_case(candidate.rows), _by_case(baseline.rows if baseline else ())
-    cases = [_case(key, ours.get(key, ()), theirs.get(key, ())) for key in sorted({*ours, *theirs})]
+    alone = baseline is None
+    cases = [_case(key, ours.get(key, ()), theirs.get(key, ()), alone) for key in sorted({*ours, *theirs})]
     cases = _with_chances(cases)
     names = _names(candidate.rows), _names(baseline.rows) if baseline else ""
     totals: dict[Change, int] = {change: sum(case.change == change for case in cases) for change in CHANGES}
@@ -230,14 +232,14 @@ def _names(rows: Sequence[Row]) -> str:
     return "Kafka " + (", ".join(sorted({row.kafka for row in rows})) or "?")
 
 
-def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...]) -> Case:
+def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], alone: bool) -> Case:
     known = (*ours, *theirs)[0]
     return Case(
         id=key[0],
         kip=known.kip,
         mode=known.mode,
         backend=key[1],
-        change=_change(_standings(ours), _standings(theirs)),
+        change=_change(_standings(ours), _standings(theirs), alone),
         candidate=ours,
         baseline=theirs,
         faults=_measures(ours, theirs),
@@ -249,9 +251,12 @@ def _standings(rows: Sequence[Row]) -> set[str]:
     return {row.standing for row in rows if row.verdict != "error"} or {row.standing for row in rows}
 
 
-def _change(ours: set[str], theirs: set[str]) -> Change:
+def _change(ours: set[str], theirs: set[str], alone: bool) -> Change:
+    """:param alone: there is no baseline"""
     if "invalid" in ours:
-        return "broken" if "invalid" in theirs else "broke"
+        if "invalid" in theirs:
+            return "broken"
+        return "broke" if alone or "valid" in theirs else "uncompared"
     if not ours:
         return "only baseline's"
     if ours != {"valid"}:
@@ -352,9 +357,13 @@ def _answer(
     says = ", ".join(f"{count} {words[change]}" for change, count in totals.items() if count)
     says += f"; {len(differing)} times differ beyond noise, {slower} of them longer" if differing else ""
     unshown = totals["unshown"] + totals["only baseline's"] + totals["wavers"]
-    if totals["broke"]:
-        headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broke'])}"
-        headline += f" where {theirs} keeps it" if theirs else ""
+    beside: dict[Change, str] = {
+        "broke": f" where {theirs} keeps it" if theirs else "",
+        "uncompared": f" of which {theirs} shows nothing",
+    }
+    broke = [f"in {_cases(totals[change])}{where}" for change, where in beside.items() if totals[change]]
+    if broke:
+        headline = f"Not qualified: {ours} breaks a guarantee {', and '.join(broke)}"
         return Answer(verdict="invalid", headline=headline, says=says)
     if totals["broken"]:
         headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broken'])}, as {theirs} does"

@@ -100,7 +100,10 @@ def compared(tmp_path: Path, ours: str, theirs: str, factor: float = 1.0) -> Qua
     [
         ("valid", "valid", "held", "valid"),
         ("valid valid invalid", "valid valid", "broke", "invalid"),
-        ("invalid", "", "broke", "invalid"),
+        ("invalid", "", "uncompared", "invalid"),
+        ("invalid", "skipped", "uncompared", "invalid"),
+        ("invalid", "unknown error", "uncompared", "invalid"),
+        ("invalid", "unknown valid", "broke", "invalid"),
         ("invalid", "valid invalid", "broken", "invalid"),
         ("valid", "invalid", "mended", "valid"),
         ("valid unknown", "valid", "wavers", "unknown"),
@@ -125,8 +128,33 @@ def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
     broken = {"verdict": "invalid", "reason": "because"}
     write_run_folder(tmp_path / "ours", "b", case="kip-112/a[zk]", mode="zk", backend="docker", outcome=broken)
     told = _to_json(qualify(read_runs_dir(tmp_path / "ours"), read_runs_dir(tmp_path / "theirs")), 1)
-    assert told["cases"] == {"kip-112/a[zk] (process)": "held", "kip-112/a[zk] (docker)": "broke"}
+    assert told["cases"] == {"kip-112/a[zk] (process)": "held", "kip-112/a[zk] (docker)": "uncompared"}
     assert told["reasons"] == {"kip-112/a[zk] (docker)": "because"}
+
+
+@pytest.mark.parametrize(
+    ("theirs", "where"),
+    [
+        ({"a": "valid", "b": "valid"}, "in 2 cases where Kafka 4.3.1 keeps it"),
+        (
+            {"a": "valid", "b": "error"},
+            "in 1 case where Kafka 4.3.1 keeps it, and in 1 case of which Kafka 4.3.1 shows nothing",
+        ),
+        ({"a": "unknown"}, "in 2 cases of which Kafka 4.3.1 shows nothing"),
+        ({"a": "invalid"}, "in 1 case of which Kafka 4.3.1 shows nothing"),
+        ({"a": "invalid", "b": "invalid"}, "in 2 cases, as Kafka 4.3.1 does"),
+    ],
+    ids=str,
+)
+def test_only_what_the_baseline_was_seen_to_keep_is_said_to_be_kept(
+    tmp_path: Path, theirs: dict[str, str], where: str
+) -> None:
+    for case in "ab":
+        lay_down(tmp_path / "ours", "invalid", case=f"kip-112/{case}[zk]")
+        lay_down(tmp_path / "theirs", theirs.get(case, ""), case=f"kip-112/{case}[zk]")
+    found = qualify(read_runs_dir(tmp_path / "ours"), read_runs_dir(tmp_path / "theirs"))
+    assert found.answer.headline == f"Not qualified: Kafka 4.3.1 breaks a guarantee {where}"
+    assert found.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -214,3 +242,14 @@ def test_the_page_is_made(tmp_path: Path) -> None:
     }
     assert all((tmp_path / "ours" / "report" / link).is_file() for link in linked)
     assert "Not qualified" in (tmp_path / "ours" / "report" / "summary.md").read_text()
+
+
+def test_a_case_of_which_the_baseline_shows_nothing_is_on_the_page(tmp_path: Path) -> None:
+    """Under a heading of its own, with the command that shows it again."""
+    lay_down(tmp_path / "ours", "invalid")
+    lay_down(tmp_path / "theirs", "error")
+    arguments = [str(tmp_path / "ours"), "--baseline", str(tmp_path / "theirs"), "--no-allure"]
+    assert CliRunner().invoke(report, arguments, catch_exceptions=False).exit_code == 0
+    page = (tmp_path / "ours" / "report" / "qualification.html").read_text()
+    heading = "<h2>Broken by the candidate, with nothing shown by the baseline</h2>"
+    assert "jbod repro" in page.partition(heading)[2].partition("<h2>")[0]
