@@ -22,6 +22,7 @@ from typing import Any
 
 from harness.errors import EnvironmentLacks
 from harness.machine.cache import cache_dir, publish
+from harness.machine.host import ability
 from harness.machine.whole import write_whole
 from reports import lanes
 from reports.costs import COSTS
@@ -67,7 +68,8 @@ def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
     """Write ``out``/allure.html; the history of earlier reports of this runs folder is kept in it.
 
     :param say: is told what takes long
-    :raises EnvironmentLacks: there is no Node.js, npm can't install Allure, or Allure fails; the message says which
+    :raises EnvironmentLacks: there is no Node.js that is new enough, npm can't install Allure, or Allure fails; the
+        message says which
     """
     program = _program(say)
     work = out / ".allure"
@@ -118,10 +120,11 @@ def _earlier(run: Run, history: Path) -> list[str]:
 
 
 def _program(say: Callable[[str], None]) -> list[str]:
-    node, npm = shutil.which("node"), shutil.which("npm")
-    if node is None or npm is None:
-        lacks = "node" if node is None else "npm"
-        raise EnvironmentLacks(f"no Allure report: there is no {lacks} on the PATH (apt-get install nodejs npm)")
+    able, node, npm = ability("node"), shutil.which("node"), shutil.which("npm")
+    if not able.present or node is None:
+        raise EnvironmentLacks(f"no Allure report: {able}")
+    if npm is None:
+        raise EnvironmentLacks(f"no Allure report: npm: not on the PATH ({able.fix})")
     lock = (_HERE / "package-lock.json").read_bytes()
 
     def install(folder: Path) -> None:

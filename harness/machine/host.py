@@ -47,6 +47,8 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 # Kafka 3.x alone would do with 11; pyspark 4, beside every cluster, wants 17 as Kafka 4.x does (KIP-1013).
 LEAST_JAVA = 17
+# What the packages of Allure want (reports/assets/package-lock.json); Debian 12 has 18.
+LEAST_NODE = (20, 19)
 # Each is far below this where it works (all of them together take about a second on two cores).
 PROBE_S = 15.0
 # Three brokers and a controller or ZooKeeper at 256 MB of heap each (about 450 MB resident); Spark with its workers.
@@ -212,6 +214,16 @@ def _program(name: str, *arguments: str) -> Seen:
         return False, "not on the PATH"
     status, line = _run([path, *arguments])
     return (True, f"{line} ({path})") if status == 0 else (False, f"{path}: {line}")
+
+
+def _node() -> Seen:
+    present, found = _program("node", "--version")
+    version = re.match(r"v(\d+)\.(\d+)", found)
+    if not present or version is None:
+        return False, found
+    least = ".".join(map(str, LEAST_NODE))
+    is_old = tuple(map(int, version.groups())) < LEAST_NODE
+    return (False, f"{found} is older than {least}, which Allure needs") if is_old else (True, found)
 
 
 def _python() -> Seen:
@@ -524,8 +536,8 @@ _PROBES = {
         fix="docker system prune, or a dockerd with its --data-root on another disk",
     ),
     "node": _Probe(
-        look=lambda: _program("node", "--version"),
+        look=_node,
         needed_for="Allure in the report",
-        fix="apt-get install nodejs npm",
+        fix="Node.js with npm by NodeSource's packages, https://deb.nodesource.com, or by nvm install --lts",
     ),
 }

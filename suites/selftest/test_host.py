@@ -113,6 +113,29 @@ def test_a_program_that_fails_or_never_answers_is_no_ability(tmp_path: Path, mon
     assert "did not answer" in ability("maven").found
 
 
+def test_a_node_that_is_too_old_is_said_with_the_version_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Debian 12: ``apt-get install nodejs`` brings 18."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for version, present in {
+        "v18.20.4": False,
+        "v20.18.3": False,
+        "v20.19.0": True,
+        "v24.0.1": True,
+        "?": False,
+    }.items():
+        (tmp_path / "node").write_text(f"#!/bin/sh\necho {version}\n")
+        (tmp_path / "node").chmod(0o755)
+        ability.cache_clear()
+        found = ability("node")
+        assert found.present is present, version
+        assert version in found.found
+        assert ("is older than 20.19" in found.found) is (version != "?" and not present)
+        assert "NodeSource" in found.fix
+        assert "nvm" in found.fix
+
+
 @pytest.mark.parametrize(("variable", "name"), [("JBOD_CACHE_DIR", "cache"), ("JBOD_WORK_DIR", "work dir")])
 def test_a_folder_that_cannot_be_written_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, name: str

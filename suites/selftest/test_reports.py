@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from harness.machine.host import LEAST_NODE
 from harness.pipeline.history import PRODUCED
 from reports import pages
 from reports.allure import write_result
@@ -511,13 +512,24 @@ def test_a_report_that_cannot_be_written_is_one_line(folder: Path, tmp_path: Pat
     assert "see --out" in str(done.exception)
 
 
-@pytest.mark.parametrize("lacks", ["node", "npm"])
+@pytest.mark.parametrize(
+    ("version", "lacks"),
+    [
+        (None, "node: not on the PATH"),
+        ("v18.20.4", "node: v18.20.4 ({node}) is older than 20.19, which Allure needs"),
+        ("v20.18.3", "node: v20.18.3 ({node}) is older than 20.19, which Allure needs"),
+        ("v20.19.0", "npm: not on the PATH"),
+        ("v22.1.0", "npm: not on the PATH"),
+    ],
+)
 def test_without_node_it_is_said_what_is_missing_and_the_pages_are_made(
-    folder: Path, tmp_path: Path, lacks: str
+    folder: Path, tmp_path: Path, version: str | None, lacks: str
 ) -> None:
-    (tmp_path / "bin").mkdir()
-    if lacks == "npm":
-        (tmp_path / "bin" / "node").symlink_to("/bin/true")
+    node = tmp_path / "bin" / "node"
+    node.parent.mkdir()
+    if version is not None:
+        node.write_text(f"#!/bin/sh\necho {version}\n")
+        node.chmod(0o755)
     out = tmp_path / "out"
     out.mkdir()
     (out / "allure.html").write_text("of an earlier report")
@@ -525,11 +537,29 @@ def test_without_node_it_is_said_what_is_missing_and_the_pages_are_made(
     environment = os.environ | {"PATH": str(tmp_path / "bin")}
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == EXIT_VALID
-    says = f"no Allure report: there is no {lacks} on the PATH (apt-get install nodejs npm)"
-    assert done.stderr == f"jbod: {says}\n"
+    [line] = done.stderr.splitlines()
+    says = f"no Allure report: {lacks.format(node=node)}"
+    assert line.startswith(f"jbod: {says} (Node.js with npm by NodeSource's packages, ")
     assert says in (out / "index.html").read_text()
     made = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     assert made == {"index.html", "summary.md", f"cases/{RUN_ID}.html"}
+
+
+def test_the_node_that_is_asked_for_is_what_the_packages_of_allure_want() -> None:
+    """None of them wants a later one, and some don't run on an earlier one."""
+
+    def runs_on(engine: str, version: tuple[int, int]) -> bool:
+        wanted = re.findall(r"(>=)?\s*\^?(\d+)(?:\.(\d+))?[\d.x]*", engine)
+        return any(
+            version >= (int(major), int(minor or 0)) and (later or version[0] == int(major))
+            for later, major, minor in wanted
+        )
+
+    packages = json.loads((Path(pages.__file__).parent / "assets" / "package-lock.json").read_text())["packages"]
+    engines = {each["engines"]["node"] for each in packages.values() if "node" in each.get("engines", {})}
+    assert [each for each in engines if not runs_on(each, LEAST_NODE)] == []
+    assert ">= 20.19.0" in engines
+    assert not runs_on(">= 20.19.0", (LEAST_NODE[0], LEAST_NODE[1] - 1))
 
 
 def test_what_allure_is_given(folder: Path, tmp_path: Path) -> None:

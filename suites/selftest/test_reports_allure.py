@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from harness.machine.host import ability
 from harness.waiting import await_until
 from reports.allure import ALLURE, HISTORY
 from reports.command import report
@@ -22,7 +23,7 @@ from suites.selftest.browser import LACKING, Browser, browser
 from suites.selftest.run_folders import RUN_ID, START, at, write_run_folder
 
 pytestmark = pytest.mark.skipif(
-    not (shutil.which("node") and shutil.which("npm")), reason="no node and npm here (apt-get install nodejs npm)"
+    not (ability("node").present and shutil.which("npm")), reason=f"{ability('node')}, and npm"
 )
 
 DISCARD = 9  # a port that nobody listens at
