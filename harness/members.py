@@ -325,13 +325,15 @@ class Members:
     def how_to_reach(self) -> list[str]:
         """For people: where its brokers and log dirs are, and the commands to look at it and to take it down."""
         build = shlex.join(arguments_of(vars(BuildOptions.of(self.distribution.to_json()))))
+        where = f"--bootstrap-server {self.brokers[0].bootstrap}"
         return [
             f"Kafka {self.distribution.version}, {self.spec.mode}, bootstrap {self.bootstrap}",
             *(
                 f"  {broker}: {broker.bootstrap} {' '.join(str(d.path) for d in broker.log_dirs)}"
                 for broker in self.brokers
             ),
-            f"look at it:   jbod tool {build} topics --bootstrap-server {self.brokers[0].bootstrap} --describe",
+            f"look at it:   jbod tool {build} topics {where} --describe",
+            f"its log dirs: jbod tool {build} log-dirs {where} --describe",
             f"take it down: jbod cluster down {self.undo_log.run_id}",
         ]
 
