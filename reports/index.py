@@ -46,7 +46,7 @@ class Cell:
 class Beside:
     """One case on one build in every backend that it was to run in.
 
-    :ivar runs: by backend, the newest; of one that it was skipped in, that
+    :ivar runs: by backend, the newest, of equal seed where there are such; of one that it was skipped in, that
     """
 
     id: str
@@ -126,10 +126,10 @@ def make_index(run: Run) -> Index:
     for row in rows:
         if row.verdict == "skipped":
             reasons.setdefault(row.reason, []).append(row.id)
-    beside = in_several_backends(rows)
+    beside = in_several_backends(run.rows)
     not_run = sorted(reasons.items(), key=lambda item: -len(item[1]))
     return Index(
-        answer=answer(totals, len(wavering), len(run.notes), sum(each.differs for each in beside)),
+        answer=answer(totals, len(wavering), len(run.notes), [each for each in beside if each.differs]),
         totals=totals,
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
@@ -150,8 +150,11 @@ def make_index(run: Run) -> Index:
     )
 
 
-def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: int = 0) -> Answer:
-    """One answer from all verdicts: what is worst decides, and nothing that is missing is left out."""
+def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: Sequence[Beside] = ()) -> Answer:
+    """One answer from all verdicts: what is worst decides, and nothing that is missing is left out.
+
+    :param differing: the cases that came out differently from backend to backend
+    """
     ran = sum(count for word, count in totals.items() if word != "skipped")
     beside = [
         f"{totals[word]} {words}"
@@ -165,7 +168,7 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: in
         if totals[word]
     ]
     beside += [f"{wavering} came out differently from run to run"] if wavering else []
-    beside += [f"{differing} came out differently from backend to backend"] if differing else []
+    beside += [f"{len(differing)} came out differently from backend to backend"] if differing else []
     beside += [f"{damaged} damaged or never reached"] if damaged else []
     says = ", ".join(beside)
     if totals["invalid"]:
@@ -183,10 +186,14 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: in
         )
     if not ran:
         return Answer(verdict="unknown", headline="Nothing ran", says=says or "there is no run folder here")
-    if wavering or damaged:
-        missing = f"{damaged} of the folders and cases asked for tell{'s' if damaged == 1 else ''} nothing"
-        headline = f"{_cases(wavering)} came out differently from run to run" if wavering else missing
-        return Answer(verdict="unknown", headline=headline, says=says)
+    torn = sum(each.seeds == 1 for each in differing)
+    for many, headline in (
+        (wavering, f"{_cases(wavering)} came out differently from run to run"),
+        (torn, f"{_cases(torn)} came out differently from backend to backend with the same seed"),
+        (damaged, f"{damaged} of the folders and cases asked for tell{'s' if damaged == 1 else ''} nothing"),
+    ):
+        if many:
+            return Answer(verdict="unknown", headline=headline, says=says)
     if totals["skipped"]:
         headline = f"Every guarantee held in the {_cases(ran)} that ran; {totals['skipped']} did not run"
         return Answer(verdict="valid", headline=headline, says=says)
@@ -220,17 +227,30 @@ def in_several_backends(rows: Sequence[Row]) -> list[Beside]:
     """The cases that were to run in several backends on one build and did in one, those that came out differently
     first.
 
-    :param rows: of each case, build and backend one
+    :param rows: all, in order of time
     """
-    found: dict[tuple[str, str], dict[str, Row]] = {}
+    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in rows:
-        found.setdefault((row.id, row.kafka), {})[row.backend] = row
+        found.setdefault((row.id, row.kafka), {}).setdefault(row.backend, []).append(row)
     several = [
-        Beside(id=id, kafka=kafka, runs=runs)
-        for (id, kafka), runs in found.items()
-        if len(runs) > 1 and any(row.verdict != "skipped" for row in runs.values())
+        Beside(id=id, kafka=kafka, runs=_to_compare(runs)) for (id, kafka), runs in found.items() if len(runs) > 1
     ]
-    return sorted(several, key=lambda each: (not each.differs, each.id))
+    ran = [each for each in several if any(row.verdict != "skipped" for row in each.runs.values())]
+    return sorted(ran, key=lambda each: (not each.differs, each.id))
+
+
+def _to_compare(runs: Mapping[str, Sequence[Row]]) -> Mapping[str, Row]:
+    """Of each backend one run: the newest with a seed that all have that ran it, or else the newest.
+
+    Of several such seeds it is that of the newest pair: the one whose older run is the newest.
+    """
+    by_seed = {name: {row.seed: row for row in rows if row.seed is not None} for name, rows in runs.items()}
+    ran = [seeds for seeds in by_seed.values() if seeds]
+    shared = set.intersection(*({*seeds} for seeds in ran)) if ran else set()
+    if not shared:
+        return {name: rows[-1] for name, rows in runs.items()}
+    best = max(shared, key=lambda seed: min(seeds[seed].began for seeds in ran))
+    return {name: by_seed[name].get(best, rows[-1]) for name, rows in runs.items()}
 
 
 def _spread(values: Sequence[float]) -> tuple[float, float] | None:

@@ -233,10 +233,42 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     assert "2 were to run in several, of which 1 came out differently" in page
     # As loud as what failed: in the answer, above the tables, and on a pull request's page.
     assert index.answer.says.endswith("1 came out differently from backend to backend")
+    assert index.answer.verdict == "unknown"
     differs = "valid in process, unknown in docker, with the same seed"
     assert page.index(differs) < page.index("<table")
     assert differs in (tmp_path / "report" / "summary.md").read_text()
     assert page.index("kip-112/b[zk]</td>") < page.index("kip-112/a[zk]</td>")
+
+
+@pytest.mark.parametrize(
+    ("ran", "compared", "differs"),
+    [
+        ("p1 d1 p2 d2", "p2 d2", False),
+        ("p1 p2 d1", "p1 d1", False),  # the newest of both are of unequal seeds
+        ("p2 p1 p1! d1 d2", "p1! d1", True),  # the newest of each seed; of seed 2 one is older than both of these
+        ("p1 d2!", "p1 d2!", True),  # no equal ones
+    ],
+)
+def test_runs_of_equal_seed_are_compared(tmp_path: Path, ran: str, compared: str, differs: bool) -> None:
+    """The newest of these, where all backends have any; ``p1!`` is a run as processes with seed 1 that is invalid."""
+    names = {"p": "process", "d": "docker"}
+    for number, each in enumerate(ran.split(), 1):
+        verdict = "unknown" if each.endswith("!") else "valid"
+        with_verdict(tmp_path, verdict, str(number), backend=names[each[0]], seed=int(each[1]))
+    [beside] = make_index(read_runs_dir(tmp_path)).beside
+    told = [f"{name[0]}{row.seed}{'' if row.verdict == 'valid' else '!'}" for name, row in beside.runs.items()]
+    assert (sorted(told), beside.differs) == (sorted(compared.split()), differs)
+
+
+def test_runs_that_differ_with_different_seeds_alone_are_told_and_no_more(tmp_path: Path) -> None:
+    """Which deviations there are to be seen may be the seed's doing."""
+    for name, backend in (("1", "process"), ("2", "docker")):
+        with_verdict(tmp_path, "valid", name, backend=backend, seed=int(name))
+    with (tmp_path / "2" / "events.jsonl").open("a") as journal:
+        journal.write(json.dumps(event(5.0, "deviation.seen", does="a is so")) + "\n")
+    answer = make_index(read_runs_dir(tmp_path)).answer
+    assert (answer.verdict, answer.headline) == ("valid", "Every guarantee held in 2 cases")
+    assert answer.says.endswith("1 came out differently from backend to backend")
 
 
 @pytest.mark.parametrize(
@@ -259,7 +291,12 @@ def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
             for each in does.split():
                 noted = {"does": f"{each} is so", "always": each != "now-and-then"}
                 journal.write(json.dumps(event(5.0, "deviation.seen", **noted)) + "\n")
-    [beside] = make_index(read_runs_dir(tmp_path)).beside
+    index = make_index(read_runs_dir(tmp_path))
+    [beside] = index.beside
+    no_pass = ("unknown", "1 case came out differently from backend to backend with the same seed")
+    assert (index.answer.verdict, index.answer.headline) == (
+        no_pass if differs else ("valid", "Every guarantee held in 2 cases")
+    )
     assert (beside.differs, beside.says) == (differs, f"valid in process, valid in docker, with the same seed{alone}")
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()
