@@ -66,7 +66,7 @@ class BrokerStopped(_BrokerGone):
 
 
 class BrokerPaused(Fault):
-    """SIGSTOP: it holds its connections and its sessions run out."""
+    """SIGSTOP, in containers the kernel's freezer: it holds its connections and its sessions run out."""
 
     name = "broker_paused"
     explains = _BrokerGone.explains
@@ -77,13 +77,13 @@ class BrokerPaused(Fault):
         return str(self.broker)
 
     def break_it(self) -> None:
-        """SIGSTOP."""
+        """Stop it."""
         self.broker.pause()
 
     def proof(self) -> str | None:
-        """The kernel says that the process is stopped."""
-        return "process state: stopped" if self.broker.node.is_paused() else None
+        """The kernel says that the process, or the container's group, is stopped."""
+        return self.broker.node.paused_proof()
 
     def mend(self) -> None:
-        """SIGCONT."""
+        """Let it go on."""
         self.broker.resume()

@@ -81,12 +81,12 @@ class Broker:
         self._killed_at = time.monotonic()
 
     def pause(self) -> None:
-        """SIGSTOP: it holds its connections and answers nobody."""
+        """Stop it where it is: it holds its connections and answers nobody."""
         self.node.pause()
         self._paused = True
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let it go on."""
         self.node.resume()
         self._paused = False
 

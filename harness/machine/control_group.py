@@ -1,4 +1,5 @@
-"""A control group that makes one block device slow for the processes in it: cgroup v1 (blkio) or v2 (io).
+"""Control groups, v1 or v2: one that makes a block device slow for the processes in it (blkio, io), and whether the
+one that a process is in is frozen.
 
 Writes per second are limited and not bytes: what a slow or dying disk gives a broker is seconds of latency for each
 sync. Limits reach what a process writes itself (fsync, direct I/O); on v2 also what the kernel writes back for it, on
@@ -7,7 +8,9 @@ v1 not, where that is done in the root group, which is therefore limited as well
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import secrets
 import subprocess
 from collections.abc import Callable, Sequence
@@ -19,6 +22,11 @@ from harness.machine.undo import UndoLog
 
 _V1 = "blkio.throttle.write_iops_device"
 _V2 = "io.max"
+FROZEN = ("freezer.state: FROZEN", "cgroup.events: frozen 1")
+"""What :func:`freezer_state` is of a process that is frozen, by cgroup v1 and v2."""
+# The kind of file system, the controller (all of them are one in v2), the file in a group, and what of it is told. In
+# this order: where there are both, an engine's groups have their freezer in v1.
+_FREEZERS = (("cgroup", "freezer", "freezer.state", r"\w+"), ("cgroup2", "", "cgroup.events", r"frozen \d"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,11 +86,37 @@ def group_of(found: Controller, pid: int) -> Path:
 
     :raises EnvironmentLacks: the machine doesn't say
     """
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+    group = _group(Path("/proc"), pid, found.root, "blkio" if found.version == 1 else "")
+    if group is None:
+        raise EnvironmentLacks(f"process {pid} is in no group of {found.root}")
+    return group
+
+
+def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
+    """The group of a process below the root of a controller; of v2, whose controllers are not named there, ""."""
+    for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers == "" if found.version == 2 else "blkio" in controllers.split(","):
-            return found.root / path.lstrip("/")
-    raise EnvironmentLacks(f"process {pid} is in no group of {found.root}")
+        if controller in controllers.split(","):
+            return root / path.lstrip("/")
+    return None
+
+
+def freezer_state(pid: int, proc: Path = Path("/proc")) -> str | None:
+    """What the kernel says of the freezer of the group that a process is in, such as one of :data:`FROZEN`; None where
+    it shows none, or there is no such process.
+
+    :param proc: where the kernel tells of processes and mounts
+    """
+    mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
+    for kind, controller, file, told in _FREEZERS:
+        for _, where, type, options, *_ in mounts:
+            if type != kind or (controller and controller not in options.split(",")):
+                continue
+            with contextlib.suppress(OSError):
+                group = _group(proc, pid, Path(where), controller)
+                if group is not None and (found := re.search(told, (group / file).read_text())):
+                    return f"{file}: {found[0]}"
+    return None
 
 
 class SlowGroup:

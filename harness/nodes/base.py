@@ -151,16 +151,19 @@ class Node(Protocol):
         """SIGKILL and wait until it is gone."""
 
     def pause(self) -> None:
-        """SIGSTOP."""
+        """Stop it where it is; it keeps its connections."""
 
     def resume(self) -> None:
-        """SIGCONT."""
+        """Let it go on."""
 
     def is_alive(self) -> bool:
         """Whether the process runs (or is paused)."""
 
     def is_paused(self) -> bool:
         """Whether the kernel holds it stopped."""
+
+    def paused_proof(self) -> str | None:
+        """What shows that the kernel holds it stopped; None where it doesn't."""
 
     def let_end(self) -> None:
         """From now on it may end by itself; :meth:`check_alive` says nothing of it until it is started again."""

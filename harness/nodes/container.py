@@ -40,7 +40,7 @@ from testcontainers.compose import DockerCompose
 from harness import timeouts
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.machine.broker_user import broker_user
-from harness.machine.control_group import SlowGroup, controller, group_of
+from harness.machine.control_group import FROZEN, SlowGroup, controller, freezer_state, group_of
 from harness.machine.engine import LABEL, compose, engine, execute, explained, host
 from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
@@ -313,7 +313,7 @@ class ContainerNode(JvmNode):
 
     def resume(self) -> None:
         """See :meth:`harness.nodes.base.Node.resume`."""
-        if self.is_paused():
+        if self.is_alive() and self._state()["Paused"]:  # as the engine has it, which would refuse else
             with explained(f"resuming {self.spec.name}"):
                 self._container.unpause()
             self._journal("node.resumed")
@@ -325,9 +325,15 @@ class ContainerNode(JvmNode):
         """
         return self._watch is not None and not self._watch.has_ended()
 
-    def is_paused(self) -> bool:
-        """See :meth:`harness.nodes.base.Node.is_paused`."""
-        return self.is_alive() and bool(self._state()["Paused"])
+    def paused_proof(self) -> str | None:
+        """The kernel's word, and the engine's, which did it, only where the kernel can't be asked."""
+        if not self.is_alive():
+            return None
+        state = self._state()
+        said = freezer_state(int(state["Pid"]))
+        if said is None:
+            return "the engine says that it is paused" if state["Paused"] else None
+        return said if said in FROZEN else None
 
     def pid(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.pid`."""

@@ -114,6 +114,10 @@ class JvmNode(ABC):
         """See :meth:`harness.nodes.base.Node.is_alive`."""
 
     @abstractmethod
+    def paused_proof(self) -> str | None:
+        """See :meth:`harness.nodes.base.Node.paused_proof`."""
+
+    @abstractmethod
     def exit_code(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.exit_code`."""
 
@@ -137,6 +141,10 @@ class JvmNode(ABC):
         self._started = self.spec
         self._journal("node.started", **self._launch(self.lay_down()))
         self._meant_to_run = True
+
+    def is_paused(self) -> bool:
+        """See :meth:`harness.nodes.base.Node.is_paused`."""
+        return self.paused_proof() is not None
 
     def request_stop(self) -> None:
         """See :meth:`harness.nodes.base.Node.request_stop`."""

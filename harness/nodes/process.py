@@ -138,14 +138,14 @@ class ProcessNode(JvmNode):
             self._process.wait(timeouts.STOP_S)
 
     def pause(self) -> None:
-        """See :meth:`harness.nodes.base.Node.pause`."""
+        """SIGSTOP."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         self._await_paused()
         self._journal("node.paused")
 
     def resume(self) -> None:
-        """See :meth:`harness.nodes.base.Node.resume`."""
+        """SIGCONT."""
         if self.is_alive():
             assert self._process is not None
             self._process.send_signal(signal.SIGCONT)
@@ -155,15 +155,12 @@ class ProcessNode(JvmNode):
         """See :meth:`harness.nodes.base.Node.is_alive`."""
         return self._process is not None and self._process.poll() is None
 
-    def is_paused(self) -> bool:
-        """See :meth:`harness.nodes.base.Node.is_paused`."""
-        if not self.is_alive():
-            return False
-        assert self._process is not None
-        try:
-            return bool(psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED)
-        except psutil.NoSuchProcess:
-            return False
+    def paused_proof(self) -> str | None:
+        """The state that the kernel has it in."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if (pid := self.pid()) and psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                return f"process state: {psutil.STATUS_STOPPED}"
+        return None
 
     def pid(self) -> int | None:
         """See :meth:`harness.nodes.base.Node.pid`."""

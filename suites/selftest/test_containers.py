@@ -38,6 +38,7 @@ from harness.errors import (
 from harness.journal import Journal
 from harness.machine import undo
 from harness.machine.cache import cache_dir
+from harness.machine.control_group import FROZEN
 from harness.machine.engine import LABEL, compose, compose_version, engine, execute, explained, host, remove_run
 from harness.machine.host import ENGINE_DISK_BYTES, ability
 from harness.machine.ports import HOST
@@ -447,7 +448,7 @@ def test_a_broker_in_a_container(cluster: Cluster) -> None:
     assert (inside.returncode, inside.stderr) == (3, "no\n")
     assert inside.stdout.split() == [str(broker.log_dirs[0].path.stat().st_uid), "java"]
     node.pause()
-    assert node.is_paused()
+    assert node.paused_proof() in FROZEN  # by the kernel's word
     node.resume()
     broker.stop()
     assert node.exit_code() == 143
