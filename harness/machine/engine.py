@@ -19,6 +19,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -37,6 +38,7 @@ from docker.errors import (
 )
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
+from harness.machine.undo import MARK, kill_marked
 from harness.waiting import await_until
 
 LABEL = "jbod.run"
@@ -47,6 +49,8 @@ _HOST = "unix:///var/run/docker.sock"
 _COMPOSE_S = 60.0
 _ANSWER_S = 10.0
 _REMOVAL_S = 20.0
+_LATE_S = 3.0
+"""The engine may take this long to make what it was asked for by somebody who has ended since."""
 # What the compose files and compose itself would take from the shell, before what a run has set.
 _NOT_FROM_THE_SHELL = re.compile("(JBOD|BROKER|CONTROLLER|ZOOKEEPER|COMPOSE)_|DOCKER_CONTEXT$")
 _GET_ENGINE = "apt-get install docker.io iptables, then systemctl start docker (or dockerd &)"
@@ -168,12 +172,14 @@ def compose_version() -> str:
     return version
 
 
-def compose(command: list[str], *arguments: str) -> str:
+def compose(command: list[str], *arguments: str, run: str | None = None) -> str:
     """Run a compose command to its end and return what it printed.
 
+    :param run: whose process it is, so that it is ended with all that carry the run's mark
     :raises HarnessError: it failed; with what it said last
     """
     ours = {name: value for name, value in os.environ.items() if not _NOT_FROM_THE_SHELL.match(name)}
+    ours |= {MARK: run} if run else {}
     try:
         done = subprocess.run(
             [*command, *arguments],
@@ -291,6 +297,18 @@ def remove_run(run: str, address: str | None = None) -> None:
         what=f"what the engine has of {run} to be gone",
         failure=EnvironmentLacks,
     )
+
+
+def end_run(run: str) -> None:
+    """End a run whose harness has died: its processes, then what the engine has of it; see :func:`remove_run`.
+
+    The processes first, this one excepted: a compose that is left would go on making containers. And twice, as the
+    engine goes on with what it was asked for last. Nobody waits for a process to end: in a paused container none does.
+    """
+    for wait_s in (0.0, _LATE_S):
+        time.sleep(wait_s)
+        kill_marked(run)
+        remove_run(run)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -76,10 +76,7 @@ def workspace() -> Path:
 
 def _undo_processes(mark: str) -> None:
     """Kill every process that carries the mark, and wait until the kernel has let go of it."""
-    mine = list(marked_processes(mark))
-    for process in mine:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+    mine = kill_marked(mark)
     await_until(
         lambda: [process.pid for process in mine if not _has_ended(process)],
         lambda alive: not alive,
@@ -249,6 +246,15 @@ def marked_processes(mark: str) -> Iterator[psutil.Process]:
             process = psutil.Process(pid)
             if pid != os.getpid() and _environment(process).get(MARK) == mark:
                 yield process
+
+
+def kill_marked(mark: str) -> list[psutil.Process]:
+    """Kill every process that carries the mark (this one excepted); returns them, of which some may yet have to end."""
+    mine = list(marked_processes(mark))
+    for process in mine:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return mine
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:

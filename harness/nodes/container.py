@@ -64,7 +64,7 @@ _END_S = 1.0
 """A container whose processes are killed ends, and the engine has noticed."""
 _ENGINE_S = 30.0
 """What an engine may take beside what is to be done takes itself."""
-_LEASH = "import sys; sys.stdin.read(); from harness.machine.engine import remove_run; remove_run(sys.argv[1])"
+_LEASH = "import sys; sys.stdin.read(); from harness.machine.engine import end_run; end_run(sys.argv[1])"
 
 
 def container_runtime(image: Image) -> Runtime:
@@ -126,7 +126,7 @@ class ContainerBackend:
         self.site.undo_log.will("containers", run=run, engine=host())
         if self._leash is None and not self.site.outlives:
             self._leash = leash(run)
-        compose(self.compose, "create", *(node.spec.name for node in nodes))
+        compose(self.compose, "create", *(node.spec.name for node in nodes), run=run)
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
             list(pool.map(lambda node: node.start(), nodes))
 
@@ -136,7 +136,8 @@ class ContainerBackend:
 
 
 def leash(run: str) -> subprocess.Popen[bytes]:
-    """A process that removes what the engine has of a run once the harness has died, as the kernel ends processes.
+    """A process that ends a run's processes and removes what the engine has of it once the harness has died, as the
+    kernel ends processes.
 
     It reads from a pipe to which nobody writes, and whose other end the kernel closes; until then it has loaded
     nothing. It carries the run's mark, and is ended with all that does.

@@ -42,7 +42,7 @@ from harness.machine.control_group import FROZEN
 from harness.machine.engine import LABEL, compose, compose_version, engine, execute, explained, host, remove_run
 from harness.machine.host import ENGINE_DISK_BYTES, ability
 from harness.machine.ports import HOST
-from harness.machine.undo import UndoLog
+from harness.machine.undo import MARK, UndoLog
 from harness.nodes import images
 from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
@@ -58,6 +58,8 @@ from suites.selftest.processes import JBOD, Running, marked
 from suites.selftest.stand_in_engine import StandIn, answering
 
 ROOT = Path(__file__).resolve().parents[2]
+LEASH_S = 120.0
+"""What takes longer doesn't come; no measure of how long it should take."""
 
 # --- no engine ------------------------------------------------------------------------------------------------------
 
@@ -238,6 +240,48 @@ def test_compose_is_told_nothing_by_the_shell(tmp_path: Path, monkeypatch: pytes
     assert f"DOCKER_HOST={host()}" in said
 
 
+def test_compose_carries_the_mark_of_the_run_that_it_makes_containers_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(MARK, "somebody's")
+    assert f"{MARK}=r" in compose(["env"], run="r").splitlines()
+    assert MARK not in compose(["env"])
+
+
+DOOMED = """
+import sys
+from harness.machine.engine import compose
+from harness.nodes.container import leash
+held = leash(sys.argv[1])
+compose(["sleep"], "1000", run=sys.argv[1])
+"""
+
+
+def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_looked_for(address: Path) -> None:
+    """It might make the first of them after that; and the leash, which does it, carries the same mark."""
+    run = f"doomed-{secrets.token_hex(3)}"
+    still_there: list[int] = []
+
+    def do_GET(self: StandIn) -> None:
+        path = self.path.partition("?")[0]
+        if path.endswith("/containers/json"):
+            still_there.append(len(marked(run)))
+        if path.endswith(("/containers/json", "/networks")):
+            self.answer([])
+        elif path.endswith("/volumes"):
+            self.answer({"Volumes": []})
+        else:
+            StandIn.do_GET(self)
+
+    with answering(address, do_GET=do_GET), subprocess.Popen([sys.executable, "-c", DOOMED, run]) as harness:
+        try:
+            await_until(lambda: marked(run), lambda both: len(both) == 2, timeout_s=LEASH_S, what="compose to run")
+            harness.kill()
+            await_until(lambda: marked(run), lambda left: not left, timeout_s=LEASH_S, what="the leash to end")
+        finally:
+            harness.kill()
+            undo.kill_marked(run)
+    assert still_there == [1, 1]  # it looks a second time for what the engine had been asked for
+
+
 def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2376")
     with pytest.raises(EnvironmentLacks, match="must be on this machine"):
@@ -310,8 +354,6 @@ def test_what_is_in_one_engine_is_not_looked_for_in_another(
 
 # --- an engine ------------------------------------------------------------------------------------------------------
 
-LEASH_S = 120.0
-"""What takes longer doesn't come; no measure of how long it should take."""
 SPEC = ClusterSpec(mode=Mode.KRAFT, brokers=1, backend="docker")
 BOOT = """
 import sys
