@@ -8,6 +8,7 @@ plugin it is asked whether that is so.
 from __future__ import annotations
 
 import functools
+import ipaddress
 import json
 import os
 import re
@@ -76,6 +77,12 @@ LEFT_OUT_BY_HAND = {
     "maxClientCnxns": _ONE_ADDRESS,
 }
 """What jbod tells a node in a container and the files by hand don't, and why."""
+
+HARMLESS = {
+    *("image", "user", "entrypoint", "command", "environment", "labels", "configs"),
+    *("volumes", "networks", "ports", "healthcheck", "stop_grace_period"),
+}
+"""What may be said of a service: nothing of privileges, capabilities, devices, or namespaces of the machine's."""
 
 
 # --- what nodes are told ----------------------------------------------------------------------------------------------
@@ -288,6 +295,31 @@ def test_jbod_sets_the_variables_of_the_file_and_adds_nothing(described: contain
     for name in services:
         described.endpoint(name, SERVICE)
     assert [described.compose[n + 1] for n, word in enumerate(described.compose) if word == "-f"] == [str(file)]
+
+
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "jbod's"])
+def test_no_node_is_privileged_or_to_be_reached_from_elsewhere(
+    described: container.ContainerBackend, by_hand: bool
+) -> None:
+    """Not one of them, at no port, ZooKeeper's and the agents' among them; and no network is anybody else's."""
+    variables = {} if by_hand else variables_of(described.compose)
+    content = rendered(FILES[described.site.spec.mode], variables)
+    services = content["services"]
+    assert {name: {*service} - HARMLESS for name, service in services.items()} == {name: set() for name in services}
+    ports = [(name, port["target"], port["host_ip"]) for name, service in services.items() for port in service["ports"]]
+    assert {host_ip for _, _, host_ip in ports} == {HOST} == {"127.0.0.1"}
+    agents = {name for name, target, _ in ports if target == 8778}
+    assert {name for name, _, _ in ports} == {*services} == agents | ({"zookeeper"} & {*services})
+    mounted = "data:/var/lib/kafka/data:rw" if by_hand else f"{described.site.work_dir}:{described.site.work_dir}:rw"
+    assert all(
+        service["volumes"] == [mounted] and {*service["networks"]} == {"default"} for service in services.values()
+    )
+    [network] = content["networks"].values()
+    assert {*network} == {"labels", "ipam"}
+    [subnet] = [ipaddress.IPv4Network(each["subnet"]) for each in network["ipam"]["config"]]
+    assert subnet.subnet_of(ipaddress.IPv4Network("198.18.0.0/15"))
+    addresses = [ipaddress.IPv4Address(each["networks"]["default"]["ipv4_address"]) for each in services.values()]
+    assert all(address in subnet for address in addresses)
 
 
 def test_a_container_has_the_environment_of_a_process(described: container.ContainerBackend) -> None:
