@@ -1,11 +1,11 @@
 """Images that nodes run in: the official one of a release, or any build on a base with Java (``compose/Dockerfile``).
 
-What is used is the first of these that is there or can be had: the official image (``apache/kafka``) of a release from
-Maven, the build's own image if it was made before, the official one from the registry, the build's own image made now.
-Nothing is asked of a registry while there is something to use; what was used is in the journal.
+What is used is the first of these that is there or can be had: the official image (``apache/kafka``, KRaft only) of a
+release from Maven, the build's own image if it was made before, the official one from the registry, the build's own
+image made now. Nothing is asked of a registry while there is something to use; what was used is in the journal.
 
-The base of an own image is ``JBOD_BASE_IMAGE``, else Temurin's JRE, else the one that :func:`make_base` makes from
-Debian's packages, for machines that reach no registry.
+The base of an own image is ``JBOD_BASE_IMAGE`` where that is set, else what is here of Temurin's JRE and of what
+:func:`make_base` makes from Debian's packages, for machines that reach no registry, else Temurin's JRE, fetched.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -49,8 +49,8 @@ from harness.nodes.base import AGENT, SERVICE, Site
 from harness.nodes.container import ContainerBackend, leash
 from harness.nodes.images import OWN_BASE, image_for, images_here
 from harness.releases.builds import BuildOptions, Builds
-from harness.releases.distribution import jolokia_agent, spark_kafka_jars
-from harness.releases.versions import Mode
+from harness.releases.distribution import Distribution, Source, jolokia_agent, spark_kafka_jars
+from harness.releases.versions import KafkaVersion, Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
 from suites.selftest.own_engine import OwnEngine
@@ -201,6 +201,50 @@ def test_no_image_to_build_on_can_be_had(address: Path, monkeypatch: pytest.Monk
     with nowhere, pytest.raises(EnvironmentLacks, match=r"there is no image to build on: .* jbod image base makes one"):
         images._base(None, refused.append)
     assert any("can't be fetched: no such host" in line for line in refused)
+
+
+OFFICIAL, OWN, TEMURIN = "apache/kafka:4.3.1", f"jbod-kafka:4.3.1-{'a' * 12}", "eclipse-temurin:17-jre"
+
+
+@pytest.mark.parametrize(
+    ("build", "here", "registry", "used", "asked"),
+    [
+        ("maven kraft", {OFFICIAL, OWN}, {OFFICIAL}, OFFICIAL, []),
+        ("maven kraft", {OWN}, {OFFICIAL}, OWN, []),
+        ("maven kraft", {TEMURIN}, {OFFICIAL}, OFFICIAL, [f"fetch {OFFICIAL}"]),
+        ("maven kraft", {TEMURIN, OWN_BASE}, {}, OWN, [f"fetch {OFFICIAL}", f"build on {TEMURIN}"]),
+        ("maven kraft", {OWN_BASE}, {TEMURIN}, OWN, [f"fetch {OFFICIAL}", f"build on {OWN_BASE}"]),
+        ("maven kraft", {}, {TEMURIN}, OWN, [f"fetch {OFFICIAL}", f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
+        # The official one is of Maven's builds, and for KRaft.
+        ("maven zk", {OFFICIAL}, {OFFICIAL, TEMURIN}, OWN, [f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
+        ("tarball kraft", {OFFICIAL}, {OFFICIAL, TEMURIN}, OWN, [f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
+        ("home kraft mine:1", {TEMURIN}, {"mine:1"}, OWN, ["fetch mine:1", "build on mine:1"]),
+        ("home kraft mine:1", {"mine:1"}, {}, OWN, ["build on mine:1"]),
+    ],
+)
+def test_which_image_is_used(
+    monkeypatch: pytest.MonkeyPatch, build: str, here: set[str], registry: set[str], used: str, asked: list[str]
+) -> None:
+    """What is here goes before what must be fetched, and that before what must be made."""
+    source, mode, *base = build.split()
+    version = KafkaVersion.parse("4.3.1")
+    distribution = Distribution(version=version, source=cast(Source, source), origin="", class_path=(), sha256="a" * 64)
+    did: list[str] = []
+
+    def pull(name: str, _say: object) -> bool:
+        did.append(f"fetch {name}")
+        return name in registry
+
+    def make(distribution: Distribution, *, base: str | None = None, say: images.Say) -> str:
+        did.append(f"build on {images._base(base, say)}")
+        return images._own_name(distribution)
+
+    monkeypatch.setattr(images, "_is_here", lambda name: name in here)
+    monkeypatch.setattr(images, "_pull", pull)
+    monkeypatch.setattr(images, "build", make)
+    monkeypatch.setattr(images, "_look_into", lambda name: images.Image(name=name, id="x", java_version="17", jars=()))
+    monkeypatch.setenv("JBOD_BASE_IMAGE", "".join(base))
+    assert (image_for(distribution, Mode(mode), print).name, did) == (used, asked)
 
 
 def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
