@@ -49,11 +49,10 @@ class SlowVolume(Fault):
         """Such as "log-dir-1 of broker 2"."""
         return str(self.log_dir)
 
-    def _write(self, count: int) -> list[str]:
-        """The command that writes so many small blocks, each to the disk."""
+    def _write(self, *how: str) -> list[str]:
+        """The command that writes small blocks, as dd is told further."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
-        script = 'dd if=/dev/zero of="$0" bs=4096 count="$1" oflag=dsync && rm -f "$0"'
-        return ["sh", "-c", script, str(probe), str(count)]
+        return ["sh", "-c", 'dd if=/dev/zero of="$0" bs=4096 "$@" && rm -f "$0"', str(probe), *how]
 
 
 class Slower(SlowVolume):
@@ -80,12 +79,14 @@ class Slower(SlowVolume):
         self._group.limit(self.writes_per_s)
 
     def _write_s(self) -> float:
-        """Seconds for one synced write as the broker's own user, in its group.
+        """Seconds for one synced write as the broker's own user, in its group; by GNU's dd, as BusyBox's neither syncs
+        each write nor says how long they took.
 
         :raises FaultNotProven: it failed
         """
         assert self._group is not None
-        done = self._group.run(self._write(self.timed_writes), timeout_s=_PATIENCE_S)
+        write = self._write(f"count={self.timed_writes}", "oflag=dsync")
+        done = self._group.run(write, timeout_s=_PATIENCE_S)
         told = re.search(r"copied, ([\d.e+-]+) s", done.stderr)  # of the writes alone, not of starting a program
         if done.returncode or told is None:
             raise FaultNotProven(f"a timed write to {self.log_dir} failed: {done.stderr.strip()}")
@@ -166,7 +167,8 @@ class Stalled(SlowVolume):
             self._freeze()
 
     def _probe(self) -> Future[str | None]:
-        return self._probes.submit(lambda: self.broker.node.run_as_user(self._write(1)).stderr)
+        write = self._write("count=1", "conv=fsync")  # which every dd knows
+        return self._probes.submit(lambda: self.broker.node.run_as_user(write).stderr)
 
     def _ioctl(self, what: int) -> None:
         root = os.open(self.volume.path, os.O_RDONLY)

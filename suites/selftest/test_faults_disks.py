@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -218,6 +219,21 @@ def test_a_disk_that_does_not_stall_proves_nothing(disks: Disks, monkeypatch: py
     monkeypatch.setattr(Stalled, "_freeze", lambda _self: None)
     broker = disks.broker(need(Stalled))
     with pytest.raises(FaultNotProven), injected(Stalled(broker.log_dirs[0])):
+        pytest.fail("must not get here")
+
+
+def test_of_busybox_a_stall_is_proven_and_slowness_is_not(
+    disks: Disks, workspace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the official image; see faults/README.md."""
+    if (busybox := shutil.which("busybox")) is None:
+        pytest.skip("there is no busybox")
+    broker = disks.broker(need(Slow))
+    (workspace / "dd").symlink_to(busybox)
+    monkeypatch.setenv("PATH", os.pathsep.join((str(workspace), os.environ["PATH"])))
+    with injected(Stalled(broker.log_dirs[0])):
+        pass
+    with pytest.raises(FaultNotProven, match="invalid argument 'dsync'"), injected(Slow(broker.log_dirs[0])):
         pytest.fail("must not get here")
 
 
