@@ -1,0 +1,46 @@
+"""What CI makes of the files that `jbod run --json` wrote.
+
+verdicts.py same FILE FILE    did the same cases come out the same in both, with the same deviations seen?
+verdicts.py skipped FILE      how many cases were skipped, by reason
+"""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+
+def cases(file: str) -> list[dict[str, Any]]:
+    """Of one run."""
+    found: list[dict[str, Any]] = json.loads(Path(file).read_text())["scenarios"]
+    return found
+
+
+def told(file: str) -> dict[str, list[str]]:
+    """By case, its verdict and the deviations seen; but none that a build shows or not as it happens."""
+    return {
+        case["id"]: [case["verdict"], *sorted(each["does"] for each in case.get("deviations", ()) if each["always"])]
+        for case in cases(file)
+    }
+
+
+def same(one: str, other: str) -> None:
+    """Say that they are, or fail with those that differ."""
+    ours, theirs = told(one), told(other)
+    differing = [id for id in sorted({*ours, *theirs}) if ours.get(id) != theirs.get(id)]
+    for id in differing:
+        print(f"DIFFERS {id}: {ours.get(id)} in {one}, {theirs.get(id)} in {other}")
+    if differing or not ours:
+        sys.exit(f"other verdicts or deviations from backend to backend: {len(differing)} of {len(ours)} cases")
+    print(f"same verdicts in both backends: {len(ours)} cases")
+
+
+def skipped(file: str) -> None:
+    """Say it."""
+    for reason, count in Counter(case["reason"] for case in cases(file) if case["verdict"] == "skipped").items():
+        print(f"SKIPPED in containers: {count} cases: {reason}")
+
+
+if __name__ == "__main__":
+    {"same": same, "skipped": skipped}[sys.argv[1]](*sys.argv[2:])

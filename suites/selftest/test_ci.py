@@ -1,0 +1,135 @@
+"""What .ci/containers makes of what it ran: skipped, failed, or other than in processes.
+
+No engine, and no cluster: what it calls are stand-ins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVIATES = {"does": "a is so", "always": True}
+NOW_AND_THEN = {"does": "b is so", "always": False}
+# For each `jbod run`: writes the file that the test has laid down for it, and ends with the code that this says.
+JBOD = """\
+#!/bin/sh
+case "$*" in
+  doctor*) echo '{"abilities": [{"name": "container image", "present": true}]}'; exit 0;;
+  list*) shift 2; for each; do [ "$each" = --json ] || more="$more, 0"; done
+    echo "{\\"scenarios\\": [{\\"cases\\": [0, 0$more]}]}"; exit 0;;
+  *every-way-to-fail*) told=faults;;
+  *) told=docker;;
+esac
+cp told-$told.json reports/verdicts-$told.json
+exit "$(cat code-$told)"
+"""
+
+
+class Ci:
+    """The script in a folder of its own, with what it is to find."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in ("reports", ".venv/bin", "bin"):
+            (folder / name).mkdir(parents=True)
+        shutil.copytree(ROOT / ".ci", folder / ".ci")
+        for name, script in {
+            ".venv/bin/jbod": JBOD,
+            ".venv/bin/pytest": "#!/bin/sh\n",
+            "bin/docker": "#!/bin/sh\n",
+            "bin/id": '#!/bin/sh\n[ "$1" = -u ] && echo 1000 || echo somebody\n',
+        }.items():
+            (folder / name).write_text(script)
+            (folder / name).chmod(0o755)
+        self.tells("docker", case("a"), case("b"))
+        self.tells("faults", case("f"))
+        self.tells("process", case("a"), case("b"))
+
+    def tells(self, which: str, *cases: dict[str, Any], code: int = EXIT_VALID) -> None:
+        """What a run comes to."""
+        text = json.dumps({"scenarios": cases})
+        (self.folder / ("reports/verdicts-process.json" if which == "process" else f"told-{which}.json")).write_text(
+            text
+        )
+        (self.folder / f"code-{which}").write_text(str(code))
+
+    def run(self) -> tuple[int, list[str]]:
+        """Its exit code and what it says."""
+        environment = os.environ | {"PATH": os.pathsep.join((str(self.folder / "bin"), os.environ["PATH"]))}
+        done = subprocess.run(
+            ["bash", ".ci/containers"], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
+        )
+        return done.returncode, (done.stdout + done.stderr).splitlines()
+
+
+def case(id: str, verdict: str = "valid", *deviations: dict[str, Any], reason: str = "") -> dict[str, Any]:
+    entry = {"id": id, "verdict": verdict, "reason": reason}
+    return entry | {"deviations": list(deviations)} if deviations else entry
+
+
+@pytest.fixture
+def ci(tmp_path: Path) -> Ci:
+    return Ci(tmp_path)
+
+
+def test_the_same_verdicts_in_both_backends(ci: Ci) -> None:
+    ci.tells("process", case("a", "valid", DEVIATES), case("b", "valid", NOW_AND_THEN))
+    ci.tells("docker", case("b"), case("a", "valid", NOW_AND_THEN, DEVIATES))
+    assert ci.run() == (EXIT_VALID, ["same verdicts in both backends: 2 cases"])
+
+
+@pytest.mark.parametrize(
+    ("docker", "code", "differs"),
+    [
+        ([case("a", "invalid"), case("b")], EXIT_INVALID, "a: ['valid'] in {}, ['invalid'] in {}"),
+        ([case("a"), case("b", "valid", DEVIATES)], EXIT_VALID, "b: ['valid'] in {}, ['valid', 'a is so'] in {}"),
+        ([case("a")], EXIT_VALID, "b: ['valid'] in {}, None in {}"),
+    ],
+)
+def test_what_differs_is_named_and_a_failure(ci: Ci, docker: list[dict[str, Any]], code: int, differs: str) -> None:
+    """Also where a run has failed by itself."""
+    ci.tells("docker", *docker, code=code)
+    differs = differs.format("reports/verdicts-process.json", "reports/verdicts-docker.json")
+    said = "other verdicts or deviations from backend to backend: 1 of 2 cases"
+    assert ci.run() == (1, [f"DIFFERS {differs}", said])
+
+
+def test_nothing_to_compare_with_is_said(ci: Ci) -> None:
+    (ci.folder / "reports/verdicts-process.json").unlink()
+    code, [line] = ci.run()
+    assert code == EXIT_VALID
+    assert line.startswith("verdicts in both backends are not compared: ls: ")
+    assert "reports/verdicts-process.json" in line
+
+
+def test_faults_that_only_root_can_do_are_no_failure_of_an_ordinary_user(ci: Ci) -> None:
+    reasons = ("loop mounts: no", "loop mounts: no", "own networks: no")
+    ci.tells("faults", *(case("f", "skipped", reason=reason) for reason in reasons), code=EXIT_NOTHING_RAN)
+    told = ["SKIPPED in containers: 2 cases: loop mounts: no", "SKIPPED in containers: 1 cases: own networks: no"]
+    no_failure = "It is no failure that nothing ran of these: only root can do that, and this is somebody."
+    same = "same verdicts in both backends: 2 cases"
+    assert ci.run() == (EXIT_VALID, [*told, no_failure, same])
+    (ci.folder / "bin/id").write_text("#!/bin/sh\necho 0\n")
+    assert ci.run() == (EXIT_NOTHING_RAN, [*told, same])
+
+
+@pytest.mark.parametrize("which", ["docker", "faults"])
+def test_a_run_that_fails_fails_all(ci: Ci, which: str) -> None:
+    ci.tells(which, case("a"), case("b"), code=EXIT_INVALID)
+    assert ci.run() == (EXIT_INVALID, ["same verdicts in both backends: 2 cases"])
+
+
+def test_all_cases_that_it_would_have_run_are_told_where_there_is_no_engine(ci: Ci) -> None:
+    """The stand-in lists two of the plan, and one for each further selector."""
+    (ci.folder / "bin/docker").write_text("#!/bin/sh\nexit 1\n")
+    said = "SKIPPED in containers: 7 cases: no Docker engine answers, and only root may start one"
+    assert ci.run() == (EXIT_VALID, [said])
