@@ -263,7 +263,8 @@ class PowerCut(Fault):
         super().__init__(broker)
         self._volumes = [volume_of(log_dir) for log_dir in broker.log_dirs]
         self._cut: list[Volume] = []
-        self._lost = ""
+        self._segments = (0, 0)
+        self._pausing = False
 
     @property
     def target(self) -> str:
@@ -286,15 +287,23 @@ class PowerCut(Fault):
             with _synced(volume).open("rb") as file:
                 os.fsync(file.fileno())
             _unsynced(volume).write_bytes(b"not synced")
+        self._pausing = True
         self.broker.pause()
         before = self._segment_bytes()
         for volume in self._volumes:
             self._cut.append(volume)
             self._cut_off(volume)
         self.broker.kill()
+        self._pausing = False
         for volume in self._volumes:
             self._bring_back(volume)
-        self._lost = f"{before:,} bytes of segments before, {self._segment_bytes():,} now"
+        self._segments = (before, self._segment_bytes())
+
+    @property
+    def lost_bytes(self) -> int:
+        """How much of the broker's segments was not synced, and is gone."""
+        before, now = self._segments
+        return before - now
 
     def _cut_off(self, volume: Volume) -> None:
         shut_down(volume)
@@ -308,11 +317,13 @@ class PowerCut(Fault):
             unsynced = _unsynced(volume)
             if _synced(volume).read_bytes() != b"synced" or (unsynced.exists() and unsynced.stat().st_size):
                 return None
-        return None if self.broker.is_alive else f"an unsynced file is gone from each volume; {self._lost}"
+        before, now = self._segments
+        told = f"an unsynced file is gone from each volume; {before:,} bytes of segments before, {now:,} now"
+        return None if self.broker.is_alive else told
 
     def mend(self) -> None:
         """The disks are there again and the broker is started; one that the scenario has started is left alone."""
-        if self._cut and self.broker.is_alive and self.broker.node.is_paused():
+        if self._pausing and self.broker.is_alive:
             self.broker.kill()  # cut short
         for volume in list(self._cut):
             self._bring_back(volume)

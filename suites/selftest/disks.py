@@ -5,10 +5,14 @@ What a fault of a disk does shows on the file system and the process; no Kafka i
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any, cast
 
 import psutil
@@ -110,3 +114,22 @@ def traces() -> dict[str, list[str]]:
         "groups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob(f"*/jbod-{workspace().name}-*")),
         "limits": sorted(line for line in limits if line.split()[0] not in others),
     }
+
+
+@contextmanager
+def interrupted_after(count: int) -> Iterator[None]:
+    """Ctrl-C, inside the block, after so many lines of what breaks a log dir and proves that it is broken."""
+    left = itertools.count(count, -1)
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code.co_name not in ("break_it", "proof", "_will"):
+            return None
+        if event == "line" and next(left) == 0:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield
+    finally:
+        sys.settrace(None)

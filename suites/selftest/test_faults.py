@@ -6,11 +6,9 @@ import itertools
 import re
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -31,6 +29,7 @@ from harness.machine.undo import UndoLog
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from suites.checks import check_rebuilt
+from suites.selftest.disks import interrupted_after
 
 
 class Node:
@@ -80,25 +79,6 @@ def test_an_injection_that_is_cut_short_at_any_line_heals(log_dir: LogDir, fault
             after = log_dir.path.stat()
             assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
     assert number > 3
-
-
-@contextmanager
-def interrupted_after(count: int) -> Iterator[None]:
-    """Ctrl-C, inside the block, after so many lines of what breaks a log dir and proves that it is broken."""
-    left = itertools.count(count, -1)
-
-    def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        if frame.f_code.co_name not in ("break_it", "proof", "_will"):
-            return None
-        if event == "line" and next(left) == 0:
-            raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-    try:
-        yield
-    finally:
-        sys.settrace(None)
 
 
 def test_a_fault_that_does_nothing_is_not_proven(log_dir: LogDir) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from harness.machine.control_group import SlowGroup
 from harness.machine.host import ability
 from harness.machine.volume import Volume, VolumeKind
 from harness.waiting import await_until
-from suites.selftest.disks import StandIn, broker_on, traces
+from suites.selftest.disks import StandIn, broker_on, interrupted_after, traces
 
 ALL: tuple[type[VolumeFault] | type[SlowVolume] | type[PowerCut], ...] = (
     *VOLUME_FAULTS,
@@ -140,6 +142,24 @@ def test_an_injection_that_is_cut_short_heals(
     with pytest.raises(KeyboardInterrupt), injected(make(fault_type, broker)):
         pytest.fail("must not get here")
     assert all(map(writable, broker.log_dirs))
+
+
+@pytest.mark.parametrize("fault_type", [Eio, PowerCut])
+def test_it_heals_wherever_it_is_cut_short(disks: Disks, fault_type: type[Fault]) -> None:
+    """At any line: the volumes can be written, and nobody is left paused."""
+    kind = need(fault_type)
+    for number in itertools.count():
+        broker = disks.broker(kind, running=True)
+        whole = False
+        with suppress(KeyboardInterrupt), interrupted_after(number), injected(make(fault_type, broker)):
+            whole = True
+        assert all(map(writable, broker.log_dirs))
+        assert broker.is_alive
+        assert not broker.is_paused()
+        disks.made.pop().undo_log.close()
+        if whole:
+            break
+    assert number > 3
 
 
 @each_volume_fault
