@@ -30,12 +30,14 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one way of failing cost in one mode, over all of its runs.
+    """What one way of failing cost in one mode at brokers of one role, over all of its runs.
 
+    :ivar role: "leader" or "follower" of what the pair was at work on; "–" where the broker was neither
     :ivar costs: by name, the median and the longest; None where it was never measured
     """
 
     fault: str
+    role: str
     mode: str
     build: str
     times: int
@@ -205,21 +207,23 @@ def _cases(count: int) -> str:
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
-    """What each way of failing cost in each mode, over all runs in which it was proven."""
-    found: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    """What each way of failing cost in each role and mode, over all runs in which it was proven."""
+    found: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         for fault in row.faults:
             if fault.get("proven"):
-                found.setdefault((fault["name"], row.mode, row.build), []).append(fault)
+                role = fault.get("role") or "–"
+                found.setdefault((fault["name"], role, row.mode, row.build), []).append(fault)
     return [
         Cell(
             fault=name,
+            role=role,
             mode=mode,
             build=build,
             times=len(faults),
             costs={cost: _spread([f[cost] for f in faults if f.get(cost) is not None]) for cost in COSTS},
         )
-        for (name, mode, build), faults in sorted(found.items())
+        for (name, role, mode, build), faults in sorted(found.items())
     ]
 
 

@@ -42,11 +42,15 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
     yield from (f"- {_text(note)}" for note in index.notes)
     if index.cells:
         yield from ("", "### What each fault cost, in seconds (median)", "")
-        yield "| fault | mode | Kafka | times | " + " | ".join(cost.words for cost in COSTS.values()) + " |"
-        yield "|---|---|---|--:|" + "--:|" * len(COSTS)
+        yield "| fault | of the | mode | Kafka | times | " + " | ".join(cost.words for cost in COSTS.values()) + " |"
+        yield "|---|---|---|---|--:|" + "--:|" * len(COSTS)
         for cell in index.cells:
             costs = (seconds(None if (cost := cell.costs[name]) is None else cost[0]) for name in COSTS)
-            yield f"| {cell.fault} | {cell.mode} | {cell.build} | {cell.times} | " + " | ".join(costs) + " |"
+            yield (
+                f"| {cell.fault} | {cell.role} | {cell.mode} | {cell.build} | {cell.times} | "
+                + " | ".join(costs)
+                + " |"
+            )
 
 
 def _text(text: str) -> str:

@@ -30,7 +30,7 @@ from reports.lanes import Lane
 from reports.rows import read_runs_dir
 from reports.timeline import Timeline, make_timeline
 from suites.selftest.processes import HANG_S, JBOD
-from suites.selftest.run_folders import LOST, RUN_ID, START, event, write_run_folder
+from suites.selftest.run_folders import COSTS, LOST, RUN_ID, START, event, write_run_folder
 
 
 @pytest.fixture
@@ -216,6 +216,15 @@ def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path)
     index = make_index(read_runs_dir(tmp_path))
     assert (index.totals["valid"], index.totals["invalid"], len(index.wavering)) == (1, 0, 1)
     assert index.answer.verdict == "unknown"
+
+
+def test_what_a_fault_costs_is_told_for_each_role(tmp_path: Path) -> None:
+    """A follower's log dir costs clients something else than a leader's."""
+    for name, role in enumerate(("leader", "leader", "follower", None)):
+        costs = COSTS | {"role": role, "produce_gap_s": float(name)}
+        write_run_folder(tmp_path, str(name), case=f"kip-112/{name}[zk]", faults=[costs])
+    told = [(cell.role, cell.times, cell.costs["produce_gap_s"]) for cell in make_index(read_runs_dir(tmp_path)).cells]
+    assert told == [("follower", 1, (2.0, 2.0)), ("leader", 2, (0.5, 1.0)), ("–", 1, (3.0, 3.0))]
 
 
 def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path) -> None:
