@@ -1,0 +1,65 @@
+"""Each kind of step is really played, on real clusters in both modes: half of a night is made of these.
+
+In an order in which none may be passed over: with nothing broken first, then one thing at a time, broken and healed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from faults.broker import BrokerKilled
+from faults.file_system import Eio
+from faults.slow import Slow
+from suites.schedules.schedule import _WEIGHTS, Schedule, Step
+from suites.selftest.processes import HANG_S, JBOD
+
+pytestmark = pytest.mark.cluster
+
+STEPS = (
+    Step(do="quiet"),
+    Step(do="begin_move"),
+    Step(do="create_topic"),
+    Step(do="end_move"),
+    Step(do="move", role="follower", pick=1),
+    Step(do="rot", pick=2),
+    Step(do="reassign", pick=1),
+    Step(do="replace"),
+    Step(do="restart", role="follower"),
+    Step(do="lose_controller"),
+    Step(do="delete_topic"),
+    Step(do="slow_disk", fault=Slow.name),
+    Step(do="heal"),
+    Step(do="fail_log_dir", fault=Eio.name, role="coordinator"),
+    Step(do="heal"),
+    Step(do="end_broker", fault=BrokerKilled.name, role="controller"),
+    Step(do="heal"),
+)
+
+
+def test_each_kind_of_step_is_played(tmp_path: Path) -> None:
+    """The journal says of each that it was done, and what it was done to held."""
+    assert {step.do for step in STEPS} == {*_WEIGHTS}
+    file, out = tmp_path / "schedule.json", tmp_path / "out.json"
+    file.write_text(json.dumps(Schedule(steps=STEPS, volumes=True).to_json()))
+    argv: list[str | Path] = [
+        JBOD,
+        "run",
+        "schedules",
+        f"--schedule={file}",
+        "--jobs=2",
+        f"--runs-dir={tmp_path / 'runs'}",
+    ]
+    done = subprocess.run([*argv, f"--json={out}"], capture_output=True, text=True, timeout=HANG_S, check=False)
+    print(done.stdout, done.stderr)
+    cases = json.loads(out.read_text())["scenarios"]
+    if reasons := {case["reason"] for case in cases if case["verdict"] == "skipped"}:
+        pytest.skip("; ".join(reasons))
+    assert [(case["mode"], case["verdict"]) for case in cases] == [("zk", "valid"), ("kraft", "valid")]
+    for case in cases:
+        events = [json.loads(line) for line in (Path(case["run_dir"]) / "events.jsonl").read_text().splitlines()]
+        assert [event["reason"] for event in events if event["kind"] == "step.passed_over"] == []
+        assert [event["step"] for event in events if event["kind"] == "step.done"] == [str(step) for step in STEPS]
