@@ -92,8 +92,9 @@ def _scenarios(collected: Collector) -> list[dict[str, Any]]:
 _COVERAGE = """# Coverage
 
 What of each KIP is checked, by which scenario, in how many cases: `jbod list --markdown > suites/COVERAGE.md`, which a
-test compares with this. A case is valid if all that its scenario claims was seen, and all that the last column says of
-this build too: where a build is known to do other than its KIP says, one that doesn't is red.
+test compares with this; another one knows the items of each KIP's plan, and that none is without a scenario. A case is
+valid if all that its scenario claims was seen, and all that the last column says of this build too: where a build is
+known to do other than its KIP says, one that doesn't is red.
 """
 
 
@@ -107,7 +108,7 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
     for title, those in (*kips.items(), ("Controls: what must come out invalid, and its twin valid", controls)):
         lines += [f"## {title}", "", "| plan item, or promise | scenario, and its claim | cases | known to deviate |"]
         lines += ["|---|---|---|---|"]
-        for row in those:
+        for row in sorted(those, key=lambda row: str(row["plan"])):  # the KIP's own numbers first
             modes = (f"{sum(f'[{mode}' in case for case in row['cases'])} {mode}" for mode in row["modes"])
             cells = (row["plan"], f"`{row['id']}` {row['claim']}", ", ".join(modes), "; ".join(row["deviations"]))
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
