@@ -98,7 +98,8 @@ class Slower(SlowVolume):
         A disk of this machine that was as slow as that before shows nothing.
         """
         least_s, now_s = 0.5 / self.writes_per_s, self._write_s()
-        told = f"a synced write takes {now_s:.3f} s, was {self._before_s:.3f} s"
+        times = now_s / self._before_s if self._before_s else 0.0
+        told = f"a synced write takes {now_s:.3f} s, was {self._before_s:.3f} s: {times:,.0f} times as long"
         return told if now_s >= least_s >= 2 * self._before_s else None
 
     def mend(self) -> None:

@@ -145,7 +145,7 @@ def _await_none(find: Callable[[], list[str]], cluster: Cluster) -> None:
     """
     found = await_until(
         find,
-        lambda found: not found or any("-stray" in each for each in found),  # which Kafka keeps for a minute or so
+        lambda found: not found or any("-stray" in each for each in found),  # which Kafka keeps
         timeout_s=timeouts.EMPTYING_S,
         what="an empty cluster",
         retry_on=(NoAnswer, FileNotFoundError),  # files that are written anew

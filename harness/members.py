@@ -17,7 +17,7 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.doors.mbeans import MBeans, agent_options
 from harness.doors.wire import NoAnswer
-from harness.errors import EngineGone, NodeDied, PromiseBroken
+from harness.errors import EngineGone, HarnessError, NodeDied, PromiseBroken
 from harness.journal import Journal
 from harness.machine import class_data
 from harness.machine.cache import cache_dir
@@ -294,6 +294,14 @@ class Members:
         """Write into the journal which nodes ended by themselves: a scenario may have looked at none of them since."""
         for node in self._nodes():
             node.note_end()
+
+    def check_watched(self) -> None:
+        """What a scenario takes from the journal that it did not see itself is there to be seen.
+
+        :raises HarnessError: the thread that watches who leads what has ended
+        """
+        if not self._watcher.is_watching:
+            raise HarnessError("the thread that watches who leads what has ended; see what it said on standard error")
 
     def stop_watching(self) -> None:
         """Nothing more of what it does is written down."""

@@ -43,6 +43,11 @@ class _WatchingThread(ABC):
         """Begin to watch."""
         self._thread.start()
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether it goes on."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """No more questions to anybody; also where it never began."""
         self._stop.set()

@@ -172,6 +172,34 @@ OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
     lasts=False,
 )
 
+OFFLINE_LOG_DIRS_ELSEWHERE = Deviation(
+    kip=112,
+    says="OfflineLogDirectoryCount is kafka.server:type=LogManager",
+    does="it is kafka.log:type=LogManager",
+    issue="none known; so since KIP-112 came",
+    builds=VersionRange.parse(""),
+    lasts=False,
+)
+
+UNFORMATTED_REFUSED = Deviation(
+    kip=112,
+    says="a broker that is restarted with an empty disk makes its replicas anew there",
+    does="in KRaft it refuses to start, until kafka-storage format --ignore-formatted was run",
+    issue="on purpose, since KRaft came (KIP-631)",
+    builds=VersionRange.parse(""),
+    modes=(Mode.KRAFT,),
+    lasts=False,
+)
+
+STRAY_KEPT = Deviation(
+    kip=112,
+    says="topic deletion deletes all replicas, one that is offline when its broker is back with it",
+    does="the broker that finds it as it starts sets it aside, as -stray, and keeps it",
+    issue='none: on purpose ("Move aside stray partitions, don\'t delete them", LogManager)',
+    builds=VersionRange.parse(""),
+    modes=(Mode.KRAFT,),
+)
+
 STORAGE_ERROR_TO_CLIENTS = Deviation(
     kip=112,
     says="clients that ask a broker for a replica on its failed log dir are told UNKNOWN_TOPIC_OR_PARTITION",

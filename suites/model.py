@@ -16,7 +16,8 @@ state"):
 * a leader that is still in the ISR stays; otherwise the first of the assignment that is in ISR' leads;
 * a partition without a leader is led again when the last of its ISR comes back, by that one;
 * partitions without a replica on what failed are untouched: they have the leader that they had, in the leader epoch
-  that they had, so that nobody else led in between;
+  that they had, so that nobody else led in between; and where a leader is to stay that something did touch, nobody
+  else was seen to lead in between, by the cluster's watcher, which asks some twenty times a second;
 * a replica that is made or moved comes neither to a failed log dir nor to a cordoned one (KIP-1066), whose replicas
   are untouched.
 """
@@ -27,6 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -37,6 +39,7 @@ from harness.doors.metadata import ClusterState, PartitionState
 from harness.doors.tool_answers import DescribedPartition, Key
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.journal import now
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
@@ -69,6 +72,15 @@ class Expected:
         return ", ".join(f"{what} {was} instead of {should}" for what, should, was in wanted if was != should) or None
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Led:
+    """Who led a partition when all sources last agreed, in which leader epoch."""
+
+    leader: int
+    epoch: int
+    at: datetime
+
+
 class Unheld(Inconclusive):
     """Moves that were to be held got to their end, as their broker started before it knew the throttle."""
 
@@ -92,6 +104,8 @@ class World:
         self.cluster = cluster
         self.partitions: dict[Key, Expected] = {}
         self.leader_epochs: dict[Key, int] = {}
+        self._led: dict[Key, _Led] = {}
+        self._agreed: dict[Key, _Led] = {}
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
@@ -139,7 +153,7 @@ class World:
         """A topic was deleted."""
         for partition in topic.partitions:
             key = (partition.topic, partition.index)
-            self.leader_epochs.pop(key, None)
+            self._may_be_led_anew(key)
             for id in self.partitions.pop(key).replicas:
                 del self._places[(*key, id)]
 
@@ -155,12 +169,24 @@ class World:
         self._expect(key, Expected(replicas=seen.replicas, leader=seen.leader, isr=isr, offline=offline))
         if isr == frozenset(seen.isr):
             self.leader_epochs[key] = seen.leader_epoch
+        if seen.leader is not None:
+            self._led[key] = _Led(leader=seen.leader, epoch=seen.leader_epoch, at=now())
 
     def _expect(self, key: Key, expected: Expected) -> None:
-        """The partition should look like this from now on; if otherwise than before, it may be led in another epoch."""
-        if self.partitions.get(key) != expected:
+        """The partition should look like this from now on; if otherwise than before, it may be led in another epoch,
+        and if by another, others may lead it until all sources agree again.
+        """
+        was = self.partitions.get(key)
+        if was != expected:
             self.leader_epochs.pop(key, None)
+        if was is not None and was.leader != expected.leader:
+            self._led.pop(key, None)
         self.partitions[key] = expected
+
+    def _may_be_led_anew(self, key: Key) -> None:
+        """An operator's order: it may be led in another epoch, and by others until all sources agree again."""
+        self.leader_epochs.pop(key, None)
+        self._led.pop(key, None)
 
     def reassigned(self, partition: Partition, log_dirs: Sequence[LogDir]) -> None:
         """Replicas were moved, and are now in these log dirs, on their brokers in this order (KIP-113).
@@ -179,7 +205,7 @@ class World:
                 self._check_fit(partition, log_dir, self.cordoned)
             self._places[(*key, log_dir.broker.id)] = log_dir
         replicas = tuple(log_dir.broker.id for log_dir in log_dirs)
-        self.leader_epochs.pop(key, None)  # a new one begins with the new replicas, whoever leads
+        self._may_be_led_anew(key)  # in a new epoch, which begins with the new replicas, whoever leads
         self._expect(key, replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas)))
         self._carry_forward()
 
@@ -188,7 +214,7 @@ class World:
 
         So ZooKeeper's controller does it; for an order of kafka-reassign-partitions that is for log dirs alone, too.
         """
-        self.leader_epochs.pop((partition.topic, partition.index), None)
+        self._may_be_led_anew((partition.topic, partition.index))
 
     def moving(self, partition: Partition, log_dir: LogDir) -> None:
         """A replica is on its way into another log dir of its broker, and held there: both copies are to be seen."""
@@ -238,7 +264,7 @@ class World:
         key = (partition.topic, partition.index)
         was = self.partitions[key]
         order = dict.fromkeys((*(broker.id for broker in wanted), *was.replicas))
-        self.leader_epochs.pop(key, None)
+        self._may_be_led_anew(key)
         self._expect(key, replace(was, replicas=tuple(id for id in order if id in was.replicas)))
 
     def log_dir_failed(self, log_dir: LogDir) -> None:
@@ -295,6 +321,7 @@ class World:
         self.dead.clear()
         self.started_wounded.clear()
         self.leader_epochs.clear()
+        self._led.clear()
         leaders = {(state.topic, state.partition): state.leader for state in self.cluster.describe().partitions}
         for key, was in self.partitions.items():
             whole = frozenset(was.replicas)
@@ -443,6 +470,7 @@ class World:
             watch=partial(self.cluster.check_nodes, promised=True),
             failure=self._broken,
         )
+        self._check_led_on()
         mode = self.cluster.spec.mode
         self.cluster.journal.write(
             "state.validated",
@@ -461,6 +489,31 @@ class World:
             if led_anew and (starved := lost_session(self.cluster, but=self._hit)):
                 return Inconclusive(f"this machine is too slow: {starved}; {seen}")
         return PromiseBroken(seen)
+
+    def _check_led_on(self) -> None:
+        """Where the leader was to stay, the cluster's watcher saw nobody else lead since all sources last agreed.
+
+        What it heard late of the time before that is of an older leader epoch.
+
+        :raises PromiseBroken: it did
+        :raises Inconclusive: it did, and a broker that nothing was done to had lost its session
+        :raises HarnessError: it watches no more
+        """
+        self.cluster.check_watched()
+        for event in self.cluster.journal.of_kind("partition.changed"):
+            key = (event["topic"], event["partition"])
+            led = self._led.get(key)
+            if led is None or event["leader"] == led.leader or event["leader_epoch"] <= led.epoch:
+                continue
+            if datetime.fromisoformat(event["at"]) > led.at:
+                told = (
+                    f"broker {led.leader} should lead {key[0]}-{key[1]} all the while; at {event['at']} broker "
+                    f"{event['seen_by']} saw it led by {event['leader'] or 'nobody'}"
+                )
+                if starved := lost_session(self.cluster, but=self._hit):
+                    raise Inconclusive(f"this machine is too slow: {starved}; {told}")
+                raise PromiseBroken(told)
+        self._led = dict(self._agreed)
 
     def _note_unheld(self, found: list[str]) -> list[str]:
         """Whether all is as it should be but for moves that were held, and got to their end as their broker started.
@@ -489,6 +542,7 @@ class World:
 
         Returns those of which brokers see different ones, so that one has yet to be told.
         """
+        at, self._agreed = now(), {}
         seen = [told for _, told in self.told_by_each(lambda broker: broker.describe_cluster())]
         differ = []
         for key, expected in self.partitions.items():
@@ -496,7 +550,9 @@ class World:
             if len(epochs) > 1:
                 differ.append(f"brokers see {key[0]}-{key[1]} in the leader epochs {sorted(epochs)}")
             elif expected.leader is not None:
-                self.leader_epochs.setdefault(key, epochs.pop())
+                epoch = epochs.pop()
+                self.leader_epochs.setdefault(key, epoch)
+                self._agreed[key] = _Led(leader=expected.leader, epoch=epoch, at=at)
         return differ
 
     def all_disagreements(self) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 
 from confluent_kafka import Producer
 
@@ -46,40 +46,20 @@ TWICE = r"Duplicate log directories for \S+ are found in both"
 def failed(world: World, *faults: LogDirFault, told_all: bool = True) -> Iterator[LogDirFault]:
     """Log dirs have failed inside the block: all sources say what the model then does, and each broker that it noticed.
 
-    Where the leader is to stay it did so all the while. At its end they say so still: nothing came back by itself, and
-    nobody else leads what nothing has touched. Yields the first fault.
+    At its end they say so still: nothing came back by itself, and nobody else leads what nothing has touched. Yields
+    the first fault.
 
     :param told_all: the model is told of all that happens in the block; else it is not compared again
     """
     with injected(*faults):
-        led = {key: expected.leader for key, expected in world.partitions.items()}
         for fault in faults:
             world.log_dir_failed(fault.log_dir)
         world.check()
-        check_led_on(world, led, since=faults[0].injected_at)
         for fault in faults:
             check_noticed(fault)
         yield faults[0]
         if told_all:
             world.check()
-
-
-def check_led_on(world: World, led: Mapping[tuple[str, int], int | None], *, since: datetime) -> None:
-    """Of the partitions that are led by whom they were, none was led by another in between ("leader stays", KIP-18).
-
-    As far as the cluster's watcher saw it, which asks some twenty times a second.
-
-    :param led: who led them then
-    :raises PromiseBroken: one was
-    """
-    stayed = {key: leader for key, leader in led.items() if world.partitions[key].leader == leader}
-    for event in world.cluster.journal.of_kind("partition.changed"):
-        key = (event["topic"], event["partition"])
-        if key in stayed and datetime.fromisoformat(event["at"]) > since and event["leader"] != stayed[key]:
-            raise PromiseBroken(
-                f"broker {stayed[key]} should lead {key[0]}-{key[1]} all the while; at {event['at']} broker "
-                f"{event['seen_by']} saw it led by {event['leader'] or 'nobody'}"
-            )
 
 
 def stays_offline(world: World, log_dir: LogDir) -> None:
@@ -180,7 +160,7 @@ def reassign_together(world: World, *placements: Placement) -> None:
     for placement in placements:
         chosen = [placement.partition.log_dir_on(broker) for broker in placement.brokers]
         world.reassigned(placement.partition, chosen)
-    world.check()
+    world.check(also=[metadata_log])
 
 
 def await_no_reassignment(cluster: Cluster) -> None:
@@ -234,6 +214,11 @@ def restarted_healed(world: World, broker: Broker) -> None:
     """A broker, all of whose log dirs are good again, is restarted, and all sources say what the model then does."""
     broker.stop()
     world.broker_gone(broker)
+    started_healed(world, broker)
+
+
+def started_healed(world: World, broker: Broker) -> None:
+    """The same of one that is down, as the model knows."""
     broker.start()
     world.log_dirs_back(broker)
     world.check(timeouts.RECOVERY_S)
@@ -255,13 +240,42 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
 
     :raises PromiseBroken: it refuses
     """
+    code, said = _format(cluster, broker, "--ignore-formatted")
+    if code:
+        raise PromiseBroken(f"kafka-storage format --ignore-formatted: {said}")
+    broker.journal.write("disk.formatted", broker=broker.id, said=said[-300:])
+
+
+ALREADY_FORMATTED = r"already formatted.*--ignore-formatted"
+
+
+def check_not_formatted(cluster: Cluster, broker: Broker) -> None:
+    """``kafka-storage format`` without ``--ignore-formatted`` refuses where one of the log dirs is formatted, says why
+    and what to do, and formats no other.
+
+    :raises PromiseBroken: it doesn't
+    """
+    before = _formatted(broker)
+    code, said = _format(cluster, broker)
+    after = _formatted(broker)
+    if not code or not re.search(ALREADY_FORMATTED, said, re.DOTALL) or before != after:
+        raise PromiseBroken(
+            f"kafka-storage format, where {before} were formatted: exit code {code}, and now {after} are; "
+            f"it should refuse, and say /{ALREADY_FORMATTED}/; it said: {said}"
+        )
+    broker.journal.write("format.refused", broker=broker.id, said=said[-300:])
+
+
+def _formatted(broker: Broker) -> list[str]:
+    return [str(log_dir) for log_dir in broker.log_dirs if (log_dir.path / "meta.properties").exists()]
+
+
+def _format(cluster: Cluster, broker: Broker, *options: str) -> tuple[int, str]:
+    """``kafka-storage format`` of all that the broker's settings name: its exit code, and what it said."""
     assert isinstance(cluster.quorum, KRaftQuorum)
     cluster_id, config = cluster.quorum.cluster_id, str(broker.node.config)
-    arguments = ("format", "--ignore-formatted", "-t", cluster_id, "-c", config)
-    done = broker.node.run_tool(Tool.STORAGE, *arguments)
-    if done.returncode:
-        raise PromiseBroken(f"kafka-storage format --ignore-formatted: {(done.stderr or done.stdout).strip()}")
-    broker.journal.write("disk.formatted", broker=broker.id, said=done.stdout.strip()[-300:])
+    done = broker.node.run_tool(Tool.STORAGE, "format", *options, "-t", cluster_id, "-c", config)
+    return done.returncode, (done.stderr or done.stdout).strip()
 
 
 MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"

@@ -116,6 +116,14 @@ class MBeans:
             found.pop(_OFFLINE_PARTITIONS.rpartition("=")[2], None)
         return found
 
+    def has(self, mbean: str) -> bool:
+        """Whether the node has an MBean of that name.
+
+        :raises NoAnswer: there is no agent
+        """
+        [found] = self._values(mbean)
+        return found is not None
+
     def unassigned(self) -> int:
         """KRaft: of how many replicas the controller has yet to hear from this broker in which log dir they are.
 

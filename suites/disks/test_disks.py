@@ -20,6 +20,7 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.case import Case
 from harness.cluster import Cluster
+from harness.errors import Inconclusive
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.runs.measure import Floors
@@ -29,13 +30,18 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_not_noticed
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import failed, make_leader, rotten
+from suites.steps import failed, make_leader, rotten, started_healed
 
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
 
 @scenario(
-    "disks/power-cut", kip=112, plan="a broker loses what it had not synced", volumes="ext4", needs=PowerCut.needs
+    "disks/power-cut",
+    kip=112,
+    plan="a broker loses what it had not synced",
+    volumes="ext4",
+    needs=PowerCut.needs,
+    kraft={"metadata_apart": False},  # its metadata log has no other power than its log dirs
 )
 @each_role
 def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
@@ -44,7 +50,9 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
     world = World(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
-        with injected(PowerCut(victim)):
+        with injected(PowerCut(victim)) as cut:
+            if cut.lost_bytes <= 0:
+                raise Inconclusive(f"{victim} had synced all that it had written")
             world.broker_gone(victim)
             world.check()
             pair.await_progress(after=now())
@@ -75,8 +83,7 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
                 victim.stop()
             world.broker_gone(*victims)
         for victim in victims:
-            victim.start()
-        world.recovered()
+            started_healed(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 

@@ -24,9 +24,15 @@ from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_known, check_refused
-from suites.deviations import OFFLINE_REPLICAS_NOT_PRINTED, OFFLINE_REPLICAS_UNCOUNTED, STORAGE_ERROR_TO_CLIENTS
+from suites.deviations import (
+    OFFLINE_LOG_DIRS_ELSEWHERE,
+    OFFLINE_REPLICAS_NOT_PRINTED,
+    OFFLINE_REPLICAS_UNCOUNTED,
+    STORAGE_ERROR_TO_CLIENTS,
+    STRAY_KEPT,
+)
 from suites.model import World
-from suites.on_disk import check_kept, check_one_copy, leaders_logs
+from suites.on_disk import check_gone, check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.sources import TOOLS
 from suites.steps import (
@@ -35,9 +41,11 @@ from suites.steps import (
     failed,
     notifications,
     restarted_healed,
+    started_healed,
     write_as_a_stranger,
 )
 
+OFFLINE_LOG_DIRS = "type=LogManager,name=OfflineLogDirectoryCount"
 BY_DEFAULT = {"request.timeout.ms": 30000, "socket.timeout.ms": 60000}
 METADATA_FAILED = r"Shutdown broker because the metadata log dir .* has failed"
 
@@ -58,8 +66,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
         world.check(also=TOOLS)
         with workload.running(refunds) as pair:
             pair.await_progress(after=now())
-    victim.restart()
-    world.recovered()
+    restarted_healed(world, victim)
     check_delivery(workload)
 
 
@@ -82,8 +89,7 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
             with failed(world, *(Chmod000(orders[0].log_dir_on(victim)) for victim in victims)):
                 pair.await_progress(after=now())
             for victim in victims:
-                victim.restart()
-            world.recovered()
+                restarted_healed(world, victim)
             pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -101,8 +107,7 @@ def test_all_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
             world.broker_gone(victim)
             world.check()
             pair.await_progress(after=now())
-        victim.start()
-        world.recovered()
+        started_healed(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -125,8 +130,7 @@ def test_metadata_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
             world.broker_gone(victim)
             world.check()
             pair.await_progress(after=now())
-        victim.start()
-        world.recovered()
+        started_healed(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -159,8 +163,7 @@ def test_metadata_log_dir_apart(cluster: Cluster, workload: CaseWorkload) -> Non
             world.broker_gone(victim)
             world.check(timeouts.RECOVERY_S)
             pair.await_progress(after=now())
-        victim.start()
-        world.recovered()
+        started_healed(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -182,8 +185,7 @@ def test_default_client(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders, producer_config=BY_DEFAULT) as pair:
         with failed(world, Chmod000(orders[0].log_dir_on(victim))):
             pair.await_progress(after=now())
-        victim.restart()
-        world.recovered()
+        restarted_healed(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -192,7 +194,12 @@ def test_default_client(cluster: Cluster, workload: CaseWorkload) -> None:
     "kip-112/what-users-see",
     kip=112,
     plan="5. User queries replicas state",
-    deviations=(OFFLINE_REPLICAS_UNCOUNTED, OFFLINE_REPLICAS_NOT_PRINTED, STORAGE_ERROR_TO_CLIENTS),
+    deviations=(
+        OFFLINE_REPLICAS_UNCOUNTED,
+        OFFLINE_REPLICAS_NOT_PRINTED,
+        OFFLINE_LOG_DIRS_ELSEWHERE,
+        STORAGE_ERROR_TO_CLIENTS,
+    ),
 )
 def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader's log dir fails: brokers, Kafka's programs, MBeans, ZooKeeper or KRaft's metadata log all say so.
@@ -213,6 +220,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
             world.check(also=TOOLS)
             check_tells_offline(cluster, orders, offline=victim)
             check_tells_clients(victim, orders[0])
+            check_counts_where(cluster, victim)
             pair.await_progress(after=now())
         restarted_healed(world, victim)
         world.check(also=TOOLS)
@@ -227,6 +235,13 @@ def check_tells_offline(cluster: Cluster, topic: Topic, *, offline: Broker) -> N
     check_known(OFFLINE_REPLICAS_NOT_PRINTED, cluster, described.offline, promised=(offline.id,), known=None)
 
 
+def check_counts_where(cluster: Cluster, broker: Broker) -> None:
+    """Under which name a broker's MBean has the number of its failed log dirs, of the two that there may be."""
+    assert broker.mbeans is not None
+    domains = [each for each in ("kafka.server", "kafka.log") if broker.mbeans.has(f"{each}:{OFFLINE_LOG_DIRS}")]
+    check_known(OFFLINE_LOG_DIRS_ELSEWHERE, cluster, domains, promised=["kafka.server"], known=["kafka.log"])
+
+
 def check_tells_clients(broker: Broker, partition: Partition) -> None:
     """A client that asks a broker for its offline replica is told so, and no offset of it."""
     try:
@@ -237,7 +252,12 @@ def check_tells_clients(broker: Broker, partition: Partition) -> None:
     check_known(STORAGE_ERROR_TO_CLIENTS, partition.cluster, told, promised=promised, known=known)
 
 
-@scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion")
+def set_aside(log_dir: LogDir, topic: Topic) -> list[str]:
+    """What a log dir has of a topic beside its replicas: as what it was set aside, such as "stray" or "delete"."""
+    return [path.name.rpartition("-")[2] for path in log_dir.path.glob(f"{topic.name}-*.*-*")]
+
+
+@scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion", deviations=(STRAY_KEPT,))
 def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     """A topic with an offline replica is deleted and made again: when the disk comes back, its old data does not.
 
@@ -263,11 +283,14 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
                 check_refused(lambda: cluster.begin_topics(anew), "TOPIC_ALREADY_EXISTS", "")
             world.check(also=TOOLS)
             pair.await_progress(after=now())
-        victim.restart()
-        world.recovered()
+        restarted_healed(world, victim)
         await_until(
             lambda: not old.exists(), timeout_s=timeouts.RECOVERY_S, what=f"{old} to be gone", failure=PromiseBroken
         )
+        if at_once:
+            check_known(STRAY_KEPT, cluster, set_aside(log_dir, refunds), promised=[], known=["stray"])
+        else:
+            check_gone(cluster, "refunds")
         pair.await_progress(after=now())
     again = (
         Topic(cluster, "refunds", 1)

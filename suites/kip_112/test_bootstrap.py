@@ -22,12 +22,12 @@ from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, promised
-from suites.deviations import MADE_TWICE
+from suites.deviations import MADE_TWICE, UNFORMATTED_REFUSED, is_expected, note_seen
 from suites.model import World
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
-from suites.sources import directories
-from suites.steps import NO_DIR_USABLE, TWICE, failed, format_new_dirs, replace_by_empty_disk
+from suites.sources import directories, metadata_log
+from suites.steps import NO_DIR_USABLE, TWICE, check_not_formatted, failed, format_new_dirs, replace_by_empty_disk
 
 UNASSIGNED = "A" * 21 + "Q"
 """The directory of a replica of which the controller has not been told (``DirectoryId.UNASSIGNED``, KIP-858)."""
@@ -50,7 +50,8 @@ def test_bootstrap_all_bad(cluster: Cluster, workload: CaseWorkload) -> None:
                 check_ends(victim, exit_code=1, saying=NO_DIR_USABLE)
                 world.check()
                 pair.await_progress(after=now())
-        world.recovered()
+        world.log_dirs_back(victim)
+        check_back(world, orders)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -71,13 +72,18 @@ def test_bootstrap_healed(cluster: Cluster, workload: CaseWorkload) -> None:
             world.broker_gone(victim)
             world.check()
             pair.await_progress(after=now())
-        world.recovered()
-        check_one_copy(orders)
+        world.log_dirs_back(victim)
+        check_back(world, orders)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-@scenario("kip-112/bootstrap-missing", kip=112, plan="3. Broker bootstraps with bad log directories: one is missing")
+@scenario(
+    "kip-112/bootstrap-missing",
+    kip=112,
+    plan="3. Broker bootstraps with bad log directories: one is missing",
+    deviations=(UNFORMATTED_REFUSED,),
+)
 def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
     """A log dir is not there when its broker starts: ZooKeeper mode makes it anew, KRaft refuses; then it is back.
 
@@ -95,8 +101,8 @@ def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
             with injected(Removed(log_dir)):
                 pair.await_progress(after=now())
                 victim.start()
-                if cluster.spec.mode is Mode.KRAFT:
-                    check_ends(victim, exit_code=1, saying=UNFORMATTED)
+                if is_expected(UNFORMATTED_REFUSED, cluster):
+                    check_refuses_to_start(cluster, victim)
                 else:
                     world.remade(log_dir)
                     check_back(world, orders)
@@ -164,12 +170,25 @@ def is_offline_on(broker: Broker, partition: Partition) -> bool:
     return broker.id in seen.brokers and broker.id in seen[partition.topic, partition.index].offline_replicas
 
 
+def check_refuses_to_start(cluster: Cluster, broker: Broker) -> None:
+    """It finds a log dir that is not formatted, and ends, saying what to do.
+
+    :raises PromiseBroken: it starts, as the KIP has it, where it is known not to; or it ends otherwise
+    """
+    note_seen(UNFORMATTED_REFUSED, cluster, check_ends(broker, exit_code=1, saying=UNFORMATTED).text)
+
+
 def let_be_made(log_dir: LogDir) -> None:
     """Whoever owns the log dir may from now on make it anew, which an ordinary user may in any case."""
     shutil.chown(log_dir.path.parent, log_dir.path.stat().st_uid)
 
 
-@scenario("kip-112/disk-replaced", kip=112, plan="4. The disk (or log directory) gets fixed: replaced by an empty one")
+@scenario(
+    "kip-112/disk-replaced",
+    kip=112,
+    plan="4. The disk (or log directory) gets fixed: replaced by an empty one",
+    deviations=(UNFORMATTED_REFUSED,),
+)
 def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
     """A failed disk is replaced by an empty one: its replicas are made anew, in one place, and rejoin the ISR."""
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
@@ -182,9 +201,10 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
             victim.stop()
             world.broker_gone(victim)
         replace_by_empty_disk(log_dir)
-        if cluster.spec.mode is Mode.KRAFT:
+        if is_expected(UNFORMATTED_REFUSED, cluster):
             victim.start()
-            check_ends(victim, exit_code=1, saying=UNFORMATTED)
+            check_refuses_to_start(cluster, victim)
+            check_not_formatted(cluster, victim)
             format_new_dirs(cluster, victim)
         victim.start()
         world.remade(log_dir)
@@ -213,6 +233,7 @@ def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_back(world: World, topic: Topic) -> None:
-    """Every replica is in the ISR again, on the brokers that had it, and on each of them once."""
-    world.check(timeouts.RECOVERY_S)
+    """Every replica is in the ISR again, on the brokers that had it, and on each of them once; KRaft's controller has
+    heard in which log dir."""
+    world.check(timeouts.RECOVERY_S, also=[metadata_log])
     check_one_copy(topic)

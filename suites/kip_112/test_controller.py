@@ -93,8 +93,11 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
             world.broker_back(controller)
             world.check()
             acts_on_what_comes(world, pair)
-    victim.restart()
-    world.recovered()
+            second = next(broker for broker in cluster.others(victim) if broker != cluster.controller_broker())
+            with failed(world, Chmod000(orders[0].log_dir_on(second))):
+                pair.await_progress(after=now())
+            restarted_healed(world, second)
+    restarted_healed(world, victim)
     check_delivery(workload)
 
 
@@ -134,8 +137,7 @@ def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
         world.check()
         acts_on_what_comes(world, pair)
     for wounded in (first, victim):
-        wounded.restart()
-    world.recovered()
+        restarted_healed(world, wounded)
     check_delivery(workload)
 
 

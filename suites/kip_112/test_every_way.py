@@ -15,7 +15,8 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import failed, stays_offline, two_dirs
+from suites.sources import TOOLS
+from suites.steps import failed, restarted_healed, started_healed, stays_offline, two_dirs
 
 
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
@@ -32,14 +33,15 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
         with failed(world, fail_log_dir(log_dir)):
+            world.check(also=TOOLS)
             pair.await_progress(after=now())
             if fail_log_dir.heals_unmounted:
                 victim.stop()
                 world.broker_gone(victim)
-        if not fail_log_dir.heals_unmounted:
+        if fail_log_dir.heals_unmounted:
+            started_healed(world, victim)
+        else:
             stays_offline(world, log_dir)
-            victim.stop()
-        victim.start()
-        world.recovered()
+            restarted_healed(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)

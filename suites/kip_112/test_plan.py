@@ -26,7 +26,7 @@ from suites.checks import check_delivery, check_noticed
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.steps import check_serves_alone, failed, two_dirs
+from suites.steps import check_serves_alone, failed, restarted_healed, two_dirs
 
 
 @scenario(
@@ -54,8 +54,7 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
                 world.check()
                 check_noticed(fault)
                 pair.await_progress(after=now())
-        victim.restart()
-    world.recovered()
+        restarted_healed(world, victim)
     check_delivery(workload)
 
 

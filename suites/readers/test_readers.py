@@ -18,8 +18,9 @@ from harness.pipeline.readers import Group, Stream
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
+from suites.on_disk import check_same_bytes
 from suites.scenario import each_fault, scenario
-from suites.steps import failed
+from suites.steps import failed, restarted_healed
 
 READERS = (Stream(), Group())
 
@@ -42,8 +43,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
-        victim.restart()
-    world.recovered()
+        restarted_healed(world, victim)
     check_delivery(workload)
 
 
@@ -67,6 +67,6 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
             pair.await_progress(after=after)
             pair.await_readers(after=after)
             pair.stop()  # a member leaves, and another goes on at the offsets that it has committed, all with the fault
-        victim.restart()
-    world.recovered()
+        restarted_healed(world, victim)
     check_delivery(workload)
+    check_same_bytes(*offsets.partitions)

@@ -156,9 +156,12 @@ class Player:
         self._outages.remove(outage)
         if isinstance(outage.fault, LogDirFault):
             restarted_healed(self._world, outage.broker)
-        elif not isinstance(outage.fault, SlowVolume):
+            return
+        if isinstance(outage.fault, SlowVolume):
+            self._world.disk_quick(outage.broker)
+        else:
             self._world.broker_back(outage.broker)
-            self._world.check(timeouts.RECOVERY_S)
+        self._world.check(timeouts.RECOVERY_S)
 
     def slow_disk(self, step: Step) -> None:
         """The disk under a partition's log dir lets five writes a second through, or none for 5 s and all for the next
@@ -168,6 +171,7 @@ class Player:
         fault = SLOW_WAYS[step.fault](self._world.log_dir_of(partition, broker))
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
+        self._world.disk_slow(broker)
         self._world.check()
 
     # --- faults that pass -------------------------------------------------------------------------------------------

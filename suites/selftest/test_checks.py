@@ -18,7 +18,7 @@ from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import ProducerState
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
-from harness.journal import Journal, now
+from harness.journal import Journal
 from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from harness.topic import Topic
@@ -35,7 +35,7 @@ from suites.on_disk import (
     check_same_bytes,
     leaders_logs,
 )
-from suites.steps import await_begun, check_led_on, check_under_way
+from suites.steps import await_begun, check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
 
@@ -125,22 +125,6 @@ def batch(offset: int, content: bytes = b"records") -> bytes:
 
 
 WHOLE = {"0.log": batch(0) + batch(7)}
-
-
-@pytest.mark.parametrize(
-    ("topic", "leader", "bounced"),
-    [("orders", 2, True), ("orders", None, True), ("orders", 1, False), ("refunds", 3, False), ("strange", 3, False)],
-)
-def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(topic: str, leader: int | None, bounced: bool) -> None:
-    """The leader of orders-0 stays; that of refunds-0 is to change."""
-    journal, before = Journal(None), now()
-    led = {("orders", 0): 1, ("refunds", 0): 2}
-    after = {key: SimpleNamespace(leader=leader) for key, leader in (led | {("refunds", 0): 3}).items()}
-    world: Any = SimpleNamespace(partitions=after, cluster=SimpleNamespace(journal=journal))
-    journal.write("partition.changed", topic=topic, partition=0, leader=leader, seen_by=3)
-    with pytest.raises(PromiseBroken, match="orders-0 all the while") if bounced else nullcontext():
-        check_led_on(world, led, since=before)
-    check_led_on(world, led, since=now())
 
 
 @pytest.mark.parametrize(("line", "died"), [("Error due to", True), ("Stopped", False)])

@@ -21,3 +21,10 @@ def test_whoever_connects_and_says_nothing_that_is_http_is_not_waited_for(lone_b
         assert mbeans.describe_broker().offline_log_dirs == 0
         silent.sendall(NOT_HTTP)
         assert mbeans.describe_broker().offline_log_dirs == 0
+
+
+def test_it_is_known_which_there_are(lone_broker: Cluster) -> None:
+    mbeans = lone_broker.brokers[0].mbeans
+    assert mbeans is not None
+    name = "type=LogManager,name=OfflineLogDirectoryCount"
+    assert [mbeans.has(f"{domain}:{name}") for domain in ("kafka.log", "kafka.server")] == [True, False]

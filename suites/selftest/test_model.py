@@ -14,10 +14,11 @@ import pytest
 from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import PartitionState
 from harness.doors.wire import NoAnswer
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
+from suites import model
 from suites.model import Expected, Unheld, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
@@ -162,6 +163,7 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     world.cluster.brokers = [*BROKERS.values()]
     world.cluster.journal = Journal(None)
     world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
+    world.cluster.check_watched = lambda: None  # type: ignore[method-assign]
     monkeypatch.setattr(world, "disagreements", lambda also=(): [])
     monkeypatch.setattr(world, "all_disagreements", list)
     with pytest.raises(PromiseBroken, match=r"brokers see t-0 in the leader epochs \[5, 6\]"):
@@ -169,6 +171,53 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     BROKERS[1].describe_cluster()["t", 0].leader_epoch = 6
     world.check(timeout_s=0.01)
     assert world.leader_epochs == epochs[2]
+
+
+@pytest.mark.parametrize(
+    ("event", "seen", "broken"),
+    [
+        # The leader of u, broker 1, is to stay, whatever becomes of its followers.
+        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", 2, 1), True),
+        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", None, 1), True),
+        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", 1, 1), False),
+        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", 2, 0), False),  # heard late of an older time
+        (lambda world: None, ("u", 2, 1), True),
+        (lambda world: None, ("strange", 2, 1), False),
+        # Who is to lead, or whom an operator has put there, may come in several steps.
+        (lambda world: world.log_dir_failed(DIRS[1, 2]), ("u", 3, 1), False),
+        (lambda world: restarted(world, BROKERS[3]), ("lone", None, 1), False),
+        (lambda world: world.reassigning(cast(Any, SimpleNamespace(topic="u", index=0))), ("u", 3, 1), False),
+    ],
+)
+def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
+    world: World,
+    event: Callable[[World], None],
+    seen: tuple[str, int | None, int],
+    broken: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the watcher, though all sources agree again when they are asked; once, and on a machine that keeps up."""
+    topic, leader, epoch = seen
+    world.cluster.journal = journal = Journal(None)
+    world.cluster.check_watched = lambda: None  # type: ignore[method-assign]
+    starved: list[str] = []
+    monkeypatch.setattr(model, "lost_session", lambda *_, **__: next(iter(starved), None))
+    event(world)
+    journal.write("partition.changed", topic=topic, partition=0, leader=leader, leader_epoch=epoch, seen_by=3)
+    with pytest.raises(PromiseBroken, match=f"should lead {topic}-0 all the while") if broken else nullcontext():
+        world._check_led_on()
+    starved = ["broker 2 lost its session"] if broken else []
+    with pytest.raises(Inconclusive, match="too slow: broker 2 lost its session") if broken else nullcontext():
+        world._check_led_on()
+
+
+def test_nobody_was_seen_where_nobody_watches(world: World) -> None:
+    def ended() -> None:
+        raise HarnessError("the thread that watches has ended")
+
+    world.cluster.check_watched = ended  # type: ignore[method-assign]
+    with pytest.raises(HarnessError, match="the thread that watches has ended"):
+        world._check_led_on()
 
 
 def test_only_a_broker_with_a_slow_disk_may_stay_silent(world: World) -> None:

@@ -24,8 +24,9 @@ from harness.topic import Partition, Topic
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
+from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
-from suites.steps import failed
+from suites.steps import failed, restarted_healed
 
 # Ten transactions under the fault, two of them aborted on purpose.
 RECORDS = 500
@@ -89,6 +90,6 @@ def check_stay_whole(
     with workload.running(orders, transactional=Transactions()) as pair:
         with failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now(), records=RECORDS)
-        victim.restart()
-    world.recovered()
+        restarted_healed(world, victim)
     check_delivery(workload)
+    check_same_bytes(*state.partitions)
