@@ -122,7 +122,7 @@ class _Member(Consuming):
     # --- rebalances, called within the client's consume() and close() -----------------------------------------------
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """New sessions; where to go on is for the client to fetch: the committed offsets."""
+        """New sessions; where to go on is for the client to fetch: the committed offsets, which are noted."""
         super()._hand_over()
         given = [each.partition for each in partitions]
         self._sessions = {**self._sessions, **{partition: self._next_session[partition] for partition in given}}
@@ -131,7 +131,17 @@ class _Member(Consuming):
             self._reached[partition] = 0  # what was reached before may be behind what others have committed since
         self._recording = None
         self._assigned |= frozenset(given)
-        self._note("assigned", given, sessions={str(partition): self._sessions[partition] for partition in given})
+        sessions = {str(partition): self._sessions[partition] for partition in given}
+        self._note("assigned", given, sessions=sessions, committed=self._committed(partitions))
+
+    def _committed(self, partitions: list[TopicPartition]) -> dict[str, int]:
+        """What is committed of these, as their coordinator has it; nothing of those that it doesn't tell of in time."""
+        try:
+            told = self._client.committed(partitions, timeout=_ATTEMPT_S)
+        except KafkaException as error:
+            self._last_error = error.args[0].name()
+            return {}
+        return {str(each.partition): each.offset for each in told if each.error is None and each.offset >= 0}
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """What was read is written down, and only then committed, and only then given away."""
@@ -160,7 +170,7 @@ class _Member(Consuming):
     def _note(self, what: str, partitions: list[int], **more: Any) -> None:
         if not partitions:
             return  # a rebalance that moved nothing of this member's
-        self._rebalances.append((f"group.{what}", {"partitions": sorted(partitions)} | more))
+        self._rebalances.append((f"group.{what}", {"partitions": sorted(partitions), "when": time.time()} | more))
 
 
 class GroupReader:

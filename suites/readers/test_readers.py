@@ -8,12 +8,13 @@ drain. A record that only one of them misses was lost by its client or by the ha
 from __future__ import annotations
 
 import functools
+from datetime import datetime
 
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import leader_of
 from harness.cluster import Cluster
-from harness.errors import Inconclusive
-from harness.journal import now
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import Journal, now
 from harness.pipeline.readers import Group, Stream
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
@@ -62,7 +63,7 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
         raise Inconclusive(f"{log_dir} has all of {orders} too")
     with workload.running(orders, readers=READERS) as pair:
-        with failed(world, fail_log_dir(log_dir)):
+        with failed(world, fail_log_dir(log_dir)) as fault:
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
@@ -70,3 +71,26 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
         restarted_healed(world, victim)
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
+    check_went_on(cluster.journal, since=fault.injected_at)
+
+
+def check_went_on(journal: Journal, *, since: datetime) -> None:
+    """Whoever was assigned a partition of the group went on no earlier than at what was committed as it was given away.
+
+    :param since: when assignments begin to count
+    :raises PromiseBroken: an acknowledged commit is gone
+    :raises Inconclusive: no partition changed hands since then
+    """
+    events = [*journal.of_kind("group.revoked"), *journal.of_kind("group.assigned")]
+    given: dict[str, int] = {}
+    went_on = []
+    for event in sorted(events, key=lambda event: float(event["when"])):
+        if event["kind"] == "group.revoked":
+            given |= {} if event["error"] else {key: end for key, end in event["committed"].items() if end > 0}
+        elif event["when"] >= since.timestamp():
+            went_on += [(key, given[key], at) for key, at in event["committed"].items() if key in given]
+    if lost := [f"partition {key}: committed {end}, then {at}" for key, end, at in went_on if at < end]:
+        raise PromiseBroken(f"the group's commits were acknowledged, and are gone: {'; '.join(lost)}")
+    if not went_on:
+        raise Inconclusive("no partition of the group changed hands while the coordinator's log dir had failed")
+    journal.write("group.went_on", partitions=len(went_on))

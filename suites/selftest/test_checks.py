@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import ProducerState
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
-from harness.journal import Journal
+from harness.journal import Journal, now
 from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from harness.topic import Topic
@@ -35,6 +36,7 @@ from suites.on_disk import (
     check_same_bytes,
     leaders_logs,
 )
+from suites.readers.test_readers import check_went_on
 from suites.steps import await_begun, check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
@@ -125,6 +127,23 @@ def batch(offset: int, content: bytes = b"records") -> bytes:
 
 
 WHOLE = {"0.log": batch(0) + batch(7)}
+
+
+@pytest.mark.parametrize(
+    ("error", "at", "means"),
+    [(None, 7, nullcontext()), (None, 9, nullcontext()), (None, 6, pytest.raises(PromiseBroken, match="7, then 6"))]
+    # A commit that was refused was promised by nobody.
+    + [("_TIMED_OUT", 6, pytest.raises(Inconclusive, match="no partition of the group changed hands"))],
+)
+def test_a_groups_commit_that_is_gone_is_seen(error: str | None, at: int, means: AbstractContextManager[Any]) -> None:
+    """Whoever is assigned the partition, and in whatever order the two tell of it."""
+    journal, since = Journal(None), now()
+    journal.write("group.assigned", when=since.timestamp() + 2, committed={"0": at, "1": 0})
+    journal.write("group.revoked", when=since.timestamp() + 1, committed={"0": 7}, error=error)
+    with means:
+        check_went_on(journal, since=since)
+    with pytest.raises(Inconclusive):
+        check_went_on(journal, since=since + timedelta(seconds=3))
 
 
 @pytest.mark.parametrize(("line", "died"), [("Error due to", True), ("Stopped", False)])
