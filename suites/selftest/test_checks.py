@@ -131,9 +131,13 @@ WHOLE = {"0.log": batch(0) + batch(7)}
 
 @pytest.mark.parametrize(
     ("error", "at", "means"),
-    [(None, 7, nullcontext()), (None, 9, nullcontext()), (None, 6, pytest.raises(PromiseBroken, match="7, then 6"))]
-    # A commit that was refused was promised by nobody.
-    + [("_TIMED_OUT", 6, pytest.raises(Inconclusive, match="no partition of the group changed hands"))],
+    [
+        (None, 7, nullcontext()),
+        (None, 9, nullcontext()),
+        (None, 6, pytest.raises(PromiseBroken, match="7, then 6")),
+        # A commit that was refused was promised by nobody.
+        ("_TIMED_OUT", 6, pytest.raises(Inconclusive, match="no partition of the group changed hands")),
+    ],
 )
 def test_a_groups_commit_that_is_gone_is_seen(error: str | None, at: int, means: AbstractContextManager[Any]) -> None:
     """Whoever is assigned the partition, and in whatever order the two tell of it."""
