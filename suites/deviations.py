@@ -81,6 +81,17 @@ COPY_PASSED_OVER = Deviation(
     modes=(Mode.ZK,),
 )
 
+OLD_DIR_TOLD_AGAIN = Deviation(
+    kip=113,
+    says="a copy that is found without its replica, with all log dirs good, becomes the replica",
+    does="as it ended the move its broker told the controller the old log dir again: killed within some 0.1 s, it "
+    "makes an empty replica there, fetches it from the leader, and copies it anew into the copy",
+    issue="none found; ReplicaAlterLogDirsThread.addPartitions forgets how far the move was",
+    builds=VersionRange.parse(">=3.7.0,<4.0.0"),
+    modes=(Mode.KRAFT,),
+    always=False,  # in one run of three
+)
+
 COPY_KNOWN_TO_CONTROLLER = Deviation(
     kip=113,
     says="a copy that is found without its replica, with a log dir bad, is left alone, and the replica is offline",

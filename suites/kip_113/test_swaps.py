@@ -27,6 +27,7 @@ from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
+from harness.releases.versions import Mode
 from harness.topic import Partition
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
@@ -37,27 +38,39 @@ from suites.deviations import (
     COPY_PASSED_OVER,
     EXPIRED_UNTRIMMED,
     LONE_COPY_EMPTIED,
+    OLD_DIR_TOLD_AGAIN,
     TOLD_AS_SWAPPED,
     is_expected,
 )
 from suites.kip_113.moving import Move, a_move, let_meet, moving
 from suites.on_disk import check_gone, check_kept, leaders_logs, log_in
+from suites.sources import directories
 from suites.steps import HOLDS_MOVES, TWICE, finish_move, write_as_a_stranger
 
 
 @a_move(
     "kip-113/restart-with-copy",
     plan="3. topicPartition.move exists but topicPartition doesn't … no bad log directory",
-    deviations=(COPY_PASSED_OVER,),
+    deviations=(COPY_PASSED_OVER, OLD_DIR_TOLD_AGAIN),
 )
 def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker finds the copy of a replica and not the replica, all log dirs being good: it becomes the replica."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
             files = _files(move.leave_copy_alone())
+            unless = OLD_DIR_TOLD_AGAIN if is_told_where_it_was(move) else COPY_PASSED_OVER
         move.world.check(timeouts.RECOVERY_S)
-        with promised(cluster, unless=COPY_PASSED_OVER, seen=f"^{move.broker} made {move.partition} anew"):
+        with promised(cluster, unless=unless, seen=f"^{move.broker} made {move.partition} anew"):
             check_not_made_anew(move, files)
+
+
+def is_told_where_it_was(move: Move) -> bool:
+    """KRaft: whether the controller has it that the replica is in the log dir that it has left."""
+    cluster, partition = move.world.cluster, move.partition
+    if cluster.spec.mode is Mode.ZK:
+        return False
+    assigned = directories(cluster).assigned[partition.topic, partition.index]
+    return assigned[move.broker.id] == move.here.directory_id()
 
 
 def _files(folder: Path) -> set[tuple[str, int]]:
