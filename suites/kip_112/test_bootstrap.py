@@ -126,15 +126,20 @@ def test_killed_while_new(cluster: Cluster) -> None:
     """A broker is killed as soon as it has made a replica, and comes back without that log dir: it makes no second one.
 
     In KRaft, as soon as the topic's id is in it: without it the broker takes the first for a stray, and goes on with
-    the second. There is no load, since it takes longer to begin than KRaft's controller to hear of the log dir.
+    the second; and so it is with a second that is stopped without it. There is no load, since it takes longer to begin
+    than KRaft's controller to hear of the log dir.
     """
     controller = cluster.controller_broker()
     victim = next(broker for broker in cluster.brokers if broker != controller)
     cluster.begin_topics(NewTopic(name="orders", partitions=1, replicas=3))
     orders = Topic(cluster, "orders", 1)
     made = "partition.metadata" if cluster.spec.mode is Mode.KRAFT else ""
+
+    def has_made(log_dir: LogDir) -> bool:
+        return (log_dir.replica_dir("orders", 0) / made).exists()
+
     [log_dir] = await_until(
-        lambda: [each for each in victim.log_dirs if (each.replica_dir("orders", 0) / made).exists()],
+        lambda: [each for each in victim.log_dirs if has_made(each)],
         timeout_s=timeouts.RECOVERY_S,
         poll_s=0.005,
         what=f"{victim} to make {orders[0]}",
@@ -148,14 +153,14 @@ def test_killed_while_new(cluster: Cluster) -> None:
                 victim.start()
                 check_noticed(fault)
                 await_until(
-                    lambda: second.replica_dir("orders", 0).exists() or is_offline_on(victim, orders[0]),
+                    lambda: has_made(second) or is_offline_on(victim, orders[0]),
                     timeout_s=timeouts.RECOVERY_S,
                     watch=victim.node.check_alive,
                     what=f"{orders[0]} to be offline on {victim}, which runs",
                     retry_on=(NoAnswer, KeyError),
                     failure=PromiseBroken,
                 )
-                made_twice = second.replica_dir("orders", 0).exists()
+                made_twice = has_made(second)
         victim.restart()
         if made_twice:
             check_ends(victim, exit_code=1, saying=TWICE)
