@@ -325,6 +325,7 @@ class PowerCut(Fault):
         """The disks are there again and the broker is started; one that the scenario has started is left alone."""
         if self._pausing and self.broker.is_alive:
             self.broker.kill()  # cut short
+        self._pausing = False
         for volume in list(self._cut):
             self._bring_back(volume)
         for volume in self._volumes:

@@ -301,7 +301,9 @@ class Members:
         :raises HarnessError: the thread that watches who leads what has ended
         """
         if not self._watcher.is_watching:
-            raise HarnessError("the thread that watches who leads what has ended; see what it said on standard error")
+            raise HarnessError(
+                "the thread that watches who leads what has ended: standard error has why, or its engine went away"
+            )
 
     def stop_watching(self) -> None:
         """Nothing more of what it does is written down."""

@@ -5,7 +5,8 @@ the same time, and each question costs a busy machine a millisecond. What it wri
 ``brokers.changed``) dates leader moves to about 0.05 s, by whichever broker knew first, without any scenario having to
 look; what one of them sees it dates to so much for each broker. It is what a timeline of the run is drawn from. A
 broker's answer counts only where it is newer than what is known: a higher leader epoch, or the same epoch seen by the
-same broker with another ISR or other offline replicas.
+same broker with another ISR or other offline replicas; or of a topic that was made again under its name, which begins
+with the first epoch.
 
 Another asks every live node's MBeans once a second (``mbeans.changed``): what an operator's monitoring would have
 shown. A thread of its own, because an agent takes up to 50 ms for an answer, and one in a hung JVM a second.
@@ -71,6 +72,7 @@ class Watcher(_WatchingThread):
         self._seen: dict[tuple[int, str, int], PartitionState] = {}
         self._newest: dict[tuple[str, int], PartitionState] = {}
         self._members: dict[int, tuple[int, ...]] = {}
+        self._deleted: set[str] = set()
 
     def watch(self, broker: Broker) -> None:
         """Look through this broker's eyes too."""
@@ -105,6 +107,11 @@ class Watcher(_WatchingThread):
                 continue
             self._seen[broker.id, *key] = state
             newest = self._newest.get(key)
+            if newest is not None and newest.topic_id != state.topic_id and state.topic_id not in self._deleted:
+                self._deleted.add(newest.topic_id)
+                newest = None
+            if state.topic_id in self._deleted:
+                continue  # this broker has yet to hear that there is another topic of that name
             if newest is None or (state != newest and state.leader_epoch >= newest.leader_epoch):
                 self._newest[key] = state
                 self._journal.write(

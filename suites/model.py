@@ -74,7 +74,7 @@ class Expected:
 
 @dataclass(frozen=True, kw_only=True)
 class _Led:
-    """Who led a partition when all sources last agreed, in which leader epoch."""
+    """Who led a partition when all sources last agreed, or when the model first heard of it, in which leader epoch."""
 
     leader: int
     epoch: int
@@ -109,7 +109,7 @@ class World:
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
-        self._hit: set[int] = set()
+        self._hit: dict[int, datetime] = {}
         self.started_wounded: set[int] = set()
         self.slow: set[int] = set()
         self._places: dict[tuple[str, int, int], LogDir] = {}
@@ -280,7 +280,7 @@ class World:
         for key in self.replicas_in(log_dir):
             self.leader_epochs.pop(key, None)
         self.failed.add(log_dir)
-        self._hit.add(log_dir.broker.id)
+        self._hit[log_dir.broker.id] = now()
         self._carry_forward()
 
     def log_dirs_back(self, broker: Broker) -> None:
@@ -346,7 +346,7 @@ class World:
         """Brokers were killed, stopped or paused, one after another: all their replicas go offline."""
         for broker in brokers:
             self.dead.add(broker.id)
-            self._hit.add(broker.id)
+            self._hit[broker.id] = now()
             self._carry_forward()
 
     def broker_alone(self, broker: Broker) -> None:
@@ -510,7 +510,8 @@ class World:
                     f"broker {led.leader} should lead {key[0]}-{key[1]} all the while; at {event['at']} broker "
                     f"{event['seen_by']} saw it led by {event['leader'] or 'nobody'}"
                 )
-                if starved := lost_session(self.cluster, but=self._hit):
+                hit = self.dead | {id for id, at in self._hit.items() if at >= led.at}
+                if starved := lost_session(self.cluster, but=hit, since=led.at):
                     raise Inconclusive(f"this machine is too slow: {starved}; {told}")
                 raise PromiseBroken(told)
         self._led = dict(self._agreed)

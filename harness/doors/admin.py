@@ -116,6 +116,7 @@ class Admin:
                         replicas=tuple(partition.replica_nodes),
                         isr=tuple(partition.isr_nodes),
                         offline_replicas=tuple(sorted(partition.offline_replicas)),
+                        topic_id=str(topic.topic_id),
                     )
                     for topic in answer.topics
                     for partition in topic.partitions

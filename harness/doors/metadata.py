@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class PartitionState:
-    """One partition as a Metadata response has it (v5 and later; ``offline_replicas`` is KIP-112's)."""
+    """One partition as a Metadata response has it (v5 and later; ``offline_replicas`` is KIP-112's).
+
+    :ivar topic_id: tells a topic from one that had its name before; the same for all where the build has none (< 2.8)
+    """
 
     topic: str
     partition: int
@@ -17,6 +20,7 @@ class PartitionState:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...]
+    topic_id: str = field(default="", compare=False)
 
     @property
     def under_replicated(self) -> bool:

@@ -101,10 +101,11 @@ def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
     return None
 
 
-def freezer_state(pid: int, proc: Path = Path("/proc")) -> str | None:
+def freezer_state(pid: int, proc: Path = Path("/proc"), *, of: str = "") -> str | None:
     """What the kernel says of the freezer of the group that a process is in, such as one of :data:`FROZEN`; None where
     it shows none, or there is no such process.
 
+    :param of: what the group's name has in it; of another group nothing is said: the id may be another process's here
     :param proc: where the kernel tells of processes and mounts
     """
     mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
@@ -114,7 +115,7 @@ def freezer_state(pid: int, proc: Path = Path("/proc")) -> str | None:
                 continue
             with contextlib.suppress(OSError):
                 group = _group(proc, pid, Path(where), controller)
-                if group is not None and (found := re.search(told, (group / file).read_text())):
+                if group is not None and of in str(group) and (found := re.search(told, (group / file).read_text())):
                     return f"{file}: {found[0]}"
     return None
 

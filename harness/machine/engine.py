@@ -19,7 +19,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -39,7 +38,7 @@ from docker.errors import (
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.machine.undo import MARK, kill_marked
-from harness.waiting import await_until
+from harness.waiting import await_until, let_pass
 
 LABEL = "jbod.run"
 LEAST_ENGINE = (20, 10)
@@ -305,10 +304,12 @@ def end_run(run: str) -> None:
     The processes first, this one excepted: a compose that is left would go on making containers. And twice, as the
     engine goes on with what it was asked for last. Nobody waits for a process to end: in a paused container none does.
     """
-    for wait_s in (0.0, _LATE_S):
-        time.sleep(wait_s)
+    with contextlib.suppress(HarnessError):
         kill_marked(run)
         remove_run(run)
+    let_pass(_LATE_S)
+    kill_marked(run)
+    remove_run(run)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

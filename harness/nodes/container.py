@@ -331,7 +331,7 @@ class ContainerNode(JvmNode):
         if not self.is_alive():
             return None
         state = self._state()
-        said = freezer_state(int(state["Pid"]))
+        said = freezer_state(int(state["Pid"]), of=self._container.id)
         if said is None:
             return "the engine says that it is paused" if state["Paused"] else None
         return said if said in FROZEN else None

@@ -132,16 +132,17 @@ class _Member(Consuming):
         self._recording = None
         self._assigned |= frozenset(given)
         sessions = {str(partition): self._sessions[partition] for partition in given}
-        self._note("assigned", given, sessions=sessions, committed=self._committed(partitions))
+        self._note("assigned", given, sessions=sessions, committed=self._committed(partitions) if given else {})
 
     def _committed(self, partitions: list[TopicPartition]) -> dict[str, int]:
-        """What is committed of these, as their coordinator has it; nothing of those that it doesn't tell of in time."""
+        """What is committed of these, as their coordinator has it, -1 where it has nothing; without those that it
+        doesn't tell of in time."""
         try:
             told = self._client.committed(partitions, timeout=_ATTEMPT_S)
         except KafkaException as error:
             self._last_error = error.args[0].name()
             return {}
-        return {str(each.partition): each.offset for each in told if each.error is None and each.offset >= 0}
+        return {str(each.partition): max(each.offset, -1) for each in told if each.error is None}
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
         """What was read is written down, and only then committed, and only then given away."""

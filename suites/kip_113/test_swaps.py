@@ -69,8 +69,13 @@ def is_told_where_it_was(move: Move) -> bool:
     cluster, partition = move.world.cluster, move.partition
     if cluster.spec.mode is Mode.ZK:
         return False
-    assigned = directories(cluster).assigned[partition.topic, partition.index]
-    return assigned[move.broker.id] == move.here.directory_id()
+    told = await_until(
+        lambda: directories(cluster).assigned[partition.topic, partition.index],
+        timeout_s=timeouts.REQUEST_S,
+        what=f"the metadata log to say in which log dirs {partition} is",
+        retry_on=(NoAnswer,),
+    )
+    return told[move.broker.id] == move.here.directory_id()
 
 
 def _files(folder: Path) -> set[tuple[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +16,7 @@ from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import PartitionState
 from harness.doors.wire import NoAnswer
 from harness.errors import HarnessError, Inconclusive, PromiseBroken
-from harness.journal import Journal
+from harness.journal import Journal, now
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from suites import model
@@ -201,7 +202,15 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
     world.cluster.journal = journal = Journal(None)
     world.cluster.check_watched = lambda: None  # type: ignore[method-assign]
     starved: list[str] = []
-    monkeypatch.setattr(model, "lost_session", lambda *_, **__: next(iter(starved), None))
+
+    def lost_session(_: object, but: set[int], since: datetime) -> str | None:
+        assert since == led_at
+        assert 3 not in but  # which was hit before all sources last agreed
+        return next(iter(starved), None)
+
+    monkeypatch.setattr(model, "lost_session", lost_session)
+    world._hit[3], led_at = now() - timedelta(seconds=2), now() - timedelta(seconds=1)
+    world._led = {key: replace(led, at=led_at) for key, led in world._led.items()}
     event(world)
     journal.write("partition.changed", topic=topic, partition=0, leader=leader, leader_epoch=epoch, seen_by=3)
     with pytest.raises(PromiseBroken, match=f"should lead {topic}-0 all the while") if broken else nullcontext():
