@@ -538,6 +538,6 @@ _PROBES = {
     "node": _Probe(
         look=_node,
         needed_for="Allure in the report",
-        fix="Node.js with npm by NodeSource's packages, https://deb.nodesource.com, or by nvm install --lts",
+        fix="Node.js with npm by NodeSource's packages, or by nvm install --lts",
     ),
 }
