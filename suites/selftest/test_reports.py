@@ -218,6 +218,20 @@ def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path)
     assert index.answer.verdict == "unknown"
 
 
+def test_what_was_never_reached_does_not_hide_what_is_wrong(tmp_path: Path) -> None:
+    """As on the page of a first night: all of it is there, and how many there are, and most of it is folded away."""
+    with_verdict(tmp_path, "invalid", "1")
+    nodes = [f"suites/a.py::test_a[{number}]" for number in range(40)]
+    content = {"started_at": "2026-01-01T00:00:00+00:00", "scenarios": [], "not_reached": nodes}
+    (tmp_path / "results-20260101T000000-aaaaaa.json").write_text(json.dumps(content))
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "index.html").read_text()
+    shown, folded = page.split("<details>")[:2]
+    assert "and 34 more of what is damaged or was never reached" in folded
+    assert shown.count("never got its turn") == 6
+    assert page.count("never got its turn") == 40
+
+
 def test_what_a_fault_costs_is_told_for_each_role(tmp_path: Path) -> None:
     """A follower's log dir costs clients something else than a leader's."""
     for name, role in enumerate(("leader", "leader", "follower", None)):
