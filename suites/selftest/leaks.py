@@ -32,10 +32,8 @@ from suites.selftest.disks import traces
 
 EVERY_S = 2.0
 LIVES_LONG_S = 120.0
-FEW_HANDLES, SHARE = 20, 0.2
-"""More than so many handles more than in the second quarter is a leak, if that is more than this share of them, too:
-Spark's JVM has hundreds, and keeps consumers for some minutes.
-"""
+FEW_HANDLES = 20
+"""More than so many handles more than in the second quarter is a leak."""
 GROWS_TO = 1.5
 """Of what it had then, in memory: caches and compiled code take their time."""
 SHARED = ("jbod-ports", "pytest-of-*")
@@ -69,7 +67,7 @@ class Life:
     def grew(self) -> str | None:
         """What of it grew too much; None where nothing did."""
         (handles, mb), (handles_then, mb_then) = self.least(1), self.least(3)
-        if handles_then - handles > max(FEW_HANDLES, SHARE * handles):
+        if handles_then > handles + FEW_HANDLES:
             return f"{handles_then - handles:.0f} more handles"
         return f"{mb_then / mb:.1f} times the memory" if mb_then > GROWS_TO * mb else None
 
