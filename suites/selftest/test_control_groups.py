@@ -112,8 +112,9 @@ def test_a_paused_container_is_proven_by_the_kernel(
 ) -> None:
     node = ContainerNode.__new__(ContainerNode)
     monkeypatch.setattr(node, "is_alive", lambda: True)
+    node._container = cast(Any, SimpleNamespace(id="c0ffee"))
     monkeypatch.setattr(node, "_state", lambda: {"Pid": 7, "Paused": engine})
-    monkeypatch.setattr(container, "freezer_state", lambda pid: kernel if pid == 7 else None)
+    monkeypatch.setattr(container, "freezer_state", lambda pid, of: kernel if (pid, of) == (7, "c0ffee") else None)
     assert BrokerPaused(cast(Any, SimpleNamespace(node=node))).proof() == evidence
     assert node.is_paused() is (evidence is not None)
 
