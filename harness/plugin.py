@@ -27,6 +27,7 @@ from harness.nodes.backends import backend_kind
 from harness.pipeline.session import SparkHandle, end_spark, start_in_background
 from harness.pipeline.warm import warm_up
 from harness.releases.distribution import jolokia_agent, spark_kafka_jars
+from harness.releases.standing_tools import end_tools
 from harness.releases.versions import Mode
 from harness.run import RUN, Run, run_of
 from harness.runs.errors_logged import errors_logged
@@ -213,6 +214,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
     run = run_of(request.config)
     yield start_in_background(run.spark_master, jars=spark_kafka_jars(cache_dir(), say=run.say), then=warm_up)
     end_spark()
+    end_tools()
 
 
 @pytest.fixture

@@ -3,8 +3,8 @@
 The harness keeps its own expectation of partition → broker → log dir → state: taken once from a healthy cluster, then
 carried forward by the events that a scenario causes, with the rules that the KIPs promise. After each step
 :meth:`World.check` compares every source (:mod:`suites.sources`) with it: processes, each broker's metadata, log dirs
-and MBeans, folders on disk; where a scenario asks for it, Kafka's own programs. A disagreement names its source and
-both values.
+and MBeans, folders on disk, and when these agree kafka-topics and kafka-log-dirs; where a scenario asks for it, more of
+Kafka's own programs. A disagreement names its source and both values.
 
 The rules, for an event that takes replicas away (KIP-18 "Handling disk failures", KIP-112 "5. User queries replicas
 state"):
@@ -44,7 +44,7 @@ from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from suites.sources import AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, Source
+from suites.sources import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, Source
 from suites.starved import lost_session
 
 Answer = TypeVar("Answer")
@@ -452,7 +452,7 @@ class World:
     def check(self, timeout_s: float = timeouts.LOG_DIR_FAILURE_S, *, also: Sequence[Source] = ()) -> None:
         """Wait until all sources agree with the model.
 
-        :param also: sources beside those that are asked at each step, such as :data:`suites.sources.TOOLS`
+        :param also: sources beside those that are asked at each step, such as :func:`suites.sources.metadata_log`
         :raises PromiseBroken: they don't, with every disagreement last seen; or a broker ended by itself, other than
             by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
         :raises Inconclusive: no broker is left to ask; or all that differs are leader epochs, and a broker that nothing
@@ -461,6 +461,8 @@ class World:
         """
         if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
+        if not self.slow:  # their programs wait for it for a minute, and say nothing of those that answer
+            also = (*AT_EACH_AGREEMENT, *also)
         await_until(
             lambda: self._note_unheld(self.disagreements(also)) or self._note_leader_epochs(),
             lambda found: not found,

@@ -4,8 +4,9 @@ A source is two small functions: one asks, one compares what was said with the m
 first. Comparing is pure, so that it can be tried on answers of real brokers with an expectation that is wrong. All
 sources are compared with the one model, which is to compare them with each other.
 
-:data:`AT_EACH_STEP` costs milliseconds a broker, and a session of ZooKeeper. :data:`TOOLS` are Kafka's own programs, a
-JVM each, as is reading KRaft's metadata log: for the steps where a scenario asks for them.
+:data:`AT_EACH_STEP` costs milliseconds a broker, and a session of ZooKeeper. :data:`AT_EACH_AGREEMENT` are those of
+Kafka's own programs that an operator looks with, for some 10 ms each. Others, such as reading KRaft's metadata log, are
+asked where a scenario wants them.
 """
 
 from __future__ import annotations
@@ -364,6 +365,7 @@ def name(key: Key) -> str:
 
 
 AT_EACH_STEP: tuple[Source, ...] = (processes, metadata, log_dirs, folders, mbeans, znodes)
+AT_EACH_AGREEMENT: tuple[Source, ...] = (topics_tool, under_replicated_tool, unavailable_tool, log_dirs_tool)
+"""Asked at each step too, as soon as all of those agree."""
 OF_ONE_MODE: Mapping[Source, Mode] = {znodes: Mode.ZK, metadata_log: Mode.KRAFT}
 """Those that have nothing to say in the other mode."""
-TOOLS: tuple[Source, ...] = (topics_tool, under_replicated_tool, unavailable_tool, log_dirs_tool, metadata_log)

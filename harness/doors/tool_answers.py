@@ -1,8 +1,9 @@
 """What Kafka's own command-line programs say, as data: the same words that an operator reads.
 
 The only module that knows their output, but for kafka-reassign-partitions (:mod:`harness.reassign`). Texts are those of
-2.0 to 4.3, read by key and not by column, since builds add columns (``TopicId`` 2.8, ``Elr`` 3.8). Each question is a
-JVM start (0.3 to 0.7 s of CPU); ask several side by side.
+2.0 to 4.3, read by key and not by column, since builds add columns (``TopicId`` 2.8, ``Elr`` 3.8). They are asked in a
+JVM that stays (:mod:`harness.releases.standing_tools`), a question for some 10 ms; what changes something is run as an
+operator runs it.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import timeouts
 from harness.doors.metadata import LogDirState, ReplicaInDir
 from harness.releases.distribution import Distribution
-from harness.releases.tools import tool_output
+from harness.releases.standing_tools import tool_lines
 from harness.releases.versions import Tool
 
 Key = tuple[str, int]
@@ -47,8 +47,7 @@ def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> d
     :raises HarnessError: the tool failed
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", *only)
-    with tool_output(distribution, Tool.TOPICS, *arguments, timeout_s=timeouts.TOOL_S) as lines:
-        return read_topics(lines)
+    return read_topics(tool_lines(distribution, Tool.TOPICS, *arguments))
 
 
 def read_topics(lines: Iterable[str]) -> dict[Key, DescribedPartition]:
@@ -83,8 +82,7 @@ def describe_log_dirs(
     :raises HarnessError: the tool failed
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)), *only)
-    with tool_output(distribution, Tool.LOG_DIRS, *arguments, timeout_s=timeouts.TOOL_S) as lines:
-        return read_log_dirs(lines)
+    return read_log_dirs(tool_lines(distribution, Tool.LOG_DIRS, *arguments))
 
 
 def read_log_dirs(lines: Iterable[str]) -> dict[int, tuple[LogDirState, ...]]:
@@ -133,8 +131,7 @@ def describe_broker_configs(distribution: Distribution, bootstrap: str) -> dict[
     :raises HarnessError: the tool failed
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--all", "--entity-type", "brokers")
-    with tool_output(distribution, Tool.CONFIGS, *arguments, timeout_s=timeouts.TOOL_S) as lines:
-        return read_broker_configs(lines)
+    return read_broker_configs(tool_lines(distribution, Tool.CONFIGS, *arguments))
 
 
 def read_broker_configs(lines: Iterable[str]) -> dict[int, dict[str, str]]:
@@ -189,8 +186,7 @@ def dump_snapshot(distribution: Distribution, snapshot: Path) -> Directories:
 
 def _dump(distribution: Distribution, files: Iterable[Path]) -> Directories:
     arguments = ("--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
-    with tool_output(distribution, Tool.DUMP_LOG, *arguments, timeout_s=timeouts.TOOL_S) as lines:
-        return read_directories(lines)
+    return read_directories(tool_lines(distribution, Tool.DUMP_LOG, *arguments))
 
 
 def read_directories(lines: Iterable[str]) -> Directories:

@@ -96,14 +96,14 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
             raise HarnessError(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
         output.seek(0)
         if done.returncode != 0:
-            raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {_why(output, done.stderr)}")
+            raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {reason(output, done.stderr)}")
         yield output
 
 
 _LOGGING = ("log4j:", "SLF4J:")  # of itself
 
 
-def _why(output: IO[str], errors: str) -> str:
+def reason(output: Iterable[str], errors: str) -> str:
     """What a tool that failed gave as its reason: some print it, with the causes below or as the last they say, others
     log it.
     """

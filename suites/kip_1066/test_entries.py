@@ -40,7 +40,7 @@ from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import NONE
 from suites.model import World
-from suites.sources import TOOLS, configs_tool, directories, metadata_log
+from suites.sources import configs_tool, directories, metadata_log
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
 ALONE = r"When cordoned\.log\.dirs is set to \*, it must not contain other values"
@@ -139,7 +139,7 @@ def test_what_users_see(cluster: Cluster) -> None:
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
     world = World(cluster, topic)
     first, second = cluster.brokers
-    everything = (*TOOLS, configs_tool)
+    everything = (metadata_log, configs_tool)
     cordon(world, first, first.log_dirs[1])
     cordon(world, second, *second.log_dirs, value="*")
     world.check(also=everything)

@@ -34,7 +34,7 @@ from suites.deviations import (
 from suites.model import World
 from suites.on_disk import check_gone, check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
-from suites.sources import TOOLS
+from suites.sources import metadata_log
 from suites.steps import (
     ALL_DIRS_FAILED,
     check_misses_a_leader,
@@ -63,7 +63,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=4, replicas=3, failure=PromiseBroken)
         world.learn(refunds)
-        world.check(also=TOOLS)
+        world.check(also=[metadata_log])
         with workload.running(refunds) as pair:
             pair.await_progress(after=now())
     restarted_healed(world, victim)
@@ -217,13 +217,13 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair:
         with notifications(cluster, victim), failed(world, Chmod000(log_dir)):
             check_misses_a_leader(world, lone)
-            world.check(also=TOOLS)
+            world.check(also=[metadata_log])
             check_tells_offline(cluster, orders, offline=victim)
             check_tells_clients(victim, orders[0])
             check_counts_where(cluster, victim)
             pair.await_progress(after=now())
         restarted_healed(world, victim)
-        world.check(also=TOOLS)
+        world.check(also=[metadata_log])
         check_kept(logs)
         pair.await_progress(after=now())
     check_delivery(workload)
@@ -281,7 +281,7 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
             else:
                 anew = NewTopic(name="refunds", replicas=3)
                 check_refused(lambda: cluster.begin_topics(anew), "TOPIC_ALREADY_EXISTS", "")
-            world.check(also=TOOLS)
+            world.check(also=[metadata_log])
             pair.await_progress(after=now())
         restarted_healed(world, victim)
         await_until(

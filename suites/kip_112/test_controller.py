@@ -22,7 +22,7 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_says
 from suites.model import World
 from suites.scenario import scenario
-from suites.sources import TOOLS
+from suites.sources import metadata_log
 from suites.steps import check_misses_a_leader, failed, notifications, restarted_healed
 
 GIVES_UP_S = 3.0
@@ -83,7 +83,7 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
                 with failed(world, Chmod000(orders[0].log_dir_on(second))):
                     pair.await_progress(after=now())
                 restarted_healed(world, second)
-            world.check(also=TOOLS)
+            world.check(also=[metadata_log])
             pair.await_progress(after=now())
         else:
             with injected(BrokerKilled(controller)):
@@ -104,7 +104,7 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
 def acts_on_what_comes(world: World, pair: Pair) -> None:
     """A topic is created, for which the controller's own knowledge decides; all sources agree on it."""
     world.learn(world.cluster.create_topic("after", partitions=4, replicas=3, failure=PromiseBroken))
-    world.check(also=TOOLS)
+    world.check(also=[metadata_log])
     pair.await_progress(after=now())
 
 

@@ -15,7 +15,6 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.model import World
 from suites.scenario import each_fault, scenario
-from suites.sources import log_dirs_tool, topics_tool
 from suites.steps import failed, restarted_healed, started_healed, stays_offline, two_dirs
 
 
@@ -33,7 +32,7 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
         with failed(world, fail_log_dir(log_dir)):
-            world.check(also=[topics_tool, log_dirs_tool])
+            world.check()
             pair.await_progress(after=now())
             if fail_log_dir.heals_unmounted:
                 victim.stop()

@@ -27,7 +27,6 @@ from suites.meanwhile import meanwhile
 from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
-from suites.sources import log_dirs_tool
 from suites.steps import (
     AMPLE,
     HOLDS_MOVES,
@@ -82,7 +81,7 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
         nowhere = LogDir(coming, Path("/nowhere"))
         now_on = map(cluster.broker, check_not_executed(Placement(partition=beside[0], on=(nowhere, *staying))))
         world.reassigned(beside[0], [beside[0].log_dir_on(broker) for broker in now_on])
-        world.check(also=[log_dirs_tool])
+        world.check()
         pair.await_progress(after=now())
     check_no_remains(cluster, {"orders", "beside"})
     check_delivery(workload)

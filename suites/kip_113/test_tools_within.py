@@ -29,7 +29,6 @@ from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
 from suites.model import World
 from suites.on_disk import check_checkpoints
 from suites.scenario import scenario
-from suites.sources import log_dirs_tool
 from suites.steps import (
     AMPLE,
     HOLDS_MOVES,
@@ -70,7 +69,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             world.reassigning(orders[0])
             check_under_way(orders[0], there)
             world.moving(orders[0], there)
-            world.check(also=[log_dirs_tool])
+            world.check()
             check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
             check_asked_for(cluster, orders, here)
             check_lag_told(orders[0], there)
@@ -79,7 +78,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             check_settings(mover, {MOVE_THROTTLE: None})
             finish_move(world, orders[0], here)
             with lying_there(orders[0], there):
-                world.check(also=[log_dirs_tool])
+                world.check()
             mover.configure(dict.fromkeys(LEAVES_LATE))
             where = f"from log dir {here.path} to {there.path}"
             check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
@@ -87,7 +86,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             check_settings(mover, {MOVE_THROTTLE: str(AMPLE)})
             await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
             check_settings(mover, {MOVE_THROTTLE: None})
-            world.check(also=[log_dirs_tool])
+            world.check()
             named = rf"last seen: \[.{HIGH_WATERMARKS} in {here} names \['{orders[0]}'\] instead of \[\].\]$"
             with promised(cluster, unless=EMPTIED_DIR_NAMED, seen=named):
                 check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)

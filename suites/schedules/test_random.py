@@ -18,7 +18,7 @@ from suites.on_disk import check_kept, check_no_remains, check_one_copy, leaders
 from suites.scenario import scenario
 from suites.schedules.play import Player
 from suites.schedules.schedule import Schedule, chosen
-from suites.sources import TOOLS
+from suites.sources import metadata_log
 from suites.steps import write_as_a_stranger
 
 
@@ -52,7 +52,7 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
                 player.play(schedule)
         finally:
             case.record(steps_done=player.done)
-        world.check(also=TOOLS)
+        world.check(also=[metadata_log])
         check_no_remains(cluster, {topic for topic, _ in world.partitions})
     for topic in (orders, spread):
         check_one_copy(topic)

@@ -21,6 +21,7 @@ from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from suites import model
 from suites.model import Expected, Unheld, World
+from suites.sources import AT_EACH_AGREEMENT, Source, metadata_log
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
 DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/b{id}/d{n}")) for id in BROKERS for n in (1, 2)}
@@ -172,6 +173,22 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     BROKERS[1].describe_cluster()["t", 0].leader_epoch = 6
     world.check(timeout_s=0.01)
     assert world.leader_epochs == epochs[2]
+
+
+@pytest.mark.parametrize("slow", [False, True])
+def test_kafkas_own_programs_are_asked_at_each_step(world: World, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
+    """But where a broker with a slow disk would keep them waiting."""
+    world.cluster.brokers = [*BROKERS.values()]
+    world.cluster.journal = Journal(None)
+    world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
+    world.cluster.check_watched = lambda: None  # type: ignore[method-assign]
+    if slow:
+        world.disk_slow(BROKERS[1])
+    asked: list[Source] = []
+    monkeypatch.setattr(world, "disagreements", lambda also=(): [*map(asked.append, also)][:0])
+    monkeypatch.setattr(world, "_note_leader_epochs", list)
+    world.check(timeout_s=0.01, also=[metadata_log])
+    assert asked == [*(() if slow else AT_EACH_AGREEMENT), metadata_log]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from harness.releases.tools import _why
+from harness.releases.tools import reason
 
 LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed to load class\n"
 
@@ -22,4 +22,4 @@ LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed
     ],
 )
 def test_the_reason_is_what_is_said_of_it(printed: str, logged: str, why: str) -> None:
-    assert _why(io.StringIO(printed), logged) == why
+    assert reason(io.StringIO(printed), logged) == why

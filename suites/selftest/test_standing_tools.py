@@ -1,0 +1,109 @@
+"""Kafka's own programs in a JVM that stays: they say what they say in one of their own, and nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from harness import timeouts
+from harness.cluster import Cluster
+from harness.errors import HarnessError, ToolFailed
+from harness.releases import standing_tools
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.distribution import Distribution
+from harness.releases.standing_tools import end_tools, tool_lines
+from harness.releases.tools import tool_output
+from harness.releases.versions import Mode, Tool
+from harness.waiting import await_until
+
+NOWHERE = "127.0.0.1:1"
+"""Nobody listens there."""
+
+HOLDER = """
+import sys
+from harness.releases import standing_tools
+from harness.releases.builds import BuildOptions, Builds
+from harness.releases.versions import Mode
+print(standing_tools._ToolsJvm(Builds.choose(BuildOptions()).of(Mode.KRAFT))._process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def build() -> Iterator[Distribution]:
+    yield Builds.choose(BuildOptions()).of(Mode.KRAFT)
+    end_tools()
+    assert not standing_tools._standing
+
+
+def jvm_of(build: Distribution) -> int:
+    """The process in which this build's tools stand."""
+    pid: int = standing_tools._standing[build.class_path]._process.pid
+    return pid
+
+
+def await_end(pid: int) -> None:
+    await_until(lambda: psutil.pid_exists(pid), lambda there: not there, timeout_s=10, what=f"process {pid} to end")
+
+
+@pytest.mark.cluster
+def test_they_say_the_same_in_either_jvm(lone_broker: Cluster) -> None:
+    build, at = lone_broker.distribution, ("--bootstrap-server", lone_broker.bootstrap)
+    lone_broker.create_topic("orders", partitions=3, replicas=1)
+    pids = set()
+    for tool, arguments in (
+        (Tool.TOPICS, ("--describe",)),
+        (Tool.TOPICS, ("--describe", "--under-replicated-partitions")),
+        (Tool.LOG_DIRS, ("--describe", "--broker-list", "1")),
+    ):
+        with tool_output(build, tool, *at, *arguments, timeout_s=timeouts.TOOL_S) as output:
+            alone = [*output]
+        assert tool_lines(build, tool, *at, *arguments) == alone
+        pids.add(jvm_of(build))
+    assert len(pids) == 1
+    with (
+        pytest.raises(ToolFailed) as in_its_own,
+        tool_output(build, Tool.TOPICS, *at, "--describe", "--topic", "none", timeout_s=timeouts.TOOL_S),
+    ):
+        pass
+    with pytest.raises(ToolFailed) as standing:
+        tool_lines(build, Tool.TOPICS, *at, "--describe", "--topic", "none")
+    assert str(standing.value) == str(in_its_own.value)
+    assert "none" in str(standing.value)
+    end_tools()
+    await_end(*pids)
+
+
+def test_one_that_hangs_is_ended(build: Distribution, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeouts, "TOOL_S", 1.0)
+    with pytest.raises(HarnessError, match="kafka-topics did not end within 1 s"):
+        tool_lines(build, Tool.TOPICS, "--bootstrap-server", NOWHERE, "--describe")
+    assert not standing_tools._standing
+
+
+@pytest.mark.cluster
+def test_a_jvm_that_has_died_is_said_and_replaced(build: Distribution, lone_broker: Cluster) -> None:
+    question = ("--bootstrap-server", lone_broker.bootstrap, "--list")
+    said = tool_lines(build, Tool.TOPICS, *question)
+    died = jvm_of(build)
+    os.kill(died, signal.SIGKILL)
+    await_end(died)
+    with pytest.raises(HarnessError, match="kafka-topics did not get to its end, its JVM no longer answers"):
+        tool_lines(build, Tool.TOPICS, *question)
+    assert tool_lines(build, Tool.TOPICS, *question) == said
+    assert jvm_of(build) != died
+
+
+def test_it_does_not_outlive_a_harness_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        jvm = int(holder.stdout.readline())
+        assert psutil.pid_exists(jvm)
+        holder.kill()
+    await_end(jvm)
