@@ -20,6 +20,7 @@ from harness.errors import PromiseBroken
 from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
+from suites.stored_log import StoredLog
 
 
 def check_one_copy(topic: Topic) -> None:
@@ -141,8 +142,8 @@ def check_checkpoints(
 
 def logs_of(
     partitions: Collection[Partition], on: Callable[[PartitionState], Collection[int]]
-) -> dict[Partition, dict[int, bytes]]:
-    """The bytes of replicas' logs, by broker; each broker is asked once where they are, however many there are.
+) -> dict[Partition, dict[int, StoredLog]]:
+    """Replicas' logs, by broker; each broker is asked once where they are, however many there are.
 
     :param on: of a partition's state the brokers whose replicas are wanted
     :raises NoAnswer: a broker doesn't answer, or knows of no such replica
@@ -151,17 +152,21 @@ def logs_of(
     state = cluster.describe()
     replicas_on = cache(lambda id: cluster.broker(id).find_replicas())
 
-    def log_on(id: int, partition: Partition) -> bytes:
+    def log_on(id: int, partition: Partition) -> StoredLog:
         key = partition.topic, partition.index
         if key not in replicas_on(id):
             raise NoAnswer(f"broker {id} names no log dir for {partition}")
-        return log_in(replicas_on(id)[key][0].replica_dir(*key))
+        return StoredLog(replicas_on(id)[key][0].replica_dir(*key))
 
     return {each: {id: log_on(id, each) for id in on(state[each.topic, each.index])} for each in partitions}
 
 
-def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, bytes]:
-    """The bytes of the leader's log of each partition, for :func:`check_kept`.
+Fingerprint = tuple[int, str]
+"""Of a log, see :meth:`suites.stored_log.StoredLog.fingerprint`."""
+
+
+def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, Fingerprint]:
+    """What the leader's log of each partition is known by, for :func:`check_kept`.
 
     :raises NoAnswer: nobody leads one; a broker doesn't answer, or knows of no such replica
     """
@@ -171,7 +176,8 @@ def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, bytes]:
             raise NoAnswer(f"nobody leads {state.topic}-{state.partition}")
         return [state.leader]
 
-    return {each: log for each, by_broker in logs_of(partitions, leader).items() for log in by_broker.values()}
+    found = logs_of(partitions, leader).items()
+    return {each: log.fingerprint() for each, by_broker in found for log in by_broker.values()}
 
 
 def log_in(folder: Path) -> bytes:
@@ -179,7 +185,7 @@ def log_in(folder: Path) -> bytes:
     return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
 
 
-def check_kept(before: Mapping[Partition, bytes], timeout_s: float = timeouts.RECOVERY_S) -> None:
+def check_kept(before: Mapping[Partition, Fingerprint], timeout_s: float = timeouts.RECOVERY_S) -> None:
     """Partitions to which nobody has written since have the logs that they had (:func:`leaders_logs`).
 
     A partition of one replica that comes back in another log dir comes back empty, and to its clients all is well.
@@ -212,7 +218,7 @@ def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
         for partition, logs in logs_of(left, lambda state: state.replicas).items():
             if differs := _differences(logs, start):
                 found.append(f"the replicas of {partition} are not the same: {'; '.join(differs)}")
-                if len(set(map(len, logs.values()))) == 1:  # nobody has anything left to fetch
+                if len({log.size for log in logs.values()}) == 1:  # nobody has anything left to fetch
                     raise PromiseBroken(found[-1])
             else:
                 left.remove(partition)
@@ -228,24 +234,15 @@ def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
     )
 
 
-def _differences(logs: Mapping[int, bytes], start: int) -> list[str]:
-    longest = max(logs.values(), key=len)
-    return [
-        f"broker {id} has {len(log)} bytes from offset {_begins(log)} on, another {len(longest)} from "
-        f"{_begins(longest)}, and they differ from byte {_first_difference(log, longest)} on"
-        for id, log in logs.items()
-        if not longest.endswith(log) or (log != longest and not _begins(longest) < _begins(log) <= start)
-    ]
-
-
-def _first_difference(one: bytes, other: bytes) -> int:
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
-    return low
-
-
-def _begins(log: bytes) -> int:
-    """The offset with which a log's first batch begins: its first field."""
-    return int.from_bytes(log[:8])
+def _differences(logs: Mapping[int, StoredLog], start: int) -> list[str]:
+    longest = max(logs.values(), key=lambda log: log.size)
+    found = []
+    for id, log in logs.items():
+        another = log.first_difference(longest, skip=longest.size - log.size)
+        if another is None and (log.size == longest.size or longest.begins() < log.begins() <= start):
+            continue
+        found.append(
+            f"broker {id} has {log.size} bytes from offset {log.begins()} on, another {longest.size} from "
+            f"{longest.begins()}, and they differ from byte {log.first_difference(longest)} on"
+        )
+    return found

@@ -244,6 +244,11 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         "spark.locality.wait": "0s",
         # Histories are small: a shuffle into 200 parts costs more than the work.
         "spark.sql.shuffle.partitions": "4",
+        # A cluster lives for seconds: by default its readers, and what they fetched, are kept for five minutes.
+        "spark.kafka.consumer.cache.timeout": "10s",
+        "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
+        "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
+        "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "5s",
         "spark.sql.session.timeZone": "UTC",
         # By default stop() waits for a streaming query's thread for ever.
         "spark.sql.streaming.stopTimeout": "10s",

@@ -4,7 +4,8 @@ Half of the budget goes to the fixed suites, so that a budget that is too short 
 turn, night after night (:mod:`harness.runs.ledger`), and the random ones always get their half. Which cases fit is
 decided by their age; of those that do the oldest comes first, and with it those that share its cluster. A case that
 is not begun in time is not begun; the night says which were left, and is not green where one was left for longer than
-it may be (``overdue``). A failing schedule is shrunk, within the budget too (:data:`TO_SHRINK`).
+it may be (``overdue``). A failing schedule is shrunk, within the budget too (:data:`TO_SHRINK`). Of the night's second
+half nothing is begun that usually takes longer than what is left.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ NOT_FIXED = ("schedules/", "control/")
 
 TO_SHRINK = 0.25
 """So much of the time of random schedules is kept for shrinking those that fail."""
+START_S = 15.0
+"""What a run takes beside its cases: Python, pytest, Spark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +134,8 @@ def run_night(
     remains = (ends - time.monotonic()) * (1 - TO_SHRINK)
     count = max(1, int(remains * jobs / max(1.0, ledger.usual_s(SCHEDULES, before))))
     say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
-    drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
+    begin_for = max(0.0, min(remains, ends - time.monotonic() - ledger.usual_s(SCHEDULES, before)))
+    drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={begin_for:.0f}")
     schedules = keep(run_apart(SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common))
     played = [case for case in schedules.cases if case["verdict"] != "skipped"]
     done, steps = steps_done(played)
@@ -148,13 +152,14 @@ def run_night(
         if case["verdict"] != "invalid":
             continue
         again = shrink_command(case["run_dir"])
-        if time.monotonic() >= ends:
+        begin_by = ends - case["duration_s"] - START_S  # a part takes no longer than the whole
+        if time.monotonic() >= begin_by:
             say(f"not shrunk, for want of time: {case['id']}: {again}")
             continue
         say(f"shrinking {case['id']}: {case['reason'][:200]}")
         try:
             one_mode = [f"--mode={case['mode']}", *common]
-            night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=ends))
+            night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=begin_by))
         except HarnessError as error:
             say(f"  {error}; again: {again}")
     return night

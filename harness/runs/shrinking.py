@@ -48,7 +48,7 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
     """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it.
 
     :param options: of ``jbod run``, which choose the build, the backend and one mode
-    :param until: when to be content with what has been found, in monotonic seconds
+    :param until: after that no part is begun, and what has been found will do; in monotonic seconds
     :raises HarnessError: a part could not be played: nothing is known of it then
     """
     schedule = json.loads((run_dir / "run.json").read_text())["schedule"]

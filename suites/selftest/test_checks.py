@@ -187,7 +187,7 @@ def test_a_partition_that_comes_back_empty_is_seen(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
     write_log(tmp_path, {"0.log": batch(0)})
     before = leaders_logs(orders_in(tmp_path).partitions)
-    assert [*before.values()] == [batch(0)]
+    assert [size for size, _ in before.values()] == [len(batch(0))]
     check_kept(before)
     write_log(tmp_path, {"0.log": b""})
     with pytest.raises(PromiseBroken, match=r"to have the logs that they had.*orders-0"):

@@ -28,6 +28,7 @@ from harness.runs.subrun import SubRun, jbod_command, run_apart
 from reports.rows import read_runs_dir
 from suites.selftest.planted import Planted
 
+BUDGET_S = 1800
 FIXED = [f"kip-112/planted[kraft-{letter}]" for letter in "abc"]
 
 
@@ -111,7 +112,7 @@ def a_night(
             lacking=dict.fromkeys(lacking, "4.3.1"),
         ),
         backend="process",
-        budget_s=1800,
+        budget_s=BUDGET_S,
         seed=7,
         runs_dir=runs_dir,
         every=timedelta(days=7),
@@ -193,11 +194,13 @@ def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(nightly, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(nightly, "shrink_run", takes_long)
     failed = tuple(
-        {"id": id, "verdict": "invalid", "reason": "planted", "mode": "zk", "run_dir": f"runs/{id}"} for id in "xy"
+        {"id": id, "verdict": "invalid", "reason": "planted", "mode": "zk", "run_dir": f"runs/{id}", "duration_s": 60.0}
+        for id in "xy"
     )
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=failed)]
     night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert [each.run_dir for each in night.shrunk] == ["runs/x"]
+    assert clock[0] == BUDGET_S - 60.0 - nightly.START_S  # a part of it that is begun then ends with the night
     assert "not shrunk, for want of time: y: jbod shrink runs/y" in said
 
 
