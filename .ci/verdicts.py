@@ -11,6 +11,13 @@ from pathlib import Path
 from typing import Any
 
 
+def drawn_from(file: str) -> dict[str, Any]:
+    """What two runs must have in common to be compared: their seed, and their builds by mode."""
+    run = json.loads(Path(file).read_text())
+    builds = {case["mode"]: f"{case['kafka']} {case.get('kafka_sha256', '')[:12]}" for case in run["scenarios"]}
+    return {"seed": run["seed"], **dict(sorted(builds.items()))}
+
+
 def cases(file: str) -> list[dict[str, Any]]:
     """Of one run."""
     found: list[dict[str, Any]] = json.loads(Path(file).read_text())["scenarios"]
@@ -27,6 +34,8 @@ def told(file: str) -> dict[str, list[str]]:
 
 def same(one: str, other: str) -> None:
     """Say that they are, or fail with those that differ."""
+    if (here := drawn_from(one)) != (there := drawn_from(other)):
+        sys.exit(f"not the same seed and builds, so nothing to compare: {here} in {one}, {there} in {other}")
     ours, theirs = told(one), told(other)
     differing = [id for id in sorted({*ours, *theirs}) if ours.get(id) != theirs.get(id)]
     for id in differing:

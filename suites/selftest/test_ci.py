@@ -54,9 +54,9 @@ class Ci:
         self.tells("faults", case("f"))
         self.tells("process", case("a"), case("b"))
 
-    def tells(self, which: str, *cases: dict[str, Any], code: int = EXIT_VALID) -> None:
+    def tells(self, which: str, *cases: dict[str, Any], code: int = EXIT_VALID, seed: int = 1) -> None:
         """What a run comes to."""
-        text = json.dumps({"scenarios": cases})
+        text = json.dumps({"seed": seed, "scenarios": cases})
         (self.folder / ("reports/verdicts-process.json" if which == "process" else f"told-{which}.json")).write_text(
             text
         )
@@ -72,7 +72,7 @@ class Ci:
 
 
 def case(id: str, verdict: str = "valid", *deviations: dict[str, Any], reason: str = "") -> dict[str, Any]:
-    entry = {"id": id, "verdict": verdict, "reason": reason}
+    entry = {"id": id, "mode": "zk", "kafka": "3.9.2", "verdict": verdict, "reason": reason}
     return entry | {"deviations": list(deviations)} if deviations else entry
 
 
@@ -101,6 +101,18 @@ def test_what_differs_is_named_and_a_failure(ci: Ci, docker: list[dict[str, Any]
     differs = differs.format("reports/verdicts-process.json", "reports/verdicts-docker.json")
     said = "other verdicts or deviations from backend to backend: 1 of 2 cases"
     assert ci.run() == (1, [f"DIFFERS {differs}", said])
+
+
+@pytest.mark.parametrize(
+    ("seed", "kafka", "told"),
+    [(2, "3.9.2", "{'seed': 2, 'zk': '3.9.2 '}"), (1, "3.9.1", "{'seed': 1, 'zk': '3.9.1 '}")],
+)
+def test_runs_of_other_seeds_or_builds_are_not_compared(ci: Ci, seed: int, kafka: str, told: str) -> None:
+    """As where the one lies there from last time."""
+    ci.tells("process", *(case(id) | {"kafka": kafka} for id in "ab"), seed=seed)
+    code, [line] = ci.run()
+    assert code == 1
+    assert line.startswith(f"not the same seed and builds, so nothing to compare: {told} in reports/verdicts-process")
 
 
 def test_nothing_to_compare_with_is_said(ci: Ci) -> None:
