@@ -2,7 +2,7 @@
 
 "Brokers are all running and show expected error message; topic description shows expected results for all topics; a
 pair of producer and consumer can successfully produce/consume from a topic without message loss or duplication."
-Running brokers, topic description and log dirs are :meth:`suites.model.World.check`; the message is
+Running brokers, topic description and log dirs are :meth:`suites.world.World.check`; the message is
 :func:`check_noticed`; the pair without loss or duplication is :func:`check_delivery`.
 """
 

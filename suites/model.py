@@ -1,10 +1,8 @@
-"""A model of where everything is, and the check that all sources agree with it.
+"""A model of where everything is.
 
 The harness keeps its own expectation of partition → broker → log dir → state: taken once from a healthy cluster, then
-carried forward by the events that a scenario causes, with the rules that the KIPs promise. After each step
-:meth:`World.check` compares every source (:mod:`suites.sources`) with it: processes, each broker's metadata, log dirs
-and MBeans, folders on disk, and when these agree kafka-topics and kafka-log-dirs; where a scenario asks for it, more of
-Kafka's own programs. A disagreement names its source and both values.
+carried forward by the events that a scenario causes, with the rules that the KIPs promise. After each step all sources
+are compared with it (:mod:`suites.world`).
 
 The rules, for an event that takes replicas away (KIP-18 "Handling disk failures", KIP-112 "5. User queries replicas
 state"):
@@ -24,30 +22,19 @@ state"):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
-from typing import TypeVar
 
-from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.metadata import ClusterState, PartitionState
 from harness.doors.tool_answers import DescribedPartition, Key
-from harness.doors.wire import NoAnswer
-from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
-from harness.waiting import await_until
-from suites.sources import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, Source
-from suites.starved import lost_session
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +60,7 @@ class Expected:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Led:
+class Led:
     """Who led a partition when all sources last agreed, or when the model first heard of it, in which leader epoch."""
 
     leader: int
@@ -81,15 +68,8 @@ class _Led:
     at: datetime
 
 
-class Unheld(Inconclusive):
-    """Moves that were to be held got to their end, as their broker started before it knew the throttle."""
-
-    def __init__(self, moves: Sequence[str], seen: Sequence[str]) -> None:
-        super().__init__(f"the move of {', '.join(moves)} got to its end before its broker knew the throttle; {seen}")
-
-
-class World:
-    """The model: begin with the topics of a healthy cluster, then tell it of every event.
+class Model:
+    """Begin with the topics of a healthy cluster, then tell it of every event.
 
     :ivar partitions: what each known partition should look like
     :ivar leader_epochs: of those that no event has touched since they were seen to look so: the leader epoch then
@@ -104,8 +84,8 @@ class World:
         self.cluster = cluster
         self.partitions: dict[Key, Expected] = {}
         self.leader_epochs: dict[Key, int] = {}
-        self._led: dict[Key, _Led] = {}
-        self._agreed: dict[Key, _Led] = {}
+        self._led: dict[Key, Led] = {}
+        self._agreed: dict[Key, Led] = {}
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
@@ -170,7 +150,7 @@ class World:
         if isr == frozenset(seen.isr):
             self.leader_epochs[key] = seen.leader_epoch
         if seen.leader is not None:
-            self._led[key] = _Led(leader=seen.leader, epoch=seen.leader_epoch, at=now())
+            self._led[key] = Led(leader=seen.leader, epoch=seen.leader_epoch, at=now())
 
     def _expect(self, key: Key, expected: Expected) -> None:
         """The partition should look like this from now on; if otherwise than before, it may be led in another epoch,
@@ -310,24 +290,6 @@ class World:
             self.moved(Partition(self.cluster, topic, index), place)
         self.broker_back(broker)
 
-    def recovered(self) -> None:
-        """Everything is healed and every broker started: all replicas are back where they belong and in the ISR; who
-        leads is taken from Kafka, which may have chosen among several.
-
-        :raises PromiseBroken: the cluster does not become healthy, or is then not so
-        """
-        self.cluster.await_healthy(failure=PromiseBroken)
-        self.failed.clear()
-        self.dead.clear()
-        self.started_wounded.clear()
-        self.leader_epochs.clear()
-        self._led.clear()
-        leaders = {(state.topic, state.partition): state.leader for state in self.cluster.describe().partitions}
-        for key, was in self.partitions.items():
-            whole = frozenset(was.replicas)
-            self._expect(key, replace(was, leader=leaders.get(key), isr=whole, offline=frozenset()))
-        self.check(timeouts.RECOVERY_S)
-
     def cordons(self, broker: Broker, *log_dirs: LogDir) -> None:
         """These log dirs of a broker are cordoned, and no others; nothing else changes (KIP-1066)."""
         self.cordoned = frozenset(each for each in self.cordoned if each.broker != broker) | frozenset(log_dirs)
@@ -412,21 +374,6 @@ class World:
         """The brokers that should run."""
         return [broker for broker in self.cluster.brokers if broker.id not in self.dead]
 
-    def told_by_each(self, ask: Callable[[Broker], Answer]) -> Iterator[tuple[Broker, Answer]]:
-        """What each broker that should run says; one with a slow disk may say nothing, which the journal notes.
-
-        :raises NoAnswer: another says nothing
-        """
-        for broker in self.live_brokers():
-            try:
-                told = ask(broker)
-            except NoAnswer as silence:
-                if broker.id not in self.slow:
-                    raise
-                self.cluster.journal.write("broker.silent", broker=broker.id, says=str(silence))
-            else:
-                yield broker, told
-
     def bootstrap(self) -> str:
         """The addresses of the brokers that should run."""
         return ",".join(broker.bootstrap for broker in self.live_brokers())
@@ -446,133 +393,3 @@ class World:
     def strangers(self, seen: ClusterState) -> list[PartitionState]:
         """Those of the cluster's partitions that are of no known topic."""
         return [state for state in seen.partitions if (state.topic, state.partition) not in self.partitions]
-
-    # --- the check --------------------------------------------------------------------------------------------------
-
-    def check(self, timeout_s: float = timeouts.LOG_DIR_FAILURE_S, *, also: Sequence[Source] = ()) -> None:
-        """Wait until all sources agree with the model.
-
-        :param also: sources beside those that are asked at each step, such as :func:`suites.sources.metadata_log`
-        :raises PromiseBroken: they don't, with every disagreement last seen; or a broker ended by itself, other than
-            by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
-        :raises Inconclusive: no broker is left to ask; or all that differs are leader epochs, and a broker that nothing
-            was done to had lost its session
-        :raises Unheld: all that differs are moves that were held over a restart; from here on they count as done
-        """
-        if len(self.dead) == len(self.cluster.brokers):
-            raise Inconclusive("no broker is left that could be asked for the state of the cluster")
-        if not self.slow:  # their programs wait for it for a minute, and say nothing of those that answer
-            also = (*AT_EACH_AGREEMENT, *also)
-        await_until(
-            lambda: self._note_unheld(self.disagreements(also)) or self._note_leader_epochs(),
-            lambda found: not found,
-            timeout_s=timeout_s,
-            what="the cluster to be as the KIP promises",
-            retry_on=(NoAnswer,),
-            watch=partial(self.cluster.check_nodes, promised=True),
-            failure=self._broken,
-        )
-        self._check_led_on()
-        mode = self.cluster.spec.mode
-        self.cluster.journal.write(
-            "state.validated",
-            expected={f"{t}-{p}": str(e) for (t, p), e in self.partitions.items()},
-            leader_epochs={f"{t}-{p}": epoch for (t, p), epoch in self.leader_epochs.items()},
-            sources=[s.__name__ for s in (*AT_EACH_STEP, *also) if OF_ONE_MODE.get(s, mode) is mode],
-        )
-
-    def _broken(self, seen: str) -> JbodError:
-        """What it means that a source does not come to agree, with what the others say by now."""
-        with suppress(NoAnswer):
-            found = self.all_disagreements()
-            if more := [difference for difference in found if difference not in seen]:
-                seen = f"{seen}; besides: {'; '.join(more)}"
-            led_anew = found and all(LED_ANEW in difference for difference in found)
-            if led_anew and (starved := lost_session(self.cluster, but=self._hit)):
-                return Inconclusive(f"this machine is too slow: {starved}; {seen}")
-        return PromiseBroken(seen)
-
-    def _check_led_on(self) -> None:
-        """Where the leader was to stay, the cluster's watcher saw nobody else lead since all sources last agreed.
-
-        What it heard late of the time before that is of an older leader epoch.
-
-        :raises PromiseBroken: it did
-        :raises Inconclusive: it did, and a broker that nothing was done to had lost its session
-        :raises HarnessError: it watches no more
-        """
-        self.cluster.check_watched()
-        for event in self.cluster.journal.of_kind("partition.changed"):
-            key = (event["topic"], event["partition"])
-            led = self._led.get(key)
-            if led is None or event["leader"] == led.leader or event["leader_epoch"] <= led.epoch:
-                continue
-            if datetime.fromisoformat(event["at"]) > led.at:
-                told = (
-                    f"broker {led.leader} should lead {key[0]}-{key[1]} all the while; at {event['at']} broker "
-                    f"{event['seen_by']} saw it led by {event['leader'] or 'nobody'}"
-                )
-                hit = self.dead | {id for id, at in self._hit.items() if at >= led.at}
-                if starved := lost_session(self.cluster, but=hit, since=led.at):
-                    raise Inconclusive(f"this machine is too slow: {starved}; {told}")
-                raise PromiseBroken(told)
-        self._led = dict(self._agreed)
-
-    def _note_unheld(self, found: list[str]) -> list[str]:
-        """Whether all is as it should be but for moves that were held, and got to their end as their broker started.
-
-        In KRaft a broker goes on with a move as it is told of its partitions, and is told its throttles after that
-        (``BrokerMetadataPublisher.onMetadataUpdate``): for some 50 ms, or 500 where the machine has much to do.
-
-        :raises Unheld: it is so; the model takes them for done from here on
-        """
-        ended = {key: self._copies[key] for key in self._unheld & self._copies.keys()} if found else {}
-        if ended:
-            before = self._places, self._copies
-            self._places = self._places | ended
-            self._copies = {key: place for key, place in self._copies.items() if key not in ended}
-            try:
-                differ = bool(self.all_disagreements())
-            except NoAnswer:
-                differ = True
-            if not differ:
-                raise Unheld([f"{topic}-{partition} into {to}" for (topic, partition, _), to in ended.items()], found)
-            self._places, self._copies = before
-        return found
-
-    def _note_leader_epochs(self) -> list[str]:
-        """All is as it should be: from here on each partition that is led keeps its leader epoch until it is touched.
-
-        Returns those of which brokers see different ones, so that one has yet to be told.
-        """
-        at, self._agreed = now(), {}
-        seen = [told for _, told in self.told_by_each(lambda broker: broker.describe_cluster())]
-        differ = []
-        for key, expected in self.partitions.items():
-            epochs = {cluster[key].leader_epoch for cluster in seen}
-            if len(epochs) > 1:
-                differ.append(f"brokers see {key[0]}-{key[1]} in the leader epochs {sorted(epochs)}")
-            elif expected.leader is not None:
-                epoch = epochs.pop()
-                self.leader_epochs.setdefault(key, epoch)
-                self._agreed[key] = _Led(leader=expected.leader, epoch=epoch, at=at)
-        return differ
-
-    def all_disagreements(self) -> list[str]:
-        """Every difference between the model and a source that is asked at each step, now."""
-        return [difference for source in AT_EACH_STEP for difference in source(self)]
-
-    def disagreements(self, also: Sequence[Source] = ()) -> list[str]:
-        """Those with the first source that has any; the dear ones are asked where all others agree.
-
-        While one disagrees, the answers of the others would cost the time that all are waiting for.
-        """
-        found: Iterable[list[str]] = (list(source(self)) for source in AT_EACH_STEP)
-        if first := next(filter(None, found), []):
-            return first
-        if not also:
-            return []
-        with ThreadPoolExecutor(len(also)) as side_by_side:
-            return [
-                difference for each in side_by_side.map(lambda source: list(source(self)), also) for difference in each
-            ]

@@ -1,4 +1,4 @@
-"""Who can be asked where everything is: each source's answer, compared with the model (:class:`suites.model.World`).
+"""Who can be asked where everything is: each source's answer, compared with the model (:class:`suites.world.World`).
 
 A source is two small functions: one asks, one compares what was said with the model and names every difference, source
 first. Comparing is pure, so that it can be tried on answers of real brokers with an expectation that is wrong. All
@@ -34,7 +34,7 @@ from suites.deviations import (
 )
 
 if TYPE_CHECKING:
-    from suites.model import World
+    from suites.world import World
 
 Source = Callable[["World"], Iterator[str]]
 LED_ANEW = "though nothing has touched it"

@@ -30,9 +30,9 @@ from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_noticed, check_notified, check_rebuilt
-from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.sources import metadata_log
+from suites.world import World
 
 ALL_DIRS_FAILED = r"Shutdown broker because all log dirs in .* have failed"
 NO_DIR_USABLE = r"Shutdown broker because none of the specified log dirs"

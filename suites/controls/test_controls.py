@@ -32,9 +32,9 @@ from harness.topic import Partition
 from harness.waiting import await_until, let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
-from suites.model import World
 from suites.scenario import scenario
 from suites.steps import rack_killed
+from suites.world import World
 
 UNSAFE = {"acks": "1", "enable.idempotence": False}
 SAFE = {"acks": "all", "enable.idempotence": True}

@@ -28,9 +28,9 @@ from harness.topic import Partition
 from harness.waiting import await_until, let_pass
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_not_noticed
-from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import failed, make_leader, rotten, started_healed
+from suites.world import World
 
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 

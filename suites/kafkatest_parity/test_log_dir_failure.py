@@ -22,9 +22,9 @@ from harness.journal import now
 from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
-from suites.model import World
 from suites.scenario import scenario
 from suites.steps import check_serves_alone
+from suites.world import World
 
 
 @scenario("kafkatest-parity/replication-with-disk-failure", kip=112, plan="kafkatest: log_dir_failure_test.py")

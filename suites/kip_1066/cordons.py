@@ -25,8 +25,8 @@ from harness.quorum.kraft import KRaftQuorum
 from harness.releases.versions import Mode, VersionRange
 from harness.runs.measure import Floors
 from harness.waiting import await_until
-from suites.model import World
 from suites.scenario import scenario
+from suites.world import World
 
 NO_FAULT = Floors(faults=0)
 # What a controller knows of cordons is read from its log, from where it became active.

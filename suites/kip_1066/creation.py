@@ -21,7 +21,7 @@ from harness.log_dir import LogDir
 from harness.topic import Topic
 from harness.waiting import await_until
 from suites.meanwhile import meanwhile
-from suites.model import World
+from suites.world import World
 
 
 class Creation:

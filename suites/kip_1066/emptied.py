@@ -12,8 +12,8 @@ from harness.log_dir import LogDir
 from harness.reassign import Placement
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from suites.model import World
 from suites.steps import reassign_together
+from suites.world import World
 
 
 def drain(world: World, *brokers: Broker) -> None:

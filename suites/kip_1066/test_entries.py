@@ -39,8 +39,8 @@ from suites.kip_1066.cordons import (
 from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import NONE
-from suites.model import World
 from suites.sources import configs_tool, directories, metadata_log
+from suites.world import World
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
 ALONE = r"When cordoned\.log\.dirs is set to \*, it must not contain other values"

@@ -21,8 +21,8 @@ from suites.checks import check_delivery
 from suites.kip_1066.cordons import CORDONED, a_cordon, cordon
 from suites.kip_1066.creation import topics_created
 from suites.kip_1066.emptied import check_empty, drain, placements_within
-from suites.model import World
 from suites.steps import reassign
+from suites.world import World
 
 ENOUGH = 10
 """Topics, at least, that are created under a cordon."""

@@ -28,9 +28,9 @@ from suites.kip_1066.cordons import (
 )
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import TOO_FEW
-from suites.model import World
 from suites.sources import metadata_log
 from suites.steps import failed, restarted_healed
+from suites.world import World
 
 
 @a_cordon("kip-1066/placement", plan="still fully functions but no new partitions can be allocated on it")

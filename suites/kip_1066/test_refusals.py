@@ -31,8 +31,8 @@ from suites.deviations import (
 )
 from suites.kip_1066.cordons import a_cordon, cordon
 from suites.kip_1066.refused import answer_of, check_there, check_unmade
-from suites.model import World
 from suites.steps import finish_move
+from suites.world import World
 
 TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"

@@ -31,7 +31,6 @@ from suites.deviations import (
     STORAGE_ERROR_TO_CLIENTS,
     STRAY_KEPT,
 )
-from suites.model import World
 from suites.on_disk import check_gone, check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.sources import metadata_log
@@ -44,6 +43,7 @@ from suites.steps import (
     started_healed,
     write_as_a_stranger,
 )
+from suites.world import World
 
 OFFLINE_LOG_DIRS = "type=LogManager,name=OfflineLogDirectoryCount"
 BY_DEFAULT = {"request.timeout.ms": 30000, "socket.timeout.ms": 60000}

@@ -23,11 +23,11 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, promised
 from suites.deviations import MADE_TWICE, UNFORMATTED_REFUSED, is_expected, note_seen
-from suites.model import World
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
 from suites.sources import directories, metadata_log
 from suites.steps import NO_DIR_USABLE, TWICE, check_not_formatted, failed, format_new_dirs, replace_by_empty_disk
+from suites.world import World
 
 UNASSIGNED = "A" * 21 + "Q"
 """The directory of a replica of which the controller has not been told (``DirectoryId.UNASSIGNED``, KIP-858)."""

@@ -20,10 +20,10 @@ from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.releases.versions import Mode
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_says
-from suites.model import World
 from suites.scenario import scenario
 from suites.sources import metadata_log
 from suites.steps import check_misses_a_leader, failed, notifications, restarted_healed
+from suites.world import World
 
 GIVES_UP_S = 3.0
 """``log.dir.failure.timeout.ms``, 30 s by default."""

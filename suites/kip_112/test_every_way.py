@@ -13,9 +13,9 @@ from harness.cluster import Cluster
 from harness.journal import now
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import failed, restarted_healed, started_healed, stays_offline, two_dirs
+from suites.world import World
 
 
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")

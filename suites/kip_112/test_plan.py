@@ -2,7 +2,7 @@
 
 "Validated client/cluster state" is, each time: brokers run and the wounded one logged the expected message
 (:func:`~suites.checks.check_noticed`), topic description and log dirs are as the model of the cluster says
-(:meth:`~suites.model.World.check`), the pair gets through (``await_progress``), and in the end, all healed, nothing was
+(:meth:`~suites.world.World.check`), the pair gets through (``await_progress``), and in the end, all healed, nothing was
 lost or doubled (:func:`~suites.checks.check_delivery`).
 
 Beside the partition in the log dir that fails there is one in the other, which must keep its leader all the while.
@@ -24,9 +24,9 @@ from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE
-from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import check_serves_alone, failed, restarted_healed, two_dirs
+from suites.world import World
 
 
 @scenario(

@@ -16,10 +16,10 @@ from harness.reassign import Placement, cancel, execute, verify
 from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.on_disk import check_no_remains, check_one_copy
 from suites.scenario import scenario
 from suites.steps import await_no_reassignment, failed, reassign_over_the_wire, restarted_healed
+from suites.world import World
 
 SLOW = 1000
 """Bytes a second that a throttled reassignment may copy, of which its topic gets thousands of times more."""
@@ -39,7 +39,7 @@ def spare_of(cluster: Cluster, partition: Partition) -> Broker:
 def test_reassigned_away(cluster: Cluster, workload: CaseWorkload) -> None:
     """A partition is moved off a failed log dir to a third broker; the disk comes back, and its replica serves nobody.
 
-    Its log stays: in ZooKeeper mode as it was, in KRaft set aside as ``-stray`` (:class:`suites.model.World`).
+    Its log stays: in ZooKeeper mode as it was, in KRaft set aside as ``-stray`` (:class:`suites.world.World`).
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=2)
     world = World(cluster, orders)

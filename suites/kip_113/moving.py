@@ -32,7 +32,6 @@ from harness.pipeline.pair import Pair
 from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
-from suites.model import World
 from suites.on_disk import check_checkpoints, check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.sources import metadata_log
@@ -46,6 +45,7 @@ from suites.steps import (
     restarted_healed,
     write_as_a_stranger,
 )
+from suites.world import World
 
 a_move = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES)
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])

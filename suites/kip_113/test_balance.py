@@ -25,7 +25,6 @@ from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.on_disk import check_kept, check_same_bytes, leaders_logs, log_in
 from suites.scenario import scenario
 from suites.steps import (
@@ -34,6 +33,7 @@ from suites.steps import (
     finish_move,
     write_as_a_stranger,
 )
+from suites.world import World
 
 RATE = 500_000
 Sizes = Mapping[int, tuple[LogDir, int]]  # of a topic's replicas on one broker, by partition: where, and bytes

@@ -38,7 +38,6 @@ from suites.housekeeping import (
     outdate,
     stays_large,
 )
-from suites.model import World
 from suites.on_disk import check_checkpoints, check_no_remains, check_same_bytes
 from suites.scenario import scenario
 from suites.steps import (
@@ -51,6 +50,7 @@ from suites.steps import (
     moves_held,
     write_as_a_stranger,
 )
+from suites.world import World
 
 SETTINGS = HOLDS_MOVES | AT_WORK
 NO_FAULT = Floors(faults=0)

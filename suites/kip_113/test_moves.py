@@ -27,7 +27,6 @@ from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_says
 from suites.kip_113.moving import Move, a_move, each_role, let_meet, moves_let_go, moving
-from suites.model import Unheld, World
 from suites.on_disk import check_checkpoints, check_gone
 from suites.scenario import each_fault
 from suites.steps import (
@@ -40,6 +39,7 @@ from suites.steps import (
     moves_held,
     write_as_a_stranger,
 )
+from suites.world import Unheld, World
 
 NO_FAULT = Floors(faults=0)
 

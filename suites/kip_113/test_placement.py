@@ -22,7 +22,6 @@ from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import ANY_REFUSED, is_expected
-from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
@@ -34,6 +33,7 @@ from suites.steps import (
     reassign_over_the_wire,
     restarted_healed,
 )
+from suites.world import World
 
 
 def check_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:

@@ -21,9 +21,9 @@ from harness.reassign import Placement
 from harness.runs.measure import Floors
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.scenario import scenario
 from suites.steps import failed, reassign
+from suites.world import World
 
 
 @scenario(

@@ -25,7 +25,6 @@ from harness.topic import Partition
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.on_disk import check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.steps import (
@@ -39,6 +38,7 @@ from suites.steps import (
     moves_held,
     write_as_a_stranger,
 )
+from suites.world import World
 
 RATE = 200_000
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")  # of a topic

@@ -24,7 +24,6 @@ from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import GROWTH_NOT_CANCELLED, HALF_EXECUTED
 from suites.meanwhile import meanwhile
-from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
@@ -36,6 +35,7 @@ from suites.steps import (
     reassign,
     replicas_after,
 )
+from suites.world import World
 
 THROTTLES = (MOVE_THROTTLE, "leader.replication.throttled.rate", "follower.replication.throttled.rate")
 TRIES = 10

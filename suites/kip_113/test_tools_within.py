@@ -26,7 +26,6 @@ from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
-from suites.model import World
 from suites.on_disk import check_checkpoints
 from suites.scenario import scenario
 from suites.steps import (
@@ -38,6 +37,7 @@ from suites.steps import (
     finish_move,
     moves_held,
 )
+from suites.world import World
 
 LEAVES_LATE = {"log.segment.delete.delay.ms": "25000"}  # what a move leaves lies there while tools are asked
 NOWHERE = "no-such-topic"

@@ -29,10 +29,10 @@ from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.steps import HOLDS_MOVES, begin_move, check_under_way, finish_move, make_leader, moves_held
+from suites.world import World
 
 RECORDS = 200  # of a transaction, 200 KB, three times what a held move may begin with
 # The broker's own upper limit: a transaction that is open on purpose is not to be ended by Kafka.

@@ -15,9 +15,9 @@ from harness.pipeline.pair import Pair
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends
 from suites.kip_36.layouts import racks_of
-from suites.model import World
 from suites.scenario import scenario
 from suites.steps import ALL_DIRS_FAILED, check_led, failed, rack_killed
+from suites.world import World
 
 PAIRS = ("a", "a", "b", "b", "c", "c")
 

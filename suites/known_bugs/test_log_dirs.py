@@ -14,9 +14,9 @@ from harness.cluster import Cluster
 from harness.reassign import Placement
 from harness.timeouts import RECOVERY_S
 from suites.checks import check_noticed
-from suites.model import World
 from suites.scenario import scenario
 from suites.steps import failed, reassign
+from suites.world import World
 
 
 @scenario(

@@ -18,7 +18,6 @@ from harness.topic import Topic
 from suites.checks import promised
 from suites.deviations import CLEANING_STOPS
 from suites.housekeeping import COMPACTED, check_small, of_the_cleaner, outdate, stays_large
-from suites.model import World
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
@@ -29,6 +28,7 @@ from suites.steps import (
     moves_held,
     write_as_a_stranger,
 )
+from suites.world import World
 
 DELETED_S = 40.0
 # So long after a move began anew is what it had copied deleted: the move must have come to its end by then.

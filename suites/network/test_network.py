@@ -26,9 +26,9 @@ from harness.topic import Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.scenario import each_fault, scenario
 from suites.steps import await_checkpoints
+from suites.world import World
 
 
 @scenario(

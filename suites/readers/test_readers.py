@@ -18,10 +18,10 @@ from harness.journal import Journal, now
 from harness.pipeline.readers import Group, Stream
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.on_disk import check_same_bytes
 from suites.scenario import each_fault, scenario
 from suites.steps import failed, restarted_healed
+from suites.world import World
 
 READERS = (Stream(), Group())
 

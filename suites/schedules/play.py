@@ -1,4 +1,4 @@
-"""Plays a schedule on a cluster under load; the model (:class:`suites.model.World`) says what holds after each step.
+"""Plays a schedule on a cluster under load; the model (:class:`suites.world.World`) says what holds after each step.
 
 A step is passed over where it may not be done: where it would take the last in-sync replica of a partition, whose loss
 no KIP rules out, or where there is nothing to do it to. Faults stay in force until a later step heals one, and moves
@@ -29,9 +29,9 @@ from harness.log_dir import LogDir
 from harness.pipeline.pair import Pair
 from harness.topic import Partition, Topic
 from suites.checks import check_noticed
-from suites.model import World
 from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
 from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restarted_healed, rotten
+from suites.world import World
 
 
 class PassedOver(Exception):

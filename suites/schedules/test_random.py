@@ -13,13 +13,13 @@ from harness.pipeline.readers import Group
 from harness.run import run_of
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.on_disk import check_kept, check_no_remains, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.schedules.play import Player
 from suites.schedules.schedule import Schedule, chosen
 from suites.sources import metadata_log
 from suites.steps import write_as_a_stranger
+from suites.world import World
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -19,9 +19,9 @@ from harness.errors import HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
-from suites import model
-from suites.model import Expected, Unheld, World
+from suites.model import Expected
 from suites.sources import AT_EACH_AGREEMENT, Source, metadata_log
+from suites.world import Unheld, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
 DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/b{id}/d{n}")) for id in BROKERS for n in (1, 2)}
@@ -225,7 +225,7 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
         assert 3 not in but  # which was hit before all sources last agreed
         return next(iter(starved), None)
 
-    monkeypatch.setattr(model, "lost_session", lost_session)
+    monkeypatch.setattr("suites.world.lost_session", lost_session)
     world._hit[3], led_at = now() - timedelta(seconds=2), now() - timedelta(seconds=1)
     world._led = {key: replace(led, at=led_at) for key, led in world._led.items()}
     event(world)

@@ -20,7 +20,7 @@ from harness.doors.tool_answers import read_broker_configs, read_directories, re
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from suites import sources
-from suites.model import World
+from suites.world import World
 
 ANSWERS = Path(__file__).with_name("answers")
 IDS = {  # directory.id of the good log dirs

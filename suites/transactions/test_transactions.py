@@ -23,10 +23,10 @@ from harness.runs.measure import Floors
 from harness.topic import Partition, Topic
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.model import World
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.steps import failed, restarted_healed
+from suites.world import World
 
 # Ten transactions under the fault, two of them aborted on purpose.
 RECORDS = 500
