@@ -22,19 +22,23 @@ state"):
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TypeVar
 
 from harness.broker import Broker
 from harness.cluster import Cluster
 from harness.doors.metadata import ClusterState, PartitionState
 from harness.doors.tool_answers import DescribedPartition, Key
+from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.log_dir import LogDir
 from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -373,6 +377,21 @@ class Model:
     def live_brokers(self) -> list[Broker]:
         """The brokers that should run."""
         return [broker for broker in self.cluster.brokers if broker.id not in self.dead]
+
+    def told_by_each(self, ask: Callable[[Broker], Answer]) -> Iterator[tuple[Broker, Answer]]:
+        """What each broker that should run says; one with a slow disk may say nothing, which the journal notes.
+
+        :raises NoAnswer: another says nothing
+        """
+        for broker in self.live_brokers():
+            try:
+                told = ask(broker)
+            except NoAnswer as silence:
+                if broker.id not in self.slow:
+                    raise
+                self.cluster.journal.write("broker.silent", broker=broker.id, says=str(silence))
+            else:
+                yield broker, told
 
     def bootstrap(self) -> str:
         """The addresses of the brokers that should run."""

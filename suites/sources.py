@@ -1,4 +1,4 @@
-"""Who can be asked where everything is: each source's answer, compared with the model (:class:`suites.world.World`).
+"""Who can be asked where everything is: each source's answer, compared with the model (:class:`suites.model.Model`).
 
 A source is two small functions: one asks, one compares what was said with the model and names every difference, source
 first. Comparing is pure, so that it can be tried on answers of real brokers with an expectation that is wrong. All
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.broker import Broker
 from harness.cluster import Cluster
@@ -32,11 +31,9 @@ from suites.deviations import (
     is_expected,
     note_seen,
 )
+from suites.model import Model
 
-if TYPE_CHECKING:
-    from suites.world import World
-
-Source = Callable[["World"], Iterator[str]]
+Source = Callable[[Model], Iterator[str]]
 LED_ANEW = "though nothing has touched it"
 """Said of a leader epoch that is another than it was."""
 
@@ -44,7 +41,7 @@ LED_ANEW = "though nothing has touched it"
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
-def processes(world: World) -> Iterator[str]:
+def processes(world: Model) -> Iterator[str]:
     """The process table."""
     for broker in world.cluster.brokers:
         if broker.is_running == (broker.id in world.dead):
@@ -54,13 +51,13 @@ def processes(world: World) -> Iterator[str]:
 # --- what every broker says over the wire ---------------------------------------------------------------------------
 
 
-def metadata(world: World) -> Iterator[str]:
+def metadata(world: Model) -> Iterator[str]:
     """Every live broker's Metadata response."""
     for broker, seen in world.told_by_each(lambda broker: broker.describe_cluster()):
         yield from compare_metadata(world, broker, seen)
 
 
-def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterator[str]:
+def compare_metadata(world: Model, broker: Broker, seen: ClusterState) -> Iterator[str]:
     """Members, and every partition's leader, replicas, ISR and offline replicas; the leader epoch where it may not
     have changed.
     """
@@ -78,13 +75,13 @@ def compare_metadata(world: World, broker: Broker, seen: ClusterState) -> Iterat
             )
 
 
-def log_dirs(world: World) -> Iterator[str]:
+def log_dirs(world: Model) -> Iterator[str]:
     """Every live broker's DescribeLogDirs response."""
     for broker, seen in world.told_by_each(lambda broker: broker.describe_log_dirs()):
         yield from compare_log_dirs(world, broker, seen, by=str(broker))
 
 
-def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...], *, by: str) -> Iterator[str]:
+def compare_log_dirs(world: Model, broker: Broker, seen: tuple[LogDirState, ...], *, by: str) -> Iterator[str]:
     """Every log dir is described, in the right state, with the replicas that belong there and no others of ours.
 
     Whether it is cordoned is not compared where it is offline: KIP-1066 is silent on that.
@@ -105,7 +102,7 @@ def compare_log_dirs(world: World, broker: Broker, seen: tuple[LogDirState, ...]
             yield from _missing_copies(world, log_dir, copies, by=by)
 
 
-def _strays(world: World, log_dir: LogDir, holds: set[Key], *, by: str) -> Iterator[str]:
+def _strays(world: Model, log_dir: LogDir, holds: set[Key], *, by: str) -> Iterator[str]:
     should = world.replicas_in(log_dir) | world.left_behind_in(log_dir)
     for key in sorted(should - holds):
         yield f"{by} has no {name(key)} in {log_dir}"
@@ -113,7 +110,7 @@ def _strays(world: World, log_dir: LogDir, holds: set[Key], *, by: str) -> Itera
         yield f"{by} has a {name(key)} in {log_dir}"
 
 
-def _missing_copies(world: World, log_dir: LogDir, copies: set[Key], *, by: str) -> Iterator[str]:
+def _missing_copies(world: Model, log_dir: LogDir, copies: set[Key], *, by: str) -> Iterator[str]:
     """Of the moves that are held; others may come to their end at any time."""
     for key in sorted(world.copies_in(log_dir) - copies):
         yield f"{by} has no copy of {name(key)} on its way into {log_dir}"
@@ -122,7 +119,7 @@ def _missing_copies(world: World, log_dir: LogDir, copies: set[Key], *, by: str)
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def folders(world: World) -> Iterator[str]:
+def folders(world: Model) -> Iterator[str]:
     """The folders on disk, in the good log dirs of live brokers."""
     for broker in world.live_brokers():
         for log_dir in broker.log_dirs:
@@ -130,7 +127,7 @@ def folders(world: World) -> Iterator[str]:
                 yield from compare_folders(world, log_dir, [path.name for path in log_dir.path.iterdir()])
 
 
-def compare_folders(world: World, log_dir: LogDir, seen: list[str]) -> Iterator[str]:
+def compare_folders(world: Model, log_dir: LogDir, seen: list[str]) -> Iterator[str]:
     """A folder of each replica that belongs there, and of no other of ours; ``-delete`` and ``-future`` are none.
 
     But a ``-future`` of each move into it that is held.
@@ -144,7 +141,7 @@ def compare_folders(world: World, log_dir: LogDir, seen: list[str]) -> Iterator[
 # --- MBeans ---------------------------------------------------------------------------------------------------------
 
 
-def mbeans(world: World) -> Iterator[str]:
+def mbeans(world: Model) -> Iterator[str]:
     """Every live broker's MBeans, and the active controller's."""
     if not world.cluster.spec.mbeans:
         return
@@ -168,7 +165,7 @@ def mbeans(world: World) -> Iterator[str]:
 
 
 def compare_mbeans(
-    world: World, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState, *, uncounted: bool, cordons: bool
+    world: Model, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState, *, uncounted: bool, cordons: bool
 ) -> Iterator[str]:
     """OfflineLogDirectoryCount, LogDirectoryOffline, OfflineReplicaCount (of logs "on the bad log directories").
 
@@ -198,7 +195,7 @@ def compare_mbeans(
         yield f"{by} OfflineReplicaCount {seen.offline_replicas} instead of {should}{mended}"
 
 
-def offline_replicas(world: World, broker: Broker, elsewhere: ClusterState) -> int:
+def offline_replicas(world: Model, broker: Broker, elsewhere: ClusterState) -> int:
     """How many replicas the broker has on its failed log dirs, also of topics that the model doesn't know, and those
     that a reassignment left there.
     """
@@ -212,7 +209,7 @@ def _names(offline: Mapping[str, bool]) -> dict[str, int]:
     return {Path(path).name: int(value) for path, value in sorted(offline.items())}
 
 
-def compare_offline_partitions(world: World, seen: int, elsewhere: ClusterState) -> Iterator[str]:
+def compare_offline_partitions(world: Model, seen: int, elsewhere: ClusterState) -> Iterator[str]:
     """OfflinePartitionsCount: the partitions that nobody leads, of topics that the model doesn't know too."""
     leaderless = [key for key, expected in world.partitions.items() if expected.leader is None]
     strangers = [state for state in world.strangers(elsewhere) if state.leader is None]
@@ -224,13 +221,13 @@ def compare_offline_partitions(world: World, seen: int, elsewhere: ClusterState)
 # --- Kafka's own programs -------------------------------------------------------------------------------------------
 
 
-def topics_tool(world: World) -> Iterator[str]:
+def topics_tool(world: Model) -> Iterator[str]:
     """``kafka-topics --describe``."""
     seen = tool_answers.describe_topics(world.cluster.distribution, world.bootstrap())
     yield from compare_topics(world, seen, by="kafka-topics --describe shows")
 
 
-def compare_topics(world: World, seen: Mapping[Key, DescribedPartition], *, by: str) -> Iterator[str]:
+def compare_topics(world: Model, seen: Mapping[Key, DescribedPartition], *, by: str) -> Iterator[str]:
     """Every partition's leader, replicas and ISR; of offline replicas neither kafka-topics nor ZooKeeper has a word."""
     for key, expected in world.partitions.items():
         state = seen.get(key)
@@ -239,28 +236,28 @@ def compare_topics(world: World, seen: Mapping[Key, DescribedPartition], *, by: 
             yield f"{by} {name(key)}: {difference}"
 
 
-def under_replicated_tool(world: World) -> Iterator[str]:
+def under_replicated_tool(world: Model) -> Iterator[str]:
     """``kafka-topics --describe --under-replicated-partitions``."""
     option = "--under-replicated-partitions"
     seen = tool_answers.describe_topics(world.cluster.distribution, world.bootstrap(), option)
     yield from compare_under_replicated(world, set(seen))
 
 
-def compare_under_replicated(world: World, seen: set[Key]) -> Iterator[str]:
+def compare_under_replicated(world: Model, seen: set[Key]) -> Iterator[str]:
     """Those with a smaller ISR than assignment; where nobody leads, nobody promises an ISR."""
     sure = {key: expected.isr for key, expected in world.partitions.items() if expected.isr is not None}
     should = {key for key, isr in sure.items() if len(isr) < len(world.partitions[key].replicas)}
     yield from _listed("kafka-topics --under-replicated-partitions", seen & set(sure), should)
 
 
-def unavailable_tool(world: World) -> Iterator[str]:
+def unavailable_tool(world: Model) -> Iterator[str]:
     """``kafka-topics --describe --unavailable-partitions``."""
     option = "--unavailable-partitions"
     seen = tool_answers.describe_topics(world.cluster.distribution, world.bootstrap(), option)
     yield from compare_unavailable(world, set(seen))
 
 
-def compare_unavailable(world: World, seen: set[Key]) -> Iterator[str]:
+def compare_unavailable(world: Model, seen: set[Key]) -> Iterator[str]:
     """Those that nobody leads."""
     should = {key for key, expected in world.partitions.items() if expected.leader is None}
     yield from _listed("kafka-topics --unavailable-partitions", seen & set(world.partitions), should)
@@ -271,7 +268,7 @@ def _listed(by: str, seen: set[Key], should: set[Key]) -> Iterator[str]:
         yield f"{by} lists {[*map(name, sorted(seen))]} instead of {[*map(name, sorted(should))]}"
 
 
-def log_dirs_tool(world: World) -> Iterator[str]:
+def log_dirs_tool(world: Model) -> Iterator[str]:
     """``kafka-log-dirs --describe`` of the live brokers."""
     brokers = world.live_brokers()
     ids = [broker.id for broker in brokers]
@@ -298,14 +295,14 @@ def compare_printed_cordons(seen: Mapping[int, tuple[LogDirState, ...]], *, prin
         yield CORDONS_NOT_PRINTED.gone
 
 
-def configs_tool(world: World) -> Iterator[str]:
+def configs_tool(world: Model) -> Iterator[str]:
     """``kafka-configs --describe --all``; where cordons are by configuration and all brokers run."""
     yield from compare_configs(
         world, tool_answers.describe_broker_configs(world.cluster.distribution, world.bootstrap())
     )
 
 
-def compare_configs(world: World, seen: Mapping[int, Mapping[str, str]]) -> Iterator[str]:
+def compare_configs(world: Model, seen: Mapping[int, Mapping[str, str]]) -> Iterator[str]:
     """Each live broker's ``cordoned.log.dirs`` names those that are, with ``*`` for all."""
     for broker in world.live_brokers():
         value = seen.get(broker.id, {}).get("cordoned.log.dirs")
@@ -316,14 +313,14 @@ def compare_configs(world: World, seen: Mapping[int, Mapping[str, str]]) -> Iter
             yield f"kafka-configs shows cordoned.log.dirs={value} of {broker} instead of {sorted(should)}"
 
 
-def znodes(world: World) -> Iterator[str]:
+def znodes(world: Model) -> Iterator[str]:
     """ZooKeeper: the partitions' znodes, where the controller keeps them."""
     quorum = world.cluster.quorum
     if isinstance(quorum, ZooKeeperQuorum):
         yield from compare_topics(world, quorum.partitions(), by="ZooKeeper has")
 
 
-def metadata_log(world: World) -> Iterator[str]:
+def metadata_log(world: Model) -> Iterator[str]:
     """KRaft: the brokers' registrations and the partitions' directories in the active controller's metadata log."""
     if isinstance(world.cluster.quorum, KRaftQuorum):
         seen = directories(world.cluster)
@@ -338,7 +335,7 @@ def directories(cluster: Cluster) -> Directories:
     return tool_answers.dump_directories(cluster.distribution, metadata_log)
 
 
-def compare_registrations(world: World, ids: Mapping[LogDir, str], seen: Directories) -> Iterator[str]:
+def compare_registrations(world: Model, ids: Mapping[LogDir, str], seen: Directories) -> Iterator[str]:
     """A live broker is registered with its good log dirs, and each replica in one of them is assigned to it.
 
     :param ids: the ``directory.id`` of each good log dir of a live broker

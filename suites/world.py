@@ -7,16 +7,14 @@ asks for it, more of Kafka's own programs. A disagreement names its source and b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
 
 from harness import timeouts
-from harness.broker import Broker
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, JbodError, PromiseBroken
 from harness.journal import now
@@ -24,8 +22,6 @@ from harness.waiting import await_until
 from suites.model import Led, Model
 from suites.sources import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, Source
 from suites.starved import lost_session
-
-Answer = TypeVar("Answer")
 
 
 class Unheld(Inconclusive):
@@ -183,18 +179,3 @@ class World(Model):
             return [
                 difference for each in side_by_side.map(lambda source: list(source(self)), also) for difference in each
             ]
-
-    def told_by_each(self, ask: Callable[[Broker], Answer]) -> Iterator[tuple[Broker, Answer]]:
-        """What each broker that should run says; one with a slow disk may say nothing, which the journal notes.
-
-        :raises NoAnswer: another says nothing
-        """
-        for broker in self.live_brokers():
-            try:
-                told = ask(broker)
-            except NoAnswer as silence:
-                if broker.id not in self.slow:
-                    raise
-                self.cluster.journal.write("broker.silent", broker=broker.id, says=str(silence))
-            else:
-                yield broker, told
