@@ -6,16 +6,20 @@ verdicts.py skipped FILE      how many cases were skipped, by reason
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 
-def drawn_from(file: str) -> dict[str, Any]:
-    """What two runs must have in common to be compared: their seed, and their builds by mode."""
+def drawn_from(file: str) -> dict[str, set[str]]:
+    """What two runs must have in common to be compared: their seed, and by mode the builds of cases that got to one."""
+    found = defaultdict(set[str])
     run = json.loads(Path(file).read_text())
-    builds = {case["mode"]: f"{case['kafka']} {case.get('kafka_sha256', '')[:12]}" for case in run["scenarios"]}
-    return {"seed": run["seed"], **dict(sorted(builds.items()))}
+    found["seed"].add(str(run["seed"]))
+    for case in run["scenarios"]:
+        if case.get("kafka_sha256"):
+            found[case["mode"]].add(f"{case['kafka']} {case['kafka_sha256'][:12]}")
+    return found
 
 
 def cases(file: str) -> list[dict[str, Any]]:
@@ -34,8 +38,11 @@ def told(file: str) -> dict[str, list[str]]:
 
 def same(one: str, other: str) -> None:
     """Say that they are, or fail with those that differ."""
-    if (here := drawn_from(one)) != (there := drawn_from(other)):
-        sys.exit(f"not the same seed and builds, so nothing to compare: {here} in {one}, {there} in {other}")
+    here, there = drawn_from(one), drawn_from(other)
+    for what in here.keys() & there.keys():
+        if here[what] != there[what]:
+            said = f"{what} {', '.join(sorted(here[what]))} in {one}, {', '.join(sorted(there[what]))} in {other}"
+            sys.exit(f"not of the same seed and builds, so that nothing can be compared: {said}")
     ours, theirs = told(one), told(other)
     differing = [id for id in sorted({*ours, *theirs}) if ours.get(id) != theirs.get(id)]
     for id in differing:

@@ -13,7 +13,7 @@
     │   ├── HistoryError       3  a stored run that can't be judged: missing, cut off, of other columns
     │   ├── NodeDied           3  a broker, controller or ZooKeeper process ended that nobody had ended
     │   ├── AwaitTimeout       3  something that the harness itself waited for did not come
-    │   ├── ToolFailed         3  one of Kafka's own programs ended with an error
+    │   ├── ToolFailed         3  one of Kafka's own programs ended with an error, or not in time
     │   └── PipelineError      3  the PySpark pair, not Kafka, failed
     └── UsageError             4  unknown option, selector, version, file
 
@@ -89,7 +89,7 @@ class AwaitTimeout(HarnessError):
 
 
 class ToolFailed(HarnessError):
-    """One of Kafka's own programs ended with an error; carries what it said."""
+    """One of Kafka's own programs ended with an error, or did not end in time; carries what it said."""
 
 
 class PipelineError(HarnessError):

@@ -18,6 +18,9 @@ REQUEST_S = 5.0
 TOOL_S = 60.0
 """One of Kafka's own programs: a JVM starts (1 s on idle cores) and asks, some ask again for what isn't there yet."""
 
+QUESTION_S = 20.0
+"""A question to one of Kafka's own programs in a JVM that stays; 10 ms on idle cores, the first one a second."""
+
 PROBE_S = 10.0
 """One small command as the broker's own user, to prove what a fault did."""
 

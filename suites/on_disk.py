@@ -211,17 +211,19 @@ def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
     :param start: the logs' first offset: what is below it may be there or not
     :raises PromiseBroken: they don't
     """
-    left = list(partitions)
+    left, seen_before = list(partitions), list[str]()
 
     def differences() -> list[str]:
-        found = []
+        found: list[str] = []
         for partition, logs in logs_of(left, lambda state: state.replicas).items():
             if differs := _differences(logs, start):
                 found.append(f"the replicas of {partition} are not the same: {'; '.join(differs)}")
-                if len({log.size for log in logs.values()}) == 1:  # nobody has anything left to fetch
+                # Nobody has anything left to fetch, and nobody has put another segment in place of one meanwhile.
+                if len({log.size for log in logs.values()}) == 1 and found[-1] in seen_before:
                     raise PromiseBroken(found[-1])
             else:
                 left.remove(partition)
+        seen_before[:] = found
         return found
 
     await_until(
@@ -238,6 +240,8 @@ def _differences(logs: Mapping[int, StoredLog], start: int) -> list[str]:
     longest = max(logs.values(), key=lambda log: log.size)
     found = []
     for id, log in logs.items():
+        if log is longest:
+            continue
         another = log.first_difference(longest, skip=longest.size - log.size)
         if another is None and (log.size == longest.size or longest.begins() < log.begins() <= start):
             continue

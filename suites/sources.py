@@ -362,7 +362,8 @@ def name(key: Key) -> str:
 
 
 AT_EACH_STEP: tuple[Source, ...] = (processes, metadata, log_dirs, folders, mbeans, znodes)
-AT_EACH_AGREEMENT: tuple[Source, ...] = (topics_tool, under_replicated_tool, unavailable_tool, log_dirs_tool)
+TOPICS_TOOLS: tuple[Source, ...] = (topics_tool, under_replicated_tool, unavailable_tool)
+AT_EACH_AGREEMENT: tuple[Source, ...] = (*TOPICS_TOOLS, log_dirs_tool)
 """Asked at each step too, as soon as all of those agree."""
 OF_ONE_MODE: Mapping[Source, Mode] = {znodes: Mode.ZK, metadata_log: Mode.KRAFT}
 """Those that have nothing to say in the other mode."""

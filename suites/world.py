@@ -8,7 +8,6 @@ asks for it, more of Kafka's own programs. A disagreement names its source and b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -16,11 +15,11 @@ from functools import partial
 
 from harness import timeouts
 from harness.doors.wire import NoAnswer
-from harness.errors import Inconclusive, JbodError, PromiseBroken
+from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.waiting import await_until
 from suites.model import Led, Model
-from suites.sources import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, Source
+from suites.sources import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, TOPICS_TOOLS, Source
 from suites.starved import lost_session
 
 
@@ -64,14 +63,13 @@ class World(Model):
         """
         if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
-        if not self.slow:  # their programs wait for it for a minute, and say nothing of those that answer
-            also = (*AT_EACH_AGREEMENT, *also)
+        also = (*self._tools(), *also)
         await_until(
             lambda: self._note_unheld(self.disagreements(also)) or self._note_leader_epochs(),
             lambda found: not found,
             timeout_s=timeout_s,
             what="the cluster to be as the KIP promises",
-            retry_on=(NoAnswer,),
+            retry_on=(NoAnswer, ToolFailed),
             watch=partial(self.cluster.check_nodes, promised=True),
             failure=self._broken,
         )
@@ -83,6 +81,13 @@ class World(Model):
             leader_epochs={f"{t}-{p}": epoch for (t, p), epoch in self.leader_epochs.items()},
             sources=[s.__name__ for s in (*AT_EACH_STEP, *also) if OF_ONE_MODE.get(s, mode) is mode],
         )
+
+    def _tools(self) -> Sequence[Source]:
+        """Those of Kafka's own programs that are asked at each step."""
+        if self.slow:  # they would wait for it, and say nothing of those that answer
+            return ()
+        knows = self.cluster.distribution.version.describes_topics_by_bootstrap
+        return [tool for tool in AT_EACH_AGREEMENT if knows or tool not in TOPICS_TOOLS]
 
     def _broken(self, seen: str) -> JbodError:
         """What it means that a source does not come to agree, with what the others say by now."""
@@ -170,12 +175,5 @@ class World(Model):
 
         While one disagrees, the answers of the others would cost the time that all are waiting for.
         """
-        found: Iterable[list[str]] = (list(source(self)) for source in AT_EACH_STEP)
-        if first := next(filter(None, found), []):
-            return first
-        if not also:
-            return []
-        with ThreadPoolExecutor(len(also)) as side_by_side:
-            return [
-                difference for each in side_by_side.map(lambda source: list(source(self)), also) for difference in each
-            ]
+        found: Iterable[list[str]] = (list(source(self)) for source in (*AT_EACH_STEP, *also))
+        return next(filter(None, found), [])

@@ -6,8 +6,10 @@ of a run. So the programs' ``main`` is called where they are loaded already, wit
 print is what is read. They end by ``Exit.exit`` (``org.apache.kafka.common.utils.Exit``, as Kafka's own tests use it),
 which here notes the exit code and leaves the JVM alive.
 
-One JVM for each build and process of the harness, by py4j, as Spark's is. It ends with the process, however that ends,
-since its standard input does.
+One JVM for each build and process of the harness, by py4j, as Spark's is, but started here: a start has a time-out, and
+what it says where it fails is told. It ends with the process, however that ends, since its standard input does. Py4j is
+called by a thread of its own: it takes Ctrl-C for an answer that did not come. What the programs print goes to a file,
+since a dump may be as long as a log.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ import atexit
 import logging
 import os
 import subprocess
+import tempfile
 import threading
-import time
-from contextlib import suppress
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import reduce
 from pathlib import Path
+from typing import IO, Any
 
-from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, launch_gateway
+from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, find_jar_path
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from harness import timeouts
@@ -33,7 +38,7 @@ from harness.releases.tools import FAST_START, reason
 from harness.releases.versions import Tool
 
 _STOP_S = 10.0
-_HEAP = "-Xmx128m"
+_OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
 
 _standing: dict[tuple[Path, ...], _ToolsJvm] = {}
 _changing = threading.Lock()
@@ -42,8 +47,8 @@ _changing = threading.Lock()
 def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
     """What a tool prints, run to its end.
 
-    :raises ToolFailed: it ends with an error
-    :raises HarnessError: it takes longer than :data:`harness.timeouts.TOOL_S`, or its JVM ended
+    :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S`
+    :raises HarnessError: its JVM does not start, or ended
     """
     with _changing:
         jvm = _standing.get(distribution.class_path) or _ToolsJvm(distribution)
@@ -64,64 +69,78 @@ class _ToolsJvm:
 
     def __init__(self, distribution: Distribution) -> None:
         self._distribution = distribution
-        [java, *options] = java_command()
-        try:
-            port, token, self._process = launch_gateway(
-                classpath=os.pathsep.join(map(str, distribution.class_path)),
-                javaopts=[*options, *FAST_START, _HEAP],
-                java_path=java,
-                die_on_exit=True,
-                enable_auth=True,
-                return_proc=True,
+        class_path = os.pathsep.join(map(str, (find_jar_path(), *distribution.class_path)))
+        server = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
+        with tempfile.TemporaryFile("w+") as said:
+            self._process = subprocess.Popen(
+                [*java_command(), *_OPTIONS, "-cp", class_path, *server],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
             )
-        except (OSError, ValueError, Py4JError) as error:
-            raise HarnessError(f"a JVM for Kafka's tools did not start: {error}") from error
+            self._asker = ThreadPoolExecutor(1, "kafka-tools")
+            self._open = ExitStack()
+            try:
+                self._within(timeouts.BOOT_S, self._prepare)
+            except (ValueError, OSError, Py4JError) as error:
+                told = str(error) or f"not within {timeouts.BOOT_S:.0f} s"  # an error of Java's asks Java for its words
+                self.end()
+                said.seek(0)
+                raise HarnessError(f"a JVM for Kafka's tools did not start: {said.read().strip() or told}") from None
+            except BaseException:
+                self.end()
+                raise
+
+    def _within(self, timeout_s: float, do: Callable[..., Any], *arguments: Any) -> Any:
+        """Have the thread that asks do it.
+
+        :raises TimeoutError: it takes longer
+        """
+        return self._asker.submit(do, *arguments).result(timeout_s)
+
+    def _prepare(self) -> None:
+        assert self._process.stdout is not None
+        # What the JVM has to complain of comes before the port.
+        port = next((line for line in self._process.stdout if line.strip().isdigit()), "")
+        token = self._process.stdout.readline().strip()
         # Nothing of Java's is let go of when Python pleases: what there is stays, but for what _call detaches.
-        at = GatewayParameters(
-            port=port, auth_token=token, read_timeout=timeouts.TOOL_S, enable_memory_management=False
-        )
+        at = GatewayParameters(port=int(port), auth_token=token, enable_memory_management=False)
         self._gateway = JavaGateway(gateway_parameters=at)
-        self._alone = threading.Lock()
-        self._printed, self._logged = self._caught("setOut"), self._caught("setErr")
+        self._open.callback(self._gateway.close)
         jvm = self._gateway.jvm
+        self._printed, self._logged = (self._open.enter_context(_Caught(jvm, each)) for each in ("setOut", "setErr"))
         self._codes = jvm.java.util.ArrayDeque()
         # An Exit.Procedure that adds what it is first given, the exit code, to them.
         procedure = jvm.Class.forName("org.apache.kafka.common.utils.Exit$Procedure")
         noted = jvm.java.beans.EventHandler.create(procedure, self._codes, "add", "")
         jvm.org.apache.kafka.common.utils.Exit.setExitProcedure(noted)
 
-    def _caught(self, set_stream: str) -> JavaObject:
-        """Where from now on goes what is printed to one of the standard streams."""
-        io = self._gateway.jvm.java.io
-        caught = io.ByteArrayOutputStream()
-        getattr(self._gateway.jvm.System, set_stream)(io.PrintStream(caught, True, "UTF-8"))
-        return caught
-
     def run(self, tool: Tool, *arguments: str) -> list[str]:
         """See :func:`tool_lines`."""
-        with self._alone:
-            began = time.monotonic()
-            try:
-                code, printed, logged = self._call(self._distribution.main_class(tool), *arguments)
-            except BaseException as error:
-                self._give_up()
-                if not isinstance(error, Py4JError | OSError):
-                    raise
-                if time.monotonic() - began >= timeouts.TOOL_S:
-                    raise HarnessError(f"kafka-{tool} did not end within {timeouts.TOOL_S:.0f} s") from error
+        main_class = self._distribution.main_class(tool)
+        try:
+            code, printed, logged = self._within(timeouts.QUESTION_S, self._call, main_class, *arguments)
+        except BaseException as error:
+            self._give_up()
+            if isinstance(error, TimeoutError):
+                raise ToolFailed(f"kafka-{tool} did not end within {timeouts.QUESTION_S:.0f} s") from error
+            if isinstance(error, OSError | Py4JError):
                 told = f"kafka-{tool} did not get to its end, its JVM no longer answers: {error}"
                 raise HarnessError(told) from error
+            raise
         if code != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
-        return printed
+        lines: list[str] = printed
+        return lines
 
     def _call(self, main_class: str, *arguments: str) -> tuple[int, list[str], str]:
         """Exit code, lines printed, and what went to standard error."""
         given = self._gateway.new_array(self._gateway.jvm.String, len(arguments))
         for at, argument in enumerate(arguments):
             given[at] = argument
-        for each in (self._printed, self._logged):
-            each.reset()
+        self._printed.clear()
+        self._logged.clear()
         self._codes.clear()
         thrown = ""
         try:
@@ -134,7 +153,7 @@ class _ToolsJvm:
         code = self._codes.peekFirst()
         if code is None:
             code = int(bool(thrown))
-        return code, self._printed.toString("UTF-8").splitlines(keepends=True), self._logged.toString("UTF-8") or thrown
+        return code, self._printed.lines(), "".join(self._logged.lines()) or thrown
 
     def _give_up(self) -> None:
         """Nobody knows what it still does, and would print among what the next one does: the next gets another JVM."""
@@ -144,8 +163,9 @@ class _ToolsJvm:
         self.end()
 
     def end(self) -> None:
-        """It ends with its standard input, or else by SIGKILL."""
-        self._gateway.close()
+        """It ends with its standard input, or else by SIGKILL; and with it whoever waits for an answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         with suppress(OSError):
             self._process.stdin.close()
         try:
@@ -153,7 +173,33 @@ class _ToolsJvm:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._asker.shutdown()
+        self._open.close()
+        self._process.stdout.close()
+
+
+class _Caught(AbstractContextManager["_Caught"]):
+    """A file without a name, to which goes what is printed to one of the JVM's standard streams."""
+
+    def __init__(self, jvm: Any, set_stream: str) -> None:
+        with tempfile.NamedTemporaryFile() as named:
+            self._file: IO[str] = Path(named.name).open(errors="replace", encoding="utf-8", newline="\n")  # noqa: SIM115
+            self._stream: JavaObject = jvm.java.io.FileOutputStream(named.name)
+        getattr(jvm.System, set_stream)(jvm.java.io.PrintStream(self._stream, True, "UTF-8"))
+        self._channel: JavaObject = self._stream.getChannel()
+
+    def clear(self) -> None:
+        """Nothing was printed."""
+        self._channel.truncate(0)
+
+    def lines(self) -> list[str]:
+        """What was printed since."""
+        self._file.seek(0)
+        return [*self._file]
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
 
 
 atexit.register(end_tools)
-logging.getLogger("py4j").addHandler(logging.NullHandler())  # or Python prints what is said as errors anyway
+logging.getLogger("py4j").addHandler(logging.NullHandler())  # it says as errors what is raised as well

@@ -77,8 +77,7 @@ def archive_classes(distribution: Distribution, bootstrap: str) -> None:
 def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
     """Run a tool to its end and read what it printed; from a file, since a dump may be as long as a log.
 
-    :raises ToolFailed: it ends with an error
-    :raises HarnessError: it takes longer than ``timeout_s``
+    :raises ToolFailed: it ends with an error, or takes longer than ``timeout_s``
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
@@ -93,7 +92,7 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise HarnessError(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
+            raise ToolFailed(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
         output.seek(0)
         if done.returncode != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {reason(output, done.stderr)}")

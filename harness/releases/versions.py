@@ -158,6 +158,11 @@ class KafkaVersion:
         return self.at_least(1, 1)
 
     @property
+    def describes_topics_by_bootstrap(self) -> bool:
+        """``kafka-topics --bootstrap-server`` (KIP-377); before it asks ZooKeeper, which is a source of its own."""
+        return self.at_least(2, 2)
+
+    @property
     def has_cordoned_log_dirs(self) -> bool:
         """KIP-1066: ``cordoned.log.dirs``, with :data:`CORDON_METADATA_VERSION`, such builds' default."""
         return self.at_least(4, 3)

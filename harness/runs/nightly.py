@@ -131,12 +131,17 @@ def run_night(
     if chosen:
         junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
-    remains = (ends - time.monotonic()) * (1 - TO_SHRINK)
-    count = max(1, int(remains * jobs / max(1.0, ledger.usual_s(SCHEDULES, before))))
-    say(f"random schedules: {count} a mode at most, in {remains / 60:.0f} min, from seed {seed}")
-    begin_for = max(0.0, min(remains, ends - time.monotonic() - ledger.usual_s(SCHEDULES, before)))
-    drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={begin_for:.0f}")
-    schedules = keep(run_apart(SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common))
+    left, takes = ends - time.monotonic(), ledger.usual_s(SCHEDULES, before)
+    remains = min(left * (1 - TO_SHRINK), left - takes)
+    if remains > 0:
+        count = max(1, int(remains * jobs / max(1.0, takes)))
+        say(f"random schedules: {count} a mode at most, begun within {remains / 60:.0f} min, from seed {seed}")
+        drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
+        schedules = keep(run_apart(SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common))
+    else:
+        say(f"random schedules: none; one takes {takes:.0f} s, and {max(0, left):.0f} s are left")
+        schedules = SubRun(exit_code=EXIT_NOTHING_RAN, cases=())
+        night.codes.append(schedules.exit_code)
     played = [case for case in schedules.cases if case["verdict"] != "skipped"]
     done, steps = steps_done(played)
     of_steps = f"; {done} of {steps} steps done" if steps else ""

@@ -73,6 +73,7 @@ class Ci:
 
 def case(id: str, verdict: str = "valid", *deviations: dict[str, Any], reason: str = "") -> dict[str, Any]:
     entry = {"id": id, "mode": "zk", "kafka": "3.9.2", "verdict": verdict, "reason": reason}
+    entry |= {"kafka_sha256": "c0ffee"} if verdict == "valid" else {}
     return entry | {"deviations": list(deviations)} if deviations else entry
 
 
@@ -105,14 +106,15 @@ def test_what_differs_is_named_and_a_failure(ci: Ci, docker: list[dict[str, Any]
 
 @pytest.mark.parametrize(
     ("seed", "kafka", "told"),
-    [(2, "3.9.2", "{'seed': 2, 'zk': '3.9.2 '}"), (1, "3.9.1", "{'seed': 1, 'zk': '3.9.1 '}")],
+    [(2, "3.9.2", "seed 2 in {}, 1 in {}"), (1, "3.9.1", "zk 3.9.1 c0ffee in {}, 3.9.2 c0ffee in {}")],
 )
 def test_runs_of_other_seeds_or_builds_are_not_compared(ci: Ci, seed: int, kafka: str, told: str) -> None:
     """As where the one lies there from last time."""
     ci.tells("process", *(case(id) | {"kafka": kafka} for id in "ab"), seed=seed)
     code, [line] = ci.run()
     assert code == 1
-    assert line.startswith(f"not the same seed and builds, so nothing to compare: {told} in reports/verdicts-process")
+    told = told.format("reports/verdicts-process.json", "reports/verdicts-docker.json")
+    assert line == f"not of the same seed and builds, so that nothing can be compared: {told}"
 
 
 def test_nothing_to_compare_with_is_said(ci: Ci) -> None:

@@ -15,12 +15,12 @@ import pytest
 from harness.doors.broker_log import BrokerLog
 from harness.doors.metadata import PartitionState
 from harness.doors.wire import NoAnswer
-from harness.errors import HarnessError, Inconclusive, PromiseBroken
+from harness.errors import HarnessError, Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import Journal, now
 from harness.log_dir import LogDir
-from harness.releases.versions import Mode
+from harness.releases.versions import KafkaVersion, Mode
 from suites.model import Expected
-from suites.sources import AT_EACH_AGREEMENT, Source, metadata_log
+from suites.sources import AT_EACH_AGREEMENT, Source, log_dirs_tool, metadata_log
 from suites.world import Unheld, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
@@ -44,7 +44,15 @@ def state(topic: str, *replicas: int) -> PartitionState:
 @pytest.fixture
 def world() -> World:
     """``t`` on every broker's first log dir, led by 2; ``u`` on every second, led by 1; ``lone`` on broker 3 alone."""
-    world = World(cast(Any, SimpleNamespace(spec=SimpleNamespace(mode=Mode.KRAFT))))
+    cluster = SimpleNamespace(
+        spec=SimpleNamespace(mode=Mode.KRAFT),
+        distribution=SimpleNamespace(version=KafkaVersion.parse("4.3.1")),
+        brokers=[*BROKERS.values()],
+        journal=Journal(None),
+        check_nodes=lambda **_: None,
+        check_watched=lambda: None,
+    )
+    world = World(cast(Any, cluster))
     world.add(state("t", 2, 3, 1), {id: DIRS[id, 1] for id in (2, 3, 1)})
     world.add(state("u", 1, 2, 3), {id: DIRS[id, 2] for id in (1, 2, 3)})
     world.add(state("lone", 3), {3: DIRS[3, 1]})
@@ -162,10 +170,6 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     for id, broker in BROKERS.items():
         seen = {key: SimpleNamespace(leader_epoch=epochs[id][key]) for key in epochs[id]}
         monkeypatch.setattr(broker, "describe_cluster", lambda answer=seen: answer, raising=False)
-    world.cluster.brokers = [*BROKERS.values()]
-    world.cluster.journal = Journal(None)
-    world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
-    world.cluster.check_watched = lambda: None  # type: ignore[method-assign]
     monkeypatch.setattr(world, "disagreements", lambda also=(): [])
     monkeypatch.setattr(world, "all_disagreements", list)
     with pytest.raises(PromiseBroken, match=r"brokers see t-0 in the leader epochs \[5, 6\]"):
@@ -175,20 +179,51 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     assert world.leader_epochs == epochs[2]
 
 
-@pytest.mark.parametrize("slow", [False, True])
-def test_kafkas_own_programs_are_asked_at_each_step(world: World, monkeypatch: pytest.MonkeyPatch, slow: bool) -> None:
-    """But where a broker with a slow disk would keep them waiting."""
-    world.cluster.brokers = [*BROKERS.values()]
-    world.cluster.journal = Journal(None)
-    world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
-    world.cluster.check_watched = lambda: None  # type: ignore[method-assign]
+@pytest.mark.parametrize(
+    ("kafka", "slow", "tools"),
+    [("4.3.1", False, AT_EACH_AGREEMENT), ("4.3.1", True, ()), ("2.1.1", False, (log_dirs_tool,))],
+)
+def test_kafkas_own_programs_are_asked_at_each_step(
+    world: World, monkeypatch: pytest.MonkeyPatch, kafka: str, slow: bool, tools: tuple[Source, ...]
+) -> None:
+    """But where a broker with a slow disk would keep them waiting, and not before they could ask brokers."""
+    world.cluster.distribution = cast(Any, SimpleNamespace(version=KafkaVersion.parse(kafka)))
     if slow:
         world.disk_slow(BROKERS[1])
     asked: list[Source] = []
     monkeypatch.setattr(world, "disagreements", lambda also=(): [*map(asked.append, also)][:0])
     monkeypatch.setattr(world, "_note_leader_epochs", list)
     world.check(timeout_s=0.01, also=[metadata_log])
-    assert asked == [*(() if slow else AT_EACH_AGREEMENT), metadata_log]
+    assert asked == [*tools, metadata_log]
+
+
+def test_a_program_that_fails_for_a_moment_is_asked_again_and_one_that_goes_on_breaks_a_promise(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a broker that has ended meanwhile is what is said."""
+    monkeypatch.setattr(world, "_note_leader_epochs", list)
+    monkeypatch.setattr(world, "_tools", tuple)
+    monkeypatch.setattr(world, "all_disagreements", list)
+    fails = [1]
+
+    def disagreements(also: object = ()) -> list[str]:
+        if fails:
+            fails.pop()
+            raise ToolFailed("kafka-topics ended with exit code 1: timed out")
+        return []
+
+    monkeypatch.setattr(world, "disagreements", disagreements)
+    world.check(timeout_s=5)
+    fails += [1] * 10_000
+    with pytest.raises(PromiseBroken, match="kafka-topics ended with exit code 1"):
+        world.check(timeout_s=0.05)
+
+    def ended(**_: object) -> None:
+        raise PromiseBroken("broker 2 ended by itself")
+
+    world.cluster.check_nodes = ended  # type: ignore[method-assign]
+    with pytest.raises(PromiseBroken, match="broker 2 ended by itself"):
+        world.check(timeout_s=5)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +252,6 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
     """By the watcher, though all sources agree again when they are asked; once, and on a machine that keeps up."""
     topic, leader, epoch = seen
     world.cluster.journal = journal = Journal(None)
-    world.cluster.check_watched = lambda: None  # type: ignore[method-assign]
     starved: list[str] = []
 
     def lost_session(_: object, but: set[int], since: datetime) -> str | None:
@@ -254,7 +288,6 @@ def test_only_a_broker_with_a_slow_disk_may_stay_silent(world: World) -> None:
             raise NoAnswer(f"{broker.id} gave no answer")
         return int(broker.id)
 
-    world.cluster.brokers = [*BROKERS.values()]
     world.cluster.journal = journal = Journal(None)
     world.disk_slow(BROKERS[2])
     silent: set[int] = set()
@@ -289,7 +322,6 @@ def test_another_leader_epoch_is_the_machines_where_a_broker_lost_its_session(
     log.path.write_text(f"[2026-01-01 00:00:00,000] INFO {says} (kafka)\n")
     world.cluster.brokers = [cast(Any, SimpleNamespace(id=3, log=log, node=SimpleNamespace(log=log)))]
     world.cluster.quorum_nodes = ()  # type: ignore[assignment]
-    world.cluster.check_nodes = lambda **_: None  # type: ignore[method-assign]
     for id in hit:
         world.broker_gone(BROKERS[id])
         world.broker_back(BROKERS[id])

@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -49,7 +52,12 @@ def jvm_of(build: Distribution) -> int:
 
 
 def await_end(pid: int) -> None:
-    await_until(lambda: psutil.pid_exists(pid), lambda there: not there, timeout_s=10, what=f"process {pid} to end")
+    def runs() -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return False
+
+    await_until(runs, lambda still: not still, timeout_s=10, what=f"process {pid} to end")
 
 
 @pytest.mark.cluster
@@ -81,8 +89,8 @@ def test_they_say_the_same_in_either_jvm(lone_broker: Cluster) -> None:
 
 
 def test_one_that_hangs_is_ended(build: Distribution, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timeouts, "TOOL_S", 1.0)
-    with pytest.raises(HarnessError, match="kafka-topics did not end within 1 s"):
+    monkeypatch.setattr(timeouts, "QUESTION_S", 1.0)
+    with pytest.raises(ToolFailed, match="kafka-topics did not end within 1 s"):
         tool_lines(build, Tool.TOPICS, "--bootstrap-server", NOWHERE, "--describe")
     assert not standing_tools._standing
 
@@ -98,6 +106,29 @@ def test_a_jvm_that_has_died_is_said_and_replaced(build: Distribution, lone_brok
         tool_lines(build, Tool.TOPICS, *question)
     assert tool_lines(build, Tool.TOPICS, *question) == said
     assert jvm_of(build) != died
+
+
+def test_a_jvm_that_does_not_start_says_why_and_is_not_left(
+    monkeypatch: pytest.MonkeyPatch, build: Distribution
+) -> None:
+    monkeypatch.setattr(standing_tools, "_OPTIONS", ("-XX:+NoSuchOption",))
+    with pytest.raises(HarnessError, match=r"a JVM for Kafka's tools did not start: Unrecognized VM option"):
+        tool_lines(build, Tool.TOPICS, "--list")
+    assert not standing_tools._standing
+
+
+def test_a_build_without_kafka_in_it_is_said(build: Distribution) -> None:
+    with pytest.raises(HarnessError, match=r"a JVM for Kafka's tools did not start: (?s:.*)Exit"):
+        tool_lines(replace(build, class_path=build.class_path[:1]), Tool.TOPICS, "--list")
+    assert not standing_tools._standing
+
+
+def test_ctrl_c_is_ctrl_c(build: Distribution) -> None:
+    """And what is asked next gets another JVM, since that one may still print."""
+    threading.Timer(2.0, signal.raise_signal, [signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        tool_lines(build, Tool.TOPICS, "--bootstrap-server", NOWHERE, "--describe")
+    assert not standing_tools._standing
 
 
 def test_it_does_not_outlive_a_harness_that_is_killed() -> None:
