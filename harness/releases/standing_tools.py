@@ -8,8 +8,10 @@ which here notes the exit code and leaves the JVM alive.
 
 One JVM for each build and process of the harness, by py4j, as Spark's is, but started here: a start has a time-out, and
 what it says where it fails is told. It ends with the process, however that ends, since its standard input does. Py4j is
-called by a thread of its own: it takes Ctrl-C for an answer that did not come. What the programs print goes to a file,
-since a dump may be as long as a log.
+called by a thread of its own: it takes Ctrl-C for an answer that did not come. A program runs in a thread of Java's, so
+that what it throws is printed, as where it runs alone, and does not come to Python: pyspark has py4j ask Spark's JVM
+for the words of all exceptions, whosever they are. What the programs print goes to a file, since a dump may be as long
+as a log.
 """
 
 from __future__ import annotations
@@ -23,12 +25,11 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
-from functools import reduce
 from pathlib import Path
 from typing import IO, Any
 
+from py4j.java_collections import JavaArray
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, find_jar_path
-from py4j.protocol import Py4JError, Py4JJavaError
 
 from harness import timeouts
 from harness.errors import HarnessError, ToolFailed
@@ -38,6 +39,7 @@ from harness.releases.tools import FAST_START, reason
 from harness.releases.versions import Tool
 
 _STOP_S = 10.0
+_UNCAUGHT = "Exception in thread "
 _OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
 
 _standing: dict[tuple[Path, ...], _ToolsJvm] = {}
@@ -83,14 +85,15 @@ class _ToolsJvm:
             self._open = ExitStack()
             try:
                 self._within(timeouts.BOOT_S, self._prepare)
-            except (ValueError, OSError, Py4JError) as error:
-                told = str(error) or f"not within {timeouts.BOOT_S:.0f} s"  # an error of Java's asks Java for its words
+            except BaseException as error:
+                told = (
+                    "not in time" if isinstance(error, TimeoutError) else repr(error)
+                )  # asks Java for words of its own
                 self.end()
+                if not isinstance(error, Exception):
+                    raise
                 said.seek(0)
                 raise HarnessError(f"a JVM for Kafka's tools did not start: {said.read().strip() or told}") from None
-            except BaseException:
-                self.end()
-                raise
 
     def _within(self, timeout_s: float, do: Callable[..., Any], *arguments: Any) -> Any:
         """Have the thread that asks do it.
@@ -115,6 +118,7 @@ class _ToolsJvm:
         procedure = jvm.Class.forName("org.apache.kafka.common.utils.Exit$Procedure")
         noted = jvm.java.beans.EventHandler.create(procedure, self._codes, "add", "")
         jvm.org.apache.kafka.common.utils.Exit.setExitProcedure(noted)
+        self._runnable = jvm.Class.forName("java.lang.Runnable")
 
     def run(self, tool: Tool, *arguments: str) -> list[str]:
         """See :func:`tool_lines`."""
@@ -125,10 +129,9 @@ class _ToolsJvm:
             self._give_up()
             if isinstance(error, TimeoutError):
                 raise ToolFailed(f"kafka-{tool} did not end within {timeouts.QUESTION_S:.0f} s") from error
-            if isinstance(error, OSError | Py4JError):
-                told = f"kafka-{tool} did not get to its end, its JVM no longer answers: {error}"
-                raise HarnessError(told) from error
-            raise
+            if not isinstance(error, Exception):
+                raise
+            raise HarnessError(f"kafka-{tool} did not get to its end, its JVM no longer answers: {error!r}") from None
         if code != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
         lines: list[str] = printed
@@ -136,24 +139,29 @@ class _ToolsJvm:
 
     def _call(self, main_class: str, *arguments: str) -> tuple[int, list[str], str]:
         """Exit code, lines printed, and what went to standard error."""
-        given = self._gateway.new_array(self._gateway.jvm.String, len(arguments))
-        for at, argument in enumerate(arguments):
-            given[at] = argument
+        given = self._array("String", *arguments)
+        call = self._array("Object", given)
         self._printed.clear()
         self._logged.clear()
         self._codes.clear()
-        thrown = ""
-        try:
-            reduce(getattr, main_class.split("."), self._gateway.jvm).main(given)
-        except Py4JJavaError as error:  # also of those, in Scala, that exit and find themselves alive
-            thrown = str(error.java_exception)
-            self._gateway.detach(error.java_exception)
-        finally:
-            self._gateway.detach(given)
-        code = self._codes.peekFirst()
+        jvm = self._gateway.jvm
+        main = jvm.java.beans.Statement(jvm.Class.forName(main_class), "main", call)
+        thread = jvm.Thread(jvm.java.beans.EventHandler.create(self._runnable, main, "execute"), "main")
+        thread.start()
+        thread.join()
+        for each in (given, call, main, thread):
+            self._gateway.detach(each)
+        code, logged = self._codes.peekFirst(), "".join(self._logged.lines())
         if code is None:
-            code = int(bool(thrown))
-        return code, self._printed.lines(), "".join(self._logged.lines()) or thrown
+            code = int(logged.startswith(_UNCAUGHT))
+        return code, self._printed.lines(), logged
+
+    def _array(self, kind: str, *values: object) -> JavaArray:
+        """A new array of a class of ``java.lang``."""
+        array = self._gateway.new_array(getattr(self._gateway.jvm, kind), len(values))
+        for at, value in enumerate(values):
+            array[at] = value
+        return array
 
     def _give_up(self) -> None:
         """Nobody knows what it still does, and would print among what the next one does: the next gets another JVM."""

@@ -108,5 +108,5 @@ def reason(output: Iterable[str], errors: str) -> str:
     """
     printed = [line.strip() for line in output if line.strip()]
     said = [line for line in printed if line.startswith(("Error", "Caused by: "))]
-    logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith(("at ", *_LOGGING))]
+    logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith(("at ", "... ", *_LOGGING))]
     return "; ".join(said) or (logged or printed or ["it printed nothing"])[-1]

@@ -10,12 +10,13 @@ import os
 import secrets
 import shutil
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import psutil
 
 from harness.errors import HarnessError
-from harness.machine.undo import MARK, marked_processes, unmount
+from harness.machine.undo import MARK, is_mounted, marked_processes, unmount
 from harness.waiting import await_until
 
 _START_S = 60.0
@@ -90,13 +91,20 @@ class OwnEngine:
     def remove(self) -> None:
         """End it, whatever became of it, with all that it started, and remove its folder."""
         self.kill()
-        for process in marked_processes(self._mark):
+        killed = [*marked_processes(self._mark)]
+        for process in killed:
             process.kill()
         self._network.wait()
+        for process in killed:
+            await_until(partial(_has_ended, process.pid), timeout_s=_START_S, what=f"process {process.pid} to end")
         mounted = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
         for path in sorted((Path(each) for each in mounted if each.startswith(f"{self._folder}/")), reverse=True):
-            unmount(path)
+            await_until(partial(_unmounted, path), timeout_s=_START_S, what=f"{path} to be unmounted, which is busy")
         shutil.rmtree(self._folder)
+
+
+def _unmounted(path: Path) -> bool:
+    return unmount(path) or not is_mounted(path)
 
 
 def _has_ended(pid: int) -> bool:

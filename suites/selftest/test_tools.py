@@ -17,6 +17,11 @@ LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed
         ("doing\nError: no such topic\nCaused by: x\n\tat y\n", "", "Error: no such topic; Caused by: x"),
         ("Timed out before it could be started\n", LOGGING, "Timed out before it could be started"),
         ("", LOGGING + "kafka.X: bad\n\tat y\n", "kafka.X: bad"),
+        (
+            "",
+            "Exception in thread y\n\tat y\nCaused by: java.lang.X: bad\n\t... 5 more\n",
+            "Caused by: java.lang.X: bad",
+        ),
         ("doing\n", "java.lang.X: bad\n", "java.lang.X: bad"),
         ("", "", "it printed nothing"),
     ],
