@@ -35,6 +35,8 @@ class Fault(ABC):
         parameters gets such a cluster
     :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
     :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
+    :ivar may_hold_up_clients: while it is in force clients may get nowhere, as those that go on asking a broker that
+        can't know any better: no load is asked for then (:func:`harness.runs.measure.shortfalls`)
     """
 
     name: ClassVar[str]
@@ -45,6 +47,7 @@ class Fault(ABC):
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.noticed_by: str | None = None
+        self.may_hold_up_clients = False
         self.injected_at: datetime = now()
         self.injected_monotonic_s = 0.0
 
@@ -77,7 +80,8 @@ class Fault(ABC):
         """
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id, "noticed_by": self.noticed_by}
         journal = self.broker.journal
-        self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explains)
+        more = {"may_hold_up_clients": True} if self.may_hold_up_clients else {}
+        self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explains, **more)
         self.break_it()
         self.injected_monotonic_s = time.monotonic()
         evidence = self.proof()

@@ -79,7 +79,8 @@ class Model:
     :ivar leader_epochs: of those that no event has touched since they were seen to look so: the leader epoch then
     :ivar failed: the log dirs that have failed
     :ivar cordoned: the log dirs that are cordoned, as far as the controller knows too
-    :ivar dead: the brokers that don't run, or have been paused for so long that they are missed
+    :ivar dead: the brokers that don't run, or are missed: paused for long, or cut off
+    :ivar cut_off: those of them that run all the while, and can't hear what has become of their partitions
     :ivar started_wounded: the brokers that were started with a log dir that had failed before
     :ivar slow: the brokers of which a disk is slow
     """
@@ -93,6 +94,7 @@ class Model:
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
+        self.cut_off: set[int] = set()
         self._hit: dict[int, datetime] = {}
         self.started_wounded: set[int] = set()
         self.slow: set[int] = set()
@@ -315,6 +317,11 @@ class Model:
             self._hit[broker.id] = now()
             self._carry_forward()
 
+    def broker_cut_off(self, broker: Broker) -> None:
+        """Neither brokers nor the controller hear of a broker any more: to them it is gone, whatever it says itself."""
+        self.cut_off.add(broker.id)
+        self.broker_gone(broker)
+
     def broker_alone(self, broker: Broker) -> None:
         """No other broker gets through to this one, nor it to them, and the controller hears of all: what it leads it
         leads on, alone in the ISR; of what others lead it leaves the ISR. Nothing is offline."""
@@ -330,16 +337,15 @@ class Model:
                 self.partitions[key] = replace(was, isr=frozenset(was.replicas) - was.offline)
 
     def broker_back(self, broker: Broker) -> None:
-        """A broker was started or resumed: its replicas on good dirs catch up and rejoin the ISR; leaders stay.
+        """A broker was started or resumed, or is no longer cut off: its replicas on good dirs catch up and rejoin the
+        ISR; leaders stay.
 
         A larger ISR begins no leader epoch, in either mode.
         """
         self.dead.discard(broker.id)
-        if self.cluster.spec.mode is Mode.KRAFT:
-            self._unheld |= {key for key in self._copies if key[2] == broker.id}
-        self.started_wounded.discard(broker.id)
-        if any(log_dir.broker == broker for log_dir in self.failed):
-            self.started_wounded.add(broker.id)
+        if broker.id not in self.cut_off:
+            self._started(broker)
+        self.cut_off.discard(broker.id)
         for key, was in self.partitions.items():
             offline = self._offline(key, was.replicas)
             back = frozenset({broker.id} & set(was.replicas)) - offline
@@ -349,6 +355,13 @@ class Model:
                 self._expect(key, replace(was, leader=broker.id, isr=back, offline=offline))
             else:
                 self._expect(key, replace(was, offline=offline))
+
+    def _started(self, broker: Broker) -> None:
+        if self.cluster.spec.mode is Mode.KRAFT:
+            self._unheld |= {key for key in self._copies if key[2] == broker.id}
+        self.started_wounded.discard(broker.id)
+        if any(log_dir.broker == broker for log_dir in self.failed):
+            self.started_wounded.add(broker.id)
 
     def _offline(self, key: Key, replicas: tuple[int, ...]) -> frozenset[int]:
         return frozenset(id for id in replicas if id in self.dead or self._places.get((*key, id)) in self.failed)

@@ -29,7 +29,7 @@ from harness.log_dir import LogDir
 from harness.pipeline.pair import Pair
 from harness.topic import Partition, Topic
 from suites.checks import check_noticed
-from suites.schedules.schedule import BROKER_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
+from suites.schedules.schedule import BROKER_WAYS, CUT_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
 from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restarted_healed, rotten
 from suites.world import World
 
@@ -197,6 +197,23 @@ class Player:
             self._world.broker_gone(broker)
             self._world.check(timeouts.RECOVERY_S)
             self._pair.await_progress(after=now())
+        self._world.broker_back(broker)
+        self._world.check(timeouts.RECOVERY_S)
+
+    def cut_off(self, step: Step) -> None:
+        """The broker of a role is cut off from brokers and controllers, and finds its way back.
+
+        Clients reach it all the while, and may go on asking it; what it acks, the judge knows.
+        """
+        broker = self._whole_broker(step)
+        self._must_survive(broker)
+        others = [each.node for each in self._world.live_brokers() if each != broker]
+        assert step.fault is not None
+        cut = CUT_WAYS[step.fault](broker, [*self._cluster.quorum_nodes, *others])
+        cut.may_hold_up_clients = True
+        with injected(cut):
+            self._world.broker_cut_off(broker)
+            self._world.check(timeouts.RECOVERY_S)
         self._world.broker_back(broker)
         self._world.check(timeouts.RECOVERY_S)
 

@@ -6,9 +6,10 @@ schedule is a schedule. That is what lets a failing one be shrunk by leaving ste
 which is why the steps are drawn one by one and do not depend on each other. Jepsen's generators do the same with
 nemeses.
 
-The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. What is
-left out: cuts, for which only containers have networks, and records that rot, of which no KIP says anything. Brokers
-fetch little at once (:data:`suites.steps.HOLDS_MOVES`) and records have 1 kB, so that a move can be held on its way.
+The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. Brokers
+are cut off only where they have networks of their own, which is in containers: there a seed makes another schedule.
+What is left out: records that rot, of which no KIP says anything. Brokers fetch little at once
+(:data:`suites.steps.HOLDS_MOVES`) and records have 1 kB, so that a move can be held on its way.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.file_system import Eio, Full, NoInodes, PowerCut, ReadOnly
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
+from faults.network import NETWORK_FAULTS, Cut
 from faults.slow import Slow, SlowVolume, Stalled
 from harness.errors import HarnessError, Inconclusive, UsageError
 from suites.steps import HOLDS_MOVES
@@ -40,6 +42,7 @@ BROKER_WAYS: dict[str, type[BrokerKilled | BrokerStopped | BrokerPaused | PowerC
     fault.name: fault for fault in (BrokerKilled, BrokerStopped, BrokerPaused, PowerCut)
 }
 SLOW_WAYS: dict[str, type[SlowVolume]] = {fault.name: fault for fault in (Slow, Stalled)}
+CUT_WAYS: dict[str, type[Cut]] = {fault.name: fault for fault in NETWORK_FAULTS}
 ROLES = ("leader", "follower", "controller", "coordinator")
 """Whom a step is aimed at. The coordinator is the leader of the log in which the consumer group's offsets are; in KRaft
 the controllers are no brokers, and whoever aims at a broker that is one gets the leader."""
@@ -48,6 +51,7 @@ _WAYS: dict[str, list[str | None]] = {
     "fail_log_dir": [*LOG_DIR_WAYS],
     "end_broker": [*BROKER_WAYS],
     "slow_disk": [*SLOW_WAYS],
+    "cut_off": [*CUT_WAYS],
 }
 
 _WEIGHTS = {
@@ -56,6 +60,7 @@ _WEIGHTS = {
     "heal": 10,
     "restart": 1,
     "lose_controller": 1,
+    "cut_off": 3,
     "slow_disk": 2,
     "rot": 2,
     "move": 2,
@@ -111,7 +116,7 @@ class Schedule:
     @property
     def needs(self) -> tuple[str, ...]:
         """The abilities that the machine must have."""
-        ways = LOG_DIR_WAYS | BROKER_WAYS | SLOW_WAYS
+        ways = LOG_DIR_WAYS | BROKER_WAYS | SLOW_WAYS | CUT_WAYS
         faults = [ways[step.fault] for step in self.steps if step.fault]
         return tuple(sorted({need for fault in faults for need in fault.needs}))
 
@@ -150,10 +155,12 @@ class Schedule:
             raise ValueError(f"no schedule: {error}") from error
 
 
-def draw(seed: int, steps: int = STEPS) -> Schedule:
+def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
     """The schedule of a seed. Every second one is for log dirs on file systems of their own.
 
     It begins with a log dir that fails: nothing has been lost yet that could stand in its way.
+
+    :param networks: brokers have networks of their own, so that they can be cut off
     """
     chance = random.Random(seed)
     volumes = bool(seed % 2)
@@ -161,8 +168,10 @@ def draw(seed: int, steps: int = STEPS) -> Schedule:
         "fail_log_dir": [fault.name for fault in (DISK_FAULTS if volumes else LOG_DIR_FAULTS)],
         "end_broker": [name for name, fault in BROKER_WAYS.items() if volumes or not fault.needs],
         "slow_disk": [*SLOW_WAYS],
+        "cut_off": [*CUT_WAYS],
     }
-    weights = {do: weight for do, weight in _WEIGHTS.items() if volumes or do != "slow_disk"}
+    may = {"slow_disk": volumes, "cut_off": networks}
+    weights = {do: weight for do, weight in _WEIGHTS.items() if may.get(do, True)}
 
     def step(do: str) -> Step:
         fault = ways.get(do)
@@ -192,6 +201,9 @@ def read(path: Path) -> Schedule:
         raise HarnessError(f"--schedule {path} can't be read: {error}") from error
 
 
-def chosen(files: Sequence[str], count: int, seed: int) -> list[Schedule]:
-    """The schedules of a run: those in the files, or else ``count`` drawn from the seeds from ``seed`` on."""
-    return [read(Path(file)) for file in files] or [draw(seed + index) for index in range(count)]
+def chosen(files: Sequence[str], count: int, seed: int, *, networks: bool) -> list[Schedule]:
+    """The schedules of a run: those in the files, or else ``count`` drawn from the seeds from ``seed`` on.
+
+    :param networks: see :func:`draw`
+    """
+    return [read(Path(file)) for file in files] or [draw(seed + index, networks=networks) for index in range(count)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from faults.network import Cut
 from harness.case import Case
 from harness.cluster import Cluster
 from harness.pipeline.readers import Group
@@ -25,7 +26,9 @@ from suites.world import World
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Number the run's schedules."""
     get = metafunc.config.getoption
-    schedules = chosen(get("--schedule"), get("--schedules"), run_of(metafunc.config).seed)
+    run = run_of(metafunc.config)
+    networks = not {ability.name for ability in run.lacks} & {*Cut.needs}
+    schedules = chosen(get("--schedule"), get("--schedules"), run.seed, networks=networks)
     metafunc.parametrize("schedule", schedules, ids=[str(number) for number in range(len(schedules))])
 
 

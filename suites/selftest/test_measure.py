@@ -273,6 +273,14 @@ def test_too_little_load_is_said(run_dir: Path, floors: Floors, says: str) -> No
     assert any(says in sentence for sentence in shortfalls(measure_faults(EVENTS, run_dir), floors))
 
 
+def test_no_load_is_asked_for_under_a_fault_that_may_hold_up_clients(run_dir: Path) -> None:
+    """But before it."""
+    held_up = [e | {"may_hold_up_clients": True} if e["kind"] == "fault.injecting" else e for e in EVENTS]
+    measured = measure_faults(held_up, run_dir)
+    assert shortfalls(measured, Floors(before=11, during=1000)) == []
+    assert len(shortfalls(measured, Floors(before=12, during=1000))) == 1
+
+
 def test_what_got_through_before_it_was_noticed_is_no_load_under_the_fault(run_dir: Path) -> None:
     """Two records were acked between injection and the new leader; they don't count."""
     [measured] = measure_faults(EVENTS, run_dir)

@@ -20,7 +20,7 @@ from harness.journal import Journal, now
 from harness.log_dir import LogDir
 from harness.releases.versions import KafkaVersion, Mode
 from suites.model import Expected
-from suites.sources import AT_EACH_AGREEMENT, Source, log_dirs_tool, metadata_log
+from suites.sources import AT_EACH_AGREEMENT, Source, log_dirs_tool, metadata_log, processes
 from suites.world import Unheld, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
@@ -153,6 +153,23 @@ def test_a_broker_that_comes_back_begins_no_leader_epoch(world: World) -> None:
     assert world.leader_epochs == {("t", 0): 3, ("u", 0): 1}
     world.broker_gone(BROKERS[3])
     assert world.leader_epochs == {}
+
+
+def test_a_broker_that_is_cut_off_is_gone_for_the_others_and_runs_all_the_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is heard of again, it is as one that came back, but that it was not started."""
+    world.log_dir_failed(DIRS[1, 1])
+    for broker in BROKERS.values():
+        monkeypatch.setattr(broker, "is_running", True, raising=False)
+    world.broker_cut_off(BROKERS[2])
+    assert world.expected("u") == expect(1, {1, 3}, {2}, 1, 2, 3)
+    assert BROKERS[2] not in world.live_brokers()
+    assert [*processes(world)] == []
+    world.broker_back(BROKERS[2])
+    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+    assert world.started_wounded == set()
+    assert [*processes(world)] == []
 
 
 def restarted(world: World, broker: Any) -> None:

@@ -13,7 +13,8 @@ from suites.schedules.play import Player
 from suites.schedules.schedule import _WAYS, _WEIGHTS, FEWEST, ROLES, Schedule, Step, draw
 
 DRAWN = [draw(seed) for seed in range(200)]
-STEPS = [step for schedule in DRAWN for step in schedule.steps]
+IN_CONTAINERS = [draw(seed, networks=True) for seed in range(200)]
+STEPS = [step for schedule in IN_CONTAINERS for step in schedule.steps]
 
 
 def test_all_that_may_be_drawn_is_and_is_played() -> None:
@@ -31,6 +32,13 @@ def test_a_schedule_begins_with_a_log_dir_that_fails() -> None:
     for schedule in DRAWN:
         assert schedule.volumes or not schedule.needs
         assert ("volumes" in schedule.cluster) is schedule.volumes
+
+
+def test_brokers_are_cut_off_only_where_they_have_networks_of_their_own() -> None:
+    assert not any(step.do == "cut_off" for schedule in DRAWN for step in schedule.steps)
+    assert [s for s in IN_CONTAINERS if "own networks" in s.needs] == [
+        s for s in IN_CONTAINERS if any(step.do == "cut_off" for step in s.steps)
+    ]
 
 
 def test_one_seed_is_one_schedule() -> None:

@@ -13,7 +13,9 @@ import pytest
 
 from faults.broker import BrokerKilled
 from faults.file_system import Eio
+from faults.network import CutOff, CutOffOneWay
 from faults.slow import Slow
+from harness.machine.host import ability
 from suites.schedules.schedule import _WEIGHTS, Schedule, Step
 from suites.selftest.processes import HANG_S, JBOD
 
@@ -38,18 +40,35 @@ STEPS = (
     Step(do="end_broker", fault=BrokerKilled.name, role="controller"),
     Step(do="heal"),
 )
+CUTS = (
+    Step(do="cut_off", fault=CutOff.name),
+    Step(do="cut_off", fault=CutOffOneWay.name, role="follower"),
+    Step(do="cut_off", fault=CutOffOneWay.name, role="controller"),
+    Step(do="begin_move"),
+    Step(do="cut_off", fault=CutOff.name, role="coordinator"),
+    Step(do="end_move"),
+)
 
 
-def test_each_kind_of_step_is_played(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("schedule", "backend"),
+    [(Schedule(steps=STEPS, volumes=True), "process"), (Schedule(steps=CUTS), "docker")],
+    ids=["processes", "containers"],
+)
+def test_each_kind_of_step_is_played(tmp_path: Path, schedule: Schedule, backend: str) -> None:
     """The journal says of each that it was done, and what it was done to held."""
-    assert {step.do for step in STEPS} == {*_WEIGHTS}
+    assert {step.do for step in (*STEPS, *CUTS)} == {*_WEIGHTS}
+    for name in ("docker", "compose", "container image") if backend == "docker" else ():
+        if not ability(name).present:
+            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
     file, out = tmp_path / "schedule.json", tmp_path / "out.json"
-    file.write_text(json.dumps(Schedule(steps=STEPS, volumes=True).to_json()))
+    file.write_text(json.dumps(schedule.to_json()))
     argv: list[str | Path] = [
         JBOD,
         "run",
         "schedules",
         f"--schedule={file}",
+        f"--backend={backend}",
         "--jobs=2",
         f"--runs-dir={tmp_path / 'runs'}",
     ]
@@ -62,4 +81,6 @@ def test_each_kind_of_step_is_played(tmp_path: Path) -> None:
     for case in cases:
         events = [json.loads(line) for line in (Path(case["run_dir"]) / "events.jsonl").read_text().splitlines()]
         assert [event["reason"] for event in events if event["kind"] == "step.passed_over"] == []
-        assert [event["step"] for event in events if event["kind"] == "step.done"] == [str(step) for step in STEPS]
+        assert [event["step"] for event in events if event["kind"] == "step.done"] == [
+            str(step) for step in schedule.steps
+        ]
