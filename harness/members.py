@@ -41,7 +41,11 @@ _KAFKA = "kafka.Kafka"
 
 
 class Members:
-    """The brokers of a cluster and the nodes beside them."""
+    """The brokers of a cluster and the nodes beside them.
+
+    :ivar unheard: the brokers, by their ids, that run and of which neither the others nor the controller hear, since
+        they are cut off: what they say is out of date, and they are not asked
+    """
 
     def __init__(self, site: Site, jvm_options: tuple[str, ...] | None = None) -> None:
         """:param jvm_options: for every node, in place of those for fast starts (:mod:`harness.machine.class_data`)"""
@@ -54,6 +58,7 @@ class Members:
         self.mbeans: dict[str, MBeans] = {}
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id) for id in self.spec.broker_ids]
+        self.unheard = set[int]()
         self._reshaped = False
         self._make_watchers()
 
@@ -359,8 +364,8 @@ class Members:
         return next(broker for broker in self.brokers if broker.id == id)
 
     def live_brokers(self) -> list[Broker]:
-        """The brokers whose process runs, and is not paused."""
-        return [broker for broker in self.brokers if broker.is_running]
+        """The brokers whose process runs, and is not paused, and of which the others hear."""
+        return [broker for broker in self.brokers if broker.is_running and broker.id not in self.unheard]
 
     def others(self, *than: Broker) -> list[Broker]:
         """All brokers but these."""

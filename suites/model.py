@@ -80,7 +80,6 @@ class Model:
     :ivar failed: the log dirs that have failed
     :ivar cordoned: the log dirs that are cordoned, as far as the controller knows too
     :ivar dead: the brokers that don't run, or are missed: paused for long, or cut off
-    :ivar cut_off: those of them that run all the while, and can't hear what has become of their partitions
     :ivar started_wounded: the brokers that were started with a log dir that had failed before
     :ivar slow: the brokers of which a disk is slow
     """
@@ -94,7 +93,6 @@ class Model:
         self.failed: set[LogDir] = set()
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
-        self.cut_off: set[int] = set()
         self._hit: dict[int, datetime] = {}
         self.started_wounded: set[int] = set()
         self.slow: set[int] = set()
@@ -319,7 +317,7 @@ class Model:
 
     def broker_cut_off(self, broker: Broker) -> None:
         """Neither brokers nor the controller hear of a broker any more: to them it is gone, whatever it says itself."""
-        self.cut_off.add(broker.id)
+        self.cluster.unheard.add(broker.id)
         self.broker_gone(broker)
 
     def broker_alone(self, broker: Broker) -> None:
@@ -343,9 +341,9 @@ class Model:
         A larger ISR begins no leader epoch, in either mode.
         """
         self.dead.discard(broker.id)
-        if broker.id not in self.cut_off:
+        if broker.id not in self.cluster.unheard:
             self._started(broker)
-        self.cut_off.discard(broker.id)
+        self.cluster.unheard.discard(broker.id)
         for key, was in self.partitions.items():
             offline = self._offline(key, was.replicas)
             back = frozenset({broker.id} & set(was.replicas)) - offline

@@ -44,7 +44,7 @@ LED_ANEW = "though nothing has touched it"
 def processes(world: Model) -> Iterator[str]:
     """The process table."""
     for broker in world.cluster.brokers:
-        if broker.is_running == (broker.id in world.dead - world.cut_off):
+        if broker.is_running == (broker.id in world.dead - world.cluster.unheard):
             yield f"{broker} {'runs' if broker.is_running else 'does not run'}"
 
 

@@ -48,6 +48,7 @@ def world() -> World:
         spec=SimpleNamespace(mode=Mode.KRAFT),
         distribution=SimpleNamespace(version=KafkaVersion.parse("4.3.1")),
         brokers=[*BROKERS.values()],
+        unheard=set(),
         journal=Journal(None),
         check_nodes=lambda **_: None,
         check_watched=lambda: None,

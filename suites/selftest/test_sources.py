@@ -80,7 +80,8 @@ METRICS = BrokerMetrics(
 
 def healthy_world() -> World:
     """As the model has it before the fault."""
-    world = World(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()), spec=SimpleNamespace(mode=Mode.KRAFT))))
+    spec = SimpleNamespace(mode=Mode.KRAFT)
+    world = World(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()), spec=spec, unheard=set())))
     world.add(state("orders", 0, 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
     world.add(state("lone", 0, 3), {3: DIRS[3, 1]})
     world.add(state("lone", 1, 1), {1: DIRS[1, 2]})
