@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 
-def drawn_from(file: str) -> dict[str, set[str]]:
+def run(file: str) -> dict[str, Any]:
+    """As ``jbod run --json`` tells of it."""
+    told: dict[str, Any] = json.loads(Path(file).read_text())
+    return told
+
+
+def drawn_from(run: dict[str, Any]) -> dict[str, set[str]]:
     """What two runs must have in common to be compared: their seed, and by mode the builds of cases that got to one."""
     found = defaultdict(set[str])
-    run = json.loads(Path(file).read_text())
     found["seed"].add(str(run["seed"]))
     for case in run["scenarios"]:
         if case.get("kafka_sha256"):
@@ -22,28 +27,23 @@ def drawn_from(file: str) -> dict[str, set[str]]:
     return found
 
 
-def cases(file: str) -> list[dict[str, Any]]:
-    """Of one run."""
-    found: list[dict[str, Any]] = json.loads(Path(file).read_text())["scenarios"]
-    return found
-
-
-def told(file: str) -> dict[str, list[str]]:
+def told(run: dict[str, Any]) -> dict[str, list[str]]:
     """By case, its verdict and the deviations seen; but none that a build shows or not as it happens."""
     return {
         case["id"]: [case["verdict"], *sorted(each["does"] for each in case.get("deviations", ()) if each["always"])]
-        for case in cases(file)
+        for case in run["scenarios"]
     }
 
 
 def same(one: str, other: str) -> None:
     """Say that they are, or fail with those that differ."""
-    here, there = drawn_from(one), drawn_from(other)
+    runs = run(one), run(other)
+    here, there = map(drawn_from, runs)
     for what in here.keys() & there.keys():
         if here[what] != there[what]:
             said = f"{what} {', '.join(sorted(here[what]))} in {one}, {', '.join(sorted(there[what]))} in {other}"
             sys.exit(f"not of the same seed and builds, so that nothing can be compared: {said}")
-    ours, theirs = told(one), told(other)
+    ours, theirs = map(told, runs)
     differing = [id for id in sorted({*ours, *theirs}) if ours.get(id) != theirs.get(id)]
     for id in differing:
         print(f"DIFFERS {id}: {ours.get(id)} in {one}, {theirs.get(id)} in {other}")
@@ -54,7 +54,9 @@ def same(one: str, other: str) -> None:
 
 def skipped(file: str) -> None:
     """Say it."""
-    for reason, count in Counter(case["reason"] for case in cases(file) if case["verdict"] == "skipped").items():
+    for reason, count in Counter(
+        case["reason"] for case in run(file)["scenarios"] if case["verdict"] == "skipped"
+    ).items():
         print(f"SKIPPED in containers: {count} cases: {reason}")
 
 

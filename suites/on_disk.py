@@ -20,7 +20,7 @@ from harness.errors import PromiseBroken
 from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
-from suites.stored_log import StoredLog
+from suites.stored_log import Fingerprint, StoredLog
 
 
 def check_one_copy(topic: Topic) -> None:
@@ -161,10 +161,6 @@ def logs_of(
     return {each: {id: log_on(id, each) for id in on(state[each.topic, each.index])} for each in partitions}
 
 
-Fingerprint = tuple[int, str]
-"""Of a log, see :meth:`suites.stored_log.StoredLog.fingerprint`."""
-
-
 def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, Fingerprint]:
     """What the leader's log of each partition is known by, for :func:`check_kept`.
 
@@ -182,7 +178,7 @@ def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, Fingerpri
 
 def log_in(folder: Path) -> bytes:
     """The bytes of the log in a replica's folder: all its segments, one after the other."""
-    return b"".join(segment.read_bytes() for segment in sorted(folder.glob("*.log")))
+    return b"".join(StoredLog(folder).pieces())
 
 
 def check_kept(before: Mapping[Partition, Fingerprint], timeout_s: float = timeouts.RECOVERY_S) -> None:

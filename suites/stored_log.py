@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PIECE = 1 << 20
+Fingerprint = tuple[int, str]
+"""What two logs have in common only if they are the same: size in bytes and BLAKE2 digest."""
 
 
 class StoredLog:
@@ -45,8 +47,8 @@ class StoredLog:
                     left -= len(piece)
                     yield piece
 
-    def fingerprint(self) -> tuple[int, str]:
-        """What two logs have in common only if they are the same: size and BLAKE2 digest."""
+    def fingerprint(self) -> Fingerprint:
+        """Read it all, once."""
         digest = hashlib.blake2b(digest_size=16)
         for piece in self.pieces():
             digest.update(piece)

@@ -86,9 +86,8 @@ class _ToolsJvm:
             try:
                 self._within(timeouts.BOOT_S, self._prepare)
             except BaseException as error:
-                told = (
-                    "not in time" if isinstance(error, TimeoutError) else repr(error)
-                )  # asks Java for words of its own
+                # An error of Java's may ask its JVM for its words.
+                told = "not in time" if isinstance(error, TimeoutError) else repr(error)
                 self.end()
                 if not isinstance(error, Exception):
                     raise
@@ -145,11 +144,13 @@ class _ToolsJvm:
         self._logged.clear()
         self._codes.clear()
         jvm = self._gateway.jvm
-        main = jvm.java.beans.Statement(jvm.Class.forName(main_class), "main", call)
-        thread = jvm.Thread(jvm.java.beans.EventHandler.create(self._runnable, main, "execute"), "main")
+        program = jvm.Class.forName(main_class)
+        main = jvm.java.beans.Statement(program, "main", call)
+        runs_it = jvm.java.beans.EventHandler.create(self._runnable, main, "execute")
+        thread = jvm.Thread(runs_it, "main")
         thread.start()
         thread.join()
-        for each in (given, call, main, thread):
+        for each in (given, call, program, main, runs_it, thread):
             self._gateway.detach(each)
         code, logged = self._codes.peekFirst(), "".join(self._logged.lines())
         if code is None:

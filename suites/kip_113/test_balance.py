@@ -25,7 +25,7 @@ from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.on_disk import check_kept, check_same_bytes, leaders_logs, log_in
+from suites.on_disk import check_kept, check_same_bytes, leaders_logs
 from suites.scenario import scenario
 from suites.steps import (
     HOLDS_MOVES,
@@ -33,6 +33,7 @@ from suites.steps import (
     finish_move,
     write_as_a_stranger,
 )
+from suites.stored_log import StoredLog
 from suites.world import World
 
 RATE = 500_000
@@ -87,7 +88,7 @@ def ask_the_tool(broker: Broker, topic: Topic) -> Sizes:
         for replica in state.replicas
     }
     there = {
-        index: (log_dir, len(log_in(folder)))
+        index: (log_dir, StoredLog(folder).size)
         for log_dir in broker.log_dirs
         for index in range(len(topic))
         if (folder := log_dir.replica_dir(topic.name, index)).is_dir()

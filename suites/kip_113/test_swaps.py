@@ -43,9 +43,10 @@ from suites.deviations import (
     is_expected,
 )
 from suites.kip_113.moving import Move, a_move, let_meet, moving
-from suites.on_disk import check_gone, check_kept, leaders_logs, log_in
+from suites.on_disk import check_gone, check_kept, leaders_logs
 from suites.sources import directories
 from suites.steps import HOLDS_MOVES, TWICE, finish_move, write_as_a_stranger
+from suites.stored_log import StoredLog
 
 
 @a_move(
@@ -134,7 +135,7 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
         bad = move.third
         with move.broker_down(), injected(Chmod000(bad)):
             copy = move.leave_copy_alone()
-            log = log_in(copy)
+            log = StoredLog(copy).fingerprint()
             move.world.log_dir_failed(bad)
             if not is_expected(COPY_KNOWN_TO_CONTROLLER, cluster):
                 move.world.taken_for_lost(move.partition, bad)
@@ -145,7 +146,7 @@ def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload)
             with promised(cluster, unless=COPY_KNOWN_TO_CONTROLLER, seen=f"^{re.escape(served)}$"):
                 if move.broker.find_replica(move.partition.topic, move.partition.index) is not None:
                     raise PromiseBroken(served)
-                if log_in(copy) != log:
+                if StoredLog(copy).fingerprint() != log:
                     raise PromiseBroken(f"{copy.name} in {move.there} was touched while {bad} was bad")
             move.pair.await_progress(after=now())
             move.broker.stop()

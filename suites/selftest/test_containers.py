@@ -53,6 +53,7 @@ from harness.releases.distribution import Distribution, Source, jolokia_agent, s
 from harness.releases.versions import KafkaVersion, Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
+from suites.selftest.needs import require
 from suites.selftest.own_engine import OwnEngine
 from suites.selftest.processes import JBOD, Running, marked
 from suites.selftest.stand_in_engine import StandIn, answering
@@ -112,8 +113,7 @@ print(_free_network(7))
 @pytest.mark.parametrize(("left", "free"), [("198.18.7.1/24", "198.19.255"), ("198.18.8.1/24", "198.18.7")])
 def test_a_network_that_an_engine_left_behind_is_not_taken_again(address: Path, left: str, free: str) -> None:
     """A real bridge, in a namespace of its own; the engine there knows nothing of it."""
-    if not ability("network namespaces").present:
-        pytest.skip(f"network namespaces: {ability('network namespaces').found}")
+    require("network namespaces")
     own = ["--user", "--map-root-user"] if os.geteuid() else []
     do = f'ip link add left type bridge && ip address add {left} dev left && exec {sys.executable} -c "$0"'
 
@@ -424,9 +424,7 @@ def traces(run: str) -> list[str]:
 
 @pytest.fixture
 def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("docker", "compose", "container image"):
-        if not ability(name).present:
-            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    require("docker", "compose", "container image")
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     return open_folder
 
@@ -673,9 +671,7 @@ def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Pa
 @pytest.fixture
 def own_engine(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
     """One with the image in it, in a network from which nothing can be fetched: that has been done before."""
-    for name in ("network namespaces", "tmpfs mounts"):
-        if not ability(name).present:
-            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    require("network namespaces", "tmpfs mounts")
     distribution = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT)
     image = image_for(distribution, Mode.KRAFT, lambda _line: None)
     spark_kafka_jars(cache_dir())

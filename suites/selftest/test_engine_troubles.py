@@ -32,6 +32,7 @@ from harness.machine.undo import MARK
 from harness.nodes.images import image_for
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
+from suites.selftest.needs import require
 from suites.selftest.own_engine import OwnEngine
 from suites.selftest.processes import JBOD, marked
 from suites.selftest.stand_in_engine import StandIn, answering
@@ -361,9 +362,7 @@ def test_an_engine_that_goes_away_half_way_through_a_cluster(
 
     A run meets it with the cluster that it makes its class archive with, as that is none that was made before.
     """
-    for name in ("docker", "compose", "container image"):
-        if not ability(name).present:
-            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    require("docker", "compose", "container image")
     image_for(Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT), Mode.KRAFT, lambda _line: None)
     cache = open_folder / "cache"
     cache.mkdir()

@@ -26,6 +26,7 @@ from harness.machine.host import ability
 from harness.machine.volume import Volume, VolumeKind
 from harness.waiting import await_until
 from suites.selftest.disks import StandIn, broker_on, interrupted_after, traces
+from suites.selftest.needs import require
 
 ALL: tuple[type[VolumeFault] | type[SlowVolume] | type[PowerCut], ...] = (
     *VOLUME_FAULTS,
@@ -39,9 +40,7 @@ each_fault = pytest.mark.parametrize("fault_type", ALL, ids=lambda fault: fault.
 
 def need(fault_type: type[Fault]) -> VolumeKind:
     """Skip where this machine can't do it; the kind of volume that it wants."""
-    for name in fault_type.needs:
-        if not ability(name).present:
-            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    require(*fault_type.needs)
     kind: VolumeKind = fault_type.cluster["volumes"]
     return kind
 

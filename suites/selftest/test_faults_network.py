@@ -17,7 +17,7 @@ from faults.network import Cut, CutOff, CutOffInwards, CutOffOneWay
 from harness import timeouts
 from harness.errors import FaultNotProven, HarnessError
 from harness.journal import Journal
-from harness.machine.host import ability
+from suites.selftest.needs import require
 
 Link = tuple[str, str]
 
@@ -178,9 +178,7 @@ class Networked:
 @pytest.fixture
 def neighbours() -> Iterator[tuple[Networked, Networked]]:
     """Two nodes on one wire."""
-    for name in ("network namespaces", "own networks"):
-        if not ability(name).present:
-            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    require("network namespaces", "own networks")
     hosts = ("198.18.0.1", "198.18.0.2")
     with ExitStack() as stack:
         pair = Networked("me", hosts[0]), Networked("peer", hosts[1])

@@ -15,8 +15,8 @@ from faults.broker import BrokerKilled
 from faults.file_system import Eio
 from faults.network import CutOff, CutOffOneWay
 from faults.slow import Slow
-from harness.machine.host import ability
 from suites.schedules.schedule import _WEIGHTS, Schedule, Step
+from suites.selftest.needs import require
 from suites.selftest.processes import HANG_S, JBOD
 
 pytestmark = pytest.mark.cluster
@@ -58,9 +58,8 @@ CUTS = (
 def test_each_kind_of_step_is_played(tmp_path: Path, schedule: Schedule, backend: str) -> None:
     """The journal says of each that it was done, and what it was done to held."""
     assert {step.do for step in (*STEPS, *CUTS)} == {*_WEIGHTS}
-    for name in ("docker", "compose", "container image") if backend == "docker" else ():
-        if not ability(name).present:
-            pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")
+    if backend == "docker":
+        require("docker", "compose", "container image")
     file, out = tmp_path / "schedule.json", tmp_path / "out.json"
     file.write_text(json.dumps(schedule.to_json()))
     argv: list[str | Path] = [
