@@ -14,6 +14,8 @@ from harness.errors import EnvironmentLacks
 
 PROBE_S = 10.0
 HOW_TO_GET = "apt-get install openjdk-17-jre-headless"
+FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
+"""The JVM options of processes that are cheap in start and on few cores."""
 
 
 def java_command() -> list[str]:

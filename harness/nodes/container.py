@@ -42,11 +42,11 @@ from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, Harness
 from harness.machine.broker_user import broker_user
 from harness.machine.control_group import FROZEN, SlowGroup, controller, freezer_state, group_of
 from harness.machine.engine import LABEL, compose, engine, execute, explained, host
+from harness.machine.java import FAST_START
 from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
 from harness.nodes.images import Image, image_for
 from harness.nodes.jvm import LOG, STDOUT, JvmNode
-from harness.releases.tools import FAST_START
 from harness.releases.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parent.parent.parent / "compose"

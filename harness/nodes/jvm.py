@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.doors.broker_log import LAYOUT, BrokerLog
 from harness.errors import NodeDied
 from harness.machine.broker_user import BrokerUser
+from harness.machine.java import FAST_START
 from harness.nodes.base import NodeSpec, Runtime, Site
 from harness.releases.versions import KafkaVersion
 
@@ -39,6 +40,9 @@ Configuration:
         ref: stderr
 """
 
+# What a broker does in a case it does for seconds, and mostly interpreted. Compiled after half as many calls it takes
+# 7 % less CPU (eight cases of KIP-112, all their processes: 126 s instead of 135; after a quarter as many: 134).
+_COMPILES_EARLY = "-XX:CompileThresholdScaling=0.5"
 
 LOG, STDOUT = "broker.log", "stdout.log"
 """What a node prints, by the files' names in its folder of the run: its log, on standard error, and the rest."""
@@ -79,9 +83,8 @@ def _command(spec: NodeSpec, config: Path, runtime: Runtime, version: KafkaVersi
     return [
         *runtime.java,
         f"-Xmx{spec.heap_mb}m",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-XX:-UsePerfData",
+        *FAST_START,
+        _COMPILES_EARLY,
         *(each.replace("{home}", str(home)) for each in spec.jvm_options),
         "-Duser.timezone=UTC",
         f"-Duser.home={home}",

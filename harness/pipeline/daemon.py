@@ -1,15 +1,31 @@
-"""Spark's daemon that forks Python's workers, with all imported that these would each import by themselves (0.3 s).
+"""Spark's daemon that forks Python's workers, with all imported that these would each import by themselves.
 
 Run by Spark, in place of its own, as ``python -m harness.pipeline.daemon pyspark.worker``
 (``spark.python.daemon.module``, ``PythonWorkerFactory``); it ends as that does.
+
+Spark has its own copies of pyspark and py4j first in the path, as archives, although both are installed here. Each task
+begins with ``importlib.invalidate_caches()``, and each folder of an archive then reads the whole archive's directory
+again (``zipimporter.invalidate_caches``, Python 3.11): 50 ms of CPU a task, some twenty tasks a case. So they go out of
+the path.
 """
 
 from __future__ import annotations
 
-import pyspark.daemon
+import importlib
+import sys
 
-import harness.pipeline.consumer
-import harness.pipeline.producer  # noqa: F401
+_OF_TASKS = (
+    "harness.checkers.judge",
+    "harness.pipeline.group",
+    "harness.pipeline.transactional",
+    # What libraries import only when it is first used.
+    "confluent_kafka.admin",
+    "encodings.idna",
+    "numpy.ma",
+)
 
 if __name__ == "__main__":
-    pyspark.daemon.manager()  # type: ignore[no-untyped-call]
+    sys.path[:] = [path for path in sys.path if not path.endswith(".zip")]
+    for name in _OF_TASKS:
+        importlib.import_module(name)
+    importlib.import_module("pyspark.daemon").manager()

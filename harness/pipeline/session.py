@@ -36,6 +36,7 @@ from pyspark.sql import SparkSession
 
 import harness.pipeline
 from harness.errors import HarnessError, PipelineError, UsageError
+from harness.machine.java import FAST_START
 from harness.machine.scratch import scratch_folder
 
 # Tasks that can run at once on the local master: producers, live consumers and the tasks of a drain together.
@@ -257,9 +258,8 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         "spark.local.dir": str(scratch),
         "spark.driver.memory": "1g",
         "spark.executor.memory": "1g",
-        # Cheap in start and on few cores.
-        "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
-        "spark.executor.defaultJavaOptions": "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1",
+        "spark.driver.defaultJavaOptions": " ".join(FAST_START),
+        "spark.executor.defaultJavaOptions": " ".join(FAST_START),
         # It has imported what the workers need.
         "spark.python.daemon.module": harness.pipeline.__name__ + ".daemon",
         # Workers of a standalone cluster on this machine find this package even where it isn't installed.

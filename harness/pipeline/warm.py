@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def warm_up(session: SparkSession) -> None:
     task or query to report.
     """
     with suppress(Exception):
-        session.sparkContext.parallelize(range(_WORKERS), _WORKERS).mapPartitions(_import_all).count()
+        session.sparkContext.parallelize(range(_WORKERS), _WORKERS).mapPartitions(iter).count()
     local = session.sparkContext.getConf().get("spark.local.dir")  # goes with the session, in any case
     scratch = Path(tempfile.mkdtemp(prefix="jbod-warm-", dir=local))
     try:
@@ -42,10 +41,3 @@ def warm_up(session: SparkSession) -> None:
             history_rows(records, "t", "d", "read_uncommitted").write.parquet(str(scratch / "rows"), compression="zstd")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _import_all(_: Iterable[int]) -> Iterator[int]:
-    import harness.pipeline.consumer
-    import harness.pipeline.producer  # noqa: F401
-
-    yield 0

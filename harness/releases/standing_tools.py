@@ -33,9 +33,9 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, find_j
 
 from harness import timeouts
 from harness.errors import HarnessError, ToolFailed
-from harness.machine.java import java_command
+from harness.machine.java import FAST_START, java_command
 from harness.releases.distribution import Distribution
-from harness.releases.tools import FAST_START, reason
+from harness.releases.tools import reason
 from harness.releases.versions import Tool
 
 _STOP_S = 10.0

@@ -19,13 +19,12 @@ from typing import IO
 
 from harness.errors import HarnessError, ToolFailed
 from harness.machine import class_data
-from harness.machine.java import java_command, java_version
+from harness.machine.java import FAST_START, java_command, java_version
 from harness.releases.distribution import Distribution
 from harness.releases.versions import Tool
 
 _ARCHIVE_S = 60.0
 _QUIET = "-Xlog:disable"  # what a JVM says of its archive would be among what the tool says
-FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 
 def tool_command(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
