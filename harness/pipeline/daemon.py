@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 
+_ARCHIVES = ("pyspark.zip", "py4j-")
 _OF_TASKS = (
     "harness.checkers.judge",
     "harness.pipeline.group",
@@ -25,7 +27,9 @@ _OF_TASKS = (
 )
 
 if __name__ == "__main__":
-    sys.path[:] = [path for path in sys.path if not path.endswith(".zip")]
+    for path in [path for path in sys.path if Path(path).name.startswith(_ARCHIVES)]:
+        sys.path.remove(path)
+        sys.path_importer_cache.pop(path, None)
     for name in _OF_TASKS:
         importlib.import_module(name)
     importlib.import_module("pyspark.daemon").manager()

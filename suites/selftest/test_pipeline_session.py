@@ -1,9 +1,11 @@
-"""What is wrong with --spark-master is said before a JVM starts, and a lost worker's error in one line."""
+"""What is wrong with --spark-master is said before a JVM starts, a task's error in one line; what workers have."""
 
 import socket
 import subprocess
+from collections.abc import Iterable, Iterator
 
 import pytest
+from pyspark.sql import SparkSession
 
 from harness.errors import HarnessError, UsageError
 from harness.pipeline import session
@@ -102,3 +104,15 @@ def test_a_jvm_that_is_just_dying_has_died(monkeypatch: pytest.MonkeyPatch) -> N
         assert jvm_died()
     monkeypatch.setattr(session, "_jvm", None)
     assert not jvm_died(within_s=30)
+
+
+def test_pythons_workers_have_all_imported_and_read_no_archives(judge_spark: SparkSession) -> None:
+    def look(_: Iterable[int]) -> Iterator[tuple[list[str], bool]]:
+        import sys
+
+        archives = [path for path in sys.path_importer_cache if "pyspark.zip" in path]
+        yield archives, "harness.checkers.judge" in sys.modules
+
+    [(archives, imported)] = judge_spark.sparkContext.parallelize([0], 1).mapPartitions(look).collect()
+    assert not archives
+    assert imported
