@@ -7,6 +7,8 @@ an indeterminate one, either all records whose sending didn't fail are in a read
 
 * What was drained is, for an indeterminate transaction, what read_committed drains got past: another drain can't tell
   whether it was committed.
+* A read_committed consumer was handed a record of an indeterminate transaction that a read_committed drain got past and
+  was not shown, though it is there, as another drain tells: the transaction came to an end, and it was aborted.
 * A record whose place nobody knows (neither acked nor read) lies beyond what was drained, unless its partition (where
   that is unknown, all of its topic's) was drained to the end and nothing there can have been deleted or compacted.
 """
@@ -42,6 +44,7 @@ def check_transactions(delivery: Delivery) -> Iterator[Findings]:
 
     aborted = np.zeros(len(reads), np.bool_)
     aborted[delivery.ours] = reads.rc[delivery.ours] & (sent.txo[delivery.of] == ABORTED)
+    aborted |= _of_no_commit(delivery)
     if aborted.any():
         yield read_findings(rows, "aborted_read", aborted)
 
@@ -59,3 +62,16 @@ def check_transactions(delivery: Delivery) -> Iterator[Findings]:
     for found, unsure in ((partial & sure, False), (partial & ~sure, True)):
         if found.any():
             yield transaction_findings(rows, "partial_transaction", np.flatnonzero(found), unsure=unsure)
+
+
+def _of_no_commit(delivery: Delivery) -> Flags:
+    """Reads of committed records alone that gave one of a transaction that, as drains tell, was then aborted."""
+    sent, reads, log = delivery.rows.sent, delivery.rows.reads, delivery.rows.log
+    only_uncommitted = delivery.in_drain & ~delivery.any_read(reads.drain & reads.rc)
+    counted = (sent.txo == IN_DOUBT) & only_uncommitted
+    candidates = delivery.ours[counted[delivery.of] & (reads.rc & ~reads.drain)[delivery.ours]]
+    tp, off, record = reads.tp[candidates], reads.off[candidates], delivery.rows.record[candidates]
+    passed = (log.rc_to_end[tp] | (off < log.rc_past[tp])) & (off >= log.below[tp])
+    result = np.zeros(len(reads), np.bool_)
+    result[candidates[passed & ~delivery.replaced(record, tp, off)]] = True
+    return result

@@ -154,13 +154,22 @@ class Reference:
             "redelivered": self.redelivered(),
             "aborted_read": sum(
                 (row := self.record(read)) is not None
-                and row["transaction_outcome"] == "aborted"
                 and read["isolation"] == "read_committed"
+                and (row["transaction_outcome"] == "aborted" or self.is_of_no_commit(read, row))
                 for read in self.reads
             ),
             "partial_transaction": self.partial(),
         }
         return {kind: count for kind, count in found.items() if count}
+
+    def is_of_no_commit(self, read: Row, row: Row) -> bool:
+        """Of an indeterminate transaction of which read_committed drains show that it was aborted."""
+        isolations = {drain["isolation"] for drain in self.drains_of(row)}
+        return (
+            (row["transaction_outcome"], read["role"], isolations) == ("indeterminate", "live", {"read_uncommitted"})
+            and self.past(*self.place(read), "read_committed")
+            and not self.excused(row, self.place(read))
+        )
 
     def verdict(self) -> str:
         kinds = set(self.kinds())

@@ -781,6 +781,29 @@ def aborted_and_shown(s: Story) -> None:
     s.drain(0, by="drain-all")
 
 
+@shows("invalid", aborted_read=1)
+def shown_before_it_was_aborted(s: Story) -> None:
+    """Nobody was told of the transaction's end; drains show it: what they were shown of it is uncommitted."""
+    s.send(0, 0)
+    s.send(1, 1, transaction="x", transaction_outcome="indeterminate")
+    for by in ("live-rc", "live"):
+        s.read(0, by=by)
+        s.read(1, by=by)
+    s.drain(0, by="drain-rc", end=2, position=2)
+    s.drain(0, 1, by="drain-all")
+
+
+@is_right
+def shown_of_a_transaction_that_was_committed_or_is_open(s: Story) -> None:
+    """One that no read_committed drain got past says nothing."""
+    s.send(0, 0, transaction="x", transaction_outcome="indeterminate")
+    s.send(1, 1, transaction="y", transaction_outcome="indeterminate")
+    s.read(0, by="live-rc")
+    s.read(1, by="live-rc")
+    s.drain(0, by="drain-rc", end=2, position=1)
+    s.drain(0, 1, by="drain-all")
+
+
 @shows("invalid", partial_transaction=1, lost=1)
 def a_record_of_a_committed_transaction_is_lost(s: Story) -> None:
     for seq in range(3):
