@@ -87,12 +87,12 @@ def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str,
 def promised(run_dir: Path) -> dict[str, int]:
     """By producer, below which number each of its records has its row in ``produced``, or had: a part has gone since.
 
-    Empty where nobody can tell: a history of another tool's, or one that is yet to be settled.
+    0 for one that is yet to be settled; empty where nobody promised anything: a history of another tool's.
 
     :raises HistoryError: a reservation is cut off
     """
     reservations = [_read(path) for path in sorted((run_dir / "history" / "reserved").glob("*.json"))]
-    return {each.producer: each.below for each in reservations} if all(each.settled for each in reservations) else {}
+    return {each.producer: each.below if each.settled else 0 for each in reservations}
 
 
 def _read(path: Path) -> Reservation:

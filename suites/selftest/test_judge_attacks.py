@@ -67,10 +67,9 @@ def in_parts(story: Story, run_dir: Path, rows: int = 20) -> Path:
     return whole
 
 
-def promise(run_dir: Path, below: int = COUNT, producer: str = "p") -> None:
-    Reservation(
-        producer=producer, run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, below=below, settled=True
-    ).write(run_dir)
+def promise(run_dir: Path, below: int = COUNT, producer: str = "p", settled: bool = True) -> None:
+    whose: dict[str, Any] = {"producer": producer, "below": below, "settled": settled}
+    Reservation(run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, **whose).write(run_dir)
 
 
 def kinds(verdict: Verdict) -> dict[str, int]:
@@ -123,6 +122,13 @@ def test_the_last_part_of_what_was_sent_has_gone(judged: Judged, tmp_path: Path)
     assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": 20})
     promise(tmp_path, below=50)
     assert kinds(judged(tmp_path)) == {"phantom": 10, "hidden": 10, "unrecorded": 10}
+
+
+def test_a_producer_that_is_yet_to_be_settled_does_not_free_the_others(judged: Judged, tmp_path: Path) -> None:
+    promise(in_parts(story_of(), tmp_path))
+    promise(tmp_path, below=7, producer="q", settled=False)
+    (tmp_path / "history/produced/p-000002.parquet").unlink()
+    assert kinds(judged(tmp_path))["unrecorded"] == 20
 
 
 def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_path: Path) -> None:
