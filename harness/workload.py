@@ -15,7 +15,7 @@ from harness.case import Case
 from harness.checkers.judge import judge, write_verdict
 from harness.checkers.verdict import Verdict
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, PipelineError, PromiseBroken
+from harness.errors import HarnessError, Inconclusive, PipelineError, PromiseBroken
 from harness.explain.run import explain_verdict
 from harness.pipeline.drain import await_stable
 from harness.pipeline.pair import OPEN_TRANSACTION_S, Pair
@@ -94,10 +94,13 @@ class CaseWorkload:
         Drained in both isolations if a pair had transactions. By then they must all have ended: one that stays open
         holds read_committed readers back for ever, of which the judge, who knows no time, can only say `held_back`.
 
+        :raises HarnessError: a pair still runs, so that there would be more to judge
         :raises PromiseBroken: the cluster, all faults undone, does not become healthy, or a transaction stays open
         :raises Inconclusive: the drain failed
         :raises PipelineError: Spark's JVM was killed
         """
+        if self._pair is not None:
+            raise HarnessError("a history is judged when its pair has ended: leave running() first")
         self._case.enter("recover")
         self._cluster.await_healthy(failure=PromiseBroken)
         self._case.enter("drain")

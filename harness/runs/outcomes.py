@@ -57,7 +57,9 @@ def conclude(
     if seen.called and case is not None:
         voices += _unmissed(case)
     if not voices and seen.skipped is not None:
-        return "skipped", seen.skipped
+        if case is None or not any(case.journal.of_kind("fault.injecting")):
+            return "skipped", seen.skipped
+        voices.append((EXIT_INCONCLUSIVE, f"skipped in the midst of it: {seen.skipped}"))
     if not voices and not seen.called:
         voices.append((EXIT_HARNESS, "the scenario itself never ran"))
     if not voices and must_be_judged and (case is None or case.verdict is None):

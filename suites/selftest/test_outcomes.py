@@ -147,7 +147,10 @@ def test_a_case_that_never_ran_is_an_error() -> None:
 
 def test_a_skip_is_a_skip_only_where_nothing_went_wrong(case: Case) -> None:
     assert concluded(Happenings(skipped="no xfs"), None) == "skipped"
+    assert concluded(Happenings(skipped="no xfs"), case) == "skipped"
     assert concluded(Happenings(skipped="oh", troubles=[PromiseBroken("lost")]), case) == "invalid"
+    case.journal.write("fault.injecting", fault="chmod_000", target="log-dir-1 of broker 1")
+    assert concluded(Happenings(skipped="oh"), case) == "unknown"
 
 
 @pytest.mark.parametrize(
