@@ -27,7 +27,7 @@ from harness.doors.admin import Refused
 from harness.doors.broker_log import LogLine
 from harness.doors.wire import NoAnswer
 from harness.errors import Inconclusive, PromiseBroken
-from harness.journal import now
+from harness.journal import Journal, now
 from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
 from harness.waiting import await_until
@@ -234,6 +234,27 @@ def check_delivery(workload: CaseWorkload) -> None:
     check_same_bytes(*(partition for topic in workload.topics for partition in topic.partitions))
     for cluster in {topic.cluster for topic in workload.topics}:
         check_handlers(cluster.brokers)
+
+
+def check_commits(journal: Journal, *, since: datetime | None = None) -> int:
+    """A group's acknowledged commits are kept: whoever is assigned a partition that another gave away goes on at what
+    was committed then, or later. Returns how often that was so.
+
+    :param since: when assignments begin to count; None: from the first
+    :raises PromiseBroken: an acknowledged commit is gone
+    """
+    events = [*journal.of_kind("group.revoked"), *journal.of_kind("group.assigned")]
+    given: dict[str, int] = {}
+    went_on = []
+    for event in sorted(events, key=lambda event: float(event["when"])):
+        if event["kind"] == "group.revoked":
+            given |= {} if event["error"] else {key: end for key, end in event["committed"].items() if end > 0}
+        elif since is None or event["when"] >= since.timestamp():
+            went_on += [(key, given[key], at) for key, at in event["committed"].items() if key in given]
+    if lost := [f"partition {key}: committed {end}, then {at}" for key, end, at in went_on if at < end]:
+        raise PromiseBroken(f"the group's commits were acknowledged, and are gone: {'; '.join(lost)}")
+    journal.write("group.went_on", times=len(went_on))
+    return len(went_on)
 
 
 HANDLER_DIED = r"\[LogDirFailureHandler\]: Error due to"

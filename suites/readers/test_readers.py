@@ -8,16 +8,15 @@ drain. A record that only one of them misses was lost by its client or by the ha
 from __future__ import annotations
 
 import functools
-from datetime import datetime
 
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import leader_of
 from harness.cluster import Cluster
-from harness.errors import Inconclusive, PromiseBroken
-from harness.journal import Journal, now
+from harness.errors import Inconclusive
+from harness.journal import now
 from harness.pipeline.readers import Group, Stream
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery
+from suites.checks import check_commits, check_delivery
 from suites.on_disk import check_same_bytes
 from suites.scenario import each_fault, scenario
 from suites.steps import failed, restarted_healed
@@ -46,6 +45,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
             pair.await_readers(after=after)
         restarted_healed(world, victim)
     check_delivery(workload)
+    check_commits(cluster.journal)
 
 
 @a_reader(
@@ -70,30 +70,9 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
             try:
                 pair.stop()  # a member leaves, and another goes on at the offsets that it has committed
             finally:  # without them it does not, and the pair fails
-                went_on = handed_on(cluster.journal, since=fault.injected_at)
+                went_on = check_commits(cluster.journal, since=fault.injected_at)
         restarted_healed(world, victim)
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
     if not went_on:
         raise Inconclusive("no partition of the group changed hands while the coordinator's log dir had failed")
-
-
-def handed_on(journal: Journal, *, since: datetime) -> int:
-    """How often a partition of the group was assigned to somebody after it was given away: each time at what was
-    committed then, or later.
-
-    :param since: when assignments begin to count
-    :raises PromiseBroken: an acknowledged commit is gone
-    """
-    events = [*journal.of_kind("group.revoked"), *journal.of_kind("group.assigned")]
-    given: dict[str, int] = {}
-    went_on = []
-    for event in sorted(events, key=lambda event: float(event["when"])):
-        if event["kind"] == "group.revoked":
-            given |= {} if event["error"] else {key: end for key, end in event["committed"].items() if end > 0}
-        elif event["when"] >= since.timestamp():
-            went_on += [(key, given[key], at) for key, at in event["committed"].items() if key in given]
-    if lost := [f"partition {key}: committed {end}, then {at}" for key, end, at in went_on if at < end]:
-        raise PromiseBroken(f"the group's commits were acknowledged, and are gone: {'; '.join(lost)}")
-    journal.write("group.went_on", times=len(went_on))
-    return len(went_on)

@@ -13,7 +13,7 @@ from harness.cluster import Cluster
 from harness.pipeline.readers import Group
 from harness.run import run_of
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery
+from suites.checks import check_commits, check_delivery
 from suites.on_disk import check_kept, check_no_remains, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.schedules.play import Player
@@ -61,4 +61,5 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
         check_one_copy(topic)
     check_kept(kept)
     check_delivery(workload)
+    check_commits(cluster.journal)
     schedule.check_done(player.done)  # last: what was broken all the same comes first

@@ -23,7 +23,7 @@ from harness.journal import Journal, now
 from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from harness.topic import Topic
-from suites.checks import check_handlers, check_notified, promised
+from suites.checks import check_commits, check_handlers, check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools_across import check_gave_up
@@ -36,7 +36,6 @@ from suites.on_disk import (
     check_same_bytes,
     leaders_logs,
 )
-from suites.readers.test_readers import handed_on
 from suites.steps import await_begun, check_under_way
 
 DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
@@ -145,8 +144,8 @@ def test_a_groups_commit_that_is_gone_is_seen(error: str | None, at: int, means:
     journal.write("group.assigned", when=since.timestamp() + 2, committed={"0": at, "1": 0})
     journal.write("group.revoked", when=since.timestamp() + 1, committed={"0": 7}, error=error)
     with means as times:
-        assert handed_on(journal, since=since) == times
-    assert handed_on(journal, since=since + timedelta(seconds=3)) == 0
+        assert check_commits(journal, since=since) == times
+    assert check_commits(journal, since=since + timedelta(seconds=3)) == 0
 
 
 @pytest.mark.parametrize(("line", "died"), [("Error due to", True), ("Stopped", False)])
