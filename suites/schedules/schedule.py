@@ -7,7 +7,8 @@ which is why the steps are drawn one by one and do not depend on each other. Jep
 nemeses.
 
 The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. Brokers
-are cut off only where they have networks of their own, which is in containers: there a seed makes another schedule.
+are cut off only where they have networks of their own, which is in containers: there a seed makes the same steps, and
+some cuts between them.
 What is left out: records that rot, of which no KIP says anything. Brokers fetch little at once
 (:data:`suites.steps.HOLDS_MOVES`) and records have 1 kB, so that a move can be held on its way.
 """
@@ -133,7 +134,7 @@ class Schedule:
 
         :raises Inconclusive: too few to show anything
         """
-        is_whole = self.seed is not None and len(self.steps) == STEPS
+        is_whole = self.seed is not None and len(self.steps) >= STEPS
         if done < (FEWEST if is_whole else 1):
             raise Inconclusive(f"only {done} of the schedule's {len(self.steps)} steps could be done")
 
@@ -170,10 +171,10 @@ def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
         "slow_disk": [*SLOW_WAYS],
         "cut_off": [*CUT_WAYS],
     }
-    may = {"slow_disk": volumes, "cut_off": networks}
+    may = {"slow_disk": volumes, "cut_off": False}
     weights = {do: weight for do, weight in _WEIGHTS.items() if may.get(do, True)}
 
-    def step(do: str) -> Step:
+    def step(do: str, chance: random.Random = chance) -> Step:
         fault = ways.get(do)
         return Step(
             do=do,
@@ -183,7 +184,15 @@ def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
         )
 
     what = ["fail_log_dir", *chance.choices([*weights], [*weights.values()], k=steps - 1)]
-    return Schedule(steps=tuple(map(step, what)), seed=seed, volumes=volumes)
+    drawn = [step(do) for do in what]
+    if networks:  # by a chance of their own, which leaves all else as it is
+        apart, share = random.Random(f"cuts of {seed}"), _WEIGHTS["cut_off"] / sum(weights.values())
+        drawn = [
+            each
+            for after in drawn
+            for each in ((after, step("cut_off", apart)) if apart.random() < share else (after,))
+        ]
+    return Schedule(steps=tuple(drawn), seed=seed, volumes=volumes)
 
 
 def read(path: Path) -> Schedule:
