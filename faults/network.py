@@ -25,8 +25,6 @@ from harness.nodes.base import Node
 from harness.waiting import await_until
 
 _CONNECT_S = 2
-_OF_CLIENTS = "OUTSIDE"
-"""The listener (compose/) that clients and the harness alone come to, by its published port."""
 
 
 class Cut(Fault):
@@ -207,9 +205,10 @@ def reached(node: Node, peer: Node) -> list[bool]:
 
     :raises FaultNotProven: one of them doesn't run, so that nothing could be told by it
     """
-    if down := [each.spec.name for each in (node, peer) if not each.is_alive()]:
-        raise FaultNotProven(f"who connects to whom can't be told: {' and '.join(down)} does not run")
-    return [_connect(node, *door).returncode == 0 for door in _doors(peer)]
+    _check_run(node, peer)
+    through = [_connect(node, *door).returncode == 0 for door in _doors(peer)]
+    _check_run(node, peer)  # one that ended meanwhile is no cut
+    return through
 
 
 def answered(node: Node, peer: Node) -> list[bool]:
@@ -222,13 +221,22 @@ def _connect(node: Node, host: str, port: str) -> subprocess.CompletedProcess[st
     return node.run_as_user(["timeout", str(_CONNECT_S), "bash", "-c", f"</dev/tcp/{host}/{port}"])
 
 
+def _check_run(*nodes: Node) -> None:
+    if down := [node.spec.name for node in nodes if not node.is_alive()]:
+        raise FaultNotProven(f"who connects to whom can't be told: {' and '.join(down)} does not run")
+
+
 def _runs(node: Node) -> bool:
     return node.is_alive() and not node.is_paused()
 
 
 def _doors(node: Node) -> list[tuple[str, str]]:
-    """Where a node serves other nodes, host and port: as a broker, as a controller, as both, or as ZooKeeper."""
+    """Where a node serves other nodes, host and port: as a broker, as a controller, as both, or as ZooKeeper.
+
+    A broker may have a listener for clients alone.
+    """
     properties = node.spec.properties
     listeners = re.findall(r"(\w+)://([^:,]+):(\d+)", properties.get("listeners", ""))
-    doors = [(host, port) for name, host, port in listeners if name != _OF_CLIENTS]
+    of_nodes = (properties.get("inter.broker.listener.name", "PLAINTEXT"), properties.get("controller.listener.names"))
+    doors = [(host, port) for name, host, port in listeners if name in of_nodes]
     return doors or [(properties["clientPortAddress"], properties["clientPort"])]

@@ -43,9 +43,10 @@ class StandIn:
 def properties_of(host: str, *, combined: bool) -> dict[str, str]:
     """As nodes in containers have them, broker or both."""
     listeners = f"INSIDE://{host}:9092,OUTSIDE://{host}:19092"
+    of_nodes = {"inter.broker.listener.name": "INSIDE", "controller.listener.names": "CONTROLLER"}
     if combined:
-        return {"listeners": f"{listeners},CONTROLLER://{host}:9093", "process.roles": "broker,controller"}
-    return {"listeners": listeners, "process.roles": "broker"}
+        return {"listeners": f"{listeners},CONTROLLER://{host}:9093", "process.roles": "broker,controller", **of_nodes}
+    return {"listeners": listeners, "process.roles": "broker", **of_nodes}
 
 
 class BrokerStandIn(SimpleNamespace):
