@@ -68,7 +68,7 @@ class LogDirFault(Fault):
     def proof(self) -> str | None:
         """The error that the broker's own user gets for writing a file in the dir."""
         error = self.error_of_writing()
-        told = rf"dd: [a-z' ]+ '{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
+        told = rf"dd: ([a-z' ]+ ')?{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
         return error if error is not None and re.match(told, error) and self.expected_error in error else None
 
     def error_of_writing(self) -> str | None:
@@ -79,7 +79,8 @@ class LogDirFault(Fault):
             ["dd", "if=/dev/zero", f"of={probe}", "bs=4096", "count=1", "conv=fsync", "status=none"]
         )
         self.broker.node.run_as_user(["rm", "-f", str(probe)])
-        return (done.stderr.strip() or f"exit code {done.returncode}") if done.returncode else None
+        said = done.stderr.strip().replace(": I/O error", ": Input/output error")  # musl's word, in images on Alpine
+        return (said or f"exit code {done.returncode}") if done.returncode else None
 
     def undo(self) -> None:
         """Take it back, and with it the probes that could be made, but not removed."""
