@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.cluster import boot
-from harness.errors import EngineGone, HarnessError, JbodError
+from harness.errors import EnvironmentLacks, HarnessError, JbodError
 from harness.journal import Journal
 from harness.machine import class_data
 from harness.nodes.backends import backend_kind
@@ -51,7 +51,7 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, sa
 
     try:
         class_data.prepare(runtime.classes(mode), runtime.java_version, make)
-    except EngineGone:  # no case would come any further
+    except EnvironmentLacks:  # no case would come any further
         raise
     except (JbodError, OSError) as error:
         say(f"brokers will start more slowly: {error}")

@@ -1,7 +1,7 @@
 """How long a container cluster takes to be ready, beside the same cluster of local processes, in each metadata mode.
 
-The two of a round follow each other, so that the machine's mood is in both, and what is compared is their ratio; a
-mode's median may be :data:`LIMIT` at most.
+The two of a round follow each other, so that the machine's mood is in both, each first in every second round, and what
+is compared is their ratio; a mode's median may be :data:`LIMIT` at most.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def compare_starts(
     found = []
     for number in range(rounds):
         for mode, build in even.items():
-            say(f"start {number + 1} of {rounds}, {mode}: as processes, then in containers")
-            times = {backend: _ready_s(backend, build, mode, scratch) for backend in _COMPARED}
+            order = _COMPARED if number % 2 == 0 else _COMPARED[::-1]
+            say(f"start {number + 1} of {rounds}, {mode}: {', then '.join(order)}")
+            times = {backend: _ready_s(backend, build, mode, scratch) for backend in order}
             found.append(Start(mode=mode, process_s=times["process"], container_s=times["docker"]))
     return Starts(rounds=found, skipped="; ".join(uneven))
 

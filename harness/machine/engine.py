@@ -30,11 +30,11 @@ from docker.constants import DEFAULT_DOCKER_API_VERSION
 from docker.errors import (
     APIError,
     BuildError,
-    ContainerError,
     DockerException,
     NotFound,
     create_api_error_from_http_exception,
 )
+from docker.types import LogConfig
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.machine.undo import MARK, kill_marked
@@ -46,6 +46,8 @@ LEAST_ENGINE = (20, 10)
 LEAST_COMPOSE = (2, 24)
 _HOST = "unix:///var/run/docker.sock"
 _COMPOSE_S = 60.0
+_LEAST_ROOM = 64 << 20
+"""For a few containers of images that are there; an image takes more."""
 _ANSWER_S = 10.0
 _REMOVAL_S = 20.0
 _LATE_S = 3.0
@@ -118,6 +120,22 @@ def engine_folder() -> Path:
     """Where the engine keeps its images, volumes and containers; as it says, which may be in a machine of its own."""
     with explained("asking for its folder"):
         return Path(engine().info()["DockerRootDir"])
+
+
+def check_room() -> None:
+    """Containers can be made, as far as the engine's disk can be seen from here.
+
+    :raises EnvironmentLacks: it is full
+    """
+    folder = engine_folder()
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError:  # in a virtual machine, or closed to us
+        return
+    if free < _LEAST_ROOM:
+        raise EnvironmentLacks(
+            f"the Docker engine's disk is full ({free >> 20} MiB free in {folder}); docker system prune makes room"
+        )
 
 
 def _check_socket(address: str) -> None:
@@ -203,7 +221,6 @@ def explained(what: str, address: str | None = None) -> Iterator[None]:
     :param address: where the engine listens (default: :func:`host`)
     :raises EngineGone: it doesn't answer
     :raises HarnessError: it answered that it can't
-    :raises ContainerError: it could, and what it ran in a container failed
     """
     try:
         yield
@@ -211,8 +228,6 @@ def explained(what: str, address: str | None = None) -> Iterator[None]:
         raise _explain(what, str(error.explanation or error)) from error
     except BuildError as error:
         raise _explain(what, str(error.msg).strip()) from error
-    except ContainerError:
-        raise
     except (requests.exceptions.RequestException, DockerException, OSError) as error:
         raise _gone(what, address or host()) from error
 
@@ -261,6 +276,33 @@ def execute(
         left = left[8 + length :]
     code = api.exec_inspect(exec_id)["ExitCode"]
     return subprocess.CompletedProcess(list(argv), code, said[1].decode(), said[2].decode())
+
+
+def run_once(
+    image: str, argv: Sequence[str], run: str, *, patience_s: float, **settings: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end in a container of its own, without a network, of which nothing stays.
+
+    :param run: whose it is, see :data:`LABEL`
+    :param patience_s: with a program, or an engine, that doesn't end
+    :param settings: further ones, as the SDK's ``containers.create`` has them
+    """
+    container = engine().containers.create(
+        image,
+        list(argv[1:]),
+        entrypoint=[argv[0]],
+        network_mode="none",
+        labels={LABEL: run},
+        log_config=LogConfig(type=LogConfig.types.JSON),  # whatever the engine's default is: it must be readable
+        **settings,
+    )
+    try:
+        container.start()
+        code = container.wait(timeout=patience_s)["StatusCode"]
+        out, err = container.logs(stderr=False), container.logs(stdout=False)
+    finally:
+        container.remove(force=True, v=True)  # the official image has volumes without a name
+    return subprocess.CompletedProcess(list(argv), code, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 def remove_run(run: str, address: str | None = None) -> None:

@@ -36,10 +36,15 @@ class BackendKind:
 
 
 def _check_containers() -> None:
-    from harness.machine.engine import compose_version, engine  # only who wants containers waits for the SDK to load
+    from harness.machine.engine import (
+        check_room,
+        compose_version,
+        engine,
+    )  # only who wants containers waits for the SDK to load
 
     engine()  # which brings compose more often than not: who has neither is told of it first
     compose_version()
+    check_room()
 
 
 def _container_runtime(distribution: Distribution, mode: Mode, say: Say) -> Runtime:

@@ -34,14 +34,13 @@ from typing import Any
 
 import psutil
 from docker.errors import APIError
-from docker.types import LogConfig
 from testcontainers.compose import DockerCompose
 
 from harness import timeouts
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.machine.broker_user import broker_user
 from harness.machine.control_group import FROZEN, SlowGroup, controller, freezer_state, group_of
-from harness.machine.engine import LABEL, compose, engine, execute, explained, host
+from harness.machine.engine import compose, engine, execute, explained, host, run_once
 from harness.machine.java import FAST_START
 from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
@@ -126,7 +125,8 @@ class ContainerBackend:
         self.site.undo_log.will("containers", run=run, engine=host())
         if self._leash is None and not self.site.outlives:
             self._leash = leash(run)
-        compose(self.compose, "create", *(node.spec.name for node in nodes), run=run)
+        # It was here a moment ago; compose would look for it in a registry.
+        compose(self.compose, "create", "--pull", "never", *(node.spec.name for node in nodes), run=run)
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
             list(pool.map(lambda node: node.start(), nodes))
 
@@ -209,11 +209,12 @@ class _Description:
         last, above = f"{kind}-{_DESCRIBED[kind]}", _ADDRESSES[kind]
         other = {last: name, f"{self._network}.{above + _DESCRIBED[kind]}": f"{self._network}.{above + int(id)}"}
         other |= {port["published"]: str(self._site.ports.take()) for port in self._config["services"][last]["ports"]}
+        folder = json.dumps(str(self._site.work_dir))[1:-1]  # whatever it is called, it stays
         for kind, added in self._added.items():
-            text = json.dumps(self._config[kind][last])
+            said = json.dumps(self._config[kind][last]).split(folder)
             for old, new in other.items():
-                text = re.sub(rf"(?<![\d.]){re.escape(old)}(?!\d)", new, text)
-            added[name] = self._config[kind][name] = json.loads(text)
+                said = [re.sub(rf"(?<![\d.]){re.escape(old)}(?!\d)", new, text) for text in said]
+            added[name] = self._config[kind][name] = json.loads(folder.join(said))
         if not self._more.exists():
             self.command += ["-f", str(self._more)]
         self._more.write_text(json.dumps(self._added))
@@ -256,7 +257,8 @@ def _free_network(preferred: int) -> str:
             for config in (network.attrs.get("IPAM") or {}).get("Config") or ()
             if config.get("Subnet")
         ]
-    for number in [preferred, *range(511, -1, -1)]:
+    # From there on, so that two clusters that begin at once don't come to the same one.
+    for number in ((preferred + further) % 512 for further in range(512)):
         text = f"198.{18 + number // 256}.{number % 256}"
         network = ipaddress.ip_network(f"{text}.0/24")
         if not any(network.version == other.version and network.overlaps(other) for other in taken):
@@ -397,25 +399,16 @@ class ContainerNode(JvmNode):
 
     def _run_beside(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
         run = self._site.undo_log.run_id
-        beside = engine().containers.create(
+        return run_once(
             self._backend.image.name,
-            list(argv[1:]),
-            entrypoint=[argv[0]],
+            argv,
+            run,
+            patience_s=timeout_s + _ENGINE_S,
             user=f"{self._user.uid}:{self._user.gid}",
             volumes=[self._backend.mount],
-            network_mode="none",
             environment={"LC_ALL": "C", MARK: run},
             working_dir="/",
-            labels={LABEL: run},
-            log_config=LogConfig(type=LogConfig.types.JSON),  # whatever the engine's default is: it must be readable
         )
-        try:
-            beside.start()
-            code = beside.wait(timeout=timeout_s + _ENGINE_S)["StatusCode"]
-            out, err = beside.logs(stderr=False), beside.logs(stdout=False)
-        finally:
-            beside.remove(force=True)
-        return subprocess.CompletedProcess(list(argv), code, out.decode(), err.decode())
 
     def _silent(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext() if self._watch is None else self._watch.writing

@@ -4,8 +4,9 @@ What is used is the first of these that is there or can be had: the official ima
 release from Maven, the build's own image if it was made before, the official one from the registry, the build's own
 image made now. Nothing is asked of a registry while there is something to use; what was used is in the journal.
 
-The base of an own image is ``JBOD_BASE_IMAGE`` where that is set, else what is here of Temurin's JRE and of what
-:func:`make_base` makes from Debian's packages, for machines that reach no registry, else Temurin's JRE, fetched.
+The base of an own image is ``JBOD_BASE_IMAGE`` where that is set (an image that was made on another is made anew), else
+what is here of Temurin's JRE and of what :func:`make_base` makes from Debian's packages, for machines that reach no
+registry, else Temurin's JRE, fetched.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docker.errors import APIError, ContainerError, ImageNotFound
+from docker.errors import APIError, ImageNotFound
 from docker.utils import parse_repository_tag
 
 from harness.errors import DistributionError, EnvironmentLacks, HarnessError
 from harness.machine.cache import cache_dir
-from harness.machine.engine import LABEL, engine, explained
+from harness.machine.engine import engine, explained, run_once
 from harness.machine.scratch import scratch
 from harness.machine.whole import write_whole
 from harness.releases.distribution import NOT_TO_RUN, Distribution
@@ -35,8 +36,12 @@ from harness.releases.versions import Mode
 
 OWN_BASE = "jbod-base:bookworm"
 _BASES = ("eclipse-temurin:17-jre", OWN_BASE)
+_BASE_VARIABLE = "JBOD_BASE_IMAGE"
+_MADE_ON = "jbod.base"
+"""A label of own images."""
 _DOCKERFILE = Path(__file__).resolve().parent.parent.parent / "compose" / "Dockerfile"
 _LIBS = "/opt/kafka/libs"
+_LOOK_S = 60.0
 _LOOK = f"java -XX:-UsePerfData -version 2>&1 && ls {_LIBS}/*.jar && bash -c true"
 
 Say = Callable[[str], None]
@@ -64,9 +69,10 @@ def image_for(distribution: Distribution, mode: Mode, say: Say) -> Image:
     """
     own = _own_name(distribution)
     official = f"apache/kafka:{distribution.version}" if distribution.source == "maven" and mode is Mode.KRAFT else None
-    for name in filter(None, (official, own)):
-        if _is_here(name):
-            return _look_into(name)
+    if official and _is_here(official):
+        return _look_into(official)
+    if (base := _base_of(own)) and base == (os.environ.get(_BASE_VARIABLE) or base):
+        return _look_into(own)
     if official and _pull(official, say):
         return _look_into(official)
     return _look_into(build(distribution, say=say))
@@ -98,7 +104,7 @@ def build(distribution: Distribution, *, base: str | None = None, say: Say) -> s
             tag=name,
             rm=True,
             forcerm=True,
-            labels={"jbod.base": base},
+            labels={_MADE_ON: base},
         )
     return name
 
@@ -109,7 +115,7 @@ def _for_all(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _base(named: str | None, say: Say) -> str:
-    named = named or os.environ.get("JBOD_BASE_IMAGE")
+    named = named or os.environ.get(_BASE_VARIABLE)
     bases = (named,) if named else _BASES
     for base in bases:
         if _is_here(base):
@@ -158,17 +164,27 @@ def images_here() -> list[str]:
     """
     with explained("the engine's images"):
         tags = [tag for image in engine().images.list() for tag in image.tags]
-    bases = {os.environ.get("JBOD_BASE_IMAGE"), *_BASES}
+    bases = {os.environ.get(_BASE_VARIABLE), *_BASES}
     return sorted(tag for tag in tags if tag in bases or tag.startswith(("apache/kafka:", "jbod-kafka:")))
 
 
 def _is_here(name: str) -> bool:
+    return _labels(name) is not None
+
+
+def _base_of(own: str) -> str:
+    """What an own image was made on; empty where it isn't here."""
+    return (_labels(own) or {}).get(_MADE_ON, "")
+
+
+def _labels(name: str) -> Mapping[str, str] | None:
+    """None where there is no such image here."""
     with explained(f"the image {name}"):
         try:
-            engine().images.get(name)
+            image = engine().images.get(name)
         except ImageNotFound:
-            return False
-    return True
+            return None
+    return image.labels or {}
 
 
 def _pull(name: str, say: Say) -> bool:
@@ -201,16 +217,13 @@ def _look_into(name: str) -> Image:
 
 
 def _ask(name: str) -> dict[str, Any]:
-    try:
-        with explained(f"the image {name}"):
-            said: bytes = engine().containers.run(
-                name, ["-c", _LOOK], entrypoint="sh", network_mode="none", remove=True, labels={LABEL: "image"}
-            )
-    except ContainerError as error:
-        last = (error.stderr or b"").decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise DistributionError(f"the image {name} can't run Kafka (Java, bash, {_LIBS}): {last[-1]}") from error
-    version = re.search(r'version "([^"]*)"', said.decode())
-    jars = sorted(line for line in said.decode().splitlines() if line.startswith(_LIBS))
+    with explained(f"the image {name}"):
+        done = run_once(name, ["sh", "-c", _LOOK], "image", patience_s=_LOOK_S)
+    if done.returncode:
+        last = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise DistributionError(f"the image {name} can't run Kafka (Java, bash, {_LIBS}): {last[-1]}")
+    version = re.search(r'version "([^"]*)"', done.stdout)
+    jars = sorted(line for line in done.stdout.splitlines() if line.startswith(_LIBS))
     jars = [jar for jar in jars if not NOT_TO_RUN.search(Path(jar).name)]
     if version is None:
         raise DistributionError(f"the image {name} doesn't say its Java's version")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import json
 import os
@@ -39,7 +40,17 @@ from harness.journal import Journal
 from harness.machine import undo
 from harness.machine.cache import cache_dir
 from harness.machine.control_group import FROZEN
-from harness.machine.engine import LABEL, compose, compose_version, engine, execute, explained, host, remove_run
+from harness.machine.engine import (
+    LABEL,
+    compose,
+    compose_version,
+    engine,
+    execute,
+    explained,
+    host,
+    remove_run,
+    run_once,
+)
 from harness.machine.host import ENGINE_DISK_BYTES, ability
 from harness.machine.ports import HOST
 from harness.machine.undo import MARK, UndoLog
@@ -110,7 +121,7 @@ print(_free_network(7))
 """
 
 
-@pytest.mark.parametrize(("left", "free"), [("198.18.7.1/24", "198.19.255"), ("198.18.8.1/24", "198.18.7")])
+@pytest.mark.parametrize(("left", "free"), [("198.18.7.1/24", "198.18.8"), ("198.18.8.1/24", "198.18.7")])
 def test_a_network_that_an_engine_left_behind_is_not_taken_again(address: Path, left: str, free: str) -> None:
     """A real bridge, in a namespace of its own; the engine there knows nothing of it."""
     require("network namespaces")
@@ -220,6 +231,9 @@ OFFICIAL, OWN, TEMURIN = "apache/kafka:4.3.1", f"jbod-kafka:4.3.1-{'a' * 12}", "
         ("tarball kraft", {OFFICIAL}, {OFFICIAL, TEMURIN}, OWN, [f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
         ("home kraft mine:1", {TEMURIN}, {"mine:1"}, OWN, ["fetch mine:1", "build on mine:1"]),
         ("home kraft mine:1", {"mine:1"}, {}, OWN, ["build on mine:1"]),
+        # Made on another base before (TEMURIN, below), or on this one.
+        ("home kraft mine:1", {OWN, "mine:1"}, {}, OWN, ["build on mine:1"]),
+        (f"home kraft {TEMURIN}", {OWN, TEMURIN}, {}, OWN, []),
     ],
 )
 def test_which_image_is_used(
@@ -239,7 +253,7 @@ def test_which_image_is_used(
         did.append(f"build on {images._base(base, say)}")
         return images._own_name(distribution)
 
-    monkeypatch.setattr(images, "_is_here", lambda name: name in here)
+    monkeypatch.setattr(images, "_labels", lambda name: {images._MADE_ON: TEMURIN} if name in here else None)
     monkeypatch.setattr(images, "_pull", pull)
     monkeypatch.setattr(images, "build", make)
     monkeypatch.setattr(images, "_look_into", lambda name: images.Image(name=name, id="x", java_version="17", jars=()))
@@ -438,9 +452,30 @@ def test_an_image_without_kafka(workspace: Path) -> None:
     assert traces("image") == []
 
 
+def test_what_is_run_once_leaves_nothing(workspace: Path) -> None:
+    """Nor volumes without a name, of which the official image declares some."""
+    client, run = engine(), f"Test-{secrets.token_hex(3)}"
+    text = f"FROM {images_here()[0]}\nVOLUME /one /two\n".encode()
+    image, _ = client.images.build(fileobj=io.BytesIO(text), rm=True)
+    try:
+        before = {volume.id for volume in client.volumes.list()}
+        done = run_once(image.id, ["sh", "-c", "echo said; echo told >&2; exit 3"], run, patience_s=60.0)
+        assert (done.stdout, done.stderr, done.returncode) == ("said\n", "told\n", 3)
+        assert {volume.id for volume in client.volumes.list()} <= before
+        assert traces(run) == []
+    finally:
+        client.images.remove(image.id)
+
+
 @pytest.mark.parametrize("mode", Mode)
-def test_more_nodes_than_the_file_has(workspace: Path, tmp_path: Path, mode: Mode) -> None:
-    """They are as those in it, at addresses and ports of their own, and compose takes the two files together."""
+def test_more_nodes_than_the_file_has(
+    workspace: Path, tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as those in it, at addresses and ports of their own, and compose takes the two files together; whatever
+    the folder is called that they work in."""
+    (named := workspace / "broker-3").mkdir()
+    named.chmod(0o755)
+    monkeypatch.setenv("JBOD_WORK_DIR", str(named))
     undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
     try:
         backend = ContainerBackend(
@@ -463,6 +498,7 @@ def test_more_nodes_than_the_file_has(workspace: Path, tmp_path: Path, mode: Mod
             assert told["advertised.listeners"].endswith(f"OUTSIDE://{HOST}:{service.port}")
         services = json.loads(compose(backend.compose, "config", "--format", "json"))["services"]
         assert {*names} <= {*services}
+        assert services["broker-5"]["volumes"] == services["broker-3"]["volumes"]
         assert services["broker-5"]["command"] == [str(undo_log.dir / "broker-5" / "start")]
     finally:
         undo_log.close()

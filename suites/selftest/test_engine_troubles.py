@@ -433,6 +433,9 @@ def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, sma
         "docker system prune, or a dockerd with its --data-root on another disk",
     )
     assert re.fullmatch(r"0\.0 GiB free in \S+/root", str(disk["found"]))
+    for command in (RUN, UP, NIGHT):
+        room = r"the Docker engine's disk is full \(\d+ MiB free in \S+/root\); docker system prune makes room"
+        assert re.fullmatch(room, user.is_told(*command))
 
     done = user.jbod(*BUILD, "--base", "nowhere.invalid/none")
     assert done.returncode == EXIT_HARNESS
