@@ -131,19 +131,23 @@ _COUNTS = """
 import json, sys
 from harness.commands.shared import collect, where
 from harness.runs.select import names_of
-names = [names_of(case.id, case.nodeid) for case in collect(*where(())).cases]
-print(json.dumps({selector: sum(selector in each for each in names) for selector in sys.argv[1:]}))
+cases = collect(*where(())).cases
+names = [names_of(case.id, case.nodeid) for case in cases]
+counts = {selector: sum(selector in each for each in names) for selector in sys.argv[1:]}
+print(json.dumps({"counts": counts, "suites": sorted({case.id.partition("/")[0] for case in cases})}))
 """
 
 
 def test_the_readme_says_how_many_cases_there_are() -> None:
-    """As many as ``jbod list SELECTOR --json`` has; collected once for all of them."""
+    """As many as ``jbod list SELECTOR --json`` has, and no suite without its row; collected once for all of them."""
     section = Path("README.md").read_text().partition("## What it runs")[2].partition("\n## ")[0]
     told = {name: int(count) for name, count in re.findall(r"^\| `(\S+)` \|.*\| (\d+) \|$", section, re.MULTILINE)}
     assert len(told) > 20
     argv = [sys.executable, "-c", _COUNTS, *told]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True)
-    assert json.loads(done.stdout) == told
+    found = json.loads(done.stdout)
+    assert found["counts"] == told
+    assert [suite for suite in found["suites"] if suite not in told] == []
 
 
 def test_the_workflows_give_options_that_there_are() -> None:
