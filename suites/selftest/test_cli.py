@@ -150,6 +150,13 @@ def test_the_readme_says_how_many_cases_there_are() -> None:
     assert [suite for suite in found["suites"] if suite not in told] == []
 
 
+@pytest.mark.parametrize("folder", ["harness", "suites"])
+def test_a_readme_names_every_module_beside_it(folder: str) -> None:
+    modules = {file.name for file in Path(folder).glob("*.py")} - {"__init__.py"}
+    table = "".join(line for line in Path(folder, "README.md").read_text().splitlines() if line.startswith("|"))
+    assert sorted(module for module in modules if f"`{module}`" not in table) == []
+
+
 def test_the_workflows_give_options_that_there_are() -> None:
     asked: list[tuple[str, str]] = []
     for workflow in Path(".github/workflows").glob("*.yml"):
