@@ -14,8 +14,9 @@ from harness.case import check_json_file, check_runs_dir
 from harness.commands.shared import BACKEND, JOBS
 from harness.errors import EXIT_USAGE
 from harness.machine.whole import write_whole
-from harness.runs.qualifying import NOT_ASKED, Wanted, cases_of, check_same_build, run_sides, side, suite_of
+from harness.runs.qualifying import Wanted, cases_of, check_same_build, run_sides, side
 from harness.runs.results import write_json
+from harness.runs.special_suites import not_asked, suite_of
 from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
 from reports.qualification import Case, Qualification
 from reports.qualification import qualify as compare
@@ -57,7 +58,7 @@ def qualify(
         check_runs_dir(each.runs_dir)
         check_same_build(each)
     there = {each.name: cases_of(each, selector) for each in sides}
-    wanted = there if selector else {name: of.without(_not_asked(backend)) for name, of in there.items()}
+    wanted = there if selector else {name: of.without(not_asked(backend)) for name, of in there.items()}
     if baseline:
         wanted["baseline"] = wanted["baseline"].beside(wanted["candidate"])
     seed = _kept_seed(out / "seed") if seed is None else seed
@@ -66,8 +67,8 @@ def qualify(
         return EXIT_USAGE
     ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend) for each in sides)
     left_out = Counter(suite_of(case) for case in {*there["candidate"].cases} - {*wanted["candidate"].cases})
-    not_asked = [f"left out, since nobody named it: {suite} ({_cases(count)})" for suite, count in left_out.items()]
-    ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(not_asked)))
+    unnamed = [f"left out, since nobody named it: {suite} ({_cases(count)})" for suite, count in left_out.items()]
+    ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(unnamed)))
     compared = compare(ours, write_baseline(others[0], out / "report") if others else None)
     write_report(ours, out / "report", compared, allure=False)
     for note in compared.notes:
@@ -83,11 +84,6 @@ def _kept_seed(file: Path) -> int:
     if not file.exists():
         write_whole(file, f"{random.SystemRandom().randrange(2**31)}\n")
     return int(file.read_text())
-
-
-def _not_asked(backend: str) -> tuple[str, ...]:
-    """Brokers that are processes can't be cut off from each other."""
-    return NOT_ASKED if backend == "docker" else (*NOT_ASKED, "network")
 
 
 def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:

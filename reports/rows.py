@@ -15,13 +15,11 @@ from typing import Any
 
 from harness.case import rerun_command
 from harness.runs.results import RESULTS_FILES
+from harness.runs.special_suites import is_control, must_be_valid, suite_of
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
 
 VERDICTS = ("invalid", "error", "unknown", "skipped", "valid")
 """The worst first."""
-
-GREEN_TWIN = "-green]"
-"""How the id of a control ends in which the harm is put right."""
 
 _MEANS = {
     "valid": "every guarantee held",
@@ -74,15 +72,15 @@ class Row:
 
     @property
     def is_control(self) -> bool:
-        """Whether harm was done on purpose, so that the judge must say ``invalid`` (suites/controls)."""
-        return self.plan.startswith("control:")
+        """Whether it shows that harm is found, and must be red but for its green twin (suites/controls)."""
+        return is_control(self.id)
 
     @property
     def standing(self) -> str:
         """What the verdict counts as: a control that came out as it must is ``valid``, one that didn't ``error``."""
         if not self.is_control or self.verdict not in ("valid", "invalid"):
             return self.verdict
-        return "valid" if self.verdict == ("valid" if self.id.endswith(GREEN_TWIN) else "invalid") else "error"
+        return "valid" if self.verdict == ("valid" if must_be_valid(self.id) else "invalid") else "error"
 
     @property
     def headline(self) -> str:
@@ -124,7 +122,7 @@ class Row:
     @property
     def suite(self) -> str:
         """What its id begins with."""
-        return self.id.partition("/")[0]
+        return suite_of(self.id)
 
     @property
     def scenario(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from harness.runs.ledger import Entry
-from harness.runs.shrinking import SCHEDULES
+from harness.runs.special_suites import is_random
 
 LATEST = 20
 """So many runs of a case are shown."""
@@ -71,7 +71,7 @@ def make_trends(entries: Iterable[Entry]) -> Trends:
     cases: dict[tuple[str, str, str], list[Entry]] = {}
     days: dict[str, Counter[str]] = {}
     for entry in entries:
-        if not entry.id.startswith(SCHEDULES):
+        if not is_random(entry.id):
             cases.setdefault((entry.id, entry.kafka, entry.backend), []).append(entry)
         days.setdefault(f"{entry.at:%Y-%m-%d}", Counter())[entry.verdict] += 1
     trends = [_trend(runs) for runs in cases.values() if len(runs) > 1]

@@ -103,6 +103,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     from harness.errors import worst
     from harness.releases.builds import BuildOptions
     from harness.runs import results
+    from harness.runs.special_suites import is_random
     from harness.runs.subrun import repeat_apart
 
     run = read_run_json(run_dir)
@@ -114,7 +115,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
         raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
     say_other_build(run, build)
     served = run.get("served", [])
-    if served and not any(case.startswith("schedules/") for case in served):  # which are told by more than their ids
+    if served and not any(map(is_random, served)):  # which are told by more than their ids
         first = shlex.join(["jbod", "run", *served, run["case"], *arguments_of(again)])
         tell(f"its cluster had served {len(served)} cases before, and this is a fresh one; with them first: {first}")
     schedules: tuple[str, ...] = ()

@@ -173,12 +173,13 @@ def collect(*arguments: str) -> Collector:
 def fixed_cases(options: Mapping[str, str | None], backend: str) -> Fixed:
     """The cases that must be run now and then, on this machine, these builds and this backend."""
     from harness.runs.ledger import Planned
-    from harness.runs.nightly import NOT_FIXED, Fixed
+    from harness.runs.nightly import Fixed
+    from harness.runs.special_suites import NOT_FIXED, suite_of
 
     planned, unable, without = {}, {}, {}
     collected = collect(*where(()), *arguments_of(options), f"--backend={backend}")
     for case in collected.cases:
-        if case.id.startswith(NOT_FIXED):
+        if suite_of(case.id) in NOT_FIXED:
             continue
         if why := collected.run.unfit_build(case):
             unable[case.id] = why

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.case import CaseResult
 from harness.journal import now
-from harness.runs.shrinking import SCHEDULES
+from harness.runs.special_suites import is_random
 
 NAME = "ledger.jsonl"
 _SHOWN = ("valid", "invalid")
@@ -217,7 +217,7 @@ def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]
     found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Mapping[str, Any]]]] = {}
     for entry in alike(entries, {id: planned.kafka for id, planned in cases.items()}, backend):
         planned = cases.get(entry.id)
-        if entry.id.partition("[")[0] == SCHEDULES and (entry.mode, entry.kafka) in builds:  # drawn anew each time
+        if is_random(entry.id) and (entry.mode, entry.kafka) in builds:  # drawn anew each time
             planned = Planned(kip=entry.kip, plan=entry.plan, mode=entry.mode, kafka=entry.kafka)
         if planned is None or entry.verdict == "error":
             continue

@@ -22,12 +22,9 @@ from harness.case import read_run_json
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, JbodError, worst
 from harness.journal import now
 from harness.runs import ledger, results
-from harness.runs.shrinking import SCHEDULES, Shrunk, shrink_command, shrink_run
+from harness.runs.shrinking import Shrunk, shrink_command, shrink_run
+from harness.runs.special_suites import RANDOM_SCHEDULES
 from harness.runs.subrun import SubRun, run_apart
-
-NOT_FIXED = ("schedules/", "control/")
-"""No fixed suites: drawn anew each night; or red where the harness is right, which its own tests look at."""
-
 
 TO_SHRINK = 0.25
 """So much of the time of random schedules is kept for shrinking those that fail."""
@@ -131,13 +128,15 @@ def run_night(
     if chosen:
         junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
-    left, takes = ends - time.monotonic(), ledger.usual_s(SCHEDULES, before)
+    left, takes = ends - time.monotonic(), ledger.usual_s(RANDOM_SCHEDULES, before)
     remains = min(left * (1 - TO_SHRINK), left - takes)
     if remains > 0:
         count = max(1, int(remains * jobs / max(1.0, takes)))
         say(f"random schedules: {count} a mode at most, begun within {remains / 60:.0f} min, from seed {seed}")
         drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
-        schedules = keep(run_apart(SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common))
+        schedules = keep(
+            run_apart(RANDOM_SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common)
+        )
     else:
         say(f"random schedules: none; one takes {takes:.0f} s, and {max(0, left):.0f} s are left")
         schedules = SubRun(exit_code=EXIT_NOTHING_RAN, cases=())

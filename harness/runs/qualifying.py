@@ -20,11 +20,9 @@ from typing import Any
 from harness.errors import JbodError, UsageError
 from harness.releases.builds import BuildOptions, Builds
 from harness.runs import ledger
+from harness.runs.special_suites import suite_of
 from harness.runs.subrun import arguments_of, jbod_command, run_apart
 
-NOT_ASKED = ("control", "known-bugs", "schedules")
-"""Suites that say nothing of a release unless they are named: red where the harness is right; red where a build has a
-bug that is known; drawn anew each time."""
 WAVERING = 3
 """How often a case is run that wasn't valid at once."""
 
@@ -101,11 +99,6 @@ class Wanted:
         alone = len(self.scenarios) - len(here)
         why = {"the candidate doesn't have what they check": alone} if alone else {}
         return Wanted(scenarios=here, unfit={**self.unfit, **why})
-
-
-def suite_of(case: str) -> str:
-    """What its id begins with."""
-    return case.partition("/")[0]
 
 
 def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:

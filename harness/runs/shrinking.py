@@ -20,9 +20,9 @@ from harness.errors import HarnessError
 from harness.machine.whole import write_whole
 from harness.releases.builds import BuildOptions
 from harness.runs.shrink import shrink
+from harness.runs.special_suites import RANDOM_SCHEDULES, SCHEDULES
 from harness.runs.subrun import arguments_of, run_apart
 
-SCHEDULES = "schedules/random"
 TRIES = 3
 """How often the whole is played again, and the smallest part in the end, to say how often it fails."""
 
@@ -114,7 +114,7 @@ def play_command(file: str | Path, run: Mapping[str, Any]) -> str:
     :param run: its run.json
     """
     chosen = arguments_of({**vars(BuildOptions.recorded(run)), "backend": run["backend"]})
-    return shlex.join(["jbod", "run", "schedules", *chosen, f"--schedule={file}"])
+    return shlex.join(["jbod", "run", SCHEDULES, *chosen, f"--schedule={file}"])
 
 
 def _failing(
@@ -129,7 +129,7 @@ def _failing(
     if until < math.inf:
         wanted.append(f"--stop-after={max(0.0, until - time.monotonic()):.3f}")
     where = f"--runs-dir={run_dir / 'shrinking'}"  # not among the runs: parts are no cases of anybody's
-    run = run_apart(SCHEDULES, f"--seed={schedule['seed'] or 0}", *wanted, *options, where, quiet=True)
+    run = run_apart(RANDOM_SCHEDULES, f"--seed={schedule['seed'] or 0}", *wanted, *options, where, quiet=True)
     for file in files:
         file.unlink()
     cases = {case["id"].rpartition("-")[2].rstrip("]"): case for case in run.cases}

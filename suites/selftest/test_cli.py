@@ -12,6 +12,16 @@ import click
 import pytest
 
 from harness.cli import cli
+from harness.runs.special_suites import (
+    CONTROLS,
+    KNOWN_BUGS,
+    NETWORK,
+    RANDOM_SCHEDULES,
+    SCHEDULES,
+    is_control,
+    is_random,
+    must_be_valid,
+)
 from suites.selftest.processes import JBOD
 
 
@@ -174,6 +184,17 @@ def test_every_known_bug_has_its_issue() -> None:
     done = jbod("list", "known-bugs", "--json")
     assert done.returncode == 0
     assert all(row["issue"].startswith("KAFKA-") for row in json.loads(done.stdout)["scenarios"])
+
+
+def test_what_is_said_of_special_suites_is_of_suites_that_there_are() -> None:
+    done = jbod("list", CONTROLS, SCHEDULES, KNOWN_BUGS, NETWORK, RANDOM_SCHEDULES, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    scenarios = json.loads(done.stdout)["scenarios"]
+    assert {row["id"] for row in scenarios if is_random(row["id"])} == {RANDOM_SCHEDULES}
+    for row in scenarios:
+        if is_control(row["id"]):
+            green = {must_be_valid(case) for case in row["cases"]}
+            assert green == {True, False}, row["id"]
 
 
 def test_plain_pytest_knows_the_same_options(tmp_path: Path) -> None:

@@ -15,8 +15,9 @@ from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
 from harness.runs import ledger
 from harness.runs.nightly import Night, fitting
-from harness.runs.qualifying import NOT_ASKED, Wanted, cases_of, due, side
+from harness.runs.qualifying import Wanted, cases_of, due, side
 from harness.runs.results import write_json
+from harness.runs.special_suites import not_asked
 
 
 def ended(
@@ -217,7 +218,7 @@ def test_what_a_qualification_is_made_of() -> None:
     """A baseline's cases that the candidate does not have, as in ZooKeeper mode, are left out, and counted."""
     ours = Wanted(scenarios={"disks/a[kraft]": {}, "known-bugs/b[kraft]": {}}, unfit={"too old": 2})
     theirs = Wanted(scenarios={"disks/a[kraft]": {}, "disks/a[zk]": {}, "disks/c[zk]": {}}, unfit={"too new": 1})
-    assert ours.without(NOT_ASKED).cases == ("disks/a[kraft]",)
+    assert ours.without(not_asked("process")).cases == ("disks/a[kraft]",)
     assert theirs.beside(ours).cases == ("disks/a[kraft]",)
     assert theirs.beside(ours).unfit == {"too new": 1, "the candidate doesn't have what they check": 2}
     assert ours.beside(ours) == ours

@@ -436,10 +436,14 @@ def test_what_never_got_its_turn_and_has_run_since_is_no_news(tmp_path: Path) ->
         ("control/x[zk-green]", "valid", "valid"),
         ("control/x[zk-green]", "invalid", "error"),
         ("control/x[zk-lost]", "unknown", "unknown"),
+        ("kip-112/x[zk-lost]", "invalid", "invalid"),
+        ("kip-112/x[zk-green]", "valid", "valid"),
     ],
 )
-def test_a_control_must_be_red(tmp_path: Path, case: str, verdict: str, counts_as: str) -> None:
-    with_verdict(tmp_path, verdict, "1", case=case, plan="control: lost")
+@pytest.mark.parametrize("plan", ["control: lost", "what is lost must be found"])
+def test_a_control_must_be_red(tmp_path: Path, case: str, verdict: str, counts_as: str, plan: str) -> None:
+    """Its id says that it is one, in whatever words its plan is told."""
+    with_verdict(tmp_path, verdict, "1", case=case, plan=plan)
     assert make_index(read_runs_dir(tmp_path)).answer.verdict == counts_as
 
 
