@@ -30,10 +30,10 @@ from harness.releases.distribution import jolokia_agent, spark_kafka_jars
 from harness.releases.standing_tools import end_tools
 from harness.releases.versions import Mode
 from harness.run import RUN, Run, run_of
+from harness.runs import run_options
 from harness.runs.errors_logged import errors_logged
 from harness.runs.measure import measure_faults
 from harness.runs.outcomes import Happenings, conclude, shown
-from harness.runs.pausing import MOMENTS
 from harness.runs.select import names_of
 from harness.runs.turns import together
 from harness.scenario import DeclaredCase, case_of, scenario_of
@@ -47,33 +47,11 @@ _SEEN = pytest.StashKey[Happenings]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The same names as ``jbod run`` has."""
+    """The same options as ``jbod run`` has."""
     group = parser.getgroup("jbod", "Kafka on JBOD under faults")
-    group.addoption("--kafka", metavar="VERSION", help="a Kafka release from Maven")
-    group.addoption("--kafka-home", metavar="DIR", help="an unpacked Kafka build: bin/ libs/ config/")
-    group.addoption("--kafka-tarball", metavar="FILE", help="a Kafka tarball, such as a release candidate")
-    group.addoption("--mode", metavar="zk|kraft", help="only this metadata mode")
-    group.addoption("--backend", default="process", metavar="process|docker", help="what brokers run in")
-    group.addoption("--seed", type=_seed, metavar="N", help="seed of everything that is left to chance")
-    group.addoption("--spark-master", metavar="URL", help="a Spark master other than a local one")
-    group.addoption("--runs-dir", default="reports/runs", metavar="DIR", help="where run folders go")
-    group.addoption(
-        "--keep-cluster", default="never", choices=["never", "on-failure", "always"], help="leave the cluster standing"
-    )
-    group.addoption("--clusters", default="shared", choices=["shared", "own"], help="serve several cases, or one each")
-    group.addoption("--json", metavar="FILE", help="write the results as JSON")
-    group.addoption("--pause-at", choices=[*MOMENTS], help="wait there for Enter, to look")
-    group.addoption("--stop-after", type=float, metavar="SECONDS", help="begin no case later than that")
-    group.addoption("--schedules", type=int, default=1, metavar="N", help="how many random schedules a mode")
-    group.addoption("--schedule", action="append", default=[], metavar="FILE", help="play this instead")
-    group.addoption("--select", action="append", default=[], metavar="SELECTOR", help="a KIP, scenario or case id")
-
-
-def _seed(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise pytest.UsageError(f"--seed {text}: not a whole number") from None
+    for option in run_options.RUN:
+        group.addoption(option.name, metavar=option.metavar, help=option.help, **option.parsing)
+    group.addoption("--select", action="append", default=[], metavar="SELECTOR", help="A KIP, scenario or case id.")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -20,7 +20,6 @@ from harness.commands.shared import (
     JOBS,
     OUTCOME_OPTIONS,
     RUN_OPTIONS,
-    SCHEDULE_OPTIONS,
     WIDTH,
     collect,
     fixed_cases,
@@ -41,7 +40,6 @@ from harness.runs.subrun import arguments_of
 @click.command()
 @click.argument("selector", nargs=-1, required=True)
 @with_options(RUN_OPTIONS)
-@with_options(SCHEDULE_OPTIONS)
 @click.option("--junit", metavar="FILE", help="Where JUnit's XML goes (default: junit.xml beside the runs folder).")
 @JOBS
 def run(

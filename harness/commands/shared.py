@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.text import Text
 
 from harness.errors import HarnessError, JbodError, UsageError
+from harness.runs import run_options
+from harness.runs.run_options import RunOption
 from harness.runs.subrun import arguments_of
 
 if TYPE_CHECKING:
@@ -29,31 +31,15 @@ WIDTH = None if sys.stdout.isatty() else 140
 out = Console(width=WIDTH)
 err = Console(stderr=True, width=WIDTH)
 
-BUILD_OPTIONS = [
-    click.option("--kafka", metavar="VERSION", help="A Kafka release from Maven."),
-    click.option("--kafka-home", metavar="DIR", help="An unpacked Kafka build: bin/ libs/ config/."),
-    click.option("--kafka-tarball", metavar="FILE", help="A Kafka tarball, such as a release candidate."),
-    click.option("--mode", metavar="zk|kraft", help="Only this metadata mode."),
-]
-OUTCOME_OPTIONS = [
-    click.option("--spark-master", metavar="URL", help="A Spark master other than a local one."),
-    click.option("--runs-dir", metavar="DIR", help="Where run folders go (default: reports/runs)."),
-    click.option("--keep-cluster", metavar="never|on-failure|always", help="Leave the cluster standing."),
-    click.option("--clusters", metavar="shared|own", help="May serve one case after another (default), or one each."),
-    click.option("--pause-at", metavar="inject|heal", help="Wait there, at each fault, for Enter."),
-    click.option("--json", metavar="FILE", help="Write the results as JSON."),
-]
-RUN_OPTIONS = [
-    *BUILD_OPTIONS,
-    click.option("--backend", metavar="process|docker", help="What brokers run in."),
-    click.option("--seed", metavar="N", help="Seed of everything that is left to chance."),
-    *OUTCOME_OPTIONS,
-]
-SCHEDULE_OPTIONS = [
-    click.option("--schedules", metavar="N", help="How many random schedules a mode, of selector 'schedules'."),
-    click.option("--schedule", multiple=True, metavar="FILE", help="Play this schedule instead."),
-    click.option("--stop-after", metavar="SECONDS", help="Begin no case later than that."),
-]
+
+def _for_click(of: Sequence[RunOption]) -> list[Callable[..., Any]]:
+    """What of its values is right is for pytest to say, to which they go on as they are."""
+    return [click.option(each.name, metavar=each.metavar, help=each.help, multiple=each.repeats) for each in of]
+
+
+BUILD_OPTIONS = _for_click(run_options.BUILD)
+OUTCOME_OPTIONS = _for_click(run_options.OUTCOME)
+RUN_OPTIONS = _for_click(run_options.RUN)
 EVERY = click.option(
     "--every", default="7d", show_default=True, metavar="TIME", help="The longest that a case may not run."
 )

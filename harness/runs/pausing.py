@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.cluster import Cluster
 from harness.errors import EnvironmentLacks
+
+if TYPE_CHECKING:
+    from harness.cluster import Cluster
 
 MOMENTS = {"inject": "fault.injected", "heal": "fault.healing"}
 

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from harness.cli import cli
+from harness.runs.run_options import RUN
 from harness.runs.special_suites import (
     CONTROLS,
     KNOWN_BUGS,
@@ -197,7 +198,14 @@ def test_what_is_said_of_special_suites_is_of_suites_that_there_are() -> None:
             assert green == {True, False}, row["id"]
 
 
-def test_plain_pytest_knows_the_same_options(tmp_path: Path) -> None:
+def test_plain_pytest_knows_the_same_options(pytestconfig: pytest.Config) -> None:
+    """And jbod no others, but for what pytest has by other names."""
+    jbods = {parameter.name for parameter in cli.commands["run"].params} - {"selector", "jobs", "junit"}
+    assert {option.name.lstrip("-").replace("-", "_") for option in RUN} == jbods
+    assert sorted({*jbods, "select"} - {*vars(pytestconfig.option)}) == []
+
+
+def test_plain_pytest_collects_what_they_choose() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "suites/kip_112", "--mode", "zk", "--collect-only", "-q"],
         capture_output=True,
