@@ -19,21 +19,17 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import HistoryError
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
 
 TableName = Literal["produced", "consumed", "drained"]
 
@@ -143,47 +139,16 @@ class HistoryWriter:
             hidden.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class History:
-    """The three tables of one run, lazily read, and how many rows the footers say they have.
-
-    The columns are those of :data:`PRODUCED`, :data:`CONSUMED` and :data:`DRAINED`, except that every integer is a
-    bigint and every timestamp Spark's own: int32 is how the contract stores a partition, not a thing to compute in.
-    """
-
-    produced: DataFrame
-    consumed: DataFrame
-    drained: DataFrame | None
-    rows: Mapping[TableName, int]
-
-
-def read_history(spark: SparkSession, run_dir: Path) -> History:
-    """The history below `run_dir`; looks at every part's footer and starts no Spark job.
-
-    Files and folders whose names start with ``.`` or ``_`` are not there. ``drained`` may be absent, as a table.
-
-    :raises HistoryError: naming the file or folder: ``produced`` or ``consumed`` is missing; a table has no part; a
-        part is cut off or no Parquet; a column is missing or has a type that doesn't hold the contract's values. What
-        only shows when pages are decoded comes up in the Spark job, as Spark's error that names the file.
-    """
-    if not run_dir.is_dir():
-        raise HistoryError(f"{run_dir} is no run folder: there is no such folder")
-    frames: dict[TableName, DataFrame] = {}
-    rows: dict[TableName, int] = {}
-    for table in SCHEMAS:
-        if table != "drained" or table_dir(run_dir, table).exists():
-            frames[table], rows[table] = _read_table(spark, run_dir, table)
-    return History(produced=frames["produced"], consumed=frames["consumed"], drained=frames.get("drained"), rows=rows)
-
-
 def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = None) -> pa.Table:
     """One table as a whole, in this process: words and names stored once each, every number an int64.
 
-    For a task that works on the rows itself: without a JVM between file and task it is ten times as quick as
-    :func:`read_history` is to bring them here.
+    Without Spark: with no JVM between file and task it is ten times as quick.
+
+    Files and folders whose names start with ``.`` or ``_`` are not there.
 
     :param columns: only these, and in this order; all are checked either way
-    :raises HistoryError: as :func:`read_history`, and where a part is damaged inside
+    :raises HistoryError: naming the file or folder: the table is missing or has no part; a part is cut off, no Parquet
+        or damaged inside; a column is missing or has a type that doesn't hold the contract's values
     """
     schema = SCHEMAS[table]
     wanted = [schema.field(name) for name in columns or schema.names]
@@ -212,12 +177,12 @@ class Piece:
 def pieces(run_dir: Path, table: TableName) -> list[Piece]:
     """All row groups of a table in the order of the parts' names; looks at every part's footer.
 
-    :raises HistoryError: as :func:`read_history`
+    :raises HistoryError: as :func:`load_table`, but for what only shows when pages are decoded
     """
     return [
         Piece(part=part, row_group=number, rows=rows)
         for part in _parts(run_dir, table)
-        for number, rows in enumerate(_look_at(part, SCHEMAS[table])[1])
+        for number, rows in enumerate(_look_at(part, SCHEMAS[table]))
     ]
 
 
@@ -263,18 +228,6 @@ def _conform(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     return column.cast(pa.int64())
 
 
-def _read_table(spark: SparkSession, run_dir: Path, table: TableName) -> tuple[DataFrame, int]:
-    """One table and its number of rows; parts that store their columns alike are read together."""
-    alike: dict[tuple[_Stored, ...], list[Path]] = {}
-    rows = 0
-    for part in _parts(run_dir, table):
-        stored, row_groups = _look_at(part, SCHEMAS[table])
-        alike.setdefault(stored, []).append(part)
-        rows += sum(row_groups)
-    first, *others = (_frame(spark, stored, parts) for stored, parts in alike.items())
-    return reduce(lambda whole, frame: whole.unionByName(frame), others, first), rows
-
-
 def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
     """The parts of a table in the order of their names; at least one."""
     folder = table_dir(run_dir, table)
@@ -298,21 +251,8 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
     yield from names
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stored:
-    """How a part stores one column: what Spark must be asked for, and what makes the contract's value of it."""
-
-    name: str
-    spark_type: str
-    wanted: Literal["string", "bigint", "timestamp"]
-    per_second: int | None = None  # of a timestamp that Spark is asked for as a number
-
-
-_UNITS = {"s": 1_000, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}  # Parquet has no seconds: Arrow stores ms.
-
-
-def _look_at(part: Path, schema: pa.Schema) -> tuple[tuple[_Stored, ...], list[int]]:
-    """How `part` stores the columns of `schema`, and how many rows each of its row groups has."""
+def _look_at(part: Path, schema: pa.Schema) -> list[int]:
+    """How many rows each row group of `part` has; its columns hold what those of `schema` do."""
     try:
         with pq.ParquetFile(part) as file:
             arrow = file.schema_arrow
@@ -321,16 +261,14 @@ def _look_at(part: Path, schema: pa.Schema) -> tuple[tuple[_Stored, ...], list[i
                 raise HistoryError(
                     f"{part} has other columns: {', '.join(missing)} missing; has {', '.join(arrow.names)}"
                 )
-            physical = {
-                file.schema.column(index).path: file.schema.column(index).physical_type
-                for index in range(len(file.schema))
-            }
-            stored = tuple(_stored(part, field, arrow.field(field.name).type, physical) for field in schema)
-            for field, column in zip(schema, stored, strict=True):
-                if column.wanted == "bigint" and not pa.types.is_null(arrow.field(field.name).type):
-                    _check_lossless(part, file, field, arrow.field(field.name).type)
+            for field in schema:
+                _check_type(part, field, arrow.field(field.name).type)
+            for field in schema:
+                stored = arrow.field(field.name).type
+                if pa.types.is_integer(field.type) and not pa.types.is_null(stored):
+                    _check_lossless(part, file, field, stored)
             footer = file.metadata
-            return stored, [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
+            return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
     except (pa.ArrowException, OSError, ValueError) as error:
         size = part.stat().st_size if part.exists() else 0
         raise HistoryError(f"{part} ({size} bytes) is cut off or no Parquet file: {_first_line(error)}") from error
@@ -340,33 +278,16 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _stored(part: Path, field: pa.Field, stored: pa.DataType, physical: dict[str, str]) -> _Stored:
-    if pa.types.is_dictionary(stored):
-        stored = stored.value_type
+def _check_type(part: Path, field: pa.Field, stored: pa.DataType) -> None:
+    value = stored.value_type if pa.types.is_dictionary(stored) else stored
     if pa.types.is_string(field.type):
-        if any(is_type(stored) for is_type in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)):
-            return _Stored(name=field.name, spark_type="string", wanted="string")
-        if pa.types.is_null(stored):
-            return _Stored(name=field.name, spark_type="void", wanted="string")
-    elif pa.types.is_int64(field.type) or pa.types.is_int32(field.type):
-        if pa.types.is_uint64(stored):
-            return _Stored(name=field.name, spark_type="decimal(20,0)", wanted="bigint")
-        if pa.types.is_integer(stored):
-            return _Stored(name=field.name, spark_type="long", wanted="bigint")
-        if pa.types.is_float32(stored) or pa.types.is_float64(stored):
-            spark_type = "double" if pa.types.is_float64(stored) else "float"
-            return _Stored(name=field.name, spark_type=spark_type, wanted="bigint")
-        if pa.types.is_null(stored):
-            return _Stored(name=field.name, spark_type="void", wanted="bigint")
-    elif pa.types.is_timestamp(stored):
-        if physical[field.name] == "INT96":
-            return _Stored(name=field.name, spark_type="timestamp", wanted="timestamp")
-        # Read as a number, so that nanoseconds (which Spark refuses) and times without a zone (which Spark would take
-        # for the session's) need no settings.
-        return _Stored(name=field.name, spark_type="long", wanted="timestamp", per_second=_UNITS[stored.unit])
-    elif pa.types.is_null(stored):
-        return _Stored(name=field.name, spark_type="void", wanted="timestamp")
-    raise HistoryError(f"{part} has other columns: {field.name} is {stored}, expected {field.type}")
+        fits = pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)
+    elif pa.types.is_timestamp(field.type):
+        fits = pa.types.is_timestamp(value)
+    else:
+        fits = pa.types.is_integer(value) or pa.types.is_float32(value) or pa.types.is_float64(value)
+    if not fits and not pa.types.is_null(value):
+        raise HistoryError(f"{part} has other columns: {field.name} is {value}, expected {field.type}")
 
 
 def _check_lossless(part: Path, file: pq.ParquetFile, field: pa.Field, stored: pa.DataType) -> None:
@@ -384,32 +305,3 @@ def _check_lossless(part: Path, file: pq.ParquetFile, field: pa.Field, stored: p
                 f"{part} has other columns: {field.name} is {stored}, expected {field.type}, and "
                 f"does not fit: {_first_line(error)}"
             ) from error
-
-
-def _frame(spark: SparkSession, stored: tuple[_Stored, ...], parts: list[Path]) -> DataFrame:
-    """Parts that store their columns alike as one frame in the contract's order of columns."""
-    from pyspark.sql.types import StructType
-
-    asked = StructType()
-    for column in stored:
-        if column.spark_type != "void":
-            asked.add(column.name, column.spark_type)
-    # A case's folder has brackets in its name, which Hadoop would take for a pattern.
-    reader = spark.read.option("__globPaths__", "false").schema(asked)
-    return reader.parquet(*(str(part.absolute()) for part in parts)).select(*(_column(column) for column in stored))
-
-
-def _column(stored: _Stored) -> Column:
-    from pyspark.sql import functions as F
-
-    if stored.spark_type == "void":
-        value = F.lit(None).cast(stored.wanted)
-    elif stored.spark_type in ("float", "double"):
-        value = F.when(~F.isnan(stored.name), F.col(stored.name)).cast("bigint")
-    elif stored.per_second is not None:
-        number = F.col(stored.name)
-        micros = number * (1_000_000 // stored.per_second) if stored.per_second <= 1_000_000 else number / 1_000
-        value = F.timestamp_micros(micros.cast("bigint"))
-    else:
-        value = F.col(stored.name).cast(stored.wanted)
-    return value.alias(stored.name)
