@@ -146,16 +146,7 @@ class KafkaVersion:
         """The modes that it has."""
         return tuple(mode for mode in Mode if self.has(mode))
 
-    def is_early_access(self, mode: Mode) -> bool:
-        """Whether the mode's JBOD was there and not yet called ready: KRaft in 3.7."""
-        return mode is Mode.KRAFT and self.has(mode) and not self.at_least(3, 8)
-
     # --- features ------------------------------------------------------------------------------------------------
-
-    @property
-    def moves_between_log_dirs(self) -> bool:
-        """KIP-113: replica movement between log dirs, DescribeLogDirs."""
-        return self.at_least(1, 1)
 
     @property
     def describes_topics_by_bootstrap(self) -> bool:
@@ -226,9 +217,6 @@ class KafkaVersion:
 
 LOG4J2 = "2.25.4"
 
-# The least metadata.version with JBOD in KRaft (MetadataVersion.isDirectoryAssignmentSupported); 3.7.x formats with
-# 3.7-IV4, later builds with later ones, so it need only be named where somebody formats with an old one.
-JBOD_METADATA_VERSION = "3.7-IV2"
 CORDON_METADATA_VERSION = "4.3-IV0"
 
 # The newest of each line that jbod is tested with; 3.9 is the last with ZooKeeper.
