@@ -61,9 +61,3 @@ def header_pattern(run_token: str) -> str:
     fit an int64.
     """
     return rf"^jbod {re.escape(run_token)} (?P<producer>[A-Za-z0-9._-]+) (?P<seq>[0-9]{{1,18}}) "
-
-
-def parse_value(value: bytes | None, run_token: str) -> tuple[str | None, int | None]:
-    """Who sent this value: (producer, seq), or (None, None) where it isn't one of this run's."""
-    found = re.match(header_pattern(run_token).encode(), value) if value is not None else None
-    return (found["producer"].decode(), int(found["seq"])) if found else (None, None)
