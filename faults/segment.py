@@ -97,19 +97,17 @@ class ByteFlipped(BitsFlipped):
     Kafka's brokers don't look at a batch's CRC when they serve it; consumers may.
 
     :param text: what the record's value begins with; must be in the segment once
-    :param into: how many bytes behind that the flipped byte lies
     """
 
     name = "byte_flipped"
 
-    def __init__(self, log_dir: LogDir, topic: str, partition: int, *, text: bytes, into: int = 8) -> None:
+    def __init__(self, log_dir: LogDir, topic: str, partition: int, *, text: bytes) -> None:
         super().__init__(log_dir, topic, partition, "log")
         self._text = text
-        self._into = into
 
     def find(self, content: bytes) -> Sequence[int]:
-        """One byte behind the text."""
-        return [content.index(self._text) + len(self._text) + self._into] if content.count(self._text) == 1 else []
+        """One byte of the padding behind the text."""
+        return [content.index(self._text) + len(self._text) + 8] if content.count(self._text) == 1 else []
 
 
 class AbortsMisattributed(BitsFlipped):

@@ -39,12 +39,12 @@ class Runs:
     kinds: tuple[str, ...]
 
 
-def beyond_chance(cases: Sequence[Runs], seed: int = 0) -> list[np.ndarray]:
+def beyond_chance(cases: Sequence[Runs]) -> list[np.ndarray]:
     """For each case and column, the probability that chance alone makes it, or any that differ less, differ so much.
 
-    Not a number where there are fewer than :data:`LEAST_REPEATS` on a side. The same for the same runs and seed.
+    Not a number where there are fewer than :data:`LEAST_REPEATS` on a side. The same for the same runs.
     """
-    dice = np.random.default_rng(seed)
+    dice = np.random.default_rng(0)
     dealt = [_differences(case, dice) for case in cases]
     kinds = np.array([kind for case in cases for kind in case.kinds])
     if not kinds.size:

@@ -37,13 +37,13 @@ from suites.meanwhile import meanwhile
 from suites.on_disk import check_same_bytes
 
 
-def check_noticed(fault: Fault, since: datetime | None = None) -> None:
+def check_noticed(fault: Fault) -> None:
     """The broker's log shows the message by which it says that it noticed the fault.
 
     :raises PromiseBroken: it doesn't, within the time that noticing may take
     """
     assert fault.noticed_by is not None, f"{fault} names no log line by which a broker notices it"
-    line = check_says(fault.broker, fault.noticed_by, since or fault.injected_at)
+    line = check_says(fault.broker, fault.noticed_by, fault.injected_at)
     fault.broker.journal.write(
         "fault.noticed", broker=fault.broker.id, logged_at=line.at.isoformat(), line=line.text[:300]
     )

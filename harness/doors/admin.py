@@ -43,7 +43,6 @@ _TOPIC, _BROKER = 2, 4  # two config resources' types
 _SET, _DELETE = 0, 1  # two config operations
 _OF_BROKER, _OF_ALL_BROKERS = 2, 3  # two sources of a config (ConfigSource of DescribeConfigsResponse)
 _MISNAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
-_ISOLATION = {"read_uncommitted": 0, "read_committed": 1}
 
 
 class Refused(HarnessError):
@@ -286,23 +285,23 @@ class Admin:
         for got in answer.responses:
             _raise_first(f"delete topic {got.name}", [(got.error_code, getattr(got, "error_message", None))])
 
-    def end_offset(self, topic: str, partition: int, isolation: str = "read_uncommitted") -> int:
-        """A partition's end: its high watermark, or with read_committed its last stable offset. Ask its leader.
+    def end_offset(self, topic: str, partition: int) -> int:
+        """A partition's end: its high watermark. Ask its leader.
 
         :raises Refused: with Kafka's error, such as NOT_LEADER_OR_FOLLOWER
         """
-        return self._offset(topic, partition, _LATEST, isolation)
+        return self._offset(topic, partition, _LATEST)
 
     def start_offset(self, topic: str, partition: int) -> int:
         """A partition's first offset that can still be read. Ask its leader."""
-        return self._offset(topic, partition, _EARLIEST, "read_uncommitted")
+        return self._offset(topic, partition, _EARLIEST)
 
-    def _offset(self, topic: str, partition: int, timestamp: int, isolation: str) -> int:
+    def _offset(self, topic: str, partition: int, timestamp: int) -> int:
         wanted = ListOffsetsRequest.ListOffsetsTopic
         answer = self._connection.ask(
             ListOffsetsRequest(
                 replica_id=-1,
-                isolation_level=_ISOLATION[isolation],
+                isolation_level=0,  # read_uncommitted: with read_committed it would be the last stable offset
                 topics=[
                     wanted(
                         name=topic,

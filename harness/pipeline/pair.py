@@ -8,7 +8,7 @@ holds for all: where the slowest stands. Independent readers (:mod:`harness.pipe
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -131,22 +131,21 @@ class Pair:
             hint=self._why_not_ready,
         )
 
-    def start_readers(self, timeout_s: float = READER_START_S) -> None:
+    def start_readers(self) -> None:
         """Start the readers, and wait until each reads: a group, until every member does.
 
-        :param timeout_s: for each
-        :raises PipelineError: one doesn't, within ``timeout_s`` seconds; or a producer died meanwhile
+        :raises PipelineError: one doesn't, within :data:`READER_START_S` seconds; or a producer died meanwhile
         """
         for reader in self._readers:
             reader.start()
         for reader in self._readers:
-            reader.await_ready(timeout_s)
+            reader.await_ready(READER_START_S)
             self.check()
 
-    def await_readers(self, after: datetime, timeout_s: float = PROGRESS_S) -> None:
+    def await_readers(self, after: datetime) -> None:
         """Until each reader was handed, in each partition, a record that was sent after this instant.
 
-        :raises PromiseBroken: not within ``timeout_s`` seconds; says which reader stands still where
+        :raises PromiseBroken: not within :data:`PROGRESS_S` seconds; says which reader stands still where
         :raises PipelineError: a producer, a consumer or a reader died for good
         """
         since = int(after.timestamp() * 1e6)
@@ -161,7 +160,7 @@ class Pair:
         await_until(
             behind,
             lambda found: not found,
-            timeout_s=timeout_s,
+            timeout_s=PROGRESS_S,
             what=f"every reader of {self.topic} to be handed a record of each partition that was sent after "
             f"{after.isoformat(timespec='milliseconds')} (by reader: the partitions that it still waits for)",
             watch=self.check,
@@ -186,21 +185,14 @@ class Pair:
             hint=self._standing_still,
         )
 
-    def await_progress(
-        self,
-        after: datetime,
-        timeout_s: float = PROGRESS_S,
-        *,
-        records: int = 120,
-        partitions: Collection[int] | None = None,
-    ) -> Progress:
-        """Until a record that was sent after this instant was acked, and one that was sent after it was read by every
-        live consumer; and then until as many more as make it ``records``: one could have been under way already.
+    def await_progress(self, after: datetime, timeout_s: float = PROGRESS_S, *, records: int = 120) -> Progress:
+        """Until in each partition a record that was sent after this instant was acked, and one that was sent after it
+        was read by every live consumer; and then until as many more as make it ``records``: one could have been under
+        way already.
 
         :param after: an instant with a time zone
         :param records: a few more than the floors of a case want: the harness's watchers, from whose events the load
             under a fault is counted, see things a moment later than whoever waits for them
-        :param partitions: so much in each of these; None: in each of the topic's
         :raises PromiseBroken: not within ``timeout_s`` seconds; says how long producer and consumer have stood still
         :raises Inconclusive: as little, but clients do get through, with what they had been given before: the machine
             is too slow for the load
@@ -216,7 +208,7 @@ class Pair:
             return progress
 
         def stuck_or_slow(message: str) -> JbodError:
-            if halfway and (since := self.progress.fewest_since(halfway[0], partitions)) >= records:
+            if halfway and (since := self.progress.fewest_since(halfway[0])) >= records:
                 return Inconclusive(
                     f"{message}; but of older records {since} were acked and read in each partition in the last "
                     f"{timeout_s / 2:.0f} s: this machine is too slow for the load"
@@ -224,32 +216,30 @@ class Pair:
             return PromiseBroken(message)
 
         def got_through(progress: Progress) -> bool:
-            of_interest = progress.among(partitions)
-            acked = [each.acked_sent_at is not None and each.acked_sent_at > after for each in of_interest]
-            read = [each.read_sent_at is not None and each.read_sent_at > after for each in of_interest]
+            acked = [each.acked_sent_at is not None and each.acked_sent_at > after for each in progress.partitions]
+            read = [each.read_sent_at is not None and each.read_sent_at > after for each in progress.partitions]
             return all(acked) and all(read) and bool(acked)
 
-        where = self.topic if partitions is None else f"{self.topic}, partitions {sorted(partitions)}"
         first = await_until(
             look,
             got_through,
             timeout_s=timeout_s,
-            what=f"a record of {where} sent after {after.isoformat(timespec='milliseconds')} to be acked and read",
+            what=f"a record of {self.topic} sent after {after.isoformat(timespec='milliseconds')} to be acked and read",
             watch=self.check,
             failure=stuck_or_slow,
             hint=self._standing_still,
         )
         return await_until(
             lambda: self.progress,
-            lambda progress: progress.fewest_since(first, partitions) >= records - 1,
+            lambda progress: progress.fewest_since(first) >= records - 1,
             timeout_s=timeout_s,
-            what=f"{records - 1} more records of {where} to be acked and read in each partition",
+            what=f"{records - 1} more records of {self.topic} to be acked and read in each partition",
             watch=self.check,
             failure=PromiseBroken,
             hint=self._standing_still,
         )
 
-    def await_acked(self, after: datetime, timeout_s: float = PROGRESS_S) -> Progress:
+    def await_acked(self, after: datetime) -> Progress:
         """Until a record that was sent after this instant was acked, read or not: where followers are away, an
         acks=1 producer gets through and no consumer does.
 
@@ -258,7 +248,7 @@ class Pair:
         return await_until(
             lambda: self.progress,
             lambda progress: any(p.acked_sent_at is not None and p.acked_sent_at > after for p in progress.partitions),
-            timeout_s=timeout_s,
+            timeout_s=PROGRESS_S,
             what=f"a record of {self.topic} sent after {after.isoformat(timespec='milliseconds')} to be acked",
             watch=self.check,
             failure=PromiseBroken,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -46,13 +45,9 @@ class Progress:
     unresolved: int = 0
     """Indeterminate transactions."""
 
-    def among(self, partitions: Collection[int] | None = None) -> list[PartitionProgress]:
-        """Those of these partitions; None: all."""
-        return [each for each in self.partitions if partitions is None or each.partition in partitions]
-
-    def fewest_since(self, first: Progress, partitions: Collection[int] | None = None) -> int:
+    def fewest_since(self, first: Progress) -> int:
         """How many records were acked, and how many read, since then, in the partition that had fewest of either."""
-        both = zip(first.among(partitions), self.among(partitions), strict=True)
+        both = zip(first.partitions, self.partitions, strict=True)
         return min(min(now.acked - was.acked, now.read_end - was.read_end) for was, now in both)
 
     def __str__(self) -> str:

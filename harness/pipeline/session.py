@@ -76,13 +76,11 @@ def check_master(master: str | None) -> None:
     raise HarnessError(f"Spark master {master} doesn't answer; is it running, and is this its RPC port (7077)?")
 
 
-def spark_session(master: str | None, *, jars: Sequence[Path], log_file: Path | None = None) -> SparkSession:
+def spark_session(master: str | None, *, jars: Sequence[Path]) -> SparkSession:
     """The Spark session of this process; starts it (about 5 s) if there is none.
 
     :param master: see :func:`check_master`; None is ``local[16]``
     :param jars: Spark's Kafka connector and what it needs, of pyspark's own version; fixed by the first call
-    :param log_file: where the JVM's and the Python workers' output goes; without it, a file in a temporary folder
-        that goes with the session
     :raises UsageError, HarnessError: as :func:`check_master`; and where Spark itself doesn't start, with the end of
         its log
     """
@@ -98,7 +96,7 @@ def spark_session(master: str | None, *, jars: Sequence[Path], log_file: Path | 
         raise HarnessError(f"Spark can't start, its Kafka connector is missing: {', '.join(missing)}")
     scratch = scratch_folder("spark")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)
-    log = log_file or scratch / "spark.log"
+    log = scratch / "spark.log"
     try:
         with log.open("ab") as output:
             session = _start(_settings(wanted, jars, scratch), output)
@@ -116,11 +114,9 @@ JVM_DIED = "Spark's JVM has ended, and nobody had ended it"
 class SparkHandle:
     """A Spark session that is starting, or has started, in the background; another one where its JVM has died."""
 
-    def __init__(
-        self, master: str | None, *, jars: Sequence[Path], log_file: Path | None = None, then: Then | None = None
-    ) -> None:
+    def __init__(self, master: str | None, *, jars: Sequence[Path], then: Then | None = None) -> None:
         self.master = master or f"local[{LOCAL_SLOTS}]"
-        self._start = partial(spark_session, master, jars=jars, log_file=log_file)
+        self._start = partial(spark_session, master, jars=jars)
         self._then = then
         self._lock = threading.Lock()
         self._future = self._begin()
@@ -143,10 +139,10 @@ class SparkHandle:
         threading.Thread(target=start, name="spark-start", daemon=True).start()
         return future
 
-    def session(self, timeout_s: float = START_S) -> SparkSession:
+    def session(self) -> SparkSession:
         """The session; blocks until it is up. Who had it when its JVM died sees an error; who asks then gets another.
 
-        :raises HarnessError: Spark did not start, or not within ``timeout_s`` seconds
+        :raises HarnessError: Spark did not start, or not within :data:`START_S` seconds
         """
         with self._lock:
             if self._future.done() and jvm_died():
@@ -154,9 +150,9 @@ class SparkHandle:
                 self._future = self._begin()
             future = self._future
         try:
-            return future.result(timeout=timeout_s)
+            return future.result(timeout=START_S)
         except TimeoutError as error:
-            raise HarnessError(f"Spark on {self.master} is not up after {timeout_s:.0f} s") from error
+            raise HarnessError(f"Spark on {self.master} is not up after {START_S:.0f} s") from error
 
     def stop(self) -> None:
         """End the session and its JVM; never fails, may be called twice, waits at most 10 s for each step."""
@@ -165,9 +161,7 @@ class SparkHandle:
         end_spark()
 
 
-def start_in_background(
-    master: str | None, *, jars: Sequence[Path], log_file: Path | None = None, then: Then | None = None
-) -> SparkHandle:
+def start_in_background(master: str | None, *, jars: Sequence[Path], then: Then | None = None) -> SparkHandle:
     """Start Spark in a thread and return at once; arguments as :func:`spark_session`.
 
     :param then: called with the session once it is up, in the background too, its errors ignored: say
@@ -175,7 +169,7 @@ def start_in_background(
     :raises UsageError, HarnessError: as :func:`check_master`, before any thread or JVM starts
     """
     check_master(master)
-    return SparkHandle(master, jars=jars, log_file=log_file, then=then)
+    return SparkHandle(master, jars=jars, then=then)
 
 
 def end_spark() -> None:

@@ -23,6 +23,8 @@ from harness.waiting import await_until
 from suites.meanwhile import meanwhile
 from suites.world import World
 
+_REPLICAS = 2
+
 
 class Creation:
     """Topics as they come, each with the log dirs that were cordoned all the while it was created.
@@ -37,7 +39,7 @@ class Creation:
         self._asked_at: list[float] = []
         self._made = 0  # of those that were asked for, the first so many
 
-    def create(self, name: str, replicas: int) -> None:
+    def create(self, name: str) -> None:
         """One more.
 
         Where nobody answers, since whoever was asked is just being stopped, others are asked until it is known to be
@@ -47,10 +49,10 @@ class Creation:
         self._asked_at.append(time.monotonic())
         cluster = self._world.cluster
         try:
-            topic = cluster.create_topic(name, replicas=replicas)
+            topic = cluster.create_topic(name, replicas=_REPLICAS)
         except NoAnswer:
             await_until(
-                lambda: self._exists(name, replicas),
+                lambda: self._exists(name),
                 timeout_s=timeouts.PROGRESS_S,
                 what=f"{name} to be created, for which nobody answered",
                 retry_on=(NoAnswer,),
@@ -59,10 +61,10 @@ class Creation:
         self._new.append((topic, before & self._world.cordoned))
         self._made += 1
 
-    def _exists(self, name: str, replicas: int) -> bool:
+    def _exists(self, name: str) -> bool:
         """It is there when it has been asked for once more."""
         try:
-            self._world.cluster.create_topic(name, replicas=replicas)
+            self._world.cluster.create_topic(name, replicas=_REPLICAS)
         except Refused as refusal:
             if refusal.error != "TOPIC_ALREADY_EXISTS":
                 raise
@@ -139,14 +141,14 @@ class Creation:
 
 
 @contextmanager
-def topics_created(world: World, *, replicas: int = 2) -> Iterator[Creation]:
+def topics_created(world: World) -> Iterator[Creation]:
     """Inside the block topics are created one after another, some a second, by a thread.
 
     :raises PromiseBroken: one is refused; also where the block fails for another reason
     """
     creation, numbers = Creation(world), itertools.count()
     try:
-        with meanwhile(lambda: creation.create(f"passing-{next(numbers)}", replicas), every_s=0.5) as creation.errors:
+        with meanwhile(lambda: creation.create(f"passing-{next(numbers)}"), every_s=0.5) as creation.errors:
             yield creation
     except Exception:
         if any(isinstance(error, Refused) for error in creation.errors):

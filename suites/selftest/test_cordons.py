@@ -249,7 +249,7 @@ def test_a_topic_is_held_against_what_was_cordoned_all_the_while(
     world = FakeWorld()
     world.cordoned, world.during = frozenset(before), frozenset(after)
     creation = Creation(cast(Any, world))
-    creation.create("t", 2)
+    creation.create("t")
     creation.learn()
     assert world.learnt == [("t", frozenset(held_against))]
 
@@ -258,11 +258,11 @@ def test_topics_of_before_the_cordon_are_not_enough(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(timeouts, "PROGRESS_S", 0.2)
     world = FakeWorld()
     creation = Creation(cast(Any, world))
-    creation.create("before", 2)
+    creation.create("before")
     world.cordoned = frozenset({A})
     with pytest.raises(Inconclusive, match="1 topics to be created"):
         creation.learn(at_least=1)
-    creation.create("after", 2)
+    creation.create("after")
     assert [topic.name for topic in creation.learn(at_least=1)] == ["after"]
 
 
@@ -275,7 +275,7 @@ def test_a_topic_that_nobody_answered_for_is_asked_for_again_and_learnt(then: Jb
     world = FakeWorld(NoAnswer("gone"), NoAnswer("gone"), then)
     world.cordoned = frozenset({A})
     creation = Creation(cast(Any, world))
-    creation.create("t", 2)
+    creation.create("t")
     creation.learn()
     assert world.learnt == [("t", frozenset({A}))]
 
@@ -308,14 +308,14 @@ def test_what_ends_the_thread_comes_out(
 
 def test_topics_before_and_after_are_none_meanwhile() -> None:
     creation = Creation(cast(Any, FakeWorld()))
-    creation.create("before", 2)
+    creation.create("before")
     with (
         pytest.raises(Inconclusive, match="no topic was asked for during the drain"),
         creation.going_on("the drain"),
     ):
         pass
     with creation.going_on("the drain"):
-        creation.create("meanwhile", 2)
+        creation.create("meanwhile")
 
 
 def test_nothing_begins_while_a_topic_is_in_the_making() -> None:
@@ -330,13 +330,13 @@ def test_nothing_begins_while_a_topic_is_in_the_making() -> None:
         return answer(*args, **kwargs)
 
     world.cluster.create_topic = create_topic
-    creating = threading.Thread(target=creation.create, args=("long", 2))
+    creating = threading.Thread(target=creation.create, args=("long",))
     creating.start()
     asked.wait()
     threading.Timer(0.1, go_on.set).start()
     with creation.going_on("the drain"):
         assert go_on.is_set()
-        creation.create("meanwhile", 2)
+        creation.create("meanwhile")
     creating.join()
 
 
