@@ -26,22 +26,12 @@ from pathlib import Path
 import psutil
 
 from harness.errors import JbodError, UsageError
-from harness.machine.broker_user import BrokerUser, broker_user
+from harness.machine.broker_user import broker_user
 from harness.machine.cache import cache_path
 from harness.machine.control_group import controller
 from harness.machine.java import HOW_TO_GET, java_command, java_version
+from harness.machine.sbin import sbin
 from harness.machine.scratch import scratch
-
-__all__ = [
-    "Ability",
-    "BrokerUser",
-    "abilities",
-    "ability",
-    "broker_user",
-    "doctor_json",
-    "java_command",
-    "java_version",
-]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -281,11 +271,6 @@ def _loop_mounts() -> Seen:
 def _file_system_errors() -> Seen:
     ran, line = _on_a_loop_mount(_ERROR)
     return ran and line == os.strerror(errno.EROFS), f"ext4, told of an error: {line or 'writes still worked'}"
-
-
-def sbin(name: str) -> str | None:
-    """Programs of the system are often not on an ordinary user's PATH."""
-    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
 
 
 def _xfs() -> Seen:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import EnvironmentLacks, HarnessError
+from harness.machine.sbin import sbin
 from harness.machine.undo import UndoLog, is_mounted, unmount
 
 VolumeKind = Literal["ext4", "xfs", "tmpfs"]
@@ -67,8 +68,6 @@ class Volume:
         self.path.mkdir()
         if self.kind == "tmpfs":
             return None
-        from harness.machine.host import sbin  # host asks for the broker user and more, which a volume needs not know
-
         program = sbin(f"mkfs.{self.kind}")
         if program is None:
             package = {"ext4": "e2fsprogs", "xfs": "xfsprogs"}[self.kind]
