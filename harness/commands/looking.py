@@ -239,6 +239,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     from harness.checkers.judge import judge, write_verdict
     from harness.pipeline import reserved
     from harness.pipeline.session import check_master, end_spark, spark_session
+    from harness.runs.results import VERDICT_CODES
 
     if not run_dir.is_dir():
         raise UsageError(f"no such run folder: {run_dir}")
@@ -259,7 +260,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     out.print(
         Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
     )
-    return {"valid": 0, "invalid": 1, "unknown": 2}[verdict.verdict]
+    return VERDICT_CODES[verdict.verdict]
 
 
 @click.command()
