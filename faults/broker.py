@@ -9,8 +9,8 @@ from harness.errors import FaultNotProven
 from harness.machine.ports import HOST
 
 
-class _BrokerGone(Fault):
-    """Its process ends; mending it starts the broker again (and leaves the waiting to the scenario)."""
+class BrokerEnded(Fault):
+    """Its process ends, alone or with the machine under it."""
 
     explains = (r"Connection to node .* could not be established", r"Error sending fetch request")
 
@@ -18,6 +18,19 @@ class _BrokerGone(Fault):
     def target(self) -> str:
         """Such as "broker 2"."""
         return str(self.broker)
+
+    def inject(self) -> None:
+        """End it and prove it.
+
+        :raises FaultNotProven: it did not run before, or nothing shows that it ended
+        """
+        if not self.broker.is_alive:
+            raise FaultNotProven(f"{self.broker} did not run before {self.name} was injected")
+        super().inject()
+
+
+class _BrokerGone(BrokerEnded):
+    """It alone does; mending it starts the broker again (and leaves the waiting to the scenario)."""
 
     def proof(self) -> str | None:
         """The process is gone from the process table and its port refuses connections."""
@@ -29,15 +42,6 @@ class _BrokerGone(Fault):
             if probe.connect_ex((HOST, port)) == 0:
                 return None
         return f"exit code {self.broker.node.exit_code()}; {self.broker.bootstrap} refuses connections"
-
-    def inject(self) -> None:
-        """End it and prove it.
-
-        :raises FaultNotProven: it did not run before, or still does
-        """
-        if not self.broker.is_alive:
-            raise FaultNotProven(f"{self.broker} did not run before {self.name} was injected")
-        super().inject()
 
     def mend(self) -> None:
         """Start it again; a broker that the scenario has started already is left alone."""

@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from faults.base import Fault
+from faults.broker import BrokerEnded
 from faults.log_dir import LogDirFault
 from harness.broker import Broker
-from harness.errors import AwaitTimeout, FaultNotProven, UsageError
+from harness.errors import AwaitTimeout, UsageError
 from harness.log_dir import LogDir
 from harness.machine.volume import Volume
 from harness.waiting import await_until, let_pass
@@ -243,7 +243,7 @@ class NoInodesTmpfs(NoInodes):
     cluster: ClassVar[Mapping[str, Any]] = {"volumes": "tmpfs"}
 
 
-class PowerCut(Fault):
+class PowerCut(BrokerEnded):
     """The power of the broker's machine fails: it ends at once, and what was not synced on any of its volumes is gone.
 
     The disks come back by themselves, the broker when it is started. It is paused while its volumes are shut down, so
@@ -254,10 +254,6 @@ class PowerCut(Fault):
     name = "power_cut"
     needs = ("loop mounts",)
     cluster: ClassVar[Mapping[str, Any]] = {"volumes": "ext4"}
-    explains: ClassVar[tuple[str, ...]] = (
-        r"Connection to node .* could not be established",
-        r"Error sending fetch request",
-    )
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
@@ -265,20 +261,6 @@ class PowerCut(Fault):
         self._cut: list[Volume] = []
         self._segments = (0, 0)
         self._pausing = False
-
-    @property
-    def target(self) -> str:
-        """Such as "broker 2"."""
-        return str(self.broker)
-
-    def inject(self) -> None:
-        """Cut it and prove it.
-
-        :raises FaultNotProven: the broker did not run before, or something unsynced has survived
-        """
-        if not self.broker.is_alive:
-            raise FaultNotProven(f"{self.broker} did not run before {self.name} was injected")
-        super().inject()
 
     def break_it(self) -> None:
         """Pause the broker, shut its volumes down, kill it, mount them again."""
