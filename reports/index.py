@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 from reports.costs import COSTS
-from reports.rows import VERDICTS, Row, Run, newest
+from reports.rows import VERDICTS, Row, Run, newest, so_many_cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,35 +175,33 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: Se
     says = ", ".join(beside)
     if totals["invalid"]:
         many = totals["invalid"]
-        return Answer(verdict="invalid", headline=f"Kafka broke a guarantee in {_cases(many)} of {ran}", says=says)
+        return Answer(
+            verdict="invalid", headline=f"Kafka broke a guarantee in {so_many_cases(many)} of {ran}", says=says
+        )
     if totals["error"]:
         return Answer(
             verdict="error",
-            headline=f"The harness or its environment failed in {_cases(totals['error'])} of {ran}",
+            headline=f"The harness or its environment failed in {so_many_cases(totals['error'])} of {ran}",
             says=says,
         )
     if totals["unknown"]:
         return Answer(
-            verdict="unknown", headline=f"Nothing was shown in {_cases(totals['unknown'])} of {ran}", says=says
+            verdict="unknown", headline=f"Nothing was shown in {so_many_cases(totals['unknown'])} of {ran}", says=says
         )
     if not ran:
         return Answer(verdict="unknown", headline="Nothing ran", says=says or "there is no run folder here")
     torn = sum(each.seeds == 1 for each in differing)
     for many, headline in (
-        (wavering, f"{_cases(wavering)} came out differently from run to run"),
-        (torn, f"{_cases(torn)} came out differently from backend to backend with the same seed"),
+        (wavering, f"{so_many_cases(wavering)} came out differently from run to run"),
+        (torn, f"{so_many_cases(torn)} came out differently from backend to backend with the same seed"),
         (damaged, f"{damaged} of the folders and cases asked for tell{'s' if damaged == 1 else ''} nothing"),
     ):
         if many:
             return Answer(verdict="unknown", headline=headline, says=says)
     if totals["skipped"]:
-        headline = f"Every guarantee held in the {_cases(ran)} that ran; {totals['skipped']} did not run"
+        headline = f"Every guarantee held in the {so_many_cases(ran)} that ran; {totals['skipped']} did not run"
         return Answer(verdict="valid", headline=headline, says=says)
-    return Answer(verdict="valid", headline=f"Every guarantee held in {_cases(ran)}", says=says)
-
-
-def _cases(count: int) -> str:
-    return f"{count} case{'' if count == 1 else 's'}"
+    return Answer(verdict="valid", headline=f"Every guarantee held in {so_many_cases(ran)}", says=says)
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:

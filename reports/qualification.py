@@ -18,7 +18,7 @@ from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_N
 from reports.costs import COSTS
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, signed_rank
-from reports.rows import Row, Run
+from reports.rows import Row, Run, so_many_cases
 
 _RARE = 0.05
 _MATTERS_S = 0.1
@@ -361,21 +361,17 @@ def _answer(
         "broke": f" where {theirs} keeps it" if theirs else "",
         "uncompared": f" of which {theirs} shows nothing",
     }
-    broke = [f"in {_cases(totals[change])}{where}" for change, where in beside.items() if totals[change]]
+    broke = [f"in {so_many_cases(totals[change])}{where}" for change, where in beside.items() if totals[change]]
     if broke:
         headline = f"Not qualified: {ours} breaks a guarantee {', and '.join(broke)}"
         return Answer(verdict="invalid", headline=headline, says=says)
     if totals["broken"]:
-        headline = f"Not qualified: {ours} breaks a guarantee in {_cases(totals['broken'])}, as {theirs} does"
+        headline = f"Not qualified: {ours} breaks a guarantee in {so_many_cases(totals['broken'])}, as {theirs} does"
         return Answer(verdict="invalid", headline=headline, says=says)
     if unshown or not totals["held"] + totals["mended"]:
-        headline = f"Not shown: {_cases(unshown)} can't be relied on for {ours}"
+        headline = f"Not shown: {so_many_cases(unshown)} can't be relied on for {ours}"
         return Answer(verdict="unknown", headline=headline if unshown else "Nothing ran", says=says or "no case ran")
-    headline = f"Qualified: {ours} kept every guarantee in {_cases(totals['held'] + totals['mended'])}"
+    headline = f"Qualified: {ours} kept every guarantee in {so_many_cases(totals['held'] + totals['mended'])}"
     if slower:
         headline += f"; {slower} times are longer than {theirs}'s"
     return Answer(verdict="valid", headline=headline, says=says)
-
-
-def _cases(count: int) -> str:
-    return f"{count} case{'' if count == 1 else 's'}"

@@ -20,7 +20,7 @@ from harness.runs.special_suites import not_asked, suite_of
 from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
 from reports.qualification import Case, Qualification
 from reports.qualification import qualify as compare
-from reports.rows import Row, Run
+from reports.rows import Row, Run, so_many_cases
 
 
 @click.command()
@@ -67,7 +67,9 @@ def qualify(
         return EXIT_USAGE
     ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend) for each in sides)
     left_out = Counter(suite_of(case) for case in {*there["candidate"].cases} - {*wanted["candidate"].cases})
-    unnamed = [f"left out, since nobody named it: {suite} ({_cases(count)})" for suite, count in left_out.items()]
+    unnamed = [
+        f"left out, since nobody named it: {suite} ({so_many_cases(count)})" for suite, count in left_out.items()
+    ]
     ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(unnamed)))
     compared = compare(ours, write_baseline(others[0], out / "report") if others else None)
     write_report(ours, out / "report", compared, allure=False)
@@ -133,10 +135,6 @@ def _told(run: Run, wanted: Wanted, backend: str) -> Run:
         for case, scenario in wanted.scenarios.items()
         if case not in there
     ]
-    unfit = [f"{why}: {_cases(count)} left out" for why, count in wanted.unfit.items()]
-    missing = [f"{_cases(len(never))} never got a turn"] if never else []
+    unfit = [f"{why}: {so_many_cases(count)} left out" for why, count in wanted.unfit.items()]
+    missing = [f"{so_many_cases(len(never))} never got a turn"] if never else []
     return replace(run, rows=(*run.rows, *never), notes=(*unfit, *missing, *run.notes))
-
-
-def _cases(count: int) -> str:
-    return f"{count} case{'' if count == 1 else 's'}"

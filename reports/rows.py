@@ -257,3 +257,8 @@ def newest(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     for row in rows:
         by_case.setdefault((row.id, row.kafka, row.backend), []).append(row)
     return [(each[-1], each) for each in by_case.values()]
+
+
+def so_many_cases(count: int) -> str:
+    """Such as "1 case"."""
+    return f"{count} case{'' if count == 1 else 's'}"
