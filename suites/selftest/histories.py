@@ -97,6 +97,16 @@ class Story:
         return judge_tables(*self.tables(), read_settings(scratch))
 
 
+def story_of(count: int = 3) -> Story:
+    """Records that were acked, read, and drained; nothing is wrong with it."""
+    story = Story(run={"run_id": "a run"})
+    for seq in range(count):
+        story.send(seq, seq)
+        story.read(seq)
+    story.drain(*range(count))
+    return story
+
+
 def without_twins(rows: list[Row]) -> list[Row]:
     """Rows of ``consumed``, but for those that say of a read what another one says: no history has such."""
     names = ("consumer", "role", "topic", "partition", "session", "position", "offset")

@@ -27,18 +27,9 @@ from harness.errors import HarnessError, HistoryError
 from harness.explain.run import read_verdict
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter, TableName, table_dir
 from harness.pipeline.reserved import Reservation
-from suites.selftest.histories import Story
+from suites.selftest.histories import Story, story_of
 
 COUNT = 60
-
-
-def story_of(count: int = COUNT) -> Story:
-    story = Story(run={"run_id": "a run"})
-    for seq in range(count):
-        story.send(seq, seq)
-        story.read(seq)
-    story.drain(*range(count))
-    return story
 
 
 @pytest.fixture(params=["at once", "by windows"])
@@ -81,13 +72,13 @@ Judged = Callable[[Path], Verdict]
 
 def test_untouched_it_is_valid(judged: Judged, tmp_path: Path) -> None:
     """Else none of the others says anything."""
-    promise(in_parts(story_of(), tmp_path))
+    promise(in_parts(story_of(COUNT), tmp_path))
     assert (judged(tmp_path).verdict, kinds(judged(tmp_path))) == ("valid", {})
 
 
 def test_clocks_that_lie(judged: Judged, tmp_path: Path) -> None:
     """Read before it was sent, sent after the end, a clock that runs backwards: no kind rests on a clock."""
-    story, dice = story_of(), random.Random(1)
+    story, dice = story_of(COUNT), random.Random(1)
     for rows, columns in ((story.produced, ("sent_at", "ended_at")), (story.consumed, ("read_at",))):
         for row in rows:
             row.update(
@@ -99,7 +90,7 @@ def test_clocks_that_lie(judged: Judged, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_path: Path) -> None:
     """Of any table; else what a consumer was handed then would be skipped, hidden or lost, and Kafka's doing."""
-    in_parts(story_of(), tmp_path)
+    in_parts(story_of(COUNT), tmp_path)
     for table in ("consumed/drain", "consumed/live", "produced/p"):
         run_dir = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{table.replace('/', '-')}"))
         part = run_dir / "history" / f"{table}-{number:06d}.parquet"
@@ -110,7 +101,7 @@ def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_p
 
 def test_the_last_part_of_what_was_sent_has_gone(judged: Judged, tmp_path: Path) -> None:
     """What readers have of it was promised: sent, and not recorded. No phantom, and none hidden."""
-    story = story_of()
+    story = story_of(COUNT)
     story.run["groups"] = {}
     story.drain(*range(40), by="drain-rc", end=COUNT, position=COUNT)
     for row in story.produced[40:]:
@@ -133,7 +124,7 @@ def test_a_producer_that_is_yet_to_be_settled_does_not_free_the_others(judged: J
 
 def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_path: Path) -> None:
     """A row too many of one, and one too few of the other."""
-    story = story_of()
+    story = story_of(COUNT)
     for seq in range(5):
         story.send(seq, COUNT + seq, producer="q", crc32=1)
         story.read(COUNT + seq, seq, by="drain", producer="q", crc32=1)
@@ -149,7 +140,7 @@ def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_pa
 @pytest.mark.parametrize("table", ["produced/p", "consumed/live", "consumed/drain"])
 def test_a_part_that_is_there_twice(judged: Judged, table: str, tmp_path: Path) -> None:
     """The copy says nothing new: no history, and nobody was handed anything again."""
-    in_parts(story_of(), tmp_path)
+    in_parts(story_of(COUNT), tmp_path)
     part = tmp_path / "history" / f"{table}-000001.parquet"
     shutil.copy(part, part.with_name(f"{part.stem} (copy).parquet"))
     with pytest.raises(HistoryError, match=r"two rows for one (record|read) 20 times"):
@@ -157,8 +148,8 @@ def test_a_part_that_is_there_twice(judged: Judged, table: str, tmp_path: Path) 
 
 
 def test_a_part_of_another_run(judged: Judged, tmp_path: Path) -> None:
-    in_parts(story_of(), tmp_path / "run")
-    other = in_parts(story_of(), tmp_path / "other")
+    in_parts(story_of(COUNT), tmp_path / "run")
+    other = in_parts(story_of(COUNT), tmp_path / "other")
     shutil.copy(other / "history/produced/p-000002.parquet", tmp_path / "run/history/produced/p2-000000.parquet")
     with pytest.raises(HistoryError, match=r"two rows for one record 20 times"):
         judged(tmp_path / "run")
@@ -168,7 +159,7 @@ def test_a_part_of_another_run(judged: Judged, tmp_path: Path) -> None:
 @pytest.mark.parametrize("table", ["produced/p", "consumed/drain"])
 def test_a_bit_that_flips_in_a_stored_value(judged: Judged, table: str, compression: str, tmp_path: Path) -> None:
     """A corrupted part is no corrupted record."""
-    in_parts(story_of(), tmp_path, rows=COUNT)
+    in_parts(story_of(COUNT), tmp_path, rows=COUNT)
     part = tmp_path / "history" / f"{table}-000000.parquet"
     pq.write_table(pq.read_table(part), part, compression=compression, use_dictionary=False, write_page_checksum=True)
     column = pq.read_metadata(part).row_group(0).column(CONSUMED.get_field_index("crc32") if "consumed" in table else 8)
@@ -182,7 +173,7 @@ def test_a_bit_that_flips_in_a_stored_value(judged: Judged, table: str, compress
 
 def test_what_the_harness_writes_has_checksums(tmp_path: Path) -> None:
     """A flip at any byte of a column's pages is found, or changes nothing."""
-    story = story_of()
+    story = story_of(COUNT)
     part = HistoryWriter(tmp_path, "consumed", "c").write(pa.Table.from_pylist(story.consumed, CONSUMED))
     right, data = pq.read_table(part), part.read_bytes()
     column = pq.read_metadata(part).row_group(0).column(CONSUMED.get_field_index("crc32"))
@@ -197,7 +188,7 @@ def test_what_the_harness_writes_has_checksums(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_cut_off(judged: Judged, tmp_path: Path) -> None:
-    in_parts(story_of(), tmp_path)
+    in_parts(story_of(COUNT), tmp_path)
     part = tmp_path / "history/consumed/drain-000002.parquet"
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(HistoryError, match=r"drain-000002.parquet .* is cut off"):
@@ -219,7 +210,7 @@ def test_a_part_that_is_cut_off(judged: Judged, tmp_path: Path) -> None:
 def test_drains_that_were_handed_nothing(
     judged: Judged, drained: list[dict[str, Any]] | None, verdict: str, found: dict[str, int], tmp_path: Path
 ) -> None:
-    story = story_of()
+    story = story_of(COUNT)
     story.consumed = [row for row in story.consumed if row["role"] == "live"]
     row = {"consumer": "drain", "isolation": "read_uncommitted", "topic": "t", "partition": 0}
     story.drained = None if drained is None else [row | each for each in drained]
@@ -230,7 +221,7 @@ def test_drains_that_were_handed_nothing(
 @pytest.mark.parametrize("column", ["partition", "end_offset", "position"])
 def test_a_drain_that_did_not_know_where(judged: Judged, column: str, tmp_path: Path) -> None:
     """-1 and -1001 are clients' words for "not known"; -1 of -1 would be the end."""
-    story = story_of()
+    story = story_of(COUNT)
     assert story.drained is not None
     story.drained.append(story.drained[0] | {"end_offset": -1, "position": -1} | {column: -1001})
     with pytest.raises(HistoryError, match=r"history/drained: \w+ is below zero, e.g. -1"):
@@ -239,7 +230,7 @@ def test_a_drain_that_did_not_know_where(judged: Judged, column: str, tmp_path: 
 
 def test_two_drains_that_disagree(judged: Judged, tmp_path: Path) -> None:
     """On what lies in the middle, and on where the log ends: what the longer one has is there."""
-    story = story_of()
+    story = story_of(COUNT)
     story.drain(*(offset for offset in range(50) if offset != 33), by="drain-2")
     verdict = judged(in_parts(story, tmp_path))
     assert (verdict.verdict, kinds(verdict)) == ("invalid", {"hidden": 1})
@@ -269,7 +260,7 @@ def test_a_topic_that_was_made_again(judged: Judged, tmp_path: Path) -> None:
 )
 def test_offsets_that_were_reset(judged: Judged, to: int, session: int, found: dict[str, int], tmp_path: Path) -> None:
     """To the first record or to a later one, in silence or by a new session."""
-    story = story_of()
+    story = story_of(COUNT)
     story.consumed = [row for row in story.consumed if row["role"] == "drain" or row["offset"] < 40]
     for offset in range(to, COUNT):
         story.read(offset, session=session)
@@ -278,14 +269,14 @@ def test_offsets_that_were_reset(judged: Judged, to: int, session: int, found: d
 
 def test_a_record_that_was_sent_by_nobody(judged: Judged, tmp_path: Path) -> None:
     """Nothing in produced, a lot in consumed; and nobody promised anything."""
-    story = story_of()
+    story = story_of(COUNT)
     story.produced = []
     verdict = judged(in_parts(story, tmp_path))
     assert (verdict.verdict, kinds(verdict)) == ("invalid", {"phantom": COUNT, "no_load": 0})
 
 
 def test_nothing_is_left_of_what_was_sent_but_the_promise(judged: Judged, tmp_path: Path) -> None:
-    story = story_of()
+    story = story_of(COUNT)
     story.produced = []
     promise(in_parts(story, tmp_path))
     verdict = judged(tmp_path)
@@ -294,7 +285,7 @@ def test_nothing_is_left_of_what_was_sent_but_the_promise(judged: Judged, tmp_pa
 
 def test_a_promise_that_has_gone(judged: Judged, tmp_path: Path) -> None:
     """Of one of several producers: whether its rows are all there, nobody can tell."""
-    story = story_of()
+    story = story_of(COUNT)
     story.send(0, COUNT, producer="q", crc32=1)
     story.read(COUNT, 0, by="drain", producer="q", crc32=1)
     promise(in_parts(story, tmp_path))
@@ -304,7 +295,7 @@ def test_a_promise_that_has_gone(judged: Judged, tmp_path: Path) -> None:
 
 def test_a_verdict_of_another_run(judge_spark: SparkSession, tmp_path: Path) -> None:
     """Judging doesn't look at it; who explains a verdict does not take it for this run's."""
-    story = story_of()
+    story = story_of(COUNT)
     run_dir = story.write(tmp_path / "run")
     story.run["run_id"] = "another run"
     other = story.write(tmp_path / "other")
@@ -318,7 +309,7 @@ def test_a_verdict_of_another_run(judge_spark: SparkSession, tmp_path: Path) -> 
 
 def test_settings_that_excuse_all(judged: Judged, tmp_path: Path) -> None:
     """What the scenario says that it deleted may be missing, and a drain that was shown nothing proves nothing else."""
-    story = story_of()
+    story = story_of(COUNT)
     story.run["deleted_below"] = {"t": {"0": 40}}
     story.consumed = [row for row in story.consumed if row["role"] == "live" or row["offset"] >= 50]
     verdict = judged(in_parts(story, tmp_path))
@@ -327,14 +318,14 @@ def test_settings_that_excuse_all(judged: Judged, tmp_path: Path) -> None:
 
 def test_a_group_that_is_none(judged: Judged, tmp_path: Path) -> None:
     """A drain is of no group: that it has a record doesn't mean that somebody was handed it."""
-    story = story_of()
+    story = story_of(COUNT)
     story.run["groups"] = {"live": "g", "drain": "g"}
     story.consumed.remove(next(row for row in story.consumed if row["role"] == "live" and row["offset"] == 30))
     assert kinds(judged(in_parts(story, tmp_path))) == {"skipped": 1}
 
 
 def test_hidden_parts_and_notes_change_nothing(judged: Judged, tmp_path: Path) -> None:
-    in_parts(story_of(), tmp_path)
+    in_parts(story_of(COUNT), tmp_path)
     (table_dir(tmp_path, "produced") / "_SUCCESS").write_text("")
     (table_dir(tmp_path, "consumed") / ".drain-000003.parquet.tmp").write_text("half")
     (tmp_path / "notes.json").write_text(json.dumps({"verdict": "valid"}))

@@ -19,17 +19,8 @@ from harness.checkers.settings import RunSettings, read_settings
 from harness.errors import HistoryError
 from harness.pipeline.history import CONSUMED, PRODUCED, SCHEMAS, HistoryWriter, load_table
 from harness.pipeline.reserved import Reservation
-from suites.selftest.histories import Story, right_story, without_twins
+from suites.selftest.histories import Story, right_story, story_of, without_twins
 from suites.selftest.test_judge_model import PLANTERS, disturb
-
-
-def story_of(count: int = 3) -> Story:
-    story = Story(run={"run_id": "a run"})
-    for seq in range(count):
-        story.send(seq, seq)
-        story.read(seq)
-    story.drain(*range(count))
-    return story
 
 
 def part(run_dir: Path, table: str) -> Path:
