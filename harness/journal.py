@@ -1,8 +1,8 @@
 """What happened in a run, append-only: ``events.jsonl``.
 
 One JSON object a line, flushed at once, so that a run that was killed has all that happened before. Each has ``at``
-(UTC, ISO 8601, microseconds), ``monotonic_s`` and ``kind``; the rest depends on the kind (``broker.started``,
-``fault.injected``, ``partition.leader`` …). Every thread may write, and none is ended by a disk that takes no more:
+(UTC, ISO 8601, microseconds), ``monotonic_s`` and ``kind``; the rest depends on the kind (``node.started``,
+``fault.injected``, ``partition.changed`` …). Every thread may write, and none is ended by a disk that takes no more:
 what is written to clean up must not fail for it. The case that it belongs to has shown nothing then
 (:mod:`harness.runs.outcomes`).
 """
@@ -51,10 +51,10 @@ class Journal:
 
     def write(self, kind: str, **fields: Any) -> datetime:
         """Append one event; returns the instant that it was given."""
-        at, monotonic_s = _both_clocks()
-        event = {"at": at.isoformat(timespec="microseconds"), "monotonic_s": round(monotonic_s, 6), "kind": kind}
-        event |= fields
-        with self._lock:
+        with self._lock:  # the clocks too, or two threads might append theirs in another order
+            at, monotonic_s = _both_clocks()
+            event = {"at": at.isoformat(timespec="microseconds"), "monotonic_s": round(monotonic_s, 6), "kind": kind}
+            event |= fields
             self.events.append(event)
             if self._file and self.failure is None:
                 try:

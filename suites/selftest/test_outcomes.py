@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -139,6 +140,14 @@ def test_a_processor_that_was_away_is_no_step_of_the_clock(monkeypatch: pytest.M
     journal.write("phase", phase="drain")
     assert list(away_s) == [], "both clocks are read again where the processor was away between"
     assert journal.clock_stepped_s() == 0.0
+
+
+def test_events_of_many_threads_stand_in_the_order_of_their_instants() -> None:
+    journal = Journal(None)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: journal.write("x"), range(5000)))
+    instants = [event["monotonic_s"] for event in journal.events]
+    assert instants == sorted(instants)
 
 
 def test_a_case_that_never_ran_is_an_error() -> None:
