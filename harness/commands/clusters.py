@@ -8,7 +8,7 @@ import sys
 import click
 
 from harness.commands.shared import BACKEND, BUILD_OPTIONS, err, note, out, say, with_options
-from harness.errors import EXIT_VALID, UsageError
+from harness.errors import EXIT_VALID, HarnessError, UsageError
 from harness.machine import undo
 from harness.machine.volume import VolumeKind
 
@@ -99,9 +99,14 @@ def down(name: tuple[str, ...]) -> int:
         raise UsageError(
             f"no cluster {unknown!r} stands; there {'is' if len(kept) == 1 else 'are'}: {', '.join(kept) or 'none'}"
         )
+    stand = []
     for cluster_name in name or kept:
-        undo.take_down(cluster_name)
-        click.echo(f"{cluster_name}: down")
+        if undo.take_down(cluster_name):
+            click.echo(f"{cluster_name}: down")
+        else:
+            stand.append(cluster_name)
+    if stand:
+        raise HarnessError(f"not taken down: {', '.join(stand)}: another process is at work on it, or was quicker")
     return EXIT_VALID
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import stat
@@ -13,10 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.errors import HarnessError
+from harness.errors import EXIT_HARNESS, HarnessError
 from harness.machine import undo
 from harness.machine.undo import MARK, UndoLog
 from harness.waiting import await_until
+from suites.selftest.processes import JBOD
 
 # A harness that breaks everything that it can and then waits to be killed.
 VICTIM = """
@@ -112,6 +114,21 @@ def test_a_kept_cluster_goes_only_when_taken_down(workspace: Path, outside: Path
     assert "jbod cluster down doomed" in said[0]
     assert not gone(child)
     assert undo.take_down("doomed")
+    assert gone(child)
+
+
+def test_one_that_another_process_is_at_work_on_is_not_called_down(workspace: Path, outside: Path) -> None:
+    harness, child = doomed_harness(outside, "keep")
+    harness.kill()
+    harness.wait()
+    down = [str(JBOD), "cluster", "down"]
+    with next(iter(undo.logs())).open("r+") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        done = subprocess.run(down, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (EXIT_HARNESS, "")
+    assert "not taken down: doomed: another process is at work" in done.stderr
+    assert not gone(child)
+    assert subprocess.run(down, capture_output=True, text=True, check=True).stdout == "doomed: down\n"
     assert gone(child)
 
 
