@@ -25,6 +25,7 @@ Kafka's own topics, or at what a cold JVM takes. With ``jbod run --clusters own`
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 
 from harness import timeouts
@@ -41,6 +42,8 @@ from harness.waiting import await_until
 
 AT_MOST = 20
 """So many cases are served by one cluster, and no more."""
+_NOT_SHOWN = (JbodError, OSError, subprocess.SubprocessError)
+"""What asking a cluster and this machine may come to; anything else is a mistake of the harness, and is seen."""
 _LAST = "jbod-handed-on"
 _CHECKPOINTS = {RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED}
 _OF_AN_EMPTY_LOG_DIR = _CHECKPOINTS | {
@@ -79,7 +82,9 @@ class Standing:
             case.journal.write("cluster.not_handed_on", why=str(error) or repr(error))
             self.stop()
             shutil.rmtree(case.run_dir / "brokers", ignore_errors=True)  # what is in it is of no use to the case
-            return None
+            if isinstance(error, _NOT_SHOWN):
+                return None
+            raise
         cluster, self._cluster = self._cluster, None
         return cluster
 
@@ -115,7 +120,7 @@ def try_to_empty(cluster: Cluster, case: Case) -> bool:
             raise HarnessError(why)
         cluster.turn_page(Journal(None), case.run_dir / "emptied")
         _empty(cluster)
-    except Exception as error:
+    except _NOT_SHOWN as error:
         case.journal.write("cluster.not_handed_on", why=str(error) or repr(error))
         return False
     case.journal.write("cluster.handed_on")

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
 
 from harness.doors.admin import Admin
 from harness.doors.tool_answers import DescribedPartition, Key
@@ -139,13 +140,19 @@ class ZooKeeperQuorum:
         return found
 
     def remains(self) -> list[str]:
-        """Znodes of topics, of what is to be done with them, and of what brokers tell the controller."""
+        """Znodes of topics, of what is to be done with them, and of what brokers tell the controller.
+
+        :raises NoAnswer: ZooKeeper doesn't say
+        """
         found = []
-        with self._client() as client:
-            for parent in _OF_TOPICS:
-                if client.exists(parent):
-                    found += [f"ZooKeeper has {parent}/{name}" for name in client.get_children(parent)]
-            found += [f"ZooKeeper has {path}" for path in _UNDER_WAY if client.exists(path)]
+        try:
+            with self._client() as client:
+                for parent in _OF_TOPICS:
+                    if client.exists(parent):
+                        found += [f"ZooKeeper has {parent}/{name}" for name in client.get_children(parent)]
+                found += [f"ZooKeeper has {path}" for path in _UNDER_WAY if client.exists(path)]
+        except (KazooException, KazooTimeoutError) as error:
+            raise NoAnswer(f"ZooKeeper does not say what is left in it: {error!r}") from error
         return found
 
     def controller(self, admin: Admin) -> int | None:

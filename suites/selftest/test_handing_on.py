@@ -14,13 +14,18 @@ from typing import Any, cast
 
 import psutil
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionLoss
+from kazoo.handlers.threading import KazooTimeoutError
 
 from harness.case import Case
 from harness.cluster import Cluster, boot
+from harness.doors.wire import NoAnswer
 from harness.errors import EnvironmentLacks
 from harness.handing_on import AT_MOST, Standing, remains, try_to_empty
 from harness.journal import Journal
 from harness.nodes.jvm import move_open
+from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
@@ -133,6 +138,32 @@ def test_one_whose_logs_can_not_be_handed_on_is_stopped() -> None:
     assert cluster.stopped == 1
     [event] = second.journal.of_kind("cluster.not_handed_on")
     assert "cross-device" in event["why"]
+
+
+@pytest.mark.usefixtures("empties")
+def test_a_mistake_of_the_harness_is_seen_and_leaves_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Served(ClusterSpec(mode=Mode.ZK))
+    monkeypatch.delattr(Served, "serve")
+    with pytest.raises(AttributeError, match="serve"):
+        standing(cluster, "first").take(cluster.spec, case("second"))
+    assert cluster.stopped == 1
+
+
+def test_so_it_is_when_a_cluster_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Served, "changes")
+    with pytest.raises(AttributeError, match="changes"):
+        try_to_empty(cast(Cluster, Served(ClusterSpec(mode=Mode.ZK))), case("first"))
+
+
+@pytest.mark.parametrize("error", [ConnectionLoss(), KazooTimeoutError("Connection time-out")])
+def test_a_zookeeper_that_does_not_answer_is_no_mistake(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_self: KazooClient) -> None:
+        raise error
+
+    monkeypatch.setattr(KazooClient, "start", start)
+    backend: Any = SimpleNamespace(endpoint=lambda *_: SimpleNamespace(port=1))
+    with pytest.raises(NoAnswer, match=type(error).__name__):
+        ZooKeeperQuorum(work_dir=Path(), backend=backend).remains()
 
 
 @pytest.mark.usefixtures("empties")
