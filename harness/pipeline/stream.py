@@ -35,6 +35,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -267,10 +269,13 @@ class StreamReader:
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def _stop(self, at: Mapping[int, int]) -> None:
-        while not self._done.is_set():
-            with self._changed:
-                if self._ending or self._changed.wait_for(lambda: self._ending or self._is_at(at), _LOOK_S):
-                    break
+        try:
+            while not self._done.is_set():
+                with self._changed:
+                    if self._ending or self._changed.wait_for(lambda: self._ending or self._is_at(at), _LOOK_S):
+                        break
+        except Exception as failure:
+            self._give_up(f"nobody knows how far stream {self.name} is: {type(failure).__name__}: {last_line(failure)}")
         self.abort()
 
     def _is_at(self, at: Mapping[int, int]) -> bool:
@@ -281,10 +286,13 @@ class StreamReader:
         return all(reached[partition] >= offset for partition, offset in at.items())
 
     def _source_ends(self) -> dict[int, int]:
-        """How far the query's newest batch went, by Spark's own word."""
-        with suppress(Exception):
+        """How far the query's newest batch went, by Spark's own word; nothing before the first, or without a Spark."""
+        try:
             progress = self.query.lastProgress if self.query is not None else None
-            if progress is not None:
-                ends = json.loads(str(progress["sources"][0]["endOffset"]).replace("'", '"'))
-                return {int(partition): int(offset) for partition, offset in ends[self._spec.topic].items()}
-        return {}
+        except (OSError, Py4JError, PySparkException):
+            return {}
+        end = "None" if progress is None else str(progress["sources"][0]["endOffset"])
+        if end == "None":  # as is Java's null
+            return {}
+        ends = json.loads(end.replace("'", '"'))
+        return {int(partition): int(offset) for partition, offset in ends[self._spec.topic].items()}
