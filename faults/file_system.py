@@ -332,7 +332,7 @@ def shut_down(volume: Volume) -> None:
 
 def _mount_again(volume: Volume, broker: Broker) -> None:
     """Unmount and mount; see the module's text for the broker that holds on to it."""
-    what = f"{broker} to let go of {volume}"
+    what = f"{broker} to let go of {volume}, and whoever else has it mounted"
     try:
         await_until(volume.unmount, timeout_s=LET_GO_S, what=what)
     except AwaitTimeout:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -98,8 +99,20 @@ class Volume:
             raise EnvironmentLacks(f"{self.path} can't be mounted: {done.stderr.strip()}; see jbod doctor")
 
     def unmount(self) -> bool:
-        """Unmount it; False where somebody has a file open in it."""
-        return not is_mounted(self.path) or unmount(self.path)
+        """Unmount it; False where somebody has a file open in it, or has it mounted too.
+
+        Whoever is given a mount namespace of their own takes along what is mounted then, and while they have it the
+        kernel, asked to mount the image again, hands out the file system as it was: shut down.
+        """
+        return (not is_mounted(self.path) or unmount(self.path)) and not self._is_in_use()
+
+    def _is_in_use(self) -> bool:
+        """Whether a loop device has the image, which gives it back with the last of its mounts."""
+        for device in Path("/sys/block").glob("loop*"):
+            with suppress(OSError):  # it has none, or no more
+                if (device / "loop" / "backing_file").read_text().strip() == str(self._image.resolve()):
+                    return True
+        return False
 
     def mount_again(self) -> None:
         """Mount it where it isn't mounted, as after the machine has come back: the journal is replayed.

@@ -161,6 +161,24 @@ def test_it_heals_wherever_it_is_cut_short(disks: Disks, fault_type: type[Fault]
     assert number > 3
 
 
+@pytest.mark.parametrize("fault_type", [Eio, PowerCut])
+def test_a_disk_that_is_mounted_elsewhere_too_comes_back(
+    disks: Disks, fault_type: type[Fault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mount namespace that is made meanwhile takes along what is mounted: to mount it again then brings back the file
+    system that was shut down."""
+    monkeypatch.setattr("faults.file_system.LET_GO_S", 5.0)
+    broker = disks.broker(need(fault_type), running=True)
+    with subprocess.Popen(
+        ["unshare", "--mount", "sh", "-c", "echo made; exec sleep 1"], stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"made\n"
+        with injected(make(fault_type, broker)):
+            pass
+        assert all(map(writable, broker.log_dirs))
+
+
 @each_volume_fault
 def test_a_file_system_that_did_not_fail_proves_nothing(
     disks: Disks, fault_type: type[VolumeFault], monkeypatch: pytest.MonkeyPatch
