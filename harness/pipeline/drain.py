@@ -38,7 +38,7 @@ from pyspark.sql import functions as F
 
 from harness.errors import AwaitTimeout, PipelineError
 from harness.pipeline.consumer import CONSUMER_CONFIG, Isolation
-from harness.pipeline.history import CONSUMED, DRAINED, HistoryWriter, part_name, table_dir
+from harness.pipeline.history import CONSUMED, DRAINED, HistoryWriter, note_parts, part_name, table_dir
 from harness.pipeline.record import header_pattern
 from harness.pipeline.tasks import last_line
 from harness.waiting import await_until
@@ -104,7 +104,9 @@ def drain(
         table = pa.table(
             [pa.array(column, field.type) for column, field in zip(columns, DRAINED, strict=True)], DRAINED
         )
-        HistoryWriter(run_dir, "drained", consumer).write(table)
+        writer = HistoryWriter(run_dir, "drained", consumer)
+        writer.write(table)
+        writer.close()
         on_event("drain.ended", consumer=consumer, isolation=isolation, records=rows, partitions=len(drained))
         return drained
     assert error is not None
@@ -226,8 +228,9 @@ def _move(hidden: Path, run_dir: Path, consumer: str) -> int:
     """Give the history the parts that Spark wrote; returns their rows."""
     target = table_dir(run_dir, "consumed")
     target.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for number, part in enumerate(sorted(hidden.glob("part-*.parquet"))):
+    count, parts = 0, sorted(hidden.glob("part-*.parquet"))
+    for number, part in enumerate(parts):
         count += pq.read_metadata(part).num_rows
         part.rename(target / part_name(consumer, number))
+    note_parts(target, consumer, len(parts))
     return count

@@ -8,8 +8,10 @@ Parts are the unit of trust. A part appears under its name only when it is whole
 a dot, then renamed), so a reader never meets half a part of a writer that is still at work, and a part without a
 readable footer is a cut-off history and not an empty one. For the same reason a table's folder without any part is
 an error: a table without rows has a part without rows (:meth:`HistoryWriter.write` an empty table). A writer numbers
-its parts without a gap, so one that has gone from between others is missed. Pages have checksums, because a bit that
-flips in a stored value would be told as Kafka's doing.
+its parts without a gap, so one that has gone from between others is missed; and a writer that came to its end leaves a
+note of how many there are (``_closed-*.json``, which readers of Parquet pass over), so the last ones are missed too:
+what a drain was handed would else be lost, and Kafka's doing. Pages have checksums, because a bit that flips in a
+stored value would be told as Kafka's doing.
 
 Histories of other tools are welcome: names must be right, types need only hold the same values (integers of any
 width, whole floating-point numbers, timestamps of any unit); what can't be cast without loss is refused.
@@ -17,6 +19,7 @@ width, whole floating-point numbers, timestamps of any unit); what can't be cast
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Iterator, Sequence
@@ -30,6 +33,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness.errors import HistoryError
+from harness.machine.whole import write_whole
 
 TableName = Literal["produced", "consumed", "drained"]
 
@@ -95,6 +99,9 @@ def table_dir(run_dir: Path, table: TableName) -> Path:
 _NUMBERED = re.compile(r"(.+)-(\d{6})\.parquet")
 
 
+_NOTE = re.compile(r"_closed-(.+)\.json")
+
+
 def part_name(stem: str, number: int) -> str:
     """What a part is called."""
     return f"{stem}-{number:06d}.parquet"
@@ -137,6 +144,15 @@ class HistoryWriter:
             return part
         finally:
             hidden.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Nothing more will be written: leave the note of it."""
+        note_parts(self._dir, self._stem, self._part)
+
+
+def note_parts(folder: Path, stem: str, count: int) -> None:
+    """A table's folder has all of so many parts of that name; see the module's text."""
+    write_whole(folder / f"_closed-{stem}.json", json.dumps({"parts": count}) + "\n")
 
 
 def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = None) -> pa.Table:
@@ -234,9 +250,10 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
     if not folder.is_dir():
         raise HistoryError(f"{folder} is missing: this run has no history of what was {table}")
     try:
-        names = sorted(path for path in folder.iterdir() if path.name[0] not in "._")
+        there = sorted(folder.iterdir())
     except OSError as error:
         raise HistoryError(f"{folder} can't be read: {error.strerror}") from error
+    names = [path for path in there if path.name[0] not in "._"]
     if not names:
         raise HistoryError(f"{folder} holds no Parquet file; a table without rows would have one without rows")
     for path in names:
@@ -245,10 +262,22 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
     numbers: dict[str, set[int]] = {}
     for found in filter(None, (_NUMBERED.fullmatch(path.name) for path in names)):
         numbers.setdefault(found[1], set()).add(int(found[2]))
-    for stem, of_stem in numbers.items():
-        if gone := set(range(max(of_stem))) - of_stem:
-            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: there are later parts of its writer's")
+    closed = {note[1]: _noted(path) for path in there if (note := _NOTE.fullmatch(path.name))}
+    for stem in sorted({*numbers, *closed}):
+        of_stem = numbers.get(stem, set())
+        if gone := {*range(max(of_stem, default=0)), *range(closed.get(stem, 0))} - of_stem:
+            why = "there are later parts of its writer's"
+            if min(gone) >= max(of_stem, default=0):
+                why = f"its writer came to its end with {closed[stem]} parts"
+            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: {why}")
     yield from names
+
+
+def _noted(note: Path) -> int:
+    try:
+        return int(json.loads(note.read_text())["parts"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise HistoryError(f"{note} is cut off or no note of a writer's: {error}") from error
 
 
 def _look_at(part: Path, schema: pa.Schema) -> list[int]:

@@ -110,5 +110,6 @@ class Recorder(Generic[B]):
                     written_at = time.monotonic()
                 while wanted:
                     wanted.pop().set()
+            self._writer.close()
         except BaseException as error:
             self._error = error

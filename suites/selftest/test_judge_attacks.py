@@ -42,8 +42,11 @@ def judged(
     return lambda run_dir: judge(judge_spark, run_dir)
 
 
-def in_parts(story: Story, run_dir: Path, rows: int = 20) -> Path:
-    """A run folder in which each producer and consumer has parts of so many rows."""
+def in_parts(story: Story, run_dir: Path, rows: int = 20, closed: bool = False) -> Path:
+    """A run folder in which each producer and consumer has parts of so many rows.
+
+    :param closed: they came to their ends, and none was killed
+    """
     whole = Story(drained=story.drained, run=story.run).write(run_dir)
     tables: tuple[tuple[TableName, str, pa.Schema, list[dict[str, Any]]], ...] = (
         ("produced", "producer", PRODUCED, story.produced),
@@ -55,6 +58,8 @@ def in_parts(story: Story, run_dir: Path, rows: int = 20) -> Path:
             own = [row for row in of_table if row[who] == name]
             for start in range(0, len(own), rows):
                 writer.write(pa.Table.from_pylist(own[start : start + rows], schema))
+            if closed:
+                writer.close()
     return whole
 
 
@@ -99,6 +104,25 @@ def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_p
             judged(run_dir)
 
 
+@pytest.mark.parametrize("table", ["produced/p", "consumed/drain", "consumed/live"])
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_the_last_parts_of_a_writer_that_came_to_its_end(judged: Judged, table: str, gone: int, tmp_path: Path) -> None:
+    """No records are lost, and none was never read."""
+    assert kinds(judged(in_parts(story_of(COUNT), tmp_path, closed=True))) == {}
+    for number in range(3 - gone, 3):
+        (tmp_path / f"history/{table}-{number:06d}.parquet").unlink()
+    part = rf"{table}-{3 - gone:06d}\.parquet"
+    with pytest.raises(HistoryError, match=rf"{part} has gone: its writer came to its end with 3 parts"):
+        judged(tmp_path)
+
+
+def test_a_note_of_a_writers_end_that_is_cut_off(judged: Judged, tmp_path: Path) -> None:
+    in_parts(story_of(COUNT), tmp_path, closed=True)
+    (tmp_path / "history/consumed/_closed-drain.json").write_text('{"par')
+    with pytest.raises(HistoryError, match=r"_closed-drain\.json is cut off"):
+        judged(tmp_path)
+
+
 def test_the_last_part_of_what_was_sent_has_gone(judged: Judged, tmp_path: Path) -> None:
     """What readers have of it was promised: sent, and not recorded. No phantom, and none hidden."""
     story = story_of(COUNT)
@@ -116,7 +140,7 @@ def test_the_last_part_of_what_was_sent_has_gone(judged: Judged, tmp_path: Path)
 
 
 def test_a_producer_that_is_yet_to_be_settled_does_not_free_the_others(judged: Judged, tmp_path: Path) -> None:
-    promise(in_parts(story_of(), tmp_path))
+    promise(in_parts(story_of(COUNT), tmp_path))
     promise(tmp_path, below=7, producer="q", settled=False)
     (tmp_path / "history/produced/p-000002.parquet").unlink()
     assert kinds(judged(tmp_path))["unrecorded"] == 20

@@ -1,5 +1,6 @@
 """What a task leaves behind when it is killed, and how the run goes on from there."""
 
+import json
 import threading
 import zlib
 from dataclasses import replace
@@ -133,7 +134,9 @@ def test_a_recorder_writes_all_that_it_was_given_and_an_empty_part_if_nothing(tm
     assert [row["seq"] for row in stored(tmp_path, "produced")] == list(range(50))
     nothing: Recorder[int] = Recorder(tmp_path, "consumed", "c0-0", lambda _: CONSUMED.empty_table())
     nothing.close()
-    assert [pq.read_metadata(part).num_rows for part in table_dir(tmp_path, "consumed").iterdir()] == [0]
+    folder = table_dir(tmp_path, "consumed")
+    assert [pq.read_metadata(part).num_rows for part in folder.glob("*.parquet")] == [0]
+    assert json.loads((folder / "_closed-c0-0.json").read_text()) == {"parts": 1}
 
 
 def test_a_recorders_error_reaches_the_task(tmp_path: Path) -> None:
