@@ -235,7 +235,8 @@ def doctor(as_json: bool) -> int:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
 def check(run_dir: Path, spark_master: str | None) -> int:
-    """Judge a stored history again, without a cluster."""
+    """Judge a stored history again, without a cluster; of what else was wrong with its case it only tells."""
+    from harness.case import read_run_json
     from harness.checkers.judge import judge, write_verdict
     from harness.pipeline import reserved
     from harness.pipeline.session import check_master, end_spark, spark_session
@@ -260,6 +261,8 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     out.print(
         Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
     )
+    if (came_out := read_run_json(run_dir).get("outcome")) and came_out["verdict"] != verdict.verdict:
+        out.print(Text(f"  this is of its history; the case was {came_out['verdict']}: {came_out['reason']}", "yellow"))
     return VERDICT_CODES[verdict.verdict]
 
 
