@@ -184,7 +184,7 @@ def _labels(name: str) -> Mapping[str, str] | None:
             image = engine().images.get(name)
         except ImageNotFound:
             return None
-    return image.labels or {}
+    return (image.attrs.get("Config") or {}).get("Labels") or {}  # an image that was imported may have neither
 
 
 def _pull(name: str, say: Say) -> bool:

@@ -433,9 +433,6 @@ def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, sma
         "docker system prune, or a dockerd with its --data-root on another disk",
     )
     assert re.fullmatch(r"0\.0 GiB free in \S+/root", str(disk["found"]))
-    for command in (RUN, UP, NIGHT):
-        room = r"the Docker engine's disk is full \(\d+ MiB free in \S+/root\); docker system prune makes room"
-        assert re.fullmatch(room, user.is_told(*command))
 
     done = user.jbod(*BUILD, "--base", "nowhere.invalid/none")
     assert done.returncode == EXIT_HARNESS
@@ -446,3 +443,11 @@ def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, sma
     )
     assert "fetching" in fetching
     user.assert_nothing_left()
+
+
+def test_nothing_begins_on_an_engine_without_room(user: User, small_engine: OwnEngine) -> None:
+    require("compose")
+    user.environment |= {"DOCKER_HOST": small_engine.address}
+    room = r"the Docker engine's disk is full \(\d+ MiB free in \S+/root\); docker system prune makes room"
+    for command in (RUN, UP, NIGHT):
+        assert re.fullmatch(room, user.is_told(*command))
