@@ -228,9 +228,9 @@ def _move(hidden: Path, run_dir: Path, consumer: str) -> int:
     """Give the history the parts that Spark wrote; returns their rows."""
     target = table_dir(run_dir, "consumed")
     target.mkdir(parents=True, exist_ok=True)
-    count, parts = 0, sorted(hidden.glob("part-*.parquet"))
-    for number, part in enumerate(parts):
+    count = 0
+    for number, part in enumerate(sorted(hidden.glob("part-*.parquet"))):
         count += pq.read_metadata(part).num_rows
         part.rename(target / part_name(consumer, number))
-    note_parts(target, consumer, len(parts))
+    note_parts(target, consumer)
     return count

@@ -9,9 +9,10 @@ a dot, then renamed), so a reader never meets half a part of a writer that is st
 readable footer is a cut-off history and not an empty one. For the same reason a table's folder without any part is
 an error: a table without rows has a part without rows (:meth:`HistoryWriter.write` an empty table). A writer numbers
 its parts without a gap, so one that has gone from between others is missed; and a writer that came to its end leaves a
-note of how many there are (``_closed-*.json``, which readers of Parquet pass over), so the last ones are missed too:
-what a drain was handed would else be lost, and Kafka's doing. Pages have checksums, because a bit that flips in a
-stored value would be told as Kafka's doing.
+note of its parts (``_closed-*.json``, which readers of Parquet pass over), so the last ones, where a folder was copied
+in part, are missed too: what a drain was handed would else be lost, and Kafka's doing. Who has written a table anew,
+with other parts, is not held to the notes. Pages have checksums, because a bit that flips in a stored value would be
+told as Kafka's doing.
 
 Histories of other tools are welcome: names must be right, types need only hold the same values (integers of any
 width, whole floating-point numbers, timestamps of any unit); what can't be cast without loss is refused.
@@ -22,9 +23,9 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby, takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -97,8 +98,6 @@ def table_dir(run_dir: Path, table: TableName) -> Path:
 
 
 _NUMBERED = re.compile(r"(.+)-(\d{6})\.parquet")
-
-
 _NOTE = re.compile(r"_closed-(.+)\.json")
 
 
@@ -147,12 +146,14 @@ class HistoryWriter:
 
     def close(self) -> None:
         """Nothing more will be written: leave the note of it."""
-        note_parts(self._dir, self._stem, self._part)
+        note_parts(self._dir, self._stem)
 
 
-def note_parts(folder: Path, stem: str, count: int) -> None:
-    """A table's folder has all of so many parts of that name; see the module's text."""
-    write_whole(folder / f"_closed-{stem}.json", json.dumps({"parts": count}) + "\n")
+def note_parts(folder: Path, stem: str) -> None:
+    """All parts of that stem are there: leave the note of how many rows each has; see the module's text."""
+    parts = (folder / part_name(stem, number) for number in count())
+    rows = [pq.read_metadata(part).num_rows for part in takewhile(Path.exists, parts)]
+    write_whole(folder / f"_closed-{stem}.json", json.dumps({"rows": rows}) + "\n")
 
 
 def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = None) -> pa.Table:
@@ -262,22 +263,31 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
     numbers: dict[str, set[int]] = {}
     for found in filter(None, (_NUMBERED.fullmatch(path.name) for path in names)):
         numbers.setdefault(found[1], set()).add(int(found[2]))
-    closed = {note[1]: _noted(path) for path in there if (note := _NOTE.fullmatch(path.name))}
-    for stem in sorted({*numbers, *closed}):
-        of_stem = numbers.get(stem, set())
-        if gone := {*range(max(of_stem, default=0)), *range(closed.get(stem, 0))} - of_stem:
-            why = "there are later parts of its writer's"
-            if min(gone) >= max(of_stem, default=0):
-                why = f"its writer came to its end with {closed[stem]} parts"
-            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: {why}")
+    for stem, of_stem in numbers.items():
+        if gone := set(range(max(of_stem))) - of_stem:
+            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: there are later parts of its writer's")
+    notes = [(path, note[1]) for path in there if (note := _NOTE.fullmatch(path.name))]
+    noted = {part: rows for path, stem in notes for part, rows in _noted(path, stem)}
+    if (missed := sorted({*noted} - {*names})) and all(_is_as_left(part, noted) for part in names):
+        raise HistoryError(f"{missed[0]} has gone: its writer came to its end, and says that it left it")
     yield from names
 
 
-def _noted(note: Path) -> int:
+def _noted(note: Path, stem: str) -> Iterator[tuple[Path, int]]:
+    """The parts that a writer left, and how many rows each has."""
     try:
-        return int(json.loads(note.read_text())["parts"])
+        rows = [int(each) for each in json.loads(note.read_text())["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise HistoryError(f"{note} is cut off or no note of a writer's: {error}") from error
+    return ((note.with_name(part_name(stem, number)), of_part) for number, of_part in enumerate(rows))
+
+
+def _is_as_left(part: Path, noted: Mapping[Path, int]) -> bool:
+    """Whether it is a part as our writers leave them; one of a writer that was killed is noted nowhere."""
+    try:
+        return _NUMBERED.fullmatch(part.name) is not None and noted.get(part) in (None, pq.read_metadata(part).num_rows)
+    except (pa.ArrowException, OSError, ValueError):  # which is told of it elsewhere
+        return True
 
 
 def _look_at(part: Path, schema: pa.Schema) -> list[int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -25,7 +26,7 @@ from harness.checkers.rest import Sizes
 from harness.checkers.verdict import Verdict
 from harness.errors import HarnessError, HistoryError
 from harness.explain.run import read_verdict
-from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter, TableName, table_dir
+from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter, TableName, load_table, table_dir
 from harness.pipeline.reserved import Reservation
 from suites.selftest.histories import Story, story_of
 
@@ -112,8 +113,21 @@ def test_the_last_parts_of_a_writer_that_came_to_its_end(judged: Judged, table: 
     for number in range(3 - gone, 3):
         (tmp_path / f"history/{table}-{number:06d}.parquet").unlink()
     part = rf"{table}-{3 - gone:06d}\.parquet"
-    with pytest.raises(HistoryError, match=rf"{part} has gone: its writer came to its end with 3 parts"):
+    with pytest.raises(HistoryError, match=rf"{part} has gone: its writer came to its end"):
         judged(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["live-000000.parquet", "drain-000000.parquet", "anew.parquet"])
+def test_who_writes_a_table_anew_is_not_held_to_what_its_writers_left(
+    judged: Judged, name: str, tmp_path: Path
+) -> None:
+    in_parts(story_of(COUNT), tmp_path, closed=True)
+    consumed = load_table(tmp_path, "consumed")
+    for part in (tmp_path / "history/consumed").glob("*.parquet"):
+        part.unlink()
+    last = pc.and_(pc.equal(consumed["seq"], COUNT - 1), pc.equal(consumed["role"], "drain"))
+    pq.write_table(consumed.filter(pc.invert(last)), tmp_path / "history/consumed" / name)
+    assert kinds(judged(tmp_path)) == {"lost": 1, "vanished": 1}
 
 
 def test_a_note_of_a_writers_end_that_is_cut_off(judged: Judged, tmp_path: Path) -> None:

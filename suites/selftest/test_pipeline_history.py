@@ -136,7 +136,7 @@ def test_a_recorder_writes_all_that_it_was_given_and_an_empty_part_if_nothing(tm
     nothing.close()
     folder = table_dir(tmp_path, "consumed")
     assert [pq.read_metadata(part).num_rows for part in folder.glob("*.parquet")] == [0]
-    assert json.loads((folder / "_closed-c0-0.json").read_text()) == {"parts": 1}
+    assert json.loads((folder / "_closed-c0-0.json").read_text()) == {"rows": [0]}
 
 
 def test_a_recorders_error_reaches_the_task(tmp_path: Path) -> None:
