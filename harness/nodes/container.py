@@ -432,13 +432,18 @@ class _Watch:
 
     def __init__(self, container: Any, record_dir: Path) -> None:
         """:raises OSError: the logs can't be written"""
-        self.exit_code: int | None = None
+        self._code: int | None = None
         self._container = container
         self._stdout = (record_dir / STDOUT).open("ab", buffering=0)
         self._log = (record_dir / LOG).open("ab", buffering=0)
         self._gone: EngineGone | None = None
         self._ended = threading.Event()
         self.writing = threading.Lock()
+
+    @property
+    def exit_code(self) -> int | None:
+        """None until it has ended: whoever sees a code may start it again, and must not be told that it lives."""
+        return self._code if self._ended.is_set() else None
 
     def close(self) -> None:
         """Nothing will be printed."""
@@ -473,7 +478,7 @@ class _Watch:
                     with self.writing, contextlib.suppress(OSError):  # a full disk, which the journal tells of
                         self._stdout.write(out or b"")
                         self._log.write(err or b"")
-                self.exit_code = int(self._container.wait()["StatusCode"])
+                self._code = int(self._container.wait()["StatusCode"])
                 # The engine answers this when it has taken the container's ports away, which is after its end.
                 self._container.client.api.inspect_container(self._container.id)
         except EngineGone as error:

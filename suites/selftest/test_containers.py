@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -57,7 +59,7 @@ from harness.machine.undo import MARK, UndoLog
 from harness.nodes import images
 from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
-from harness.nodes.container import ContainerBackend, leash
+from harness.nodes.container import ContainerBackend, _Watch, leash
 from harness.nodes.images import OWN_BASE, image_for, images_here
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.distribution import Distribution, Source, jolokia_agent, spark_kafka_jars
@@ -408,6 +410,27 @@ def test_what_is_in_one_engine_is_not_looked_for_in_another(
     assert f"r: can't be cleaned up after as yet: no Docker engine at {address}" in said[0]
     assert (log.dir / "undo.jsonl").exists()
     assert not asked
+
+
+def test_a_container_that_has_a_code_has_ended(tmp_path: Path) -> None:
+    """Not before the engine has taken its ports away: one that is said to live isn't started again."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def inspect_container(_id: str) -> None:
+        asked.set()
+        answer.wait(30.0)
+
+    api = SimpleNamespace(attach=lambda *_, **__: iter([(b"said", None)]), inspect_container=inspect_container)
+    container = SimpleNamespace(
+        id="x", client=SimpleNamespace(api=api), start=lambda: None, wait=lambda: {"StatusCode": 1}
+    )
+    watch = _Watch(container, tmp_path)
+    watch.begin()
+    assert asked.wait(30.0)
+    assert (watch.has_ended(), watch.exit_code) == (False, None)
+    answer.set()
+    assert watch.await_end(30.0)
+    assert (watch.has_ended(), watch.exit_code) == (True, 1)
 
 
 # --- an engine ------------------------------------------------------------------------------------------------------
