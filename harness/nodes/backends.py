@@ -36,11 +36,8 @@ class BackendKind:
 
 
 def _check_containers() -> None:
-    from harness.machine.engine import (
-        check_room,
-        compose_version,
-        engine,
-    )  # only who wants containers waits for the SDK to load
+    # Only who wants containers waits for the SDK to load.
+    from harness.machine.engine import check_room, compose_version, engine
 
     engine()  # which brings compose more often than not: who has neither is told of it first
     compose_version()

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -228,9 +227,6 @@ def _move(hidden: Path, run_dir: Path, consumer: str) -> int:
     """Give the history the parts that Spark wrote; returns their rows."""
     target = table_dir(run_dir, "consumed")
     target.mkdir(parents=True, exist_ok=True)
-    count = 0
     for number, part in enumerate(sorted(hidden.glob("part-*.parquet"))):
-        count += pq.read_metadata(part).num_rows
         part.rename(target / part_name(consumer, number))
-    note_parts(target, consumer)
-    return count
+    return note_parts(target, consumer)

@@ -149,11 +149,12 @@ class HistoryWriter:
         note_parts(self._dir, self._stem)
 
 
-def note_parts(folder: Path, stem: str) -> None:
-    """All parts of that stem are there: leave the note of how many rows each has; see the module's text."""
+def note_parts(folder: Path, stem: str) -> int:
+    """All parts of that stem are there: note how many rows each has (see the module's text); returns all in all."""
     parts = (folder / part_name(stem, number) for number in count())
     rows = [pq.read_metadata(part).num_rows for part in takewhile(Path.exists, parts)]
     write_whole(folder / f"_closed-{stem}.json", json.dumps({"rows": rows}) + "\n")
+    return sum(rows)
 
 
 def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = None) -> pa.Table:

@@ -187,11 +187,9 @@ def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
     drawn = [step(do) for do in what]
     if networks:  # by a chance of their own, which leaves all else as it is
         apart, share = random.Random(f"cuts of {seed}"), _WEIGHTS["cut_off"] / sum(weights.values())
-        drawn = [
-            each
-            for after in drawn
-            for each in ((after, step("cut_off", apart)) if apart.random() < share else (after,))
-        ]
+        for place in range(len(drawn), 0, -1):
+            if apart.random() < share:
+                drawn.insert(place, step("cut_off", apart))
     return Schedule(steps=tuple(drawn), seed=seed, volumes=volumes)
 
 
