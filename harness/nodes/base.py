@@ -126,6 +126,7 @@ class Backend(Protocol):
     def start(self, nodes: Sequence[Node]) -> None:
         """Start all these nodes for the first time, side by side, and return without waiting until they serve.
 
+        :param nodes: first the one that the others look for
         :raises HarnessError: the backend can't
         """
 

@@ -125,10 +125,15 @@ class ContainerBackend:
         self.site.undo_log.will("containers", run=run, engine=host())
         if self._leash is None and not self.site.outlives:
             self._leash = leash(run)
-        # It was here a moment ago; compose would look for it in a registry.
-        compose(self.compose, "create", "--pull", "never", *(node.spec.name for node in nodes), run=run)
+        starting = []
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
-            list(pool.map(lambda node: node.start(), nodes))
+            # The first has a lead: a broker that finds no ZooKeeper sleeps for up to two seconds (its ClientCnxn).
+            for some in filter(None, (nodes[:1], nodes[1:])):
+                # The image was here a moment ago; compose would look for it in a registry.
+                compose(self.compose, "create", "--pull", "never", *(node.spec.name for node in some), run=run)
+                starting += [pool.submit(node.start) for node in some]
+        for each in starting:
+            each.result()
 
     def container(self, node: str) -> Any:
         """The container of the node of that name."""
