@@ -40,7 +40,7 @@ from harness import timeouts
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.machine.broker_user import broker_user
 from harness.machine.control_group import FROZEN, SlowGroup, controller, freezer_state, group_of
-from harness.machine.engine import compose, engine, execute, explained, host, run_once
+from harness.machine.engine import compose, compose_program, engine, execute, explained, host, run_once
 from harness.machine.java import FAST_START
 from harness.machine.undo import MARK
 from harness.nodes.base import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
@@ -196,7 +196,8 @@ class _Description:
         env_file.write_text("".join(f"{name}='{value}'\n" for name, value in variables.items()))
         file = str(_FILES / ("zookeeper.yaml" if zk else "kraft.yaml"))
         described = DockerCompose(_FILES, compose_file_name=[file], env_file=[str(env_file)])
-        self.command = list(described.docker_compose_command())
+        _docker, _compose, *options = described.docker_compose_command()
+        self.command = [*compose_program(), *options]
         self._config = json.loads(compose(self.command, "config", "--format", "json"))
         self._more = site.work_dir / "compose.more.json"
         self._added: dict[str, dict[str, Any]] = {"services": {}, "configs": {}}

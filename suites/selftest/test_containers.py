@@ -45,6 +45,7 @@ from harness.machine.control_group import FROZEN
 from harness.machine.engine import (
     LABEL,
     compose,
+    compose_program,
     compose_version,
     engine,
     execute,
@@ -370,6 +371,19 @@ def test_no_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         docker.chmod(0o755)
         with pytest.raises(EnvironmentLacks, match=said):
             compose_version()
+
+
+def test_compose_is_started_without_the_docker_command_where_it_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.machine.engine._PLUGINS", [str(tmp_path / "system")])
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "own"))
+    assert compose_program() == ["docker", "compose"]
+    for folder in ("system/docker", "own"):
+        plugin = tmp_path / folder / "cli-plugins" / "docker-compose"
+        plugin.parent.mkdir(parents=True)
+        plugin.touch(0o755)
+        assert compose_program() == [str(plugin)]
 
 
 def test_clean_up_waits_for_the_engine_and_does_all_else(
