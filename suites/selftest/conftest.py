@@ -76,3 +76,10 @@ def lone_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def bootstrap(lone_broker: Cluster) -> str:
     """The address of a real broker."""
     return lone_broker.bootstrap
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "docker.sock"
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    return path

@@ -20,6 +20,8 @@ from harness.waiting import await_until
 JBOD = Path(sys.executable).with_name("jbod")
 HANG_S = 900.0
 """What takes longer hangs; no measure of how long it should take."""
+LEASH_S = 120.0
+"""As long at most until those end whose harness has died; no measure either."""
 
 
 def marked(mark: str) -> list[int]:

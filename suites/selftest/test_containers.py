@@ -1,4 +1,4 @@
-"""Containers: what is said where there is no engine for them, and that nothing of theirs is left behind."""
+"""Nodes as containers, on a real engine: that they do what processes do, and that nothing of theirs is left behind."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import io
 import ipaddress
 import json
 import os
-import re
 import secrets
-import shutil
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import tarfile
@@ -19,411 +15,46 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from harness.cluster import Cluster, boot
 from harness.doors.admin import Admin
 from harness.doors.wire import Connection, NoAnswer
-from harness.errors import (
-    EXIT_HARNESS,
-    EXIT_VALID,
-    DistributionError,
-    EngineGone,
-    EnvironmentLacks,
-    HarnessError,
-    NodeDied,
-)
+from harness.errors import EXIT_HARNESS, EXIT_VALID, DistributionError, NodeDied
 from harness.journal import Journal
 from harness.machine import undo
 from harness.machine.cache import cache_dir
 from harness.machine.control_group import FROZEN
-from harness.machine.engine import (
-    LABEL,
-    compose,
-    compose_program,
-    compose_version,
-    engine,
-    execute,
-    explained,
-    host,
-    remove_run,
-    run_once,
-)
-from harness.machine.host import ENGINE_DISK_BYTES, ability
+from harness.machine.engine import LABEL, compose, engine, host, remove_run, run_once
 from harness.machine.ports import HOST
-from harness.machine.undo import MARK, UndoLog
+from harness.machine.undo import UndoLog
 from harness.nodes import images
 from harness.nodes.backends import BACKENDS
 from harness.nodes.base import AGENT, SERVICE, Site
 from harness.nodes.container import ContainerBackend, _Watch, leash
 from harness.nodes.images import OWN_BASE, image_for, images_here
 from harness.releases.builds import BuildOptions, Builds
-from harness.releases.distribution import Distribution, Source, jolokia_agent, spark_kafka_jars
-from harness.releases.versions import KafkaVersion, Mode
+from harness.releases.distribution import jolokia_agent, spark_kafka_jars
+from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
 from suites.selftest.needs import require
 from suites.selftest.own_engine import OwnEngine
-from suites.selftest.processes import JBOD, Running, marked
-from suites.selftest.stand_in_engine import StandIn, answering
+from suites.selftest.processes import JBOD, LEASH_S, Running, marked
 
 ROOT = Path(__file__).resolve().parents[2]
-LEASH_S = 120.0
-"""What takes longer doesn't come; no measure of how long it should take."""
-
-# --- no engine ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "docker.sock"
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
-    return path
-
-
-def test_no_engine_is_installed(address: Path) -> None:
-    with pytest.raises(EnvironmentLacks, match=r"no Docker engine at .*docker\.sock: apt-get install"):
-        engine()
-
-
-def test_the_engine_does_not_run(address: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(address))
-    with pytest.raises(EnvironmentLacks, match="no Docker engine runs behind"):
-        engine()
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may talk to every engine")
-def test_the_engine_may_not_be_talked_to(address: Path) -> None:
-    with answering(address):
-        address.chmod(0)
-        with pytest.raises(EnvironmentLacks, match=r"you may not talk to the Docker engine .* usermod"):
-            engine()
-
-
-@pytest.mark.parametrize(
-    ("facts", "said"),
-    [
-        ({"version": "19.03.15"}, r"is 19\.03\.15; 20\.10 or later is needed"),
-        ({"security": ("name=rootless",)}, "maps users"),
-    ],
-)
-def test_an_engine_that_will_not_do(address: Path, facts: dict[str, Any], said: str) -> None:
-    with answering(address, **facts), pytest.raises(EnvironmentLacks, match=said):
-        engine()
-
-
-FREE = """
-from harness.nodes.container import _free_network
-print(_free_network(7))
-"""
-
-
-@pytest.mark.parametrize(("left", "free"), [("198.18.7.1/24", "198.18.8"), ("198.18.8.1/24", "198.18.7")])
-def test_a_network_that_an_engine_left_behind_is_not_taken_again(address: Path, left: str, free: str) -> None:
-    """A real bridge, in a namespace of its own; the engine there knows nothing of it."""
-    require("network namespaces")
-    own = ["--user", "--map-root-user"] if os.geteuid() else []
-    do = f'ip link add left type bridge && ip address add {left} dev left && exec {sys.executable} -c "$0"'
-
-    def do_GET(self: StandIn) -> None:
-        self.answer([]) if "/networks" in self.path else StandIn.do_GET(self)
-
-    with answering(address, do_GET=do_GET):
-        done = subprocess.run(
-            ["unshare", *own, "--net", "sh", "-c", do, FREE], capture_output=True, text=True, check=False
-        )
-    assert (done.stdout, done.stderr) == (f"{free}\n", "")
-
-
-def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
-    """Head and output of the answer come in one piece, which the SDK's own exec_run loses."""
-
-    def do_POST(self: StandIn) -> None:
-        if not self.path.endswith("/start"):
-            self.answer({"Id": "e"})
-            return
-        said = ((1, b"a"), (2, b"no"), (1, b"b"))
-        frames = b"".join(struct.pack(">BxxxL", stream, len(text)) + text for stream, text in said)
-        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.docker.raw-stream\r\n\r\n" + frames)
-
-    with answering(address, do_POST=do_POST):
-        done = execute("c", ["ls", "x"], environment={"LC_ALL": "C"}, patience_s=10.0)
-    assert (done.returncode, done.stdout, done.stderr, done.args) == (3, "ab", "no", ["ls", "x"])
-
-
-@pytest.mark.parametrize(
-    ("said", "error", "told"),
-    [
-        ("write /var/lib/docker/x: no space left on device", EnvironmentLacks, "the Docker engine's disk is full"),
-        ("No such image: jbod-kafka:1", EnvironmentLacks, "jbod image base and jbod image build make one"),
-        ("Cannot connect to the Docker daemon at unix:///x", EngineGone, "no longer answers"),
-        ('error during connect: Post "http://x/v1.41/containers/create": EOF', EngineGone, "no longer answers"),
-        ("something else", HarnessError, "a node: something else"),
-    ],
-)
-def test_what_the_engine_can_not_do_is_one_line(address: Path, said: str, error: type[HarnessError], told: str) -> None:
-    """Whether it says so itself, or compose does, which says more behind it."""
-    failing = answering(address, do_POST=lambda self: self.answer({"message": said}, 500))
-    with failing, pytest.raises(error, match=told), explained("a node"):
-        engine().containers.create("x")
-    says_more = f"echo 'failed: {said}' >&2; echo 'for more, see there' >&2; exit 1"
-    with pytest.raises(error, match=told if error is not HarnessError else "for more, see there"):
-        compose(["sh"], "-c", says_more)
-
-
-@pytest.mark.parametrize(
-    ("error", "says"),
-    [
-        ("failed to register layer: write /x: no space left on device", "the Docker engine's disk is full"),
-        ("toomanyrequests: You have reached your pull rate limit", None),
-    ],
-)
-def test_why_an_image_can_not_be_fetched_is_said(address: Path, error: str, says: str | None) -> None:
-    """The engine answers with success, and says what is the matter in the lines that follow."""
-    lines = {"status": "Pulling from x"}, {"error": error}
-
-    def do_POST(self: StandIn) -> None:
-        self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for text in (*(f"{json.dumps(line)}\r\n" for line in lines), ""):
-            self.wfile.write(f"{len(text):x}\r\n{text}\r\n".encode())
-
-    said: list[str] = []
-    expected = pytest.raises(EnvironmentLacks, match=says) if says else nullcontext()
-    with answering(address, do_POST=do_POST), expected:
-        assert not images._pull("eclipse-temurin:17-jre", said.append)
-    assert says or said[-1] == f"eclipse-temurin:17-jre can't be fetched: {error}"
-
-
-def test_no_image_to_build_on_can_be_had(address: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not here, and no registry that has it."""
-    monkeypatch.delenv("JBOD_BASE_IMAGE", raising=False)
-
-    def do_GET(self: StandIn) -> None:
-        if "/images/" in self.path:
-            self.answer({"message": "No such image"}, 404)
-        else:
-            StandIn.do_GET(self)
-
-    refused: list[str] = []
-    nowhere = answering(address, do_GET=do_GET, do_POST=lambda self: self.answer({"message": "no such host"}, 500))
-    with nowhere, pytest.raises(EnvironmentLacks, match=r"there is no image to build on: .* jbod image base makes one"):
-        images._base(None, refused.append)
-    assert any("can't be fetched: no such host" in line for line in refused)
-
-
-OFFICIAL, OWN, TEMURIN = "apache/kafka:4.3.1", f"jbod-kafka:4.3.1-{'a' * 12}", "eclipse-temurin:17-jre"
-
-
-@pytest.mark.parametrize(
-    ("build", "here", "registry", "used", "asked"),
-    [
-        ("maven kraft", {OFFICIAL, OWN}, {OFFICIAL}, OFFICIAL, []),
-        ("maven kraft", {OWN}, {OFFICIAL}, OWN, []),
-        ("maven kraft", {TEMURIN}, {OFFICIAL}, OFFICIAL, [f"fetch {OFFICIAL}"]),
-        ("maven kraft", {TEMURIN, OWN_BASE}, {}, OWN, [f"fetch {OFFICIAL}", f"build on {TEMURIN}"]),
-        ("maven kraft", {OWN_BASE}, {TEMURIN}, OWN, [f"fetch {OFFICIAL}", f"build on {OWN_BASE}"]),
-        ("maven kraft", {}, {TEMURIN}, OWN, [f"fetch {OFFICIAL}", f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
-        # The official one is of Maven's builds, and for KRaft.
-        ("maven zk", {OFFICIAL}, {OFFICIAL, TEMURIN}, OWN, [f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
-        ("tarball kraft", {OFFICIAL}, {OFFICIAL, TEMURIN}, OWN, [f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
-        ("home kraft mine:1", {TEMURIN}, {"mine:1"}, OWN, ["fetch mine:1", "build on mine:1"]),
-        ("home kraft mine:1", {"mine:1"}, {}, OWN, ["build on mine:1"]),
-        # Made on another base before (TEMURIN, below), or on this one.
-        ("home kraft mine:1", {OWN, "mine:1"}, {}, OWN, ["build on mine:1"]),
-        (f"home kraft {TEMURIN}", {OWN, TEMURIN}, {}, OWN, []),
-    ],
-)
-def test_which_image_is_used(
-    monkeypatch: pytest.MonkeyPatch, build: str, here: set[str], registry: set[str], used: str, asked: list[str]
-) -> None:
-    """What is here goes before what must be fetched, and that before what must be made."""
-    source, mode, *base = build.split()
-    version = KafkaVersion.parse("4.3.1")
-    distribution = Distribution(version=version, source=cast(Source, source), origin="", class_path=(), sha256="a" * 64)
-    did: list[str] = []
-
-    def pull(name: str, _say: object) -> bool:
-        did.append(f"fetch {name}")
-        return name in registry
-
-    def make(distribution: Distribution, *, base: str | None = None, say: images.Say) -> str:
-        did.append(f"build on {images._base(base, say)}")
-        return images._own_name(distribution)
-
-    monkeypatch.setattr(images, "_labels", lambda name: {images._MADE_ON: TEMURIN} if name in here else None)
-    monkeypatch.setattr(images, "_pull", pull)
-    monkeypatch.setattr(images, "build", make)
-    monkeypatch.setattr(images, "_look_into", lambda name: images.Image(name=name, id="x", java_version="17", jars=()))
-    monkeypatch.setenv("JBOD_BASE_IMAGE", "".join(base))
-    assert (image_for(distribution, Mode(mode), print).name, did) == (used, asked)
-
-
-def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
-    """As by another clean-up at the same time: the engine refuses a second one."""
-    asked: list[str] = []
-
-    def do_DELETE(self: StandIn) -> None:
-        asked.append(self.path)
-        self.answer({"message": "removal of container c is already in progress"}, 409)
-
-    def do_GET(self: StandIn) -> None:
-        contents: dict[str, object] = {
-            "containers": [{"Id": "c", "Names": ["/c"]}] if not asked else [],
-            "c": {"Id": "c", "Name": "/c"},
-            "networks": [],
-            "volumes": {"Volumes": []},
-        }
-        for name, content in contents.items():
-            if self.path.partition("?")[0].removesuffix("/json").endswith(f"/{name}"):
-                self.answer(content)
-                return
-        StandIn.do_GET(self)
-
-    with answering(address, do_GET=do_GET, do_DELETE=do_DELETE):
-        remove_run("r")
-    assert len(asked) == 1
-
-
-def test_compose_is_told_nothing_by_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is exported for clusters by hand would be another image than the run's, and nobody would see it."""
-    for name in ("JBOD_IMAGE", "COMPOSE_PROJECT_NAME", "DOCKER_CONTEXT", "BROKER_1_PORT"):
-        monkeypatch.setenv(name, "somebody's")
-    monkeypatch.setenv("DOCKER_CONFIG", "kept")
-    said = compose(["env"])
-    assert "somebody's" not in said
-    assert "DOCKER_CONFIG=kept" in said
-    assert f"DOCKER_HOST={host()}" in said
-
-
-def test_compose_carries_the_mark_of_the_run_that_it_makes_containers_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(MARK, "somebody's")
-    assert f"{MARK}=r" in compose(["env"], run="r").splitlines()
-    assert MARK not in compose(["env"])
-
-
-DOOMED = """
+SPEC = ClusterSpec(mode=Mode.KRAFT, brokers=1, backend="docker")
+BOOT = """
 import sys
-from harness.machine.engine import compose
-from harness.nodes.container import leash
-held = leash(sys.argv[1])
-compose(["sleep"], "1000", run=sys.argv[1])
+from pathlib import Path
+from suites.selftest.test_containers import booted
+booted(sys.argv[1], Path(sys.argv[2]))
+print("ready", flush=True)
+sys.stdin.read()
 """
-
-
-def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_looked_for(address: Path) -> None:
-    """It might make the first of them after that; and the leash, which does it, carries the same mark."""
-    run = f"doomed-{secrets.token_hex(3)}"
-    still_there: list[int] = []
-
-    def do_GET(self: StandIn) -> None:
-        path = self.path.partition("?")[0]
-        if path.endswith("/containers/json"):
-            still_there.append(len(marked(run)))
-        if path.endswith(("/containers/json", "/networks")):
-            self.answer([])
-        elif path.endswith("/volumes"):
-            self.answer({"Volumes": []})
-        else:
-            StandIn.do_GET(self)
-
-    with answering(address, do_GET=do_GET), subprocess.Popen([sys.executable, "-c", DOOMED, run]) as harness:
-        try:
-            await_until(lambda: marked(run), lambda both: len(both) == 2, timeout_s=LEASH_S, what="compose to run")
-            harness.kill()
-            await_until(lambda: marked(run), lambda left: not left, timeout_s=LEASH_S, what="the leash to end")
-        finally:
-            harness.kill()
-            undo.kill_marked(run)
-    assert still_there == [1, 1]  # it looks a second time for what the engine had been asked for
-
-
-def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", "tcp://192.0.2.1:2376")
-    with pytest.raises(EnvironmentLacks, match="must be on this machine"):
-        engine()
-
-
-@pytest.mark.parametrize(
-    ("folder", "found"), [("/", r"[\d.]+ GiB free in /"), ("/nowhere", "/nowhere, which can't be seen from here")]
-)
-def test_the_doctor_tells_what_room_the_engine_has(address: Path, folder: str, found: str) -> None:
-    """A stand-in's; a real one's with next to none is in test_engine_troubles.py."""
-    with answering(address, folder=folder):
-        disk = ability.__wrapped__("container disk")
-    assert re.fullmatch(found, disk.found)
-    assert disk.present is (folder != "/" or shutil.disk_usage("/").free >= ENGINE_DISK_BYTES)
-    assert disk.needed_for == "--backend docker: images and volumes take 2.0 GiB"
-
-
-def test_no_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentLacks, match="no docker command"):
-        compose_version()
-    for script, said in (("exit 1", "has no compose plugin"), ("echo 2.17.2", r"2\.17\.2; 2\.24 or later")):
-        docker = tmp_path / "docker"
-        docker.write_text(f"#!/bin/sh\n{script}\n")
-        docker.chmod(0o755)
-        with pytest.raises(EnvironmentLacks, match=said):
-            compose_version()
-
-
-def test_compose_is_started_without_the_docker_command_where_it_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("harness.machine.engine._PLUGINS", [str(tmp_path / "system")])
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "own"))
-    assert compose_program() == ["docker", "compose"]
-    for folder in ("system/docker", "own"):
-        plugin = tmp_path / folder / "cli-plugins" / "docker-compose"
-        plugin.parent.mkdir(parents=True)
-        plugin.touch(0o755)
-        assert compose_program() == [str(plugin)]
-
-
-def test_clean_up_waits_for_the_engine_and_does_all_else(
-    address: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
-    log = UndoLog("r")
-    log.will("containers", run="r")
-    (log.dir / "data").mkdir()
-    with pytest.raises(EnvironmentLacks):
-        log.close()
-    assert [path.name for path in log.dir.iterdir()] == ["undo.jsonl"]
-    said: list[str] = []
-    assert undo.clean(said.append) == 0
-    assert "can't be cleaned up after as yet: no Docker engine" in said[0]
-
-
-def test_what_is_in_one_engine_is_not_looked_for_in_another(
-    address: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has none of it, which would pass for gone."""
-    monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
-    log = UndoLog("r")
-    log.will("containers", run="r", engine=host())
-    with pytest.raises(EnvironmentLacks):
-        log.close()
-    asked: list[str] = []
-
-    def do_GET(self: StandIn) -> None:
-        asked.append(self.path)
-        StandIn.do_GET(self)
-
-    another = address.with_name("another.sock")
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{another}")
-    said: list[str] = []
-    with answering(another, do_GET=do_GET):
-        assert undo.clean(said.append) == 0
-    assert f"r: can't be cleaned up after as yet: no Docker engine at {address}" in said[0]
-    assert (log.dir / "undo.jsonl").exists()
-    assert not asked
 
 
 def test_a_container_that_has_a_code_has_ended(tmp_path: Path) -> None:
@@ -445,19 +76,6 @@ def test_a_container_that_has_a_code_has_ended(tmp_path: Path) -> None:
     answer.set()
     assert watch.await_end(30.0)
     assert (watch.has_ended(), watch.exit_code) == (True, 1)
-
-
-# --- an engine ------------------------------------------------------------------------------------------------------
-
-SPEC = ClusterSpec(mode=Mode.KRAFT, brokers=1, backend="docker")
-BOOT = """
-import sys
-from pathlib import Path
-from suites.selftest.test_containers import booted
-booted(sys.argv[1], Path(sys.argv[2]))
-print("ready", flush=True)
-sys.stdin.read()
-"""
 
 
 def booted(run: str, folder: Path) -> Cluster:
