@@ -45,8 +45,8 @@ LEAST_ENGINE = (20, 10)
 # configs.content came with 2.23.1.
 LEAST_COMPOSE = (2, 24)
 _HOST = "unix:///var/run/docker.sock"
-_PLUGINS = ("/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec")
-"""As the docker command has them (its ``cli-plugins/manager``)."""
+_SYSTEMS_PLUGINS = ("/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec")
+"""In front of ``docker/cli-plugins``, as the docker command has them (its ``cli-plugins/manager``)."""
 _COMPOSE_S = 60.0
 _LEAST_ROOM = 64 << 20
 """For a few containers of images that are there; an image takes more."""
@@ -181,7 +181,7 @@ def compose_version() -> str:
         raise EnvironmentLacks(f"docker compose version did not answer within {_ANSWER_S:.0f} s") from None
     version = done.stdout.strip()
     if done.returncode or not version:
-        folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "cli-plugins"
+        folder = _plugin_folders()[0]
         raise EnvironmentLacks(
             f"the docker command ({shutil.which('docker')}) has no compose plugin, neither in {folder} nor in the "
             f"system's folders: {_GET_COMPOSE}"
@@ -191,14 +191,19 @@ def compose_version() -> str:
     return version
 
 
+def _plugin_folders() -> list[Path]:
+    """Where the docker command looks for plugins, the user's own folder first."""
+    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    return [folder / "cli-plugins" for folder in (own, *(Path(each) / "docker" for each in _SYSTEMS_PLUGINS))]
+
+
 def compose_program() -> list[str]:
     """``docker compose``, or the plugin itself where it is in a folder in which the docker command looks for it.
 
     The docker command asks each of its plugins who it is, and then starts this one: 35 ms of each call.
     """
-    own = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
-    for folder in (own, *(Path(system) / "docker" for system in _PLUGINS)):
-        if os.access(program := folder / "cli-plugins" / "docker-compose", os.X_OK):
+    for folder in _plugin_folders():
+        if os.access(program := folder / "docker-compose", os.X_OK):
             return [str(program)]
     return ["docker", "compose"]
 

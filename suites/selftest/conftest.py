@@ -80,6 +80,7 @@ def bootstrap(lone_broker: Cluster) -> str:
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The socket at which the Docker engine is looked for; nobody listens there yet."""
     path = tmp_path / "docker.sock"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     return path

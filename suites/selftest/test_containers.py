@@ -1,4 +1,4 @@
-"""Nodes as containers, on a real engine: that they do what processes do, and that nothing of theirs is left behind."""
+"""Nodes as containers: that they do what processes do, and that nothing of theirs is left behind."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_no_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compose_is_started_without_the_docker_command_where_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.machine.engine._PLUGINS", [str(tmp_path / "system")])
+    monkeypatch.setattr("harness.machine.engine._SYSTEMS_PLUGINS", [str(tmp_path / "system")])
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "own"))
     assert compose_program() == ["docker", "compose"]
     for folder in ("system/docker", "own"):
