@@ -34,6 +34,8 @@ _SHUTDOWN = 0x8004587D
 _WITHOUT_FLUSHING = struct.pack("I", 2)
 LET_GO_S = 5.0
 """Kafka closes the files of a log dir when it takes it offline, which it has noticed within a second."""
+_LET_GO_BY_OTHERS_S = 5.0
+"""Once the broker is dead: whoever starts in a mount namespace of their own has the volume too, for a while."""
 _TIMES = 5
 """A broker lets go of files once; each look takes longer than that does."""
 
@@ -339,7 +341,7 @@ def _mount_again(volume: Volume, broker: Broker) -> None:
         was_alive = broker.is_alive
         broker.journal.write("fault.undo_ends_broker", broker=broker.id, volume=str(volume))
         broker.kill()
-        await_until(volume.unmount, timeout_s=LET_GO_S, what=what)
+        await_until(volume.unmount, timeout_s=_LET_GO_BY_OTHERS_S, what=what)
         volume.mount_again()
         if was_alive:
             broker.start()
