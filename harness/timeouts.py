@@ -29,7 +29,7 @@ LOG_DIR_FAILURE_S = 30.0
 then told to the controller, which elects; KRaft gives a broker ``log.dir.failure.timeout.ms`` = 30 s to do so."""
 
 BROKER_FAILURE_S = 30.0
-"""A killed broker is missed after ``broker.session.timeout.ms`` or ``zookeeper.session.timeout.ms`` (3 s, 4 s)."""
+"""A killed broker is missed after ``broker.session.timeout.ms`` or ``zookeeper.session.timeout.ms`` (3 or 6 s, 4 s)."""
 
 CONTROLLER_FAILURE_S = 30.0
 """A killed controller is missed after ``controller.quorum.fetch.timeout.ms`` (2 s); then others stand for election."""

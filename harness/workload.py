@@ -17,6 +17,7 @@ from harness.checkers.verdict import Verdict
 from harness.cluster import Cluster
 from harness.errors import HarnessError, Inconclusive, PipelineError, PromiseBroken
 from harness.explain.run import explain_verdict
+from harness.explain.segments import read_sessions
 from harness.pipeline.drain import await_stable
 from harness.pipeline.pair import OPEN_TRANSACTION_S, Pair
 from harness.pipeline.producer import Transactions
@@ -115,6 +116,9 @@ class CaseWorkload:
             raise Inconclusive(f"nobody could read the logs to their end: {error}") from error
         self._case.enter("judge")
         verdict = judge(self._spark.session(), self._case.run_dir)
+        if any(anomaly.kind == "duplicated" and anomaly.leads_to == "invalid" for anomaly in verdict.anomalies):
+            self._record_sessions()
+            verdict = judge(self._spark.session(), self._case.run_dir)
         check_jvm()
         write_verdict(self._case.run_dir, verdict)
         if verdict.verdict != "valid":
@@ -129,6 +133,20 @@ class CaseWorkload:
                 f"readers back: {', '.join(held_back)}"
             )
         return verdict
+
+    def _record_sessions(self) -> None:
+        """For the judge: of which producer session each batch is, as the partitions' leaders have them on disk."""
+        sessions = {
+            topic.name: {
+                str(partition.index): read_sessions(
+                    self._cluster.distribution,
+                    partition.log_dir_on(partition.leader()).path / str(partition),
+                )
+                for partition in topic.partitions
+            }
+            for topic in self._topics
+        }
+        self._case.record(producer_sessions=sessions)
 
     def _explain(self) -> None:
         """While the segments are there: what happened to the worst records, and where they are now."""

@@ -1,6 +1,6 @@
 """Of every record that was sent: is it there, once, where it was acked, and as it was sent?
 
-Kinds: lost, undrained, vanished, duplicated, corrupted, misplaced, failed_but_present.
+Kinds: lost, undrained, vanished, duplicated, resent, corrupted, misplaced, failed_but_present.
 
 Corners that the contract leaves open, and how they are judged here (never in favour of a broken run, never against a
 right one):
@@ -16,11 +16,19 @@ right one):
 * A record is vanished if, of the places where live consumers were handed it, there is one that a drain passed and
   that is neither deleted nor replaced. Records of aborted transactions never are.
 * Only records that were sent can be duplicated; what nobody sent is a phantom wherever it is.
+* What Kafka promises an idempotent producer is of one session, its producer id with its epoch (KIP-98). Where run.json
+  says in which session's batches each offset lies (``producer_sessions``, which the harness reads from the segments if
+  anything is there twice), a record outside transactions of which all copies are of one producer id and no two of one
+  epoch is resent and not duplicated: its client took a new epoch and sent it anew. librdkafka does that with whatever
+  is under way on *all* partitions when one batch overtakes another on its way to a new leader (its issue 4953). It is
+  not Kafka's to cause: a broker that refuses a batch which nothing had overtaken is a fatal error to librdkafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +40,7 @@ from harness.checkers.rows import (
     FAILED,
     IN_DOUBT,
     INDETERMINATE,
+    NO_TRANSACTION,
     NONE,
     Flags,
     Ints,
@@ -39,6 +48,7 @@ from harness.checkers.rows import (
     joint_key,
     joint_keys,
 )
+from harness.checkers.settings import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +56,8 @@ class Delivery:
     """What the reads say of every record; the columns are as long as ``rows.sent`` unless said otherwise."""
 
     rows: Rows
+    sessions: Mapping[tuple[str, int], Sequence[Session]]
+    """As :attr:`harness.checkers.settings.RunSettings.producer_sessions`."""
 
     @cached_property
     def ours(self) -> Ints:
@@ -179,11 +191,14 @@ def check_delivery(delivery: Delivery) -> Iterator[Findings]:
     at_ack = np.zeros(len(reads), np.bool_)
     at_ack[ours] = (reads.tp[ours] == sent.tp[of]) & (reads.off[ours] == sent.off[of])
 
+    doubled = delivery.any_read(elsewhere)
+    resent = _resent(delivery, doubled)
     kinds = {
         "lost": delivery.missing & delivery.passed,
         "undrained": delivery.missing & ~delivery.passed,
         "vanished": _vanished(delivery),
-        "duplicated": delivery.any_read(elsewhere),
+        "duplicated": doubled & ~resent,
+        "resent": resent,
         "corrupted": delivery.any_read(bad_crc),
         "misplaced": (sent.off != NONE) & delivery.present & ~delivery.any_read(at_ack),
         "failed_but_present": (sent.outcome == FAILED) & delivery.present,
@@ -204,3 +219,29 @@ def _vanished(delivery: Delivery) -> Flags:
     result = np.zeros(len(sent), np.bool_)
     result[record[gone]] = True
     return result
+
+
+def _resent(delivery: Delivery, doubled: Flags) -> Flags:
+    """Those of the doubled records of which each copy is of another epoch of the same producer id."""
+    result = np.zeros_like(doubled)
+    if not delivery.sessions:
+        return result
+    rows, reads = delivery.rows, delivery.rows.reads
+    places: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    for read, record in zip(delivery.ours, delivery.of, strict=True):
+        if doubled[record] and rows.sent.txo[record] == NO_TRANSACTION:
+            places[int(record)].add((int(reads.tp[read]), int(reads.off[read])))
+    for record, copies in places.items():
+        of = [_session(delivery, tp, off) for tp, off in copies]
+        ids = {None if session is None else session.producer_id for session in of}
+        epochs = {session.epoch for session in of if session is not None}
+        result[record] = len(ids) == 1 and len(epochs) == len(copies)
+    return result
+
+
+def _session(delivery: Delivery, tp: int, off: int) -> Session | None:
+    """The producer session in whose batch the offset lies, as far as is known."""
+    partition = delivery.rows.partitions[tp]
+    sessions = delivery.sessions.get((partition.topic, partition.partition), ())
+    at = bisect_right(sessions, off, key=lambda session: session.first) - 1
+    return sessions[at] if at >= 0 and off <= sessions[at].last else None

@@ -156,7 +156,7 @@ def judge_tables(
     """
     rows = encode(produced, consumed, drained, settings)
     del produced, consumed, drained  # Of a large history, a good part of the memory.
-    delivery = Delivery(rows=rows)
+    delivery = Delivery(rows=rows, sessions=settings.producer_sessions)
     counts, unrecorded = known or (_counts(rows), _unrecorded(rows, settings))
     counts = replace(counts, indeterminate_present=delivery.indeterminate_present)
     found: dict[str, list[Findings]] = {}

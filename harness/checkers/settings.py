@@ -7,14 +7,27 @@ of the wrong form is refused and not guessed at, because each of them turns find
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.errors import HistoryError
 
 RUN_FILE = "run.json"
+
+
+class Session(NamedTuple):
+    """Offsets next to each other whose batches are of one producer session (KIP-98): a producer id, with its epoch.
+
+    Within one, a broker appends a batch once however often it is sent; a client that takes a new epoch sends anew.
+    """
+
+    first: int
+    last: int
+    producer_id: int
+    epoch: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +40,8 @@ class RunSettings:
     deleted_below: Mapping[tuple[str, int], int] = field(default_factory=dict)
     compacted: frozenset[str] = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
+    producer_sessions: Mapping[tuple[str, int], Sequence[Session]] = field(default_factory=dict)
+    """By partition, the offsets that lie in batches of idempotent producers, ascending; empty: nobody looked."""
     promised: Mapping[str, int] = field(default_factory=dict)
     """Not from run.json: by producer, below which seq it has a row for each record
     (:func:`harness.pipeline.reserved.promised`).
@@ -68,18 +83,24 @@ def read_settings(run_dir: Path) -> RunSettings:
     def refuse(name: str, expected: str) -> HistoryError:
         return HistoryError(f"{path}: {name} is {loaded[name]!r}, expected {expected}")
 
-    deleted: dict[tuple[str, int], int] = {}
-    for topic, offsets in of_form("deleted_below", dict, {}).items():
-        if not isinstance(offsets, dict):
-            raise refuse("deleted_below", 'offsets by partition, as {"topic": {"0": 500}}')
-        for partition, offset in offsets.items():
-            if (
-                not (partition.isascii() and partition.isdigit() and len(partition) <= 10)
-                or type(offset) is not int
-                or abs(offset) >= 1 << 63
-            ):
-                raise refuse("deleted_below", 'offsets by partition, as {"topic": {"0": 500}}')
-            deleted[topic, int(partition)] = offset
+    def by_partition(name: str, expected: str, fits: Callable[[Any], bool]) -> Iterator[tuple[tuple[str, int], Any]]:
+        for topic, values in of_form(name, dict, {}).items():
+            if not isinstance(values, dict):
+                raise refuse(name, expected)
+            for partition, value in values.items():
+                if not (partition.isascii() and partition.isdigit() and len(partition) <= 10 and fits(value)):
+                    raise refuse(name, expected)
+                yield (topic, int(partition)), value
+
+    deleted = dict(by_partition("deleted_below", 'offsets by partition, as {"topic": {"0": 500}}', _is_long))
+    sessions = {
+        where: tuple(Session(*each) for each in stored)
+        for where, stored in by_partition(
+            "producer_sessions",
+            'first and last offset, producer id and epoch by partition, ascending, as {"topic": {"0": [[0, 9, 7, 0]]}}',
+            _are_sessions,
+        )
+    }
     compacted = of_form("compacted", list, [])
     if not all(isinstance(topic, str) for topic in compacted):
         raise refuse("compacted", "a list of topics")
@@ -93,4 +114,20 @@ def read_settings(run_dir: Path) -> RunSettings:
         deleted_below=deleted,
         compacted=frozenset(compacted),
         groups=groups,
+        producer_sessions=sessions,
+    )
+
+
+def _is_long(value: Any) -> bool:
+    return type(value) is int and abs(value) < 1 << 63
+
+
+def _are_sessions(value: Any) -> bool:
+    """None overlaps the one before, and none is of a producer that is not idempotent (its id is -1)."""
+    if not (isinstance(value, list) and all(isinstance(each, list) and len(each) == 4 for each in value)):
+        return False
+    if not all(_is_long(number) and number >= 0 for each in value for number in each):
+        return False
+    return all(first <= last for first, last, *_ in value) and all(
+        before[1] < after[0] for before, after in pairwise(value)
     )

@@ -143,6 +143,13 @@ KINDS: Mapping[str, Kind] = {
         ),
         Kind(name="no_load", leads_to="unknown", one="", many="nothing was acked, so nothing was put to the test"),
         Kind(
+            name="resent",
+            leads_to="valid",
+            one="1 record was written once more by its client, which had taken a new producer epoch (noted, allowed)",
+            many="{n} records were written once more by their clients, which had taken new producer epochs (noted, "
+            "allowed)",
+        ),
+        Kind(
             name="redelivered",
             leads_to="valid",
             one="1 read came again in a later session (noted, allowed)",

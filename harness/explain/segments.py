@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.checkers.settings import Session
 from harness.pipeline.record import header_pattern
 from harness.releases.distribution import Distribution
 from harness.releases.tools import tool_output
@@ -23,6 +24,9 @@ LOOK_S = 120.0
 """A log of some gigabytes."""
 
 _BATCH = re.compile(r"baseOffset: \d+ .*partitionLeaderEpoch: (?P<epoch>-?\d+) .*isvalid: (?P<valid>\w+)")
+_SESSION = re.compile(
+    r"baseOffset: (?P<first>\d+) lastOffset: (?P<last>\d+) .*producerId: (?P<id>-?\d+) producerEpoch: (?P<epoch>-?\d+) "
+)
 _RECORD = re.compile(r"\|? ?offset: (?P<offset>\d+) .*?(?:payload: (?P<payload>.*))?$")
 
 Name = tuple[str, int]
@@ -82,6 +86,25 @@ def read_contents(
                 copy = Copy(offset=offset, leader_epoch=epoch, segment=segment.name, crc_fits=valid)
                 contents.copies.setdefault(name, []).append(copy)
     return found
+
+
+def read_sessions(distribution: Distribution, folder: Path) -> list[Session]:
+    """The producer sessions of a replica's batches, in the order of their offsets.
+
+    :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`
+    """
+    sessions: list[Session] = []
+    segments = sorted(folder.glob("*.log"))
+    if not segments:
+        return sessions
+    with tool_output(distribution, Tool.DUMP_LOG, "--files", ",".join(map(str, segments)), timeout_s=LOOK_S) as lines:
+        for batch in filter(None, map(_SESSION.match, lines)):
+            if int(batch["id"]) >= 0:
+                each = Session(int(batch["first"]), int(batch["last"]), int(batch["id"]), int(batch["epoch"]))
+                if sessions and sessions[-1][1:] == (each.first - 1, *each[2:]):
+                    each = sessions.pop()._replace(last=each.last)
+                sessions.append(each)
+    return sessions
 
 
 def _records(lines: Iterable[str], run_token: str) -> Iterator[tuple[Path, int, bool, int, Name | None]]:

@@ -64,6 +64,7 @@ _LOG_SAYS = (
     r"Truncating (partition {tp}|to offset)",
     r"Truncating to \d+ has no effect",
     r"Incremented log start offset",
+    r"Out of order sequence number .* in partition {tp}:",
     r"Recovering unflushed segment",
     r"[Cc]orrupt",
     r"Deleting segment",

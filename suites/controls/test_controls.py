@@ -24,9 +24,11 @@ from harness import timeouts
 from harness.broker import Broker
 from harness.case import Case
 from harness.cluster import Cluster
+from harness.doors.admin import NewTopic
 from harness.errors import Inconclusive
 from harness.journal import now
 from harness.pipeline.producer import Transactions
+from harness.releases.versions import Mode
 from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.waiting import await_until, let_pass
@@ -102,6 +104,39 @@ def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempoten
                 pair.await_acked(after=now())
         pair.await_progress(after=now())
     check_delivery(workload)
+
+
+@scenario("control/new-epoch", kip=112, plan="control: resent", floors=Floors(during=0), brokers=4, modes=(Mode.KRAFT,))
+def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
+    """A client sees one batch overtaken by the next, takes a new epoch, and writes anew what is under way elsewhere.
+
+    That is the client's doing, not Kafka's. One partition now and then has too few replicas, so that one of several
+    requests is refused and not the next; the other waits for a follower that is paused, so that something is under way.
+    """
+    [orders] = cluster.create_topics(NewTopic(name="orders", replicas=2, assignment={0: (1, 2), 1: (3, 4)}))
+    world = World(cluster, orders)
+    several = {"max.in.flight.requests.per.connection": 5, "request.timeout.ms": 100}
+    with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=150) as pair:
+        with injected(BrokerKilled(cluster.broker(2))) as killed:
+            world.broker_gone(killed.broker)
+            world.check()
+            overtaken = 0
+            for _ in range(10):
+                with injected(BrokerPaused(cluster.broker(4))) as pause:  # for less than its session
+                    for _ in range(4):
+                        orders.configure({"min.insync.replicas": "2"})
+                        let_pass(0.2)
+                        orders.configure({"min.insync.replicas": "1"})
+                        let_pass(0.2)
+                pair.await_progress(after=now())
+                overtaken += cluster.broker(1).log.first("OutOfOrderSequence", since=pause.injected_at) is not None
+                if overtaken == 4:
+                    break
+        pair.await_progress(after=now())
+    check_delivery(workload)
+    assert case.verdict is not None
+    if not any(anomaly.kind == "resent" for anomaly in case.verdict.anomalies):
+        raise Inconclusive(f"the client has written nothing anew: {case.verdict.reasons}")
 
 
 @scenario("control/deleted-records", kip=112, plan="control: lost, vanished", floors=NO_FAULT)

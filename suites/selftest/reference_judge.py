@@ -131,7 +131,8 @@ class Reference:
             "lost": len(self.lost()),
             "undrained": len(self.undrained()),
             "vanished": self.vanished(),
-            "duplicated": sum(len({self.place(read) for read in self.reads_of(row)}) > 1 for row in self.sent.values()),
+            "duplicated": sum(self.copies(row) > 1 and not self.resent(row) for row in self.sent.values()),
+            "resent": sum(self.copies(row) > 1 and self.resent(row) for row in self.sent.values()),
             "corrupted": sum(
                 any(read["crc32"] != row["crc32"] for read in self.reads_of(row)) for row in self.sent.values()
             ),
@@ -162,6 +163,28 @@ class Reference:
         }
         return {kind: count for kind, count in found.items() if count}
 
+    def copies(self, row: Row) -> int:
+        return len({self.place(read) for read in self.reads_of(row)})
+
+    def resent(self, row: Row) -> bool:
+        """Each copy is of another epoch of one idempotent producer, outside transactions."""
+        stored = self.run.get("producer_sessions", {})
+        of = [
+            [
+                (id, epoch)
+                for first, last, id, epoch in stored.get(at[0], {}).get(str(at[1]), [])
+                if first <= at[2] <= last
+            ]
+            for at in {self.place(read) for read in self.reads_of(row)}
+        ]
+        known = [session for sessions in of for session in sessions]
+        return (
+            row["transaction"] is None
+            and all(of)
+            and len({id for id, _ in known}) == 1
+            and len({epoch for _, epoch in known}) == len(of)
+        )
+
     def is_of_no_commit(self, read: Row, row: Row) -> bool:
         """Of an indeterminate transaction of which read_committed drains show that it was aborted."""
         isolations = {drain["isolation"] for drain in self.drains_of(row)}
@@ -173,7 +196,7 @@ class Reference:
 
     def verdict(self) -> str:
         kinds = set(self.kinds())
-        bad = kinds - {"redelivered", "undrained", "held_back"}
+        bad = kinds - {"redelivered", "resent", "undrained", "held_back"}
         if self.run.get("allow_duplicates"):
             bad.discard("duplicated")
         if self.run.get("allow_reordering"):

@@ -275,6 +275,51 @@ def read_at_two_places_as_allowed(s: Story) -> None:
     s.read(3, 1, by="drain")
 
 
+def doubled_in(s: Story, *sessions: list[int], **other: object) -> None:
+    """A record at two places, 1 and 3, of batches of these producer sessions."""
+    s.run["producer_sessions"] = {"t": {"0": list(sessions)}}
+    acked(s, 3)
+    s.produced[1] |= other
+    s.drain(0, 1, 2)
+    s.read(3, 1, by="drain")
+
+
+@shows("valid", resent=1)
+def its_client_wrote_it_anew_in_another_epoch(s: Story) -> None:
+    doubled_in(s, [0, 2, 7, 0], [3, 3, 7, 1])
+
+
+@shows("invalid", duplicated=1)
+def doubled_in_one_epoch(s: Story) -> None:
+    doubled_in(s, [0, 3, 7, 1])
+
+
+@shows("invalid", duplicated=1)
+def doubled_in_one_epoch_with_another_between(s: Story) -> None:
+    doubled_in(s, [0, 1, 7, 1], [2, 2, 7, 0], [3, 3, 7, 1])
+
+
+@shows("invalid", duplicated=1)
+def doubled_by_another_producer_id(s: Story) -> None:
+    doubled_in(s, [0, 2, 7, 0], [3, 3, 8, 1])
+
+
+@shows("invalid", duplicated=1)
+def doubled_and_one_copy_is_of_no_session(s: Story) -> None:
+    doubled_in(s, [0, 2, 7, 0])
+
+
+@shows("invalid", duplicated=1)
+def doubled_in_a_transaction(s: Story) -> None:
+    doubled_in(s, [0, 2, 7, 0], [3, 3, 7, 1], transaction="x", transaction_outcome="committed")
+
+
+@shows("invalid", duplicated=1)
+def three_copies_in_two_epochs(s: Story) -> None:
+    doubled_in(s, [0, 2, 7, 0], [3, 4, 7, 1])
+    s.read(4, 1, by="drain")
+
+
 @shows("invalid", duplicated=1)
 def two_consumers_at_two_places(s: Story) -> None:
     acked(s, 2)

@@ -217,6 +217,24 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
     assert {"producer", "seq", "topic", "partition", "offset"} <= set(found["examples"][0])
 
 
+def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epochs_is_red(
+    controls: tuple[int, dict[str, dict[str, Any]]], tmp_path: Path, judge_spark: SparkSession
+) -> None:
+    case = controls[1]["control/new-epoch[kraft]"]
+    assert case["verdict"] == "valid", case["reason"]
+    run_dir = shutil.copytree(case["run_dir"], tmp_path / "run")
+    noted = judge(judge_spark, run_dir)
+    assert (noted.verdict, [anomaly.kind for anomaly in noted.anomalies]) == ("valid", ["resent"])
+    content = json.loads((run_dir / "run.json").read_text())
+    one_epoch = {
+        t: {p: [[*s[:3], 0] for s in of] for p, of in ps.items()} for t, ps in content["producer_sessions"].items()
+    }
+    for told in ({}, one_epoch):
+        (run_dir / "run.json").write_text(json.dumps(content | {"producer_sessions": told}))
+        doubled = judge(judge_spark, run_dir)
+        assert (doubled.verdict, [anomaly.kind for anomaly in doubled.anomalies]) == ("invalid", ["duplicated"])
+
+
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
 def test_a_replica_that_nobody_reads_is_compared_all_the_same(
     controls: tuple[int, dict[str, dict[str, Any]]], mode: str
