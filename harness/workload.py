@@ -13,6 +13,7 @@ from dataclasses import replace
 from harness.broker import Broker
 from harness.case import Case
 from harness.checkers.judge import judge, write_verdict
+from harness.checkers.settings import Session
 from harness.checkers.verdict import Verdict
 from harness.cluster import Cluster
 from harness.errors import HarnessError, Inconclusive, PipelineError, PromiseBroken
@@ -25,6 +26,10 @@ from harness.pipeline.session import SparkHandle, check_jvm
 from harness.pipeline.workload import Workload
 from harness.runs.measure import Floors, measure_faults, shortfalls
 from harness.topic import Topic
+
+_OVERTAKEN = "Out of order sequence number"
+"""``ProducerAppendInfo.checkSequence``, of a batch that came before its turn. One that came in its turn, and is refused
+because the broker has forgotten its producer, is a fatal error to librdkafka."""
 
 
 class CaseWorkload:
@@ -115,10 +120,7 @@ class CaseWorkload:
             check_jvm()
             raise Inconclusive(f"nobody could read the logs to their end: {error}") from error
         self._case.enter("judge")
-        verdict = judge(self._spark.session(), self._case.run_dir)
-        if any(anomaly.kind == "duplicated" and anomaly.leads_to == "invalid" for anomaly in verdict.anomalies):
-            self._record_sessions()
-            verdict = judge(self._spark.session(), self._case.run_dir)
+        verdict = self._judged_by_sessions(judge(self._spark.session(), self._case.run_dir))
         check_jvm()
         write_verdict(self._case.run_dir, verdict)
         if verdict.verdict != "valid":
@@ -134,9 +136,30 @@ class CaseWorkload:
             )
         return verdict
 
-    def _record_sessions(self) -> None:
-        """For the judge: of which producer session each batch is, as the partitions' leaders have them on disk."""
-        sessions = {
+    def _judged_by_sessions(self, verdict: Verdict) -> Verdict:
+        """The verdict once it is known of which producer session each batch is, where that may matter.
+
+        It may where anything is there twice and a broker has said what makes librdkafka take a new epoch by itself. It
+        does so too when records time out or are refused for good, but that may be a broker's doing.
+        """
+        overtaken = any(broker.log.first(_OVERTAKEN) for broker in self._cluster.brokers)
+        if not overtaken or all(anomaly.kind != "duplicated" for anomaly in verdict.anomalies):
+            return verdict
+        try:
+            self._case.record(producer_sessions=self._sessions())
+            again = judge(self._spark.session(), self._case.run_dir)
+            if again.verdict != "unknown":
+                return again
+            why = "; ".join(again.reasons)
+        except Exception as error:  # the verdict stands
+            why = f"{type(error).__name__}: {error}"
+        self._case.record(producer_sessions=None)
+        self._case.journal.write("sessions.unread", error=why)
+        return verdict
+
+    def _sessions(self) -> dict[str, dict[str, list[Session]]]:
+        """By topic and partition, as the leaders have them on disk."""
+        return {
             topic.name: {
                 str(partition.index): read_sessions(
                     self._cluster.distribution,
@@ -146,7 +169,6 @@ class CaseWorkload:
             }
             for topic in self._topics
         }
-        self._case.record(producer_sessions=sessions)
 
     def _explain(self) -> None:
         """While the segments are there: what happened to the worst records, and where they are now."""

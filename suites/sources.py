@@ -11,6 +11,7 @@ asked where a scenario wants them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -36,6 +37,8 @@ from suites.model import Model
 Source = Callable[[Model], Iterator[str]]
 LED_ANEW = "though nothing has touched it"
 """Said of a leader epoch that is another than it was."""
+LED_OTHERWISE = re.compile(rf": leader \d+ instead of \d+$|{LED_ANEW}$")
+"""A difference that is all about who leads, or since when."""
 
 
 # --- processes ------------------------------------------------------------------------------------------------------

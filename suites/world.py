@@ -19,7 +19,7 @@ from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.waiting import await_until
 from suites.model import Led, Model
-from suites.sources import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_ANEW, OF_ONE_MODE, TOPICS_TOOLS, Source
+from suites.sources import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_OTHERWISE, OF_ONE_MODE, TOPICS_TOOLS, Source
 from suites.starved import lost_session
 
 
@@ -57,8 +57,8 @@ class World(Model):
         :param also: sources beside those that are asked at each step, such as :func:`suites.sources.metadata_log`
         :raises PromiseBroken: they don't, with every disagreement last seen; or a broker ended by itself, other than
             by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
-        :raises Inconclusive: no broker is left to ask; or all that differs are leader epochs, and a broker that nothing
-            was done to had lost its session
+        :raises Inconclusive: no broker is left to ask; or all that differs is who leads, or in which leader epoch, and
+            a broker that nothing was done to had lost its session
         :raises Unheld: all that differs are moves that were held over a restart; from here on they count as done
         """
         if len(self.dead) == len(self.cluster.brokers):
@@ -95,8 +95,8 @@ class World(Model):
             found = self.all_disagreements()
             if more := [difference for difference in found if difference not in seen]:
                 seen = f"{seen}; besides: {'; '.join(more)}"
-            led_anew = found and all(LED_ANEW in difference for difference in found)
-            if led_anew and (starved := lost_session(self.cluster, but=self._hit)):
+            led_otherwise = found and all(map(LED_OTHERWISE.search, found))
+            if led_otherwise and (starved := lost_session(self.cluster, but=self._hit)):
                 return Inconclusive(f"this machine is too slow: {starved}; {seen}")
         return PromiseBroken(seen)
 

@@ -16,12 +16,13 @@ right one):
 * A record is vanished if, of the places where live consumers were handed it, there is one that a drain passed and
   that is neither deleted nor replaced. Records of aborted transactions never are.
 * Only records that were sent can be duplicated; what nobody sent is a phantom wherever it is.
-* What Kafka promises an idempotent producer is of one session, its producer id with its epoch (KIP-98). Where run.json
-  says in which session's batches each offset lies (``producer_sessions``, which the harness reads from the segments if
-  anything is there twice), a record outside transactions of which all copies are of one producer id and no two of one
-  epoch is resent and not duplicated: its client took a new epoch and sent it anew. librdkafka does that with whatever
-  is under way on *all* partitions when one batch overtakes another on its way to a new leader (its issue 4953). It is
-  not Kafka's to cause: a broker that refuses a batch which nothing had overtaken is a fatal error to librdkafka.
+* What Kafka promises an idempotent producer is of one session, its producer id with its epoch (KIP-98). A client that
+  takes a new epoch sends anew what it has no answer to, and doubles it by itself: librdkafka does, on *all* partitions,
+  when a broker refuses a batch that has overtaken another on its way (its issue 4953). Where run.json says in which
+  session's batches the offsets lie (``producer_sessions``; the harness asks the segments if anything is there twice and
+  a broker has refused such a batch), a record is resent and not duplicated if it looks as such a client leaves it: not
+  in a transaction, all copies in one partition and handed to drains, in batches of one producer id whose epochs rise
+  with the offsets, and acked, if it was, at the last one.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -222,20 +224,26 @@ def _vanished(delivery: Delivery) -> Flags:
 
 
 def _resent(delivery: Delivery, doubled: Flags) -> Flags:
-    """Those of the doubled records of which each copy is of another epoch of the same producer id."""
+    """Those of the doubled records that their client itself wrote anew, in another epoch."""
     result = np.zeros_like(doubled)
     if not delivery.sessions:
         return result
     rows, reads = delivery.rows, delivery.rows.reads
-    places: dict[int, set[tuple[int, int]]] = defaultdict(set)
+    drained: dict[int, dict[tuple[int, int], bool]] = defaultdict(dict)
     for read, record in zip(delivery.ours, delivery.of, strict=True):
         if doubled[record] and rows.sent.txo[record] == NO_TRANSACTION:
-            places[int(record)].add((int(reads.tp[read]), int(reads.off[read])))
-    for record, copies in places.items():
-        of = [_session(delivery, tp, off) for tp, off in copies]
-        ids = {None if session is None else session.producer_id for session in of}
-        epochs = {session.epoch for session in of if session is not None}
-        result[record] = len(ids) == 1 and len(epochs) == len(copies)
+            copies, place = drained[int(record)], (int(reads.tp[read]), int(reads.off[read]))
+            copies[place] = copies.get(place, False) or bool(reads.drain[read])
+    for record, copies in drained.items():
+        places = sorted(copies)
+        sessions = [session for tp, off in places if (session := _session(delivery, tp, off)) is not None]
+        result[record] = (
+            len(sessions) == len(places)
+            and all(copies.values())
+            and places[0][0] == places[-1][0]
+            and all(a.producer_id == b.producer_id and a.epoch < b.epoch for a, b in pairwise(sessions))
+            and rows.sent.off[record] in (NONE, places[-1][1])
+        )
     return result
 
 

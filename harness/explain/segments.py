@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.checkers.settings import Session
+from harness.errors import HarnessError
 from harness.pipeline.record import header_pattern
 from harness.releases.distribution import Distribution
 from harness.releases.tools import tool_output
@@ -25,7 +26,7 @@ LOOK_S = 120.0
 
 _BATCH = re.compile(r"baseOffset: \d+ .*partitionLeaderEpoch: (?P<epoch>-?\d+) .*isvalid: (?P<valid>\w+)")
 _SESSION = re.compile(
-    r"baseOffset: (?P<first>\d+) lastOffset: (?P<last>\d+) .*producerId: (?P<id>-?\d+) producerEpoch: (?P<epoch>-?\d+) "
+    r"baseOffset: (?P<first>\d+) lastOffset: (?P<last>\d+) .*producerId: (?P<id>\d+) producerEpoch: (?P<epoch>\d+) "
 )
 _RECORD = re.compile(r"\|? ?offset: (?P<offset>\d+) .*?(?:payload: (?P<payload>.*))?$")
 
@@ -89,21 +90,24 @@ def read_contents(
 
 
 def read_sessions(distribution: Distribution, folder: Path) -> list[Session]:
-    """The producer sessions of a replica's batches, in the order of their offsets.
+    """The producer sessions of a replica's batches of records, ascending; of a batch that is no good, nothing.
 
-    :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`
+    :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`, or batches overlap
     """
     sessions: list[Session] = []
     segments = sorted(folder.glob("*.log"))
     if not segments:
         return sessions
     with tool_output(distribution, Tool.DUMP_LOG, "--files", ",".join(map(str, segments)), timeout_s=LOOK_S) as lines:
-        for batch in filter(None, map(_SESSION.match, lines)):
-            if int(batch["id"]) >= 0:
-                each = Session(int(batch["first"]), int(batch["last"]), int(batch["id"]), int(batch["epoch"]))
-                if sessions and sessions[-1][1:] == (each.first - 1, *each[2:]):
-                    each = sessions.pop()._replace(last=each.last)
-                sessions.append(each)
+        for line in lines:
+            if (batch := _SESSION.match(line)) is None or "isControl: true" in line or "isvalid: true" not in line:
+                continue
+            each = Session(int(batch["first"]), int(batch["last"]), int(batch["id"]), int(batch["epoch"]))
+            if sessions and each.first <= sessions[-1].last:
+                raise HarnessError(f"{folder}: {line.strip()} begins before the batch before it ends")
+            if sessions and sessions[-1][1:] == (each.first - 1, *each[2:]):
+                each = sessions.pop()._replace(last=each.last)
+            sessions.append(each)
     return sessions
 
 

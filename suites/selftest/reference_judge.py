@@ -167,22 +167,21 @@ class Reference:
         return len({self.place(read) for read in self.reads_of(row)})
 
     def resent(self, row: Row) -> bool:
-        """Each copy is of another epoch of one idempotent producer, outside transactions."""
+        """Each copy is of a higher epoch of one idempotent producer than the one before; nothing else is odd of it."""
+        if row["transaction"] is not None:
+            return False
         stored = self.run.get("producer_sessions", {})
-        of = [
-            [
-                (id, epoch)
-                for first, last, id, epoch in stored.get(at[0], {}).get(str(at[1]), [])
-                if first <= at[2] <= last
-            ]
-            for at in {self.place(read) for read in self.reads_of(row)}
-        ]
-        known = [session for sessions in of for session in sessions]
+        before: tuple[int, int] | None = None
+        places = sorted({self.place(read) for read in self.reads_of(row)})
+        for topic, partition, offset in places:
+            of = [s for s in stored.get(topic, {}).get(str(partition), []) if s[0] <= offset <= s[1]]
+            if not of or (before is not None and not (before[0] == of[0][2] and before[1] < of[0][3])):
+                return False
+            before = (of[0][2], of[0][3])
         return (
-            row["transaction"] is None
-            and all(of)
-            and len({id for id, _ in known}) == 1
-            and len({epoch for _, epoch in known}) == len(of)
+            len({place[:2] for place in places}) == 1
+            and {self.place(drain) for drain in self.drains_of(row)} == set(places)
+            and self.ack(row) in (None, places[-1])
         )
 
     def is_of_no_commit(self, read: Row, row: Row) -> bool:

@@ -275,10 +275,11 @@ def read_at_two_places_as_allowed(s: Story) -> None:
     s.read(3, 1, by="drain")
 
 
-def doubled_in(s: Story, *sessions: list[int], **other: object) -> None:
+def doubled_in(s: Story, *sessions: list[int], ack: int | None = 3, **other: object) -> None:
     """A record at two places, 1 and 3, of batches of these producer sessions."""
     s.run["producer_sessions"] = {"t": {"0": list(sessions)}}
-    acked(s, 3)
+    for seq, offset in ((0, 0), (1, ack), (2, 2)):
+        s.send(seq, offset)
     s.produced[1] |= other
     s.drain(0, 1, 2)
     s.read(3, 1, by="drain")
@@ -287,6 +288,17 @@ def doubled_in(s: Story, *sessions: list[int], **other: object) -> None:
 @shows("valid", resent=1)
 def its_client_wrote_it_anew_in_another_epoch(s: Story) -> None:
     doubled_in(s, [0, 2, 7, 0], [3, 3, 7, 1])
+
+
+@shows("valid", resent=1)
+def its_client_wrote_it_anew_and_was_never_told(s: Story) -> None:
+    doubled_in(s, [0, 1, 7, 0], [2, 2, 8, 0], [3, 3, 7, 2], ack=None)
+
+
+@shows("valid", resent=1)
+def its_client_wrote_it_anew_twice(s: Story) -> None:
+    doubled_in(s, [0, 2, 7, 0], [3, 3, 7, 1], [4, 4, 7, 2], ack=4)
+    s.read(4, 1, by="drain")
 
 
 @shows("invalid", duplicated=1)
@@ -300,6 +312,12 @@ def doubled_in_one_epoch_with_another_between(s: Story) -> None:
 
 
 @shows("invalid", duplicated=1)
+def doubled_in_an_older_epoch(s: Story) -> None:
+    """Which a broker must refuse."""
+    doubled_in(s, [0, 2, 7, 1], [3, 3, 7, 0])
+
+
+@shows("invalid", duplicated=1)
 def doubled_by_another_producer_id(s: Story) -> None:
     doubled_in(s, [0, 2, 7, 0], [3, 3, 8, 1])
 
@@ -310,13 +328,38 @@ def doubled_and_one_copy_is_of_no_session(s: Story) -> None:
 
 
 @shows("invalid", duplicated=1)
+def doubled_though_the_first_copy_was_acked(s: Story) -> None:
+    """No client sends again what it knows to be written."""
+    doubled_in(s, [0, 2, 7, 0], [3, 3, 7, 1], ack=1)
+
+
+@shows("invalid", duplicated=1)
+def doubled_and_one_copy_is_gone_again(s: Story) -> None:
+    s.run["producer_sessions"] = {"t": {"0": [[0, 2, 7, 0], [3, 3, 7, 1]]}}
+    acked(s, 3)
+    s.drain(0, 1, 2, end=4)
+    s.read(3, 1)
+
+
+@shows("invalid", duplicated=1)
+def doubled_in_another_partition(s: Story) -> None:
+    s.run["producer_sessions"] = {"t": {"0": [[0, 2, 7, 0]], "1": [[0, 0, 7, 1]]}}
+    s.send(0, 0)
+    s.send(1, None, partition=None)
+    s.send(2, 2)
+    s.drain(0, 1, 2)
+    s.read(0, 1, by="drain", partition=1)
+    s.end(1, partition=1)
+
+
+@shows("invalid", duplicated=1)
 def doubled_in_a_transaction(s: Story) -> None:
     doubled_in(s, [0, 2, 7, 0], [3, 3, 7, 1], transaction="x", transaction_outcome="committed")
 
 
 @shows("invalid", duplicated=1)
 def three_copies_in_two_epochs(s: Story) -> None:
-    doubled_in(s, [0, 2, 7, 0], [3, 4, 7, 1])
+    doubled_in(s, [0, 2, 7, 0], [3, 4, 7, 1], ack=4)
     s.read(4, 1, by="drain")
 
 
