@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.cluster import Cluster
 from harness.deviation import Deviation
 from harness.releases.versions import Mode, VersionRange
@@ -152,7 +154,13 @@ GOOD_LOG_DIR_OFFLINE = Deviation(
     says="a log dir is offline when it fails; a move between log dirs touches nothing else",
     does="a move that ends while the flush of a rolled segment is due takes the good log dir offline",
     issue="KAFKA-19571",
-    builds=VersionRange.parse("<4.2.0"),
+    builds=VersionRange.parse(">=3.7.0,<4.2.0"),
+)
+
+GOOD_LOG_DIR_OFFLINE_AT_TIMES = replace(
+    GOOD_LOG_DIR_OFFLINE,
+    builds=VersionRange.parse("<3.7.0"),
+    always=False,  # 3.6.2: one run in three
 )
 
 OFFLINE_REPLICAS_UNCOUNTED = Deviation(
