@@ -106,16 +106,25 @@ def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempoten
     check_delivery(workload)
 
 
-@scenario("control/new-epoch", kip=112, plan="control: resent", floors=Floors(during=0), brokers=4, modes=(Mode.KRAFT,))
-def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
+@scenario(
+    "control/new-epoch",
+    kip=112,
+    plan="control: duplicated, resent",
+    floors=Floors(during=0),
+    brokers=4,
+    modes=(Mode.KRAFT,),
+)
+@pytest.mark.parametrize("idempotent", [False, True], ids=["duplicated", "green"])
+def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case, idempotent: bool) -> None:
     """A client sees one batch overtaken by the next, takes a new epoch, and writes anew what is under way elsewhere.
 
-    That is the client's doing, not Kafka's. One partition now and then has too few replicas, so that one of several
-    requests is refused and not the next; the other waits for a follower that is paused, so that something is under way.
+    That is the client's doing, not Kafka's; one that is not idempotent has no epochs. One partition now and then has too
+    few replicas, so that one of several requests is refused and not the next; the other waits for a follower that is
+    paused, so that something is under way.
     """
     [orders] = cluster.create_topics(NewTopic(name="orders", replicas=2, assignment={0: (1, 2), 1: (3, 4)}))
     world = World(cluster, orders)
-    several = {"max.in.flight.requests.per.connection": 5, "request.timeout.ms": 100}
+    several = {"max.in.flight.requests.per.connection": 5, "request.timeout.ms": 100, "enable.idempotence": idempotent}
     with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=150) as pair:
         with injected(BrokerKilled(cluster.broker(2))) as killed:
             world.broker_gone(killed.broker)
@@ -130,12 +139,12 @@ def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case) -> None
                         let_pass(0.2)
                 pair.await_progress(after=now())
                 overtaken += cluster.broker(1).log.first("OutOfOrderSequence", since=pause.injected_at) is not None
-                if overtaken == 4:
+                if overtaken == 4 or not idempotent:
                     break
         pair.await_progress(after=now())
     check_delivery(workload)
     assert case.verdict is not None
-    if not any(anomaly.kind == "resent" for anomaly in case.verdict.anomalies):
+    if idempotent and not any(anomaly.kind == "resent" for anomaly in case.verdict.anomalies):
         raise Inconclusive(f"the client has written nothing anew: {case.verdict.reasons}")
 
 

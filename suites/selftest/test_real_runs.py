@@ -220,8 +220,8 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
 def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epochs_is_red(
     controls: tuple[int, dict[str, dict[str, Any]]], tmp_path: Path, judge_spark: SparkSession
 ) -> None:
-    case = controls[1]["control/new-epoch[kraft]"]
-    assert case["verdict"] == "valid", case["reason"]
+    red_beside_its_twin(controls, "new-epoch", "kraft", "duplicated")
+    case = controls[1]["control/new-epoch[kraft-green]"]
     run_dir = shutil.copytree(case["run_dir"], tmp_path / "run")
     noted = judge(judge_spark, run_dir)
     assert (noted.verdict, [anomaly.kind for anomaly in noted.anomalies]) == ("valid", ["resent"])
