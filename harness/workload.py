@@ -142,8 +142,9 @@ class CaseWorkload:
         It may where anything is there twice and a broker has said what makes librdkafka take a new epoch by itself. It
         does so too when records time out or are refused for good, but that may be a broker's doing.
         """
-        overtaken = any(broker.log.first(_OVERTAKEN) for broker in self._cluster.brokers)
-        if not overtaken or all(anomaly.kind != "duplicated" for anomaly in verdict.anomalies):
+        if all(anomaly.kind != "duplicated" for anomaly in verdict.anomalies):
+            return verdict
+        if not any(broker.log.first(_OVERTAKEN) for broker in self._cluster.brokers):
             return verdict
         try:
             self._case.record(producer_sessions=self._sessions())

@@ -118,9 +118,9 @@ def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempoten
 def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case, idempotent: bool) -> None:
     """A client sees one batch overtaken by the next, takes a new epoch, and writes anew what is under way elsewhere.
 
-    That is the client's doing, not Kafka's; one that is not idempotent has no epochs. One partition now and then has too
-    few replicas, so that one of several requests is refused and not the next; the other waits for a follower that is
-    paused, so that something is under way.
+    That is the client's doing, not Kafka's; one that is not idempotent has no epochs. One partition now and then has
+    too few replicas, so that one of several requests is refused and not the next; the other waits for a follower that
+    is paused, so that something is under way.
     """
     [orders] = cluster.create_topics(NewTopic(name="orders", replicas=2, assignment={0: (1, 2), 1: (3, 4)}))
     world = World(cluster, orders)
