@@ -164,7 +164,7 @@ class CaseWorkload:
             topic.name: {
                 str(partition.index): read_sessions(
                     self._cluster.distribution,
-                    partition.log_dir_on(partition.leader()).path / str(partition),
+                    partition.log_dir_on(partition.leader()).replica_dir(topic.name, partition.index),
                 )
                 for partition in topic.partitions
             }
