@@ -23,6 +23,7 @@ from harness.errors import HarnessError, JbodError, UsageError
 from harness.fast_starts import prepare_fast_starts
 from harness.machine import undo
 from harness.machine.cache import cache_dir
+from harness.machine.memory import give_back, keep_no_pages
 from harness.nodes.backends import backend_kind
 from harness.pipeline.session import SparkHandle, end_spark, start_in_background
 from harness.pipeline.warm import warm_up
@@ -66,6 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
         pytest.exit(str(error), returncode=error.exit_code)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(run.results)
+    keep_no_pages()
 
 
 def distributes(config: pytest.Config) -> bool:
@@ -290,6 +292,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         if result.verdict not in ("valid", "skipped") and not seen.troubles:
             report.outcome, report.longrepr = "failed", f"{result.reason}\nagain: {result.rerun}"
     return report
+
+
+def pytest_runtest_logfinish() -> None:
+    """Of a test, with all its phases."""
+    give_back()
 
 
 def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:

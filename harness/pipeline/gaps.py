@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,9 @@ import pyarrow.parquet as pq
 from harness.pipeline.history import SCHEMAS, TableName, table_dir
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+ByPartition = dict[int, np.ndarray]
+"""Instants, microseconds since the epoch, sorted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +83,10 @@ class ClientTimes:
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        # Asked for each fault anew, and each answer goes through a whole table.
-        self._acked, self._read_by = cache(self._find_acked), cache(self._find_read)
+        # Asked for each fault anew, and each answer goes through a whole table. (No `cache` of bound methods: with
+        # that, the tables would be there until the next full collection, through all the cases that come before it.)
+        self._acked_in: dict[str, ByPartition] = {}
+        self._read_in: dict[tuple[str, frozenset[str] | None], list[ByPartition]] = {}
 
     def gaps(
         self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
@@ -149,24 +154,28 @@ class ClientTimes:
         partitions = {partition for by_partition in (acked, *read) for partition in by_partition}
         nothing = np.empty(0, dtype=np.int64)
 
-        def fewest(by_partition: dict[int, np.ndarray]) -> int:
+        def fewest(by_partition: ByPartition) -> int:
             instants = [by_partition.get(partition, nothing) for partition in partitions]
             return min((len(each[_inside(each, since, until)]) for each in instants), default=0)
 
         return fewest(acked), min(fewest(by_partition) for by_partition in read)
 
-    def _read(self, topic: str, consumers: Collection[str] | None) -> list[dict[int, np.ndarray]]:
-        """When live consumers were handed records, by partition, for each isolation that those of the topic have."""
-        return self._read_by(topic, None if consumers is None else frozenset(consumers))
+    def _acked(self, topic: str) -> ByPartition:
+        if topic not in self._acked_in:
+            acked = pc.field("outcome") == "acked"
+            self._acked_in[topic] = _by_partition(self._produced, topic, "ended_at", acked)
+        return self._acked_in[topic]
 
-    def _find_acked(self, topic: str) -> dict[int, np.ndarray]:
-        return _by_partition(self._produced, topic, "ended_at", pc.field("outcome") == "acked")
-
-    def _find_read(self, topic: str, consumers: frozenset[str] | None) -> list[dict[int, np.ndarray]]:
-        counts = pc.scalar(True) if consumers is None else pc.field("consumer").isin(list(consumers))
-        committed = pc.field("isolation") == "read_committed"
-        each = [_by_partition(self._consumed, topic, "read_at", counts & which) for which in (committed, ~committed)]
-        return [by_partition for by_partition in each if by_partition] or [{}]
+    def _read(self, topic: str, consumers: Collection[str] | None) -> list[ByPartition]:
+        """When live consumers were handed records, for each isolation that those of the topic have."""
+        asked = topic, None if consumers is None else frozenset(consumers)
+        if asked not in self._read_in:
+            counts = pc.scalar(True) if consumers is None else pc.field("consumer").isin(list(consumers))
+            committed = pc.field("isolation") == "read_committed"
+            of = (counts & committed, counts & ~committed)
+            each = [_by_partition(self._consumed, topic, "read_at", which) for which in of]
+            self._read_in[asked] = [by_partition for by_partition in each if by_partition] or [{}]
+        return self._read_in[asked]
 
     @cached_property
     def _produced(self) -> pa.Table:
@@ -178,13 +187,19 @@ class ClientTimes:
         return table.filter(pc.field("role") == "live")
 
     def _table(self, name: TableName, *columns: str) -> pa.Table:
+        """Words and names stored once each: as text they'd be most of half a million rows."""
+        fields = [SCHEMAS[name].field(column) for column in columns]
+        words = [field.name for field in fields if pa.types.is_string(field.type)]
         parts = sorted(table_dir(self._run_dir, name).glob("*.parquet"))
-        tables = [pq.read_table(part, columns=list(columns)) for part in parts]
-        nothing = pa.table({column: pa.array([], SCHEMAS[name].field(column).type) for column in columns})
+        tables = [pq.read_table(part, columns=list(columns), read_dictionary=words) for part in parts]
+        kinds = {
+            each.name: pa.dictionary(pa.int32(), each.type) if each.name in words else each.type for each in fields
+        }
+        nothing = pa.table({column: pa.array([], kind) for column, kind in kinds.items()})
         return pa.concat_tables([nothing, *tables], promote_options="default")  # Spark's differ in what may be null
 
 
-def _by_partition(rows: pa.Table, topic: str, column: str, which: pc.Expression) -> dict[int, np.ndarray]:
+def _by_partition(rows: pa.Table, topic: str, column: str, which: pc.Expression) -> ByPartition:
     """The instants of one column, sorted, by partition."""
     wanted = (pc.field("topic") == topic) & pc.field("partition").is_valid() & pc.field(column).is_valid() & which
     rows = rows.filter(wanted)

@@ -65,8 +65,10 @@ def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     cluster.journal.write("cost.measured", beside_s=beside, moving_s=moving, copying_s=copying)
     copying_s = statistics.median(copying)
 
+    times = ClientTimes(case.run_dir)
+
     def acked_per_s(start: datetime, until: datetime) -> float:
-        return ClientTimes(case.run_dir).passed(orders.name, start, until)[0] / (until - start).total_seconds()
+        return times.passed(orders.name, start, until)[0] / (until - start).total_seconds()
 
     case.measure(
         "pair beside a move, to pair alone", acked_per_s(alone_until, moved_by) / acked_per_s(began, alone_until)

@@ -1,5 +1,7 @@
 """A gap is the longest stretch without, by partition, inside the fault's window."""
 
+import gc
+import weakref
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -107,3 +109,18 @@ def test_a_gap_of_50_ms_is_told_apart(tmp_path: Path) -> None:
 
 def test_no_history_is_no_gap_to_tell(tmp_path: Path) -> None:
     assert ClientTimes(tmp_path).worst_gap("t", at(0), at(1)) is None
+
+
+def test_what_was_read_is_gone_with_who_asked(tmp_path: Path) -> None:
+    """At once: its tables are hundreds of megabytes, and the next full collection may be many cases away."""
+    HistoryWriter(tmp_path, "produced", "p0").write(produced("acked", 0, [1.0]))
+    HistoryWriter(tmp_path, "consumed", "c0-0").write(consumed("live", 0, [1.0]))
+    times = ClientTimes(tmp_path)
+    assert times.passed("t", at(0), at(2)) == (1, 1)
+    asked = weakref.ref(times)
+    gc.disable()
+    try:
+        del times
+        assert asked() is None
+    finally:
+        gc.enable()
