@@ -6,8 +6,10 @@ import os
 import re
 import shlex
 import sys
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from xml.etree import ElementTree
 
 import click
 from rich.console import Console
@@ -72,7 +74,8 @@ def _run(
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
     arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
-    arguments += [f"--junitxml={junit or runs_dir.parent / 'junit.xml'}"]
+    junit_file = Path(junit or runs_dir.parent / "junit.xml")
+    arguments += [f"--junitxml={junit_file}"]
     plugins: list[object] = []
     with own_folder(runs_dir.parent / "allure-results") as allure:
         arguments += [f"--alluredir={allure}"]
@@ -88,7 +91,11 @@ def _run(
             plugins.append(LikeAfterLike(turns, by_size=options.get("stop_after") is None))
         # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
-            return run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)
+            code = run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)
+    with suppress(OSError, ElementTree.ParseError):  # another run's, amid being written
+        if ElementTree.parse(junit_file).find(".//testcase") is None:
+            junit_file.unlink()  # of no test at all: it reads as one without failures
+    return code
 
 
 @click.command()

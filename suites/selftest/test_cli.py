@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import click
 import pytest
 
 from harness.cli import cli
+from harness.errors import EXIT_NOTHING_RAN
 from harness.runs.run_options import RUN
 from harness.runs.special_suites import (
     CONTROLS,
@@ -26,12 +28,16 @@ from harness.runs.special_suites import (
 from suites.selftest.processes import JBOD
 
 
-def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def jbod(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command as a user calls it."""
-    import os
-
     return subprocess.run(
-        [JBOD, *arguments], capture_output=True, text=True, timeout=120, check=False, env=os.environ | environment
+        [JBOD, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=cwd,
+        env=os.environ | environment,
     )
 
 
@@ -94,12 +100,17 @@ def jbod(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
     ],
 )
 def test_bad_input(arguments: str, code: int, says: str, tmp_path: Path) -> None:
-    done = jbod(*arguments.split(), JBOD_WORK_DIR=str(tmp_path))
+    here, work = tmp_path / "here", tmp_path / "work"
+    for folder in (here, work):
+        folder.mkdir()
+    done = jbod(*arguments.split(), cwd=here, JBOD_WORK_DIR=str(work))
     assert done.returncode == code, done.stdout + done.stderr
     lines = (done.stdout + done.stderr).splitlines()
     assert any(says in line for line in lines), lines
     assert not any("Traceback" in line for line in lines)
-    assert list(tmp_path.iterdir()) == []
+    assert list(work.iterdir()) == []
+    if code != EXIT_NOTHING_RAN:  # that is a run, and told as one
+        assert [path for path in here.rglob("*") if path.is_file()] == []
 
 
 def test_no_java_is_told_with_the_command_that_fixes_it(tmp_path: Path) -> None:
