@@ -59,7 +59,9 @@ class Run:
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
         argv = [Path(self.argv[0]).name, *self.argv[1:]]
-        self.results = Results(self.seed, self.json_file, self.runs_dir, argv, lambda line: self.say(line))
+        versions = {str(mode): str(self.builds.version(mode)) for mode in self.builds.modes()}
+        on = {"backend": self.backend, "kafka": versions}
+        self.results = Results(self.seed, self.json_file, self.runs_dir, argv, lambda line: self.say(line), on)
         self.shared_clusters: bool = get("--clusters") == "shared"
         self.standing = Standing(lambda line: self.say(line))
         self.running: Case | None = None

@@ -186,9 +186,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
     """Read run folders, and what the runs' own results say of cases that left none."""
     folders, notes = {}, []
     rows: list[Row] = []
-    ran: set[tuple[str, str, str]] = set()
-    begun: dict[str | None, str] = {}  # the newest run of each node id
-    ran_last: dict[str, str] = {}  # and of each case that left a folder; one that was skipped has not run
+    ran = _Ran()
     for path in paths:
         try:
             folder = read_folder(path)
@@ -201,25 +199,47 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
             continue
         folders[folder.name] = folder
         rows.append(row)
-        ran.add((folder.run["case"], row.kafka, row.backend))
-        begun[folder.run.get("nodeid")] = max(row.began, begun.get(folder.run.get("nodeid"), ""))
-        ran_last[row.id] = max(row.began, ran_last.get(row.id, ""))
+        for name in (folder.run["case"], folder.run.get("nodeid", "")):
+            ran.note(name, row.kafka, row.backend, row.began)
+    without: dict[tuple[str, str, str], Row] = {}  # the last of each; a night says each night what it can't run
     overdue: dict[str, str] = {}
     for path, session in _sessions(runs_dir, notes):
+        began = str(session.get("started_at", ""))
         try:
             for entry in session.get("scenarios", ()):
-                if entry.get("run_dir") is None and (entry["id"], entry["kafka"], entry["backend"]) not in ran:
-                    rows.append(_row_of_entry(entry, session.get("started_at", "")))
-            for each in session.get("not_reached", ()):
-                if begun.get(each, "") < session.get("started_at", ""):  # it has not run since, either
-                    notes.append(f"{each} was selected and never got its turn")
+                on = entry["kafka"], entry["backend"]
+                if entry.get("run_dir") is None and not ran.since(began, entry["id"], *on):
+                    without[entry["id"], *on] = _row_of_entry(entry, began)
+            for nodeid in session.get("not_reached", ()):
+                mode = nodeid.rpartition("[")[2].rstrip("]").partition("-")[0]
+                if not ran.since(began, nodeid, session.get("kafka", {}).get(mode), session.get("backend")):
+                    notes.append(f"{nodeid} was selected and never got its turn")
             for id, last in session.get("overdue", {}).items():
-                if ran_last.get(id, "") < session["started_at"]:
+                if not ran.since(began, id, **session.get("overdue_on", {}).get(id, {})):
                     overdue[id] = f"{id} had to run by now, and didn't: it last ran {(last or 'never')[:16]}"
         except (KeyError, TypeError, AttributeError) as error:
             notes.append(f"{path.name} is damaged: {error!r}")
+    rows += without.values()
     notes += overdue.values()
     return Run(runs_dir=runs_dir, folders=folders, rows=tuple(sorted(rows, key=lambda r: r.began)), notes=tuple(notes))
+
+
+class _Ran:
+    """When each case, or node id, was last run so that a folder was left; one that was skipped has not run."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, dict[tuple[str, str], str]] = {}
+
+    def note(self, name: str, kafka: str, backend: str, began: str) -> None:
+        last = self._last.setdefault(name, {})
+        last[kafka, backend] = max(began, last.get((kafka, backend), ""))
+
+    def since(self, began: str, name: str, kafka: str | None = None, backend: str | None = None) -> bool:
+        """Whether it ran then or later; on any version, in any backend, where an old file doesn't tell them."""
+        return any(
+            last >= began and kafka in (on, None) and backend in (within, None)
+            for (on, within), last in self._last.get(name, {}).items()
+        )
 
 
 def read_runs_dir(runs_dir: Path) -> Run:

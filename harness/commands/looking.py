@@ -134,8 +134,8 @@ def show_ledger(
     fixed = fixed_cases(options, backend)
     entries = ledger.read(runs_dir or Path("reports/runs"))
     if by_role:
-        return _show_strikes(ledger.strikes(fixed.planned, backend, entries), as_json)
-    cells = ledger.cells(fixed.planned, backend, entries, timedelta(seconds=seconds(every)))
+        return _show_strikes(ledger.strikes({**fixed.planned, **fixed.lacking}, backend, entries), as_json)
+    cells = ledger.cells(fixed.owed(entries, backend), backend, entries, timedelta(seconds=seconds(every)))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
         told = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}

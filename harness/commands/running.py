@@ -207,7 +207,8 @@ def nightly(
     )
     for why in fixed.why_not():
         out.print(Text(why, style="yellow"))
-    out.print(f"not got to: {len(night.left)} of {len(fixed.cases)} fixed cases; {len(night.overdue)} of them overdue")
+    left, overdue = len(night.left), len(night.overdue)
+    out.print(f"not got to: {left} of {len(fixed.planned)} fixed cases; {overdue} of them overdue")
     for id, at in night.left.items():
         out.print(Text(f"  {id}: last run {at or 'never'}", style="yellow" if id in night.overdue else "dim"))
     return write_json(json_file, night.to_json(), say)

@@ -171,10 +171,11 @@ def fixed_cases(options: Mapping[str, str | None], backend: str) -> Fixed:
             unable[case.id] = why
             continue
         scenario, kafka = case.scenario, str(collected.run.version(case))
+        plan = Planned(kip=scenario.kip, plan=scenario.plan, mode=str(case.mode), kafka=kafka)
         if why := "; ".join(map(str, collected.run.lacking(case))):
-            unable[case.id], without[case.id] = why, kafka
+            unable[case.id], without[case.id] = why, plan
         else:
-            planned[case.id] = Planned(kip=scenario.kip, plan=scenario.plan, mode=str(case.mode), kafka=kafka)
+            planned[case.id] = plan
     return Fixed(planned=planned, unable=unable, lacking=without)
 
 

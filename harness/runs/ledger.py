@@ -23,6 +23,8 @@ from harness.runs.special_suites import is_random
 
 NAME = "ledger.jsonl"
 _SHOWN = ("valid", "invalid")
+CLOCKS_DIFFER = timedelta(minutes=5)
+"""So far ahead of this machine's clock another's may be that has written here, or this one's before it was set."""
 UNKNOWN_S = 40.0
 """What a case is thought to take that never ran."""
 
@@ -98,24 +100,21 @@ def note(runs_dir: Path, result: CaseResult) -> None:
 def read(runs_dir: Path) -> list[Entry]:
     """All lines, oldest first; none where there is no ledger yet.
 
-    A line that is none, cut off by a full disk or a kill, is passed over: its case then runs the sooner.
+    A line that is none, cut off by a full disk or a kill, is passed over, and so is one of a clock that was ahead: its
+    case then runs the sooner.
     """
     path = runs_dir / NAME
     if not path.exists():
         return []
-    entries = []
+    entries, latest = [], now() + CLOCKS_DIFFER
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError, KeyError, TypeError):
             content = json.loads(line)
             content |= {"at": datetime.fromisoformat(content["at"])}
             content |= {name: tuple(content.get(name, ())) for name in ("faults", "struck")}
-            entries.append(Entry(**content))
+            if (entry := Entry(**content)).at <= latest:
+                entries.append(entry)
     return entries
-
-
-def alike(entries: Iterable[Entry], cases: Mapping[str, str], backend: str) -> list[Entry]:
-    """Those that ran in this backend and, where the case is one of these, on the Kafka version given with it."""
-    return [each for each in entries if each.backend == backend and cases.get(each.id, each.kafka) == each.kafka]
 
 
 def last_run(entries: Iterable[Entry]) -> dict[str, datetime]:
@@ -159,10 +158,19 @@ class Cell(Planned):
         return {**vars(self), "last": self.last.to_json() if self.last else None}
 
 
+def alike(entries: Iterable[Entry], cases: Mapping[str, Planned], backend: str) -> list[Entry]:
+    """Those that ran in this backend and, where the case is one of these, on the Kafka version that it would run on.
+
+    A build counts by its version: nights of a snapshot, which is another build each night, go on from one to the next.
+    """
+    here = (each for each in entries if each.backend == backend)
+    return [each for each in here if each.id not in cases or cases[each.id].kafka == each.kafka]
+
+
 def cells(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry], every: timedelta) -> list[Cell]:
     """What is known of each of these cases in a backend; an error is no run."""
     ran: dict[str, list[Entry]] = {}
-    for entry in alike(entries, {id: planned.kafka for id, planned in cases.items()}, backend):
+    for entry in alike(entries, cases, backend):
         if entry.verdict != "error":
             ran.setdefault(entry.id, []).append(entry)
     found = []
@@ -215,7 +223,7 @@ def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]
     """
     builds = {(planned.mode, planned.kafka) for planned in cases.values()}
     found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Mapping[str, Any]]]] = {}
-    for entry in alike(entries, {id: planned.kafka for id, planned in cases.items()}, backend):
+    for entry in alike(entries, cases, backend):
         planned = cases.get(entry.id)
         if is_random(entry.id) and (entry.mode, entry.kafka) in builds:  # drawn anew each time
             planned = Planned(kip=entry.kip, plan=entry.plan, mode=entry.mode, kafka=entry.kafka)

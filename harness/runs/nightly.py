@@ -11,7 +11,7 @@ half nothing is begun that usually takes longer than what is left.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -38,22 +38,28 @@ class Fixed:
 
     :ivar planned: the cases that can be run here, by their ids
     :ivar unable: of the others why they can't: what the machine, the backend or the build doesn't have
-    :ivar lacking: those that the build has and the machine or the backend can't do, each with the Kafka version
+    :ivar lacking: those of them that the build has, and the machine or the backend can't do
     """
 
     planned: Mapping[str, ledger.Planned]
     unable: Mapping[str, str] = field(default_factory=dict)
-    lacking: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, ledger.Planned] = field(default_factory=dict)
 
-    @property
-    def cases(self) -> dict[str, str]:
-        """Their ids, each with the Kafka version that it runs on."""
-        return {id: planned.kafka for id, planned in self.planned.items()}
+    def known(self, entries: Iterable[ledger.Entry], backend: str) -> list[ledger.Entry]:
+        """What of a ledger is of these builds, and of this backend."""
+        return ledger.alike(entries, {**self.planned, **self.lacking}, backend)
+
+    def owed(self, entries: Iterable[ledger.Entry], backend: str) -> dict[str, ledger.Planned]:
+        """What has to run: what can be run here, and what can't any more but has shown something once, since a machine
+        that has lost an ability is no reason for a green night.
+        """
+        last = ledger.last_run(self.known(entries, backend))
+        return {**self.planned, **{id: planned for id, planned in self.lacking.items() if id in last}}
 
     def why_not(self) -> list[str]:
         """What can't be run, a line for each reason."""
         return [
-            f"not run, because {why}: {', '.join(id for id, its in self.unable.items() if its == why)}"
+            f"can't be run here, because {why}: {', '.join(id for id, its in self.unable.items() if its == why)}"
             for why in dict.fromkeys(self.unable.values())
         ]
 
@@ -64,8 +70,7 @@ class Night:
 
     :ivar seed: of the schedules, and of all that is left to chance
     :ivar codes: of its runs
-    :ivar left: cases that were not begun, and when each was last run; with those that can't be run any more where once
-        they were, since a machine that has lost an ability is no reason for a green night
+    :ivar left: cases of :meth:`Fixed.owed` that were not begun, and when each was last run
     :ivar overdue: those of them that had to run
     :ivar unable: cases that can't be run here, and why
     """
@@ -113,7 +118,7 @@ def run_night(
     :param options: of ``jbod run``, such as the build's
     """
     night, began, ends = Night(seed=seed, unable=fixed.unable), now(), time.monotonic() + budget_s
-    before = ledger.alike(ledger.read(runs_dir), {**fixed.cases, **fixed.lacking}, backend)
+    before = fixed.known(ledger.read(runs_dir), backend)
     common = [*options, f"--backend={backend}", f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
 
     def keep(run: SubRun) -> SubRun:
@@ -123,8 +128,8 @@ def run_night(
             say(f"it ended with exit code {run.exit_code}, and didn't say how its cases came out")
         return run
 
-    chosen = fitting(ledger.longest_ago(fixed.cases, before), before, budget_s / 2 * jobs)
-    say(f"fixed suites: {len(chosen)} of {len(fixed.cases)} cases, those first that ran longest ago")
+    chosen = fitting(ledger.longest_ago(fixed.planned, before), before, budget_s / 2 * jobs)
+    say(f"fixed suites: {len(chosen)} of {len(fixed.planned)} cases, those first that ran longest ago")
     if chosen:
         junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
@@ -145,13 +150,19 @@ def run_night(
     done, steps = steps_done(played)
     of_steps = f"; {done} of {steps} steps done" if steps else ""
     say(f"random schedules: {len(played)} played, {len(schedules.cases) - len(played)} not{of_steps}")
-    noted = ledger.alike(ledger.read(runs_dir), fixed.cases, backend)[len(before) :]  # also by a run that was killed
+    known = {entry.run_id for entry in before}
+    noted = [entry for entry in fixed.known(ledger.read(runs_dir), backend) if entry.run_id not in known]
+    # By the ledger, too: a run that was killed has told of nothing else.
     begun = {case["id"] for case in night.cases if case["verdict"] != "skipped"} | {entry.id for entry in noted}
-    last = ledger.last_run(before)
-    night.left = {id: last.get(id) for id in fixed.cases if id not in begun}
-    night.left |= {id: last[id] for id in fixed.lacking if id in last}
+    last, owed = ledger.last_run(before), fixed.owed(before, backend)
+    night.left = {id: last.get(id) for id in owed if id not in begun}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
-    results.write_overdue(runs_dir, began, {id: night.left[id] for id in night.overdue})
+    skipped = [
+        {"id": id, **vars(planned), "backend": backend, "verdict": "skipped", "reason": fixed.unable[id]}
+        for id, planned in fixed.lacking.items()
+    ]
+    overdue = [results.Overdue(id, owed[id].kafka, backend, night.left[id]) for id in night.overdue]
+    results.write_night(runs_dir, began, overdue, skipped)
     for case in schedules.cases:
         if case["verdict"] != "invalid":
             continue
@@ -164,7 +175,7 @@ def run_night(
         try:
             one_mode = [f"--mode={case['mode']}", *common]
             night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=begin_by))
-        except HarnessError as error:
+        except (HarnessError, OSError) as error:  # a full disk is no reason to forget the night
             say(f"  {error}; again: {again}")
     return night
 

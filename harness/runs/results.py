@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -51,14 +51,28 @@ def to_json(cases: Sequence[Mapping[str, Any]], exit_code: int, seed: int) -> di
     }
 
 
-def write_overdue(runs_dir: Path, began: datetime, overdue: Mapping[str, datetime | None]) -> None:
-    """What a night leaves beside its runs' results, for the report: the cases that had to run and didn't, and when each
-    was last run. Nothing where there are none.
+class Overdue(NamedTuple):
+    """A case that had to run in a night, and didn't; and when it was last run."""
+
+    id: str
+    kafka: str
+    backend: str
+    last: datetime | None
+
+
+def write_night(
+    runs_dir: Path, began: datetime, overdue: Sequence[Overdue], skipped: Sequence[Mapping[str, Any]]
+) -> None:
+    """What a night leaves beside its runs' results, for the report. Nothing where there is nothing to tell.
+
+    :param skipped: the cases that this machine or the backend can't do, as ``--json`` has cases; no run of the night
+        was asked for them
     """
-    if overdue:
-        told = {id: last.isoformat() if last else None for id, last in overdue.items()}
-        content = {"schema": 1, "started_at": began.isoformat(), "scenarios": [], "overdue": told}
-        _leave(runs_dir, began, "night", content)
+    if overdue or skipped:
+        told = {each.id: each.last.isoformat() if each.last else None for each in overdue}
+        on = {each.id: {"kafka": each.kafka, "backend": each.backend} for each in overdue}
+        content = {"schema": 1, "started_at": began.isoformat(), "scenarios": [*skipped]}
+        _leave(runs_dir, began, "night", content | {"overdue": told, "overdue_on": on})
 
 
 def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, Any]) -> None:
@@ -85,11 +99,18 @@ def write_json(path: Path | None, content: Mapping[str, Any], say: Callable[[str
 class Results:
     """A pytest plugin: is told of every report, and has the last word on the exit code.
 
+    :param on: what cases run on: the ``backend``, and ``kafka``'s version by mode
     :ivar cases: of the scenarios that ended, in that order; at the end of the run in that of the suites
     """
 
     def __init__(
-        self, seed: int, json_file: Path | None, runs_dir: Path, argv: Sequence[str], say: Callable[[str], None]
+        self,
+        seed: int,
+        json_file: Path | None,
+        runs_dir: Path,
+        argv: Sequence[str],
+        say: Callable[[str], None],
+        on: Mapping[str, Any],
     ) -> None:
         self.cases: list[CaseResult] = []
         self._seed = seed
@@ -97,6 +118,7 @@ class Results:
         self._runs_dir = runs_dir
         self._argv = argv
         self._say = say
+        self._on = on
         self._started_at = now()
         self._wanted: list[str] = []
         self._ended: set[str] = set()
@@ -130,6 +152,7 @@ class Results:
             elif report.when == "call" and report.passed:
                 self._other_codes.append(EXIT_VALID)
 
+    @pytest.hookimpl(tryfirst=True)  # on a full disk JUnit's file fails, and what was broken is to be told all the same
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         """Turn all outcomes into one exit code, and write the JSON."""
         if session.config.option.collectonly:
@@ -147,7 +170,7 @@ class Results:
         """One code for all: no case may go missing, and nothing that pytest calls failed may come out as a pass."""
         codes = [VERDICT_CODES[each.verdict] for each in self.cases if each.verdict != "skipped"] + self._other_codes
         if pytests in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
-            return pytests
+            return worst([*codes, pytests])
         if pytests == pytest.ExitCode.INTERRUPTED:
             # Ctrl-C, or a suite that can't be read: what was broken before stays broken.
             unreadable = session.testsfailed and not any(codes)
@@ -163,5 +186,6 @@ class Results:
             "ended_at": now().isoformat(),
             "argv": list(self._argv),
             "not_reached": [nodeid for nodeid in self._wanted if nodeid not in self._ended],
+            **self._on,
         }
         _leave(self._runs_dir, self._started_at, secrets.token_hex(3), content | more)

@@ -14,7 +14,7 @@ import pytest
 from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
 from harness.runs import ledger
-from harness.runs.nightly import Night, fitting
+from harness.runs.nightly import Fixed, Night, fitting
 from harness.runs.qualifying import Wanted, cases_of, due, side
 from harness.runs.results import write_json
 from harness.runs.special_suites import not_asked
@@ -107,12 +107,31 @@ def test_a_cell_is_a_case_on_a_build(tmp_path: Path) -> None:
 def test_what_ran_in_containers_did_not_run_as_processes(tmp_path: Path) -> None:
     """Nor the other way round: neither the ledger, nor a night, nor a qualification takes one for the other."""
     ended(tmp_path, "a", backend="docker")
-    cases, entries = {"a": "4.3.1"}, ledger.read(tmp_path)
+    cases, entries = planned("a"), ledger.read(tmp_path)
     told = [ledger.cells(planned("a"), backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
     assert [(cell.backend, cell.runs, cell.is_overdue) for cell in told] == [("process", 0, True), ("docker", 1, False)]
     sides = [side("candidate", "4.3.1", tmp_path, "kraft", backend) for backend in ("process", "docker")]
     assert [due(cases, each.ran(), 1) for each in sides] == [["a"], []]
     assert ledger.alike(entries, cases, "process") == []
+
+
+def test_what_can_not_be_run_any_more_is_owed(tmp_path: Path) -> None:
+    """What never ran here is not: that is how the machine is."""
+    ended(tmp_path, "eio")
+    fixed = Fixed(planned=planned("a"), unable={}, lacking=planned("eio", "never"))
+    owed = fixed.owed(ledger.read(tmp_path), "process")
+    told = ledger.cells(owed, "process", ledger.read(tmp_path), timedelta(0))
+    assert [(cell.id, cell.is_overdue) for cell in told] == [("a", True), ("eio", True)]
+    assert [*fixed.owed(ledger.read(tmp_path), "docker")] == ["a"]
+
+
+def test_a_line_of_a_clock_that_was_ahead_is_none(tmp_path: Path) -> None:
+    """A machine that boots a year ahead would have its cases done for a year."""
+    ended(tmp_path, "a")
+    line = json.loads((tmp_path / ledger.NAME).read_text())
+    ahead = datetime.fromisoformat(line["at"]) + timedelta(days=365)
+    (tmp_path / ledger.NAME).write_text(json.dumps(line | {"at": ahead.isoformat()}) + "\n")
+    assert ledger.read(tmp_path) == []
 
 
 def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_a_night(planted: Planted) -> None:
     assert f"random schedules: {count} played, 0 not; {count * 11} of {count * 12} steps done" in said
     [(unable, why)] = told["unable"].items()
     assert (unable, why.partition(":")[0]) == ("network/planted[kraft]", "own networks")
-    assert f"not run, because {why}: network/planted[kraft]" in " ".join(said.split())
+    assert f"can't be run here, because {why}: network/planted[kraft]" in " ".join(said.split())
     assert junit(planted, "junit-fixed.xml") == (3, 0)
     assert junit(planted, "junit-random.xml") == (count, 0)
     assert len(list((planted.runs_dir.parent / "allure-results").glob("*-result.json"))) == count  # the last run's
@@ -87,6 +87,7 @@ def junit(planted: Planted, name: str) -> tuple[int, int]:
 # --- a night by a planted `jbod run` --------------------------------------------------------------------------------
 
 Answer = Callable[[tuple[str, ...]], SubRun]
+PLANNED = Planned(kip=112, plan="1)", mode="kraft", kafka="4.3.1")
 
 
 def a_night(
@@ -107,9 +108,9 @@ def a_night(
     monkeypatch.setattr(nightly, "run_apart", run)
     night = run_night(
         fixed=Fixed(
-            planned={id: Planned(kip=112, plan="1)", mode="kraft", kafka="4.3.1") for id in fixed},
+            planned=dict.fromkeys(fixed, PLANNED),
             unable=dict.fromkeys(lacking, "no loop mounts"),
-            lacking=dict.fromkeys(lacking, "4.3.1"),
+            lacking=dict.fromkeys(lacking, PLANNED),
         ),
         backend="process",
         budget_s=BUDGET_S,
@@ -171,6 +172,51 @@ def test_what_this_machine_could_do_once_has_to_run(
     (tmp_path / "results-later.json").write_text(json.dumps(told))  # by which it has not run
     notes = read_runs_dir(tmp_path).notes
     assert notes == (("eio had to run by now, and didn't: it last ran 2026-01-01T00:00",) if overdue else ())
+
+
+def test_what_ran_before_on_another_build_did_not_run_tonight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor did what came after it in the ledger: ``b``, which showed something long ago and nothing last time."""
+    ran = {"kip": 112, "plan": "", "mode": "kraft", "backend": "process", "seed": 1, "duration_s": 9.0, "faults": []}
+    lines = [
+        {"id": "eio", "kafka": "4.3.0", "at": "2026-01-01T00:00:00+00:00", "verdict": "valid", "run_id": "1"},
+        {"id": "b", "kafka": "4.3.1", "at": "2026-01-02T00:00:00+00:00", "verdict": "valid", "run_id": "2"},
+        {"id": "b", "kafka": "4.3.1", "at": "2026-01-03T00:00:00+00:00", "verdict": "unknown", "run_id": "3"},
+    ]
+    (tmp_path / ledger.NAME).write_text("".join(json.dumps(ran | line) + "\n" for line in lines))
+    answers: list[Answer] = [lambda _: came_out(a="valid", b="skipped"), lambda _: came_out(x="valid")]
+    night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a", "b"], ["eio"])
+    assert (night.overdue, night.exit_code()) == (["b"], 2)
+
+
+def test_what_this_machine_cannot_do_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run of the night was asked for it, and the page of one that was green must name it all the same; once, however
+    many nights said so."""
+    for _ in range(2):
+        answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: came_out(x="valid")]
+        a_night(tmp_path, monkeypatch, answers, ["a"], ["eio"])
+    [row] = read_runs_dir(tmp_path).rows
+    assert (row.id, row.kafka, row.verdict, row.reason) == ("eio", "4.3.1", "skipped", "no loop mounts")
+
+
+def test_a_full_disk_while_shrinking_is_no_reason_to_forget_the_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fills_up(*_: object, until: float) -> Shrunk:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(nightly, "shrink_run", fills_up)
+    failed = {
+        "id": "x",
+        "verdict": "invalid",
+        "reason": "planted",
+        "mode": "zk",
+        "run_dir": "runs/x",
+        "duration_s": 6.0,
+    }
+    answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=(failed,))]
+    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    assert (night.exit_code(), night.shrunk) == (1, [])
+    assert "No space left on device; again: jbod shrink runs/x" in said[-1]
 
 
 def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,8 +312,10 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     tmp_path: Path, open_folder: Path, how: signal.Signals, jobs: int
 ) -> None:
     """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it, or, where the
-    case runs in a worker, that worker, which finds its controller gone."""
-    run = Running(tmp_path, open_folder, CASE, f"--jobs={jobs}")
+    case runs in a worker, that worker, which finds its controller gone. Whoever interrupts a case that might have left
+    its cluster standing, had it failed, has seen no failure."""
+    keeps = [] if how is signal.SIGKILL else ["--keep-cluster=on-failure"]
+    run = Running(tmp_path, open_folder, CASE, f"--jobs={jobs}", *keeps)
     run.start()
     run.await_event('"fault.injected"')
     [folder] = [path.parent for path in run.runs_dir.glob("*/events.jsonl")]

@@ -428,6 +428,25 @@ def test_what_never_got_its_turn_and_has_run_since_is_no_news(tmp_path: Path) ->
     assert notes(START + timedelta(hours=1)) == (f"{node} was selected and never got its turn",)
 
 
+def test_what_ran_once_does_not_hide_that_it_did_not_run_now(tmp_path: Path) -> None:
+    """It ran last week, as root; today there is none. On another build, or in containers, it ran since."""
+    folder = write_run_folder(tmp_path)
+    run = json.loads((folder / "run.json").read_text())
+    write_run_folder(tmp_path, "other", kafka={**run["kafka"], "version": "3.5.1"}, nodeid="suites/x.py::test_c[kraft]")
+    entry = {"id": run["case"], "kip": 112, "plan": "", "mode": "kraft", "backend": "process", "kafka": "4.3.1"}
+    later = {"started_at": (START + timedelta(hours=1)).isoformat(), "backend": "process", "kafka": {"kraft": "4.3.1"}}
+    for name in ("1", "2"):  # each night anew
+        content = {"scenarios": [entry | {"verdict": "skipped", "reason": "no root"}], **later}
+        (tmp_path / f"results-{name}.json").write_text(json.dumps(content))
+    early = {**later, "started_at": (START - timedelta(hours=1)).isoformat()}
+    content = {"scenarios": [], "not_reached": ["suites/x.py::test_c[kraft]"], **early}
+    (tmp_path / "results-3.json").write_text(json.dumps(content))
+    told = read_runs_dir(tmp_path)
+    assert [row.verdict for row in told.rows if row.kafka == "4.3.1"] == ["invalid", "skipped"]
+    assert told.notes == ("suites/x.py::test_c[kraft] was selected and never got its turn",)
+    assert make_index(told).not_run == [("no root", [run["case"]])]
+
+
 @pytest.mark.parametrize(
     ("case", "verdict", "counts_as"),
     [
@@ -549,7 +568,7 @@ def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
     [
         ("results-1.json", '{"scenarios": [{}]}', "results-1.json is damaged: KeyError"),
         ("results-1.json", '{"scenarios": 3}', "results-1.json is damaged: TypeError"),
-        ("results-1.json", '{"scenarios": ["x"]}', "results-1.json is damaged: AttributeError"),
+        ("results-1.json", '{"scenarios": ["x"]}', "results-1.json is damaged: TypeError"),
         ("2/run.json", '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01"}', "2026-01-01 has no time zone"),
         (
             "2/run.json",
