@@ -85,6 +85,7 @@ class ClientTimes:
         self._run_dir = run_dir
         # Asked for each fault anew, and each answer goes through a whole table. (No `cache` of bound methods: with
         # that, the tables would be there until the next full collection, through all the cases that come before it.)
+        self._sent_to_in: dict[str, frozenset[int]] = {}
         self._acked_in: dict[str, ByPartition] = {}
         self._read_in: dict[tuple[str, frozenset[str] | None], list[ByPartition]] = {}
 
@@ -101,7 +102,7 @@ class ClientTimes:
         read = self._read(topic, consumers)
         nothing = np.empty(0, dtype=np.int64)
         found = []
-        for partition in sorted({*acked, *(partition for by_partition in read for partition in by_partition)}):
+        for partition in sorted(self._sent_to(topic).union(*read)):
             produce_s, again_s = _longest(acked.get(partition, nothing), since, until)
             consume_s = max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read)
             found.append(
@@ -130,28 +131,28 @@ class ClientTimes:
     def reader_gap_s(self, topic: str, start: datetime, end: datetime, consumers: Collection[str]) -> float:
         """The longest stretch in which a reader was handed nothing of some partition, seconds; a group's together.
 
-        Of a topic that nothing was acked in: the whole window.
+        Of a topic that nothing was sent to: the whole window.
         """
         since, until = _microseconds(start), _microseconds(end)
-        acked = self._acked(topic)
         read = _by_partition(self._consumed, topic, "read_at", pc.field("consumer").isin(list(consumers)))
+        partitions = self._sent_to(topic).union(read)
         nothing = np.empty(0, dtype=np.int64)
-        found = (max_gap_s(read.get(partition, nothing), since, until) for partition in {*acked, *read})
+        found = (max_gap_s(read.get(partition, nothing), since, until) for partition in partitions)
         return max(found, default=(until - since) / 1e6)
 
     def passed(
         self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
     ) -> tuple[int, int]:
         """How many records were acked, and how many were handed to live consumers, between two instants: in that
-        partition of the topic in which it was fewest, so that one at rest isn't made up for by another; and of
-        consumers of both isolations, by the one that was handed fewer.
+        partition of the topic ever sent to or read in which it was fewest, so that one at rest isn't made up for by
+        another; and of consumers of both isolations, by the one that was handed fewer.
 
         :param consumers: the live consumers that count; None: all
         """
         since, until = _microseconds(start), _microseconds(end)
         acked = self._acked(topic)
         read = self._read(topic, consumers)
-        partitions = {partition for by_partition in (acked, *read) for partition in by_partition}
+        partitions = self._sent_to(topic).union(*read)
         nothing = np.empty(0, dtype=np.int64)
 
         def fewest(by_partition: ByPartition) -> int:
@@ -159,6 +160,13 @@ class ClientTimes:
             return min((len(each[_inside(each, since, until)]) for each in instants), default=0)
 
         return fewest(acked), min(fewest(by_partition) for by_partition in read)
+
+    def _sent_to(self, topic: str) -> frozenset[int]:
+        """Whatever came of it: a partition that never acked anything is the one that clients went without most."""
+        if topic not in self._sent_to_in:
+            rows = self._produced.filter((pc.field("topic") == topic) & pc.field("partition").is_valid())
+            self._sent_to_in[topic] = frozenset(pc.unique(rows["partition"]).to_pylist())
+        return self._sent_to_in[topic]
 
     def _acked(self, topic: str) -> ByPartition:
         if topic not in self._acked_in:

@@ -79,6 +79,20 @@ def test_gaps_are_told_by_partition_and_count_acks_and_live_reads_only(tmp_path:
     assert (worst.produce_s, worst.consume_s, worst.partition) == (5.5, 9.0, 1)
 
 
+@pytest.mark.parametrize("outcome", ["failed", "indeterminate"])
+def test_a_partition_that_was_sent_to_and_never_acked_nor_read_counts(tmp_path: Path, outcome: str) -> None:
+    """It went without for the whole of the window, and nothing got through in it."""
+    writer = HistoryWriter(tmp_path, "produced", "p0")
+    writer.write(produced("acked", 0, [1.0, 2.0, 3.0]))
+    writer.write(produced(outcome, 1, [2.0]))
+    HistoryWriter(tmp_path, "consumed", "c0-0").write(consumed("live", 0, [1.0, 2.0, 3.0]))
+    times = ClientTimes(tmp_path)
+    found = {gap.partition: (gap.produce_s, gap.consume_s, gap.acked_again_s) for gap in times.gaps("t", at(1), at(3))}
+    assert found == {0: (1.0, 1.0, 1.0), 1: (2.0, 2.0, None)}
+    assert times.passed("t", at(1), at(3)) == (0, 0)
+    assert times.reader_gap_s("t", at(1), at(3), ["c0"]) == 2.0
+
+
 def test_what_holds_one_isolation_back_is_not_hidden_by_the_other(tmp_path: Path) -> None:
     reader = HistoryWriter(tmp_path, "consumed", "c0-0")
     reader.write(consumed("live", 0, [1.0, 2.0, 3.0, 4.0], "read_uncommitted"))
