@@ -79,7 +79,9 @@ def look_at_clients(folder: RunFolder, records: Iterable[tuple[str, int]] = ()) 
     )
     if consumed is not None:
         consumed = consumed.filter(pa.compute.equal(consumed["role"], "live"))
-    times = [_seconds(folder, t, c) for t, c in ((produced, "ended_at"), (consumed, "read_at")) if t is not None]
+    # From the first sending on: what waited for the first ack of all waited for the longest, maybe.
+    seen = ((produced, "sent_at"), (produced, "ended_at"), (consumed, "read_at"))
+    times = [_seconds(folder, table, column) for table, column in seen if table is not None]
     known = np.concatenate([each[~np.isnan(each)] for each in times]) if times else np.empty(0)
     if produced is None or known.size == 0:
         return Clients(bin_s=_LEAST_BIN_S, middles=(), throughput=(), latency=(), silences=(), sent={}, notes=notes)
@@ -232,8 +234,14 @@ def _silences(
             no_ack=_pauses(acked.get(key, nothing), windows.get(key[0], ())),
             no_read=_pauses(read.get(key, nothing), windows.get(key[0], ())),
         )
-        for key in sorted({*acked, *read})
+        for key in sorted({*_partitions(produced), *read})
     ]
+
+
+def _partitions(table: pa.Table) -> set[tuple[str, int]]:
+    """All that a row names, whatever came of it."""
+    rows = table.select(["topic", "partition"]).filter(pa.compute.is_valid(table["partition"]))
+    return {(row["topic"], row["partition"]) for row in rows.group_by(["topic", "partition"]).aggregate([]).to_pylist()}
 
 
 def _windows(folder: RunFolder) -> dict[str, list[Span]]:

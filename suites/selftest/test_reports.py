@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -95,15 +95,34 @@ def test_what_clients_saw(folder: Path) -> None:
     assert {v for v in lines["read, longest"] if v is not None} == {20.0}
 
 
-def test_clients_that_got_no_ack_at_all(folder: Path) -> None:
+def change_produced(folder: Path, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     [part] = (folder / "history" / "produced").glob("*.parquet")
-    rows = pq.read_table(part).to_pylist()
-    pq.write_table(pa.Table.from_pylist([row | {"outcome": "failed"} for row in rows], PRODUCED), part)
+    rows = [row | changes(row) for row in pq.read_table(part).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, PRODUCED), part)
+
+
+def test_clients_that_got_no_ack_at_all(folder: Path) -> None:
+    change_produced(folder, lambda row: {"outcome": "failed"})
     clients = make_timeline(read_folder(folder)).clients
     lines = {line.name: line.values for line in clients.throughput}
     assert set(lines["acked"]) == {None}
     assert sum(v or 0 for v in lines["failed"]) * clients.bin_s == pytest.approx(31)
     assert clients.silences[0].no_ack == [(1.0, 6.0)]
+
+
+def test_what_was_sent_before_the_first_ack_is_drawn(folder: Path) -> None:
+    """As the longest latencies of a run are, whose cluster was only starting."""
+    change_produced(folder, lambda row: {"sent_at": row["sent_at"] - timedelta(seconds=0.8)} if row["seq"] == 0 else {})
+    clients = make_timeline(read_folder(folder)).clients
+    [longest] = [line.values for line in clients.latency if line.name == "ack, longest"]
+    assert longest[0] == 810.0
+    assert clients.middles[0] == pytest.approx(0.25)
+
+
+def test_a_partition_that_was_sent_to_and_gave_nothing_has_its_lanes(folder: Path) -> None:
+    change_produced(folder, lambda row: {"partition": 1, "outcome": "failed"} if row["seq"] == 0 else {})
+    silences = {each.partition: each for each in make_timeline(read_folder(folder)).clients.silences}
+    assert (silences[1].no_ack, silences[1].no_read) == ([(1.0, 6.0)], [(1.0, 6.0)])
 
 
 def test_an_anomaly_stands_where_its_record_was_sent_and_has_its_story(folder: Path) -> None:
