@@ -30,6 +30,8 @@ DEFAULT_RUNS_DIR = Path("reports/runs")
 OUT = "report"
 QUALIFICATION = "qualification.html"
 BASELINE = "baseline"
+# With the folders of a history's tables: a part that has gone leaves no other trace.
+_TOLD_OF = ("*.json*", "history/*", "history/*/*.parquet", "brokers/*/*")
 
 
 @click.command()
@@ -116,7 +118,8 @@ def write_cases(run: Run, out: Path, *, home: str = "../index.html") -> Run:
 def _is_current(page: Path, run_dir: Path) -> bool:
     """Whether a page is newer than what it tells of and than what it is made with: a night adds few to a thousand."""
     here = Path(__file__).parent
-    sources = [*run_dir.glob("*.json*"), *here.glob("*.py"), *here.glob("assets/*"), *here.glob("templates/*")]
+    sources = [path for pattern in _TOLD_OF for path in run_dir.glob(pattern)]
+    sources += [*here.glob("*.py"), *here.glob("assets/*"), *here.glob("templates/*")]
     return page.exists() and page.stat().st_mtime > max(path.stat().st_mtime for path in sources)
 
 

@@ -507,14 +507,20 @@ def test_every_failure_has_its_own_command(folder: Path, tmp_path: Path) -> None
     assert f"jbod repro {folder}" in (tmp_path / "report" / "index.html").read_text()
 
 
-def test_a_page_is_made_again_only_if_its_folder_changed(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "what", ["verdict.json", "history/consumed/c0-000000.parquet", "brokers/2/broker.log", "a part that has gone"]
+)
+def test_a_page_is_made_again_only_if_its_folder_changed(folder: Path, tmp_path: Path, what: str) -> None:
     def made() -> int:
         CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
         return (tmp_path / "report" / "cases" / f"{RUN_ID}.html").stat().st_ino
 
     first = made()
     assert made() == first
-    (folder / "verdict.json").touch()
+    if (folder / what).exists():
+        (folder / what).touch()
+    else:
+        (folder / "history/produced/p0-000000.parquet").unlink()
     assert made() != first
 
 
