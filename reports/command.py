@@ -17,7 +17,7 @@ from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageErro
 from harness.runs import ledger
 from harness.runs.shrinking import play_command
 from reports.allure import ALLURE, write_allure
-from reports.folder import RunFolder, read_folder
+from reports.folder import RunFolder, is_run_folder, read_folder
 from reports.index import make_index
 from reports.markdown import write_summary
 from reports.pages import write_page
@@ -74,7 +74,7 @@ def read(paths: Sequence[Path]) -> Run:
     for path in paths:
         if not path.is_dir():
             raise UsageError(f"no such folder: {path}")
-    singles = [path for path in paths if (path / "run.json").exists() or (path / "events.jsonl").exists()]
+    singles = [path for path in paths if is_run_folder(path)]
     for path in singles:
         read_folder(path)
     parts = [read_runs_dir(path) for path in paths if path not in singles]

@@ -21,6 +21,7 @@ from harness.errors import HarnessError
 from harness.explain.story import EXPLAINED_FILE
 
 Event = Mapping[str, Any]
+_FIRST_FILES = ("run.json", "events.jsonl")
 NOT_ENDED = "it was cut off: the case began and never ended"
 
 
@@ -124,8 +125,13 @@ def read_folder(path: Path) -> RunFolder:
 
 
 def run_folders(runs_dir: Path) -> list[Path]:
-    """The run folders in a runs folder, oldest first; a folder is one by its run.json."""
-    return sorted(path.parent for path in runs_dir.glob("*/run.json"))
+    """The run folders in a runs folder, oldest first, damaged ones among them."""
+    return sorted(path for path in runs_dir.glob("*") if is_run_folder(path))
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether a folder is one by what a case writes first, so that one that lost its run.json is not passed over."""
+    return any((path / name).exists() for name in _FIRST_FILES)
 
 
 def _instant(text: str) -> datetime:

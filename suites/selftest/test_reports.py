@@ -567,6 +567,16 @@ def test_a_folder_that_does_not_say_what_ran_is_one_line(folder: Path, tmp_path:
     assert isinstance(done.exception, HarnessError)
 
 
+def test_a_folder_with_a_journal_and_no_run_json_is_one_line(folder: Path, tmp_path: Path) -> None:
+    other = write_run_folder(tmp_path, "2", case="kip-112/other[zk]", outcome={"verdict": "valid", "reason": ""})
+    (folder / "run.json").unlink()
+    run = read_runs_dir(tmp_path)
+    assert [*run.folders] == [other.name]
+    [note] = run.notes
+    assert note.startswith(f"{folder} is damaged: ")
+    assert make_index(run).answer.verdict == "unknown"
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [
