@@ -6,8 +6,9 @@ about a thousand points a line. Read with pyarrow alone, part by part: a part th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _SILENCE_S = 0.2
 _MICROSECONDS = 1e6
 
 Span = tuple[float, float]
+Name = tuple[str, int]
+"""A record's: its producer and its seq."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,8 @@ class Clients:
     :ivar middles: of the bins, in seconds from the case's beginning
     :ivar throughput: records a second
     :ivar latency: milliseconds, at the instant of sending
-    :ivar sent: when a record was sent, by (producer, seq); of those asked for
+    :ivar sent: when a record was sent; of those asked for
+    :ivar of_transactions: the records of each transaction asked for, in the order of their numbers
     """
 
     bin_s: float
@@ -61,19 +65,20 @@ class Clients:
     throughput: Sequence[Line]
     latency: Sequence[Line]
     silences: Sequence[Silence]
-    sent: Mapping[tuple[str, int], float]
+    sent: Mapping[Name, float]
+    of_transactions: Mapping[str, Sequence[Name]]
     notes: Sequence[str]
 
 
-def look_at_clients(folder: RunFolder, records: Iterable[tuple[str, int]] = ()) -> Clients:
+def look_at_clients(folder: RunFolder, records: Iterable[Name] = (), transactions: Collection[str] = ()) -> Clients:
     """Read the history of a run folder; an absent one is empty.
 
-    :param records: (producer, seq) of those whose instant of sending is wanted
+    :param records: those whose instant of sending is wanted
+    :param transactions: those whose records are wanted, with their instants of sending
     """
     notes: list[str] = []
-    produced = _rows(
-        folder, "produced", ["producer", "seq", "topic", "partition", "outcome", "sent_at", "ended_at"], notes
-    )
+    columns = ["producer", "seq", "topic", "partition", "outcome", "sent_at", "ended_at"]
+    produced = _rows(folder, "produced", columns + (["transaction"] if transactions else []), notes)
     consumed = _rows(
         folder, "consumed", ["consumer", "role", "topic", "partition", "producer", "seq", "read_at"], notes
     )
@@ -84,7 +89,8 @@ def look_at_clients(folder: RunFolder, records: Iterable[tuple[str, int]] = ()) 
     times = [_seconds(folder, table, column) for table, column in seen if table is not None]
     known = np.concatenate([each[~np.isnan(each)] for each in times]) if times else np.empty(0)
     if produced is None or known.size == 0:
-        return Clients(bin_s=_LEAST_BIN_S, middles=(), throughput=(), latency=(), silences=(), sent={}, notes=notes)
+        nothing: dict[str, Any] = {"middles": (), "throughput": (), "latency": (), "silences": ()}
+        return Clients(bin_s=_LEAST_BIN_S, **nothing, sent={}, of_transactions={}, notes=notes)
     first, last = float(known.min()), float(known.max())
     bin_s = max(_LEAST_BIN_S, (last - first) / _MOST_BINS)
     edges = first + bin_s * np.arange(int((last - first) / bin_s) + 2)
@@ -111,13 +117,15 @@ def look_at_clients(folder: RunFolder, records: Iterable[tuple[str, int]] = ()) 
         pair = np.array([name.startswith("c") for name in consumer], dtype=bool)
         values = _quantiles(edges, (read - waited)[pair], waited[pair], (100,))
         latency.append(Line(name="read, longest", values=values[0]))
+    of_transactions = _of_transactions(produced, transactions)
     return Clients(
         bin_s=round(bin_s, 4),
         middles=[round(float(each), 3) for each in edges[:-1] + bin_s / 2],
         throughput=throughput,
         latency=latency,
         silences=_silences(folder, produced, ended, outcome, consumed),
-        sent=_of(produced, sent, set(records)),
+        sent=_of(produced, sent, {*records, *chain.from_iterable(of_transactions.values())}),
+        of_transactions=of_transactions,
         notes=notes,
     )
 
@@ -179,7 +187,17 @@ def _sent_at(produced: pa.Table, sent: np.ndarray, consumed: pa.Table) -> np.nda
     return found
 
 
-def _of(produced: pa.Table, sent: np.ndarray, records: set[tuple[str, int]]) -> dict[tuple[str, int], float]:
+def _of_transactions(produced: pa.Table, transactions: Collection[str]) -> dict[str, list[Name]]:
+    found: dict[str, list[Name]] = {}
+    if transactions:
+        rows = produced.select(["transaction", "producer", "seq"])
+        rows = rows.filter(pa.compute.is_in(rows["transaction"], pa.array(transactions, pa.string())))
+        for row in rows.sort_by([("producer", "ascending"), ("seq", "ascending")]).to_pylist():
+            found.setdefault(row["transaction"], []).append((row["producer"], row["seq"]))
+    return found
+
+
+def _of(produced: pa.Table, sent: np.ndarray, records: set[Name]) -> dict[Name, float]:
     if not records:
         return {}
     wanted = np.isin(produced["seq"].to_numpy(), [seq for _, seq in records])

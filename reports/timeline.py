@@ -5,12 +5,12 @@ Kept apart from how it is drawn, so that it can be tested without a browser; ``a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reports import lanes
-from reports.clients import Clients, look_at_clients, to_json
+from reports.clients import Clients, Name, look_at_clients, to_json
 from reports.costs import COSTS
 from reports.folder import Event, RunFolder
 from reports.lanes import Lane, Span
@@ -29,16 +29,16 @@ class Anomaly:
     """An example of the verdict's, where it is known when; or what ended the scenario, such as a promise that it found
     broken.
 
-    :ivar at: when the record was sent; None where the example names no record
+    :ivar at: when the record was sent, of a transaction the first of its records; None where nobody knows of any
     :ivar by: who says so
-    :ivar story: its index among the stories; None where none was told
+    :ivar stories: those told of it, by their places among all
     """
 
     at: float | None
     by: str
     kind: str
     says: str
-    story: int | None
+    stories: Sequence[int] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Timeline:
                 if of
             ],
             "marks": [mark.to_json() for mark in self.marks],
-            "anomalies": [[each.at, each.by, each.kind, each.says, each.story] for each in self.anomalies],
+            "anomalies": [[each.at, each.by, each.kind, each.says, list(each.stories)] for each in self.anomalies],
             "stories": [_story(story) for story in self.stories],
         }
 
@@ -88,8 +88,9 @@ class Timeline:
 def make_timeline(folder: RunFolder) -> Timeline:
     """Gather it from a run folder."""
     examples = list(_examples(folder))
-    clients = look_at_clients(folder, [name for _, example in examples if (name := _name(example))])
-    told = {(story["producer"], story["seq"]): index for index, story in enumerate(folder.stories)}
+    named = [name for _, example in examples for name in _named(example)]
+    torn = [example["transaction"] for _, example in examples if "transaction" in example]
+    clients = look_at_clients(folder, named, torn)
     lines, cut = log_lines(folder)
     return Timeline(
         end=folder.ended,
@@ -105,19 +106,7 @@ def make_timeline(folder: RunFolder) -> Timeline:
             (_MBEANS, lanes.mbeans(folder)),
         ),
         marks=sorted([*lines, *harness_events(folder)], key=lambda mark: mark.at),
-        anomalies=[
-            *_troubles(folder),
-            *(
-                Anomaly(
-                    at=clients.sent.get(_name(example) or ("", -1)),
-                    by=JUDGE,
-                    kind=kind,
-                    says=", ".join(f"{key} {value}" for key, value in example.items() if value is not None),
-                    story=told.get(_name(example) or ("", -1)),
-                )
-                for kind, example in examples
-            ),
-        ],
+        anomalies=[*_troubles(folder), *_judged(examples, clients, folder.stories)],
         stories=folder.stories,
         notes=(*folder.notes, *clients.notes),
         cut=cut,
@@ -130,7 +119,22 @@ def _troubles(folder: RunFolder) -> Iterator[Anomaly]:
         if event["kind"] == "trouble":
             error = str(event["error"])
             kind = _TROUBLES.get(error) or error
-            yield Anomaly(at=folder.at(event["at"]), by="the scenario", kind=kind, says=event["says"], story=None)
+            yield Anomaly(at=folder.at(event["at"]), by="the scenario", kind=kind, says=event["says"])
+
+
+def _judged(
+    examples: Iterable[tuple[str, Mapping[str, Any]]], clients: Clients, stories: Sequence[Mapping[str, Any]]
+) -> Iterator[Anomaly]:
+    told = {(story["producer"], story["seq"]): index for index, story in enumerate(stories)}
+    for kind, example in examples:
+        names = clients.of_transactions.get(example.get("transaction", ""), _named(example))
+        yield Anomaly(
+            at=min((clients.sent[name] for name in names if name in clients.sent), default=None),
+            by=JUDGE,
+            kind=kind,
+            says=", ".join(f"{key} {value}" for key, value in example.items() if value is not None),
+            stories=[told[name] for name in names if name in told],
+        )
 
 
 def _examples(folder: RunFolder) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -139,9 +143,10 @@ def _examples(folder: RunFolder) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield anomaly["kind"], example
 
 
-def _name(example: Mapping[str, Any]) -> tuple[str, int] | None:
+def _named(example: Mapping[str, Any]) -> Sequence[Name]:
+    """The record that an example names, if it does."""
     producer, seq = example.get("producer"), example.get("seq")
-    return None if producer is None or seq is None else (producer, seq)
+    return () if producer is None or seq is None else ((producer, seq),)
 
 
 def _with_costs(folder: RunFolder, found: Sequence[tuple[Event, Span]]) -> list[tuple[Span, Mapping[str, Any]]]:

@@ -74,8 +74,8 @@
   const timed = data.anomalies.filter((each) => each[0] !== null);
   if (timed.length) {
     const [element, track] = row("anomalies", "marks");
-    for (const [t, by, kind, says, story] of timed)
-      stops.push([t, addMark(track, t, "anomaly", `${kind}: ${says}`, () => openAnomaly(by, kind, says, story))]);
+    for (const [t, by, kind, says, stories] of timed)
+      stops.push([t, addMark(track, t, "anomaly", `${kind}: ${says}`, () => openAnomaly(by, kind, says, stories))]);
     root.append(element);
   }
   data.faults.forEach((fault, index) => {
@@ -355,10 +355,15 @@
     show(t);
     open(`${who} at ${t.toFixed(3)} s`, make("p", "dim", clock(t) + " UTC"), make("pre", "", detail || says));
   }
-  function openAnomaly(by, kind, says, index) {
-    const story = index === null ? null : data.stories[index];
+  function openAnomaly(by, kind, says, indices) {
+    const stories = indices.map((index) => data.stories[index]), name = (story) => `${story.producer} #${story.seq}`;
     if (by !== "the judge") return open(kind, make("pre", "", says));
-    if (!story) return open(kind, make("p", "", says), make("p", "dim", "No story of it is stored; this tells it:"), make("pre", "", document.body.dataset.explain));
+    if (!stories.length) return open(kind, make("p", "", says), make("p", "dim", "No story of it is stored; this tells it:"), make("pre", "", document.body.dataset.explain));
+    if (stories.length === 1) return open(name(stories[0]), ...storyParts(stories[0]));
+    // Of a transaction, some of its records.
+    open(`${kind}: ${says}`, ...stories.flatMap((story) => [make("h2", "", name(story)), ...storyParts(story)]));
+  }
+  function storyParts(story) {
     const parts = [make("p", "verdict invalid", (story.kinds || []).join(", ")), make("p", "", story.summary)];
     parts.push(make("h3", "", "What happened"), table(["at (UTC)", "who", "what"], (story.timeline || []).map((e) => [(e.at || "?").slice(11, 23), e.source, e.says])));
     if (story.replicas) {
@@ -368,7 +373,7 @@
         r.copies.length ? r.copies.map((c) => `at ${c.offset}, epoch ${c.leader_epoch}${c.crc_fits ? "" : ", CRC does not fit"}`).join("; ") : "not there",
         r.instead.map(([offset, whose]) => `${offset}: ${whose}`).join(", ")])));
     }
-    open(`${story.producer} #${story.seq}`, ...parts);
+    return parts;
   }
 
   // --- the list: everything again as text ---------------------------------------------------------------------
@@ -378,7 +383,7 @@
     ...data.groups.flatMap((group) => group.lanes.flatMap((lane) => lane.spans.map(([start, end, , , says]) => ({
       at: start, who: lane.name, look: "state", says: `${says}, until ${end.toFixed(3)} s`, open: () => show(start),
     })))),
-    ...data.anomalies.map(([t, by, kind, says, story]) => ({ at: t, who: by, look: "anomaly", says: `${kind}: ${says}`, open: () => openAnomaly(by, kind, says, story) })),
+    ...data.anomalies.map(([t, by, kind, says, stories]) => ({ at: t, who: by, look: "anomaly", says: `${kind}: ${says}`, open: () => openAnomaly(by, kind, says, stories) })),
   ].sort((a, b) => (a.at ?? Infinity) - (b.at ?? Infinity));
   for (const entry of entries) {
     const line = make("tr", entry.look);

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
 from harness.runs.ledger import Entry
@@ -139,6 +140,29 @@ def write_long_run_folder(runs_dir: Path, name: str) -> Path:
         for number in range(200):
             log.write(f"[{at(10.0 + 4 * number):%Y-%m-%d %H:%M:%S},000] ERROR Error {number} of many (kafka.Log)\n")
     return folder
+
+
+def write_torn_run_folder(runs_dir: Path, *, count: int = 1) -> Path:
+    """One whose records 4 to 6 are a transaction that is there in part, with the stories of two of them.
+
+    :param count: how many such transactions the verdict counts
+    """
+    folder = write_run_folder(runs_dir)
+    change_produced(folder, lambda row: {"transaction": "p0-t1"} if row["seq"] in (4, 5, 6) else {})
+    anomaly = {"kind": "partial_transaction", "count": count, "examples": [{"transaction": "p0-t1"}]}
+    verdict = json.loads((folder / "verdict.json").read_text())
+    (folder / "verdict.json").write_text(json.dumps(verdict | {"anomalies": [anomaly]}))
+    story: dict[str, Any] = {"producer": "p0", "kinds": ["partial_transaction"], "timeline": [], "replicas": None}
+    stories = [story | {"seq": seq, "summary": f"{seq} tells"} for seq in (4, 6)]
+    (folder / "explained.json").write_text(json.dumps({"stories": stories}))
+    return folder
+
+
+def change_produced(folder: Path, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Write what was produced anew, each row with the changes made to it."""
+    [part] = (folder / "history" / "produced").glob("*.parquet")
+    rows = [row | changes(row) for row in pq.read_table(part).to_pylist()]
+    pq.write_table(pa.Table.from_pylist(rows, PRODUCED), part)
 
 
 def _write_history(folder: Path, instants: Sequence[float]) -> None:

@@ -7,20 +7,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
 from harness.machine.host import LEAST_NODE
-from harness.pipeline.history import PRODUCED
 from reports import pages
 from reports.allure import write_result
 from reports.command import report
@@ -30,7 +27,16 @@ from reports.lanes import Lane
 from reports.rows import read_runs_dir
 from reports.timeline import Timeline, make_timeline
 from suites.selftest.processes import HANG_S, JBOD
-from suites.selftest.run_folders import COSTS, LOST, RUN_ID, START, event, write_run_folder
+from suites.selftest.run_folders import (
+    COSTS,
+    LOST,
+    RUN_ID,
+    START,
+    change_produced,
+    event,
+    write_run_folder,
+    write_torn_run_folder,
+)
 
 
 @pytest.fixture
@@ -95,12 +101,6 @@ def test_what_clients_saw(folder: Path) -> None:
     assert {v for v in lines["read, longest"] if v is not None} == {20.0}
 
 
-def change_produced(folder: Path, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    [part] = (folder / "history" / "produced").glob("*.parquet")
-    rows = [row | changes(row) for row in pq.read_table(part).to_pylist()]
-    pq.write_table(pa.Table.from_pylist(rows, PRODUCED), part)
-
-
 def test_clients_that_got_no_ack_at_all(folder: Path) -> None:
     change_produced(folder, lambda row: {"outcome": "failed"})
     clients = make_timeline(read_folder(folder)).clients
@@ -128,8 +128,25 @@ def test_a_partition_that_was_sent_to_and_gave_nothing_has_its_lanes(folder: Pat
 def test_an_anomaly_stands_where_its_record_was_sent_and_has_its_story(folder: Path) -> None:
     timeline = make_timeline(read_folder(folder))
     [anomaly] = timeline.anomalies
-    assert (anomaly.at, anomaly.kind, anomaly.story) == (5.9, "lost", 0)
+    assert (anomaly.at, anomaly.kind, anomaly.stories) == (5.9, "lost", [0])
     assert timeline.stories[0]["seq"] == LOST
+
+
+def test_a_torn_transaction_stands_where_its_first_record_was_sent_and_has_the_stories_of_its_records(
+    tmp_path: Path,
+) -> None:
+    timeline = make_timeline(read_folder(write_torn_run_folder(tmp_path)))
+    told = [(each.at, each.kind, each.stories, each.says) for each in timeline.anomalies]
+    assert told == [(1.4, "partial_transaction", [0, 1], "transaction p0-t1")]
+    assert [story["seq"] for story in timeline.stories] == [4, 6]
+
+
+@pytest.mark.parametrize(("count", "says"), [(1, "all"), (1234, "the first 1 of 1,234")])
+def test_how_many_of_what_the_judge_found_are_shown_is_said(tmp_path: Path, count: int, says: str) -> None:
+    folder = write_torn_run_folder(tmp_path, count=count)
+    CliRunner().invoke(report, [str(folder), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "cases" / f"{RUN_ID}.html").read_text()
+    assert f'<td>partial_transaction</td><td class="n">{count:,}</td><td>{says}</td>' in page
 
 
 @pytest.mark.parametrize(

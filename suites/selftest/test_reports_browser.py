@@ -14,7 +14,13 @@ from harness.waiting import await_until
 from reports.allure import ALLURE
 from reports.command import report
 from suites.selftest.browser import ENTER, ESCAPE, LACKING, Browser, browser
-from suites.selftest.run_folders import RUN_ID, nights, write_long_run_folder, write_run_folder
+from suites.selftest.run_folders import (
+    RUN_ID,
+    nights,
+    write_long_run_folder,
+    write_run_folder,
+    write_torn_run_folder,
+)
 
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
@@ -90,6 +96,18 @@ def test_by_keyboard_to_a_fault_an_anomaly_and_its_story(case: Browser) -> None:
     assert "acked and gone" in case.run("return document.getElementById('drawer').textContent")
     case.press(ESCAPE)
     assert "anomaly" in case.run("return document.activeElement.className")
+
+
+def test_the_stories_of_a_torn_transaction_are_told_together(window: Browser, tmp_path: Path) -> None:
+    CliRunner().invoke(report, [str(write_torn_run_folder(tmp_path)), "--no-allure"], catch_exceptions=False)
+    window.resize(1200, 900)
+    window.open(tmp_path / "report" / "cases" / f"{RUN_ID}.html")
+    window.run("document.querySelector('.mark.anomaly').click()")
+    heads = window.run("return [...document.querySelectorAll('#drawer h2')].map(h => h.textContent)")
+    assert heads == ["partial_transaction: transaction p0-t1", "p0 #4", "p0 #6"]
+    told = window.run("return document.getElementById('drawer').textContent")
+    assert told.index("4 tells") < told.index("6 tells")
+    assert window.complaints() == []
 
 
 def test_zoom_and_back(case: Browser) -> None:
