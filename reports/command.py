@@ -79,10 +79,12 @@ def read(paths: Sequence[Path]) -> Run:
         read_folder(path)
     parts = [read_runs_dir(path) for path in paths if path not in singles]
     parts += [read_runs([path], path) for path in singles]
+    # Once, also where a runs folder and one of its run folders are named.
+    rows = {row.run_id or (row.id, row.kafka, row.backend, row.began): row for part in parts for row in part.rows}
     return Run(
-        runs_dir=paths[0].absolute().parent if paths[0] in singles else paths[0].absolute(),
+        runs_dir=paths[0].absolute(),  # a single one's report is its own, and not that of all the others beside it
         folders={name: folder for part in parts for name, folder in part.folders.items()},
-        rows=tuple(sorted((row for part in parts for row in part.rows), key=lambda row: row.began)),
+        rows=tuple(sorted(rows.values(), key=lambda row: row.began)),
         notes=tuple(note for part in parts for note in part.notes),
     )
 

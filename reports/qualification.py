@@ -18,7 +18,7 @@ from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_N
 from reports.costs import COSTS
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, signed_rank
-from reports.rows import Row, Run, so_many_cases
+from reports.rows import VERDICTS, Row, Run, so_many_cases
 
 _RARE = 0.05
 _MATTERS_S = 0.1
@@ -89,8 +89,13 @@ class Case:
     faults: Mapping[str, tuple[Measure, ...]]
 
     @property
+    def stands_alone(self) -> bool:
+        """The candidate kept it, and the baseline shows nothing to compare that with."""
+        return self.change == "held" and not _standings(self.baseline) & {"valid", "invalid"}
+
+    @property
     def why(self) -> str:
-        """The reason of the candidate's newest run that isn't valid."""
+        """The reason of the worst of the candidate's runs, the newest of those."""
         return self._worst.says if self._worst else ""
 
     @property
@@ -102,7 +107,8 @@ class Case:
     def _worst(self) -> Row | None:
         if self.change in ("held", "mended"):
             return None
-        return next((row for row in reversed(self.candidate) if row.standing != "valid"), None)
+        wrong = [row for row in reversed(self.candidate) if row.standing != "valid"]
+        return min(wrong, key=lambda row: VERDICTS.index(row.standing), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +160,10 @@ class Qualification:
     @property
     def exit_code(self) -> int:
         """As jbod's commands have them: what the harness failed in is told from what came out neither way."""
-        if not self.cases:
+        if all(row.verdict == "skipped" for case in self.cases for row in case.candidate):
             return EXIT_NOTHING_RAN
-        unshown = [row for case in self.cases if case.change == "unshown" for row in case.candidate]
-        not_shown = EXIT_HARNESS if any(row.verdict == "error" for row in unshown) else EXIT_INCONCLUSIVE
+        failed = any(case.change == "unshown" and _standings(case.candidate) == {"error"} for case in self.cases)
+        not_shown = EXIT_HARNESS if failed else EXIT_INCONCLUSIVE
         return {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": not_shown}[self.answer.verdict]
 
     @property
@@ -172,25 +178,23 @@ def qualify(candidate: Run, baseline: Run | None) -> Qualification:
     alone = baseline is None
     cases = [_case(key, ours.get(key, ()), theirs.get(key, ()), alone) for key in sorted({*ours, *theirs})]
     cases = _with_chances(cases)
-    names = _names(candidate.rows), _names(baseline.rows) if baseline else ""
+    names = _names(candidate.rows, baseline.rows if baseline else None)
     totals: dict[Change, int] = {change: sum(case.change == change for case in cases) for change in CHANGES}
     differing = [(c, fault, m) for c in cases for fault, of in c.faults.items() for m in of if m.differs]
     overall = _overall(cases)
+    sides = {"candidate": candidate, **({"baseline": baseline} if baseline else {})}
     fewest = [min(len(case.candidate), len(case.baseline)) for case in cases if case.candidate and case.baseline]
     return Qualification(
-        answer=_answer(names, totals, differing),
+        answer=_answer(names, totals, differing, sum(case.stands_alone for case in cases) if baseline else 0),
         names=names,
         cases=sorted(cases, key=lambda case: (list(CHANGES).index(case.change), case.id)),
         totals=totals,
         overall=overall,
-        missing=_missing(cases),
+        missing=_missing(cases, alone),
         differing=sorted(differing, key=lambda each: -abs(each[2].difference_s)),
         deviations=_deviations(cases),
         repeats=f"{min(fewest)} to {max(fewest)}" if fewest else "no",
-        notes=(
-            *(f"candidate: {note}" for note in candidate.notes),
-            *(f"baseline: {note}" for note in (baseline.notes if baseline else ())),
-        ),
+        notes=(*(f"{side}: {note}" for side, of in sides.items() for note in (*_several_builds(of.rows), *of.notes)),),
     )
 
 
@@ -209,14 +213,14 @@ def _deviations(cases: Sequence[Case]) -> list[Deviation]:
     return sorted(told, key=lambda each: (not each.candidate, bool(each.baseline), each.kip, each.issue))
 
 
-def _missing(cases: Sequence[Case]) -> list[tuple[str, Sequence[str]]]:
+def _missing(cases: Sequence[Case], alone: bool) -> list[tuple[str, Sequence[str]]]:
     found: dict[str, list[str]] = {}
     for case in cases:
         if case.change == "unshown":
             found.setdefault(case.why, []).append(case.id)
         elif case.change == "only baseline's":
             found.setdefault("ran for the baseline, and not for the candidate", []).append(case.id)
-        elif case.baseline and not _standings(case.baseline) & {"valid", "invalid"}:
+        elif not alone and not _standings(case.baseline) & {"valid", "invalid"}:
             found.setdefault("the baseline shows nothing to compare it with", []).append(case.id)
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
@@ -228,8 +232,28 @@ def _by_case(rows: Sequence[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
     return {key: tuple(of) for key, of in found.items()}
 
 
-def _names(rows: Sequence[Row]) -> str:
-    return "Kafka " + (", ".join(sorted({row.kafka for row in rows})) or "?")
+def _names(ours: Sequence[Row], theirs: Sequence[Row] | None) -> tuple[str, str]:
+    """The second is empty where there is no baseline. Builds of one version are told apart by what they are here."""
+    candidate, baseline = (
+        f"Kafka {', '.join(sorted({row.kafka for row in rows})) or '?'}" for rows in (ours, theirs or ())
+    )
+    if theirs is None:
+        return candidate, ""
+    if candidate == baseline:
+        return f"the candidate ({candidate})", f"the baseline ({baseline})"
+    return candidate, baseline
+
+
+def _several_builds(rows: Sequence[Row]) -> list[str]:
+    """Said, since a folder that was used for another build, too, has that one's runs told as repeats of this one's."""
+    versions: dict[str, set[str]] = {}
+    for row in rows:
+        versions.setdefault(row.mode, set()).add(row.kafka)
+    return [
+        f"in mode {mode} runs of several builds are told as one: {', '.join(sorted(of))}"
+        for mode, of in sorted(versions.items())
+        if len(of) > 1
+    ]
 
 
 def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], alone: bool) -> Case:
@@ -247,8 +271,10 @@ def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], 
 
 
 def _standings(rows: Sequence[Row]) -> set[str]:
-    """How a case's runs came out; one in which the harness failed, or was cut off, shows nothing beside others."""
-    return {row.standing for row in rows if row.verdict != "error"} or {row.standing for row in rows}
+    """How a case's runs came out; one in which the harness failed, or was cut off, shows nothing beside others, nor
+    does it that another time it could not be run.
+    """
+    return {row.standing for row in rows if row.verdict not in ("error", "skipped")} or {row.standing for row in rows}
 
 
 def _change(ours: set[str], theirs: set[str], alone: bool) -> Change:
@@ -349,8 +375,12 @@ def _overall(cases: Sequence[Case]) -> list[Overall]:
 
 
 def _answer(
-    names: tuple[str, str], totals: Mapping[Change, int], differing: Sequence[tuple[Case, str, Measure]]
+    names: tuple[str, str],
+    totals: Mapping[Change, int],
+    differing: Sequence[tuple[Case, str, Measure]],
+    alone: int,
 ) -> Answer:
+    """:param alone: cases that stand alone"""
     ours, theirs = names
     slower = sum(measure.difference_s > 0 for _, _, measure in differing)
     words = CHANGES if theirs else ALONE
@@ -372,6 +402,8 @@ def _answer(
         headline = f"Not shown: {so_many_cases(unshown)} can't be relied on for {ours}"
         return Answer(verdict="unknown", headline=headline if unshown else "Nothing ran", says=says or "no case ran")
     headline = f"Qualified: {ours} kept every guarantee in {so_many_cases(totals['held'] + totals['mended'])}"
+    if alone:
+        headline += f", of which {theirs} shows nothing in {alone}"
     if slower:
         headline += f"; {slower} times are longer than {theirs}'s"
     return Answer(verdict="valid", headline=headline, says=says)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from harness.commands.shared import BACKEND, JOBS
 from harness.errors import EXIT_USAGE
 from harness.machine.whole import write_whole
 from harness.nodes.backends import backend_kind
-from harness.runs.qualifying import Wanted, cases_of, check_same_build, run_sides, side
+from harness.runs.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
 from harness.runs.results import write_json
 from harness.runs.special_suites import not_asked, suite_of
 from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
@@ -74,6 +75,7 @@ def qualify(
     ]
     ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(unnamed)))
     compared = compare(ours, write_baseline(others[0], out / "report") if others else None)
+    compared = _with_repeats(compared, {each.name: run_too_seldom(each, wanted[each.name], repeats) for each in sides})
     write_report(ours, out / "report", compared, allure=False)
     for note in compared.notes:
         click.echo(note)
@@ -81,6 +83,25 @@ def qualify(
         click.echo(f"not shown, because {why}: {', '.join(ids)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
     return write_json(json_file, _to_json(compared, seed), click.echo)
+
+
+def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) -> Qualification:
+    """The same, where cases did not run as often as they were to: that was asked for since one run is not enough.
+
+    :param seldom: these cases, by side
+    """
+    if not any(seldom.values()):
+        return compared
+    told = [
+        f"{side}: {so_many_cases(len(of))} ran less often than asked: {', '.join(of)}" for side, of in seldom.items()
+    ]
+    answer = compared.answer
+    if answer.verdict == "valid":
+        count = len({case for of in seldom.values() for case in of})
+        answer = replace(
+            answer, verdict="unknown", headline=f"Not shown: {so_many_cases(count)} ran less often than asked"
+        )
+    return replace(compared, answer=answer, notes=(*compared.notes, *told))
 
 
 def _kept_seed(file: Path) -> int:
@@ -107,6 +128,7 @@ def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
         "reasons": {name(each): each.why for each in wrong},
         "rerun": {name(each): each.rerun for each in wrong},
         "deviations": [asdict(each) for each in compared.deviations],
+        "missing": {why: list(ids) for why, ids in compared.missing},
         "notes": list(compared.notes),
     }
 

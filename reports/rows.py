@@ -77,10 +77,8 @@ class Row:
 
     @property
     def standing(self) -> str:
-        """What the verdict counts as: a control that came out as it must is ``valid``, one that didn't ``error``."""
-        if not self.is_control or self.verdict not in ("valid", "invalid"):
-            return self.verdict
-        return "valid" if self.verdict == ("valid" if must_be_valid(self.id) else "invalid") else "error"
+        """What the verdict counts as."""
+        return standing(self.id, self.verdict)
 
     @property
     def headline(self) -> str:
@@ -128,6 +126,13 @@ class Row:
     def scenario(self) -> str:
         """Its id without the parameters."""
         return self.id.partition("[")[0]
+
+
+def standing(case: str, verdict: str) -> str:
+    """What a verdict counts as: a control that came out as it must is ``valid``, one that didn't ``error``."""
+    if not is_control(case) or verdict not in ("valid", "invalid"):
+        return verdict
+    return "valid" if verdict == ("valid" if must_be_valid(case) else "invalid") else "error"
 
 
 def row_of(folder: RunFolder) -> Row:

@@ -13,6 +13,7 @@ from statistics import median
 
 from harness.runs.ledger import Entry
 from harness.runs.special_suites import is_random
+from reports.rows import standing
 
 LATEST = 20
 """So many runs of a case are shown."""
@@ -26,7 +27,7 @@ _FEW = 3
 class Trend:
     """One case on one build in one backend, over its runs.
 
-    :ivar latest: the last runs, oldest first: day and verdict
+    :ivar latest: the last runs, oldest first: day, and what the verdict counts as (:func:`reports.rows.standing`)
     :ivar took_s: the median of the last runs' seconds, and of those before; None where there are too few of either
     """
 
@@ -73,7 +74,7 @@ def make_trends(entries: Iterable[Entry]) -> Trends:
     for entry in entries:
         if not is_random(entry.id):
             cases.setdefault((entry.id, entry.kafka, entry.backend), []).append(entry)
-        days.setdefault(f"{entry.at:%Y-%m-%d}", Counter())[entry.verdict] += 1
+        days.setdefault(f"{entry.at:%Y-%m-%d}", Counter())[standing(entry.id, entry.verdict)] += 1
     trends = [_trend(runs) for runs in cases.values() if len(runs) > 1]
     telling = [each for each in trends if each.valid < each.runs or each.is_slower]
     return Trends(
@@ -84,14 +85,15 @@ def make_trends(entries: Iterable[Entry]) -> Trends:
 
 
 def _trend(runs: Sequence[Entry]) -> Trend:
-    took = [entry.duration_s for entry in runs if entry.verdict == "valid"]
+    verdicts = [standing(entry.id, entry.verdict) for entry in runs]
+    took = [entry.duration_s for entry, verdict in zip(runs, verdicts, strict=True) if verdict == "valid"]
     half = min(len(took) // 2, 5)
     return Trend(
         id=runs[0].id,
         kafka=runs[0].kafka,
         backend=runs[0].backend,
         runs=len(runs),
-        valid=sum(entry.verdict == "valid" for entry in runs),
-        latest=[(f"{entry.at:%Y-%m-%d}", entry.verdict) for entry in runs[-LATEST:]],
+        valid=verdicts.count("valid"),
+        latest=[(f"{entry.at:%Y-%m-%d}", verdict) for entry, verdict in zip(runs, verdicts, strict=True)][-LATEST:],
         took_s=(median(took[-half:]), median(took[:-half])) if half >= _FEW else None,
     )

@@ -38,8 +38,8 @@ class Happenings:
 
     @property
     def came_to_an_end(self) -> bool:
-        """It was not interrupted, by Ctrl-C say: pytest then reports nothing more, and whoever reads of no failure would
-        not look for the cluster of one.
+        """It was not interrupted, by Ctrl-C say: pytest then reports nothing more, and whoever reads of no failure
+        would not look for the cluster of one.
         """
         return self.called or self.skipped is not None or bool(self.troubles)
 

@@ -128,6 +128,14 @@ def due(cases: Collection[str], entries: Collection[ledger.Entry], repeats: int)
     return [case for case in cases if ran[case] < (max(repeats, WAVERING) if case in wavers else repeats)]
 
 
+def run_too_seldom(build: Side, wanted: Wanted, repeats: int) -> list[str]:
+    """The cases that ran, and not as often as they were to: their side got no further. Those that never did are told by
+    the report.
+    """
+    ran = {entry.id for entry in build.ran() if entry.verdict != "error"}
+    return [case for case in due(wanted.cases, build.ran(), repeats) if case in ran]
+
+
 def run_sides(
     sides: Sequence[Side],
     wanted: Mapping[str, Wanted],

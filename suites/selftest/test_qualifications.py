@@ -73,3 +73,12 @@ def test_what_left_no_trace_is_not_forgotten_and_runs_the_next_time(planted: Pla
     assert (code, ran) == (0, {f"{B} 4.3.1": 1, f"{C} 4.3.1": 1})
     assert told["cases"] == {A: "held", B: "held", C: "held"}
     assert told["answer"].startswith("Qualified: Kafka 4.3.1 ")
+
+
+def test_what_ran_less_often_than_asked_does_not_qualify(planted: Planted) -> None:
+    """All was valid once, and the second round got nowhere: who asks for two doesn't trust one."""
+    planted.plays({A: "valid error error", B: "valid", C: "valid"})
+    code, _, told, _ = qualify(planted, f"--candidate={planted.kafka('4.3.1')}", "--repeats=2")
+    assert (code, told["answer"]) == (2, "Not shown: 1 case ran less often than asked")
+    assert f"candidate: 1 case ran less often than asked: {A}" in told["notes"]
+    assert told["cases"] == {A: "held", B: "held", C: "held"}

@@ -135,14 +135,14 @@ def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("theirs", "where"),
     [
-        ({"a": "valid", "b": "valid"}, "in 2 cases where Kafka 4.3.1 keeps it"),
+        ({"a": "valid", "b": "valid"}, "in 2 cases where the baseline (Kafka 4.3.1) keeps it"),
         (
             {"a": "valid", "b": "error"},
-            "in 1 case where Kafka 4.3.1 keeps it, and in 1 case of which Kafka 4.3.1 shows nothing",
+            "in 1 case where the baseline (Kafka 4.3.1) keeps it, and in 1 case of which the baseline (Kafka 4.3.1) shows nothing",
         ),
-        ({"a": "unknown"}, "in 2 cases of which Kafka 4.3.1 shows nothing"),
-        ({"a": "invalid"}, "in 1 case of which Kafka 4.3.1 shows nothing"),
-        ({"a": "invalid", "b": "invalid"}, "in 2 cases, as Kafka 4.3.1 does"),
+        ({"a": "unknown"}, "in 2 cases of which the baseline (Kafka 4.3.1) shows nothing"),
+        ({"a": "invalid"}, "in 1 case of which the baseline (Kafka 4.3.1) shows nothing"),
+        ({"a": "invalid", "b": "invalid"}, "in 2 cases, as the baseline (Kafka 4.3.1) does"),
     ],
     ids=str,
 )
@@ -153,25 +153,45 @@ def test_only_what_the_baseline_was_seen_to_keep_is_said_to_be_kept(
         lay_down(tmp_path / "ours", "invalid", case=f"kip-112/{case}[zk]")
         lay_down(tmp_path / "theirs", theirs.get(case, ""), case=f"kip-112/{case}[zk]")
     found = qualify(read_runs_dir(tmp_path / "ours"), read_runs_dir(tmp_path / "theirs"))
-    assert found.answer.headline == f"Not qualified: Kafka 4.3.1 breaks a guarantee {where}"
+    assert found.answer.headline == f"Not qualified: the candidate (Kafka 4.3.1) breaks a guarantee {where}"
     assert found.exit_code == 1
 
 
 @pytest.mark.parametrize(
     ("ours", "code"),
-    [("valid", 0), ("valid error", 0), ("invalid", 1), ("unknown", 2), ("valid unknown", 2), ("error", 3)],
+    [
+        ("valid", 0),
+        ("valid error", 0),
+        ("valid skipped", 0),
+        ("invalid", 1),
+        ("unknown", 2),
+        ("valid unknown", 2),
+        ("unknown error", 2),
+        ("error", 3),
+        ("skipped", 5),
+    ],
 )
 def test_exit_codes_tell_what_the_harness_failed_in(tmp_path: Path, ours: str, code: int) -> None:
     assert compared(tmp_path, ours, "valid").exit_code == code
 
 
 @pytest.mark.parametrize(
-    ("theirs", "shows_nothing"), [("error", True), ("unknown error", True), ("valid", False), ("error invalid", False)]
+    ("theirs", "shows_nothing"),
+    [("", True), ("error", True), ("unknown error", True), ("valid", False), ("error invalid", False)],
 )
 def test_a_baseline_that_shows_nothing_is_said(tmp_path: Path, theirs: str, shows_nothing: bool) -> None:
     """What the candidate keeps was not compared with anything."""
     missing = [("the baseline shows nothing to compare it with", ["kip-112/a[zk]"])]
-    assert compared(tmp_path, "valid", theirs).missing == (missing if shows_nothing else [])
+    found = compared(tmp_path, "valid", theirs)
+    assert found.missing == (missing if shows_nothing else [])
+    assert found.answer.headline.endswith("shows nothing in 1") is shows_nothing
+
+
+def test_the_reason_is_the_worst_runs(tmp_path: Path) -> None:
+    """And not that of the one after it, in which Spark died."""
+    lay_down(tmp_path / "ours", "valid invalid error")
+    [case] = qualify(read_runs_dir(tmp_path / "ours"), None).cases
+    assert case.rerun.endswith("a1")
 
 
 def test_schedules_that_ran_had_their_turn(tmp_path: Path) -> None:
