@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.pipeline.gaps import interruption_s
 from harness.pipeline.history import TableName, table_dir
 from reports.folder import RunFolder
 
 _MOST_BINS = 6000
 _LEAST_BIN_S = 0.1
-_SILENCE_S = 0.2
 _MICROSECONDS = 1e6
 
 Span = tuple[float, float]
@@ -40,7 +40,7 @@ class Line:
 class Silence:
     """Where one partition's clients got nothing though they asked, in seconds from the case's beginning.
 
-    :ivar no_ack, no_read: longer than 0.2 s, and than eight times the usual pause between two
+    :ivar no_ack, no_read: as long as an interruption (:func:`harness.pipeline.gaps.interruption_s`)
     """
 
     topic: str
@@ -285,14 +285,13 @@ def _by_partition(table: pa.Table, instants: np.ndarray, which: np.ndarray) -> d
 
 
 def _pauses(times: np.ndarray, windows: Sequence[Span]) -> list[Span]:
-    """The stretches of the windows that hold none of the times, where they are longer than usual."""
-    usual = float(np.median(np.diff(times))) if len(times) > 1 else 0.0
-    longest = max(_SILENCE_S, 8 * usual)
+    """The stretches of the windows that hold none of the times, where they are interruptions."""
+    least = interruption_s(times)
     found = []
     for start, end in windows:
         inside = times[np.searchsorted(times, start) : np.searchsorted(times, end, "right")]
         edges = np.concatenate([[start], inside, [end]])
-        for index in np.flatnonzero(np.diff(edges) > longest):
+        for index in np.flatnonzero(np.diff(edges) >= least):
             found.append((round(float(edges[index]), 3), round(float(edges[index + 1]), 3)))
     return found
 

@@ -17,7 +17,11 @@ COSTS: Mapping[str, Cost] = {
     "noticed_s": Cost("broker noticed", "until the broker's log, or another broker's metadata, says so"),
     "controller_told_s": Cost("controller told", "until the controller's log says so"),
     "other_leader_s": Cost("other leader", "until every partition that it led has another leader"),
-    "first_ack_s": Cost("first ack again", "until acks come again after the longest pause in one partition"),
+    "first_ack_s": Cost(
+        "first ack again",
+        "until acks came again after the longest pause in one partition, where that was an interruption: at least "
+        "0.2 s, and five times the usual pause",
+    ),
     "produce_gap_s": Cost("no ack", "the longest pause between two acks in one partition"),
     "consume_gap_s": Cost("no read", "the longest pause between two reads of one partition"),
     "recovered_s": Cost(

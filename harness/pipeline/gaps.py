@@ -30,6 +30,9 @@ import pyarrow.parquet as pq
 
 from harness.pipeline.history import SCHEMAS, TableName, table_dir
 
+_INTERRUPTION_S = 0.2
+_TIMES_THE_USUAL = 5
+_ONE_LOT_S = 0.01
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ByPartition = dict[int, np.ndarray]
@@ -41,7 +44,7 @@ class Gap:
     """The longest stretches of a window without an acknowledgement and without a read, in one partition.
 
     :ivar acked_again_s: from the window's start to the acknowledgement that ended the longest stretch without one; None
-        where none came before the window ended
+        where none came before the window ended, or that was no interruption (:func:`interruption_s`)
     """
 
     topic: str
@@ -58,6 +61,19 @@ def max_gap_s(times: np.ndarray, start: int, end: int) -> float:
     :param start, end: microseconds; before the first of ``times`` in the window and behind the last one counts too
     """
     return _longest(times, start, end)[0]
+
+
+def interruption_s(times: np.ndarray) -> float:
+    """How long a stretch without any must be to be an interruption: 0.2 s, and five times the usual pause.
+
+    What comes within 10 ms of another came in one lot with it, and the usual pause is that between two lots: by the
+    distance of records alone it would be next to nothing, and every hiccup an interruption.
+
+    :param times: sorted instants, seconds
+    """
+    pauses = np.diff(times)
+    pauses = pauses[pauses > _ONE_LOT_S]
+    return max(_INTERRUPTION_S, _TIMES_THE_USUAL * float(np.median(pauses))) if pauses.size else _INTERRUPTION_S
 
 
 def _longest(times: np.ndarray, start: int, end: int) -> tuple[float, float | None]:
@@ -103,7 +119,9 @@ class ClientTimes:
         nothing = np.empty(0, dtype=np.int64)
         found = []
         for partition in sorted(self._sent_to(topic).union(*read)):
-            produce_s, again_s = _longest(acked.get(partition, nothing), since, until)
+            own = acked.get(partition, nothing)
+            produce_s, again_s = _longest(own, since, until)
+            again_s = again_s if produce_s >= interruption_s(own / 1e6) else None
             consume_s = max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read)
             found.append(
                 Gap(topic=topic, partition=partition, produce_s=produce_s, consume_s=consume_s, acked_again_s=again_s)

@@ -10,7 +10,7 @@ it doesn't apply:
   (counted as ``noticed_s``); what it says is told at INFO by all builds since 2.0 (``KafkaController``) and since 3.7
   (KRaft's ``ReplicationControlManager``);
 * ``first_ack_s``: until the ack that ended the longest stretch without one, if that was an interruption at all
-  (0.2 s or more); None too where none came while the fault was in force;
+  (:func:`harness.pipeline.gaps.interruption_s`); None too where none came while the fault was in force;
 * ``produce_gap_s``, ``consume_gap_s``: the longest that producers went without an ack, consumers without a record,
   while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
   measured at the clients.
@@ -37,11 +37,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.doors.broker_log import BrokerLog
-from harness.pipeline.gaps import ClientTimes, Gap
+from harness.pipeline.gaps import ClientTimes
 from harness.runs.roles import in_sync, led_by, roles
 
 Event = Mapping[str, Any]
-_INTERRUPTION_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +222,7 @@ def _felt_by_clients(
             stalled[name] = round(times.reader_gap_s(topic, start, until, consumers), 3)
         felt.append(
             {
-                "first_ack_s": _interruption_ended_s(gap),
+                "first_ack_s": None if gap is None or gap.acked_again_s is None else round(gap.acked_again_s, 3),
                 "produce_gap_s": None if gap is None else round(gap.produce_s, 3),
                 "consume_gap_s": None if gap is None else round(gap.consume_s, 3),
                 "acked_before": times.passed(topic, _at(events[0]), start)[0],
@@ -240,12 +239,6 @@ def _felt_by_clients(
         for name in ("acked_before", "acked_during", "read_during")
     }
     return longest | least | ({"reader_gaps_s": stalled} if stalled else {})
-
-
-def _interruption_ended_s(gap: Gap | None) -> float | None:
-    if gap is None or gap.acked_again_s is None or gap.produce_s < _INTERRUPTION_S:
-        return None
-    return round(gap.acked_again_s, 3)
 
 
 def _since(start: datetime, then: datetime) -> float:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipeline.gaps import ClientTimes, max_gap_s
+from harness.pipeline.gaps import ClientTimes, interruption_s, max_gap_s
 from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -34,6 +34,19 @@ def test_max_gap_is_what_counting_by_hand_gives(times: list[int], start: int, le
         if instant in times:
             since = 0
     assert max_gap_s(np.array(times, dtype=np.int64), start, start + length) == longest / 1e6
+
+
+@pytest.mark.parametrize(
+    ("lots_s", "a_lot", "least_s"),
+    [(0.1, 1, 0.5), (0.1, 50, 0.5), (0.02, 3, 0.2), (2.0, 1, 10.0), (0.0, 5, 0.2)],
+    ids=["one by one", "lots", "quick", "seldom", "a single lot"],
+)
+def test_an_interruption_is_longer_than_the_usual_pause_between_lots(lots_s: float, a_lot: int, least_s: float) -> None:
+    """An outage in between doesn't make it usual."""
+    lots = [lot * lots_s + (100 * lots_s if lot > 10 else 0) for lot in range(20)]
+    times = [lot + record * 1e-5 for lot in lots for record in range(a_lot)]
+    assert interruption_s(np.sort(np.array(times))) == pytest.approx(least_s, abs=0.01)
+    assert interruption_s(np.empty(0)) == 0.2
 
 
 def test_a_window_has_to_end_after_it_starts() -> None:
