@@ -16,7 +16,11 @@ class Cost(NamedTuple):
 COSTS: Mapping[str, Cost] = {
     "noticed_s": Cost("broker noticed", "until the broker's log, or another broker's metadata, says so"),
     "controller_told_s": Cost("controller told", "until the controller's log says so"),
-    "other_leader_s": Cost("other leader", "until every partition that it led has another leader"),
+    "other_leader_s": Cost(
+        "other leader",
+        "until every partition that the broker led and lost by this fault had another leader; “never” where one had "
+        "none before the fault's end, or the next fault on or stop of the same broker",
+    ),
     "first_ack_s": Cost(
         "first ack again",
         "until acks came again after the longest pause in one partition, where that was an interruption: at least "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def _environment() -> Environment:
     environment.globals["asset"] = _asset
     environment.globals["COSTS"] = COSTS
     environment.filters["seconds"] = seconds
+    environment.globals["told"] = told
     environment.filters["place"] = _place
     environment.filters["short"] = short
     environment.filters["data"] = _data
@@ -52,6 +54,12 @@ def seconds(value: float | None) -> str:
     if value is None:
         return "–"
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def told(fault: Mapping[str, Any], cost: str) -> str:
+    """What a fault cost, as a table has it; what never came is told from what didn't apply."""
+    never = cost == "other_leader_s" and fault.get("no_other_leader")
+    return "never" if never else seconds(fault.get(cost))
 
 
 def _place(value: float) -> float:

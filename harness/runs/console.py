@@ -8,7 +8,8 @@ begins and one when it ends.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from rich.console import Console, Group, RenderableType
@@ -164,7 +165,7 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
         table.add_row(Text(result.case.id), result.kafka, verdict, f"{result.duration_s:.1f}")
         for fault in result.faults:
             proven = "" if fault["proven"] else "not proven"
-            costs = (_seconds(fault.get(measure)) for measure in MEASURES)
+            costs = (_cost(fault, measure) for measure in MEASURES)
             table.add_row(Text(f"  {fault['name']} on {fault['target']}"), "", proven, "", *costs, style="dim")
         for deviation in result.deviations:
             table.add_row(Text(f"  deviates: {deviation['does']} ({deviation['issue']})"), style="dim")
@@ -173,7 +174,10 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
     return table
 
 
-def _seconds(value: float | None) -> str:
+def _cost(fault: Mapping[str, Any], measure: str) -> str:
+    if measure == "other_leader_s" and fault.get("no_other_leader"):
+        return "never"
+    value = fault.get(measure)
     return "–" if value is None else f"{value:.2f}"
 
 

@@ -5,7 +5,12 @@ it doesn't apply:
 
 * ``noticed_s``: until the broker's log says so (a log dir; counted from the broker's start where it was down), or
   until another broker's metadata no longer has it (a killed broker);
-* ``other_leader_s``: until every partition that the broker led and lost had another leader, as the first broker saw it;
+* ``other_leader_s``: until every partition that the broker led and lost by this fault had another leader, as the first
+  broker saw it, and ``no_other_leader``: how many had none, until the fault's end, or the next fault on or stop of the
+  same broker. A broker that was stopped or killed loses all that it led; by any other fault it loses those that then
+  had none, or another while it was among the offline replicas (a move or an election that was asked for leaves it
+  online). None where it lost nothing (``no_other_leader`` is 0 then) or one of them never had another leader, unless
+  its topic was deleted;
 * ``controller_told_s``: until the log of a controller says that it has been told, of the log dir or of the broker
   (counted as ``noticed_s``); what it says is told at INFO by all builds since 2.0 (``KafkaController``) and since 3.7
   (KRaft's ``ReplicationControlManager``);
@@ -32,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +46,8 @@ from harness.pipeline.gaps import ClientTimes
 from harness.runs.roles import in_sync, led_by, roles
 
 Event = Mapping[str, Any]
+_ENDS = ("node.stopping", "node.killed")
+_BLOWS = ("fault.injecting", "node.paused", *_ENDS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,13 +85,18 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
             end = _at(undone) if undone else _at(events[-1])
             noticed_at = _noticed_at(event, before, later, at, end, run_dir)
             noticed_s = None if noticed_at is None else _noticed_s(event, later, at, noticed_at)
-            other_leader_s = _other_leader_s(event, before, later, at, end)
+            lost = _lost_leaderships(
+                event, before, later[: later.index(proven)], _afterwards(event, proven, later, end)
+            )
+            moved_at = [when for when in lost.values() if when is not None]
             # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
-            bites = max(noticed_at or at, at + timedelta(seconds=other_leader_s or 0.0))
+            bites = max([noticed_at or at, *moved_at])
             validated = (_at(e) for e in later if e["kind"] == "state.validated")
             bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
             told_s = _controller_told_s(event, later, at, end, run_dir)
-            entry |= {"noticed_s": noticed_s, "controller_told_s": told_s, "other_leader_s": other_leader_s}
+            entry |= {"noticed_s": noticed_s, "controller_told_s": told_s}
+            entry |= {"other_leader_s": _since(at, max(moved_at)) if moved_at and None not in lost.values() else None}
+            entry |= {"no_other_leader": sum(when is None for when in lost.values())}
             entry |= {"recovered_s": _recovered_s(event, before, later, end) if undone else None}
             entry |= _felt_by_clients(events, times, at, bites, end)
         entries.append(entry)
@@ -171,17 +183,43 @@ def _controller_told_s(
     return None if told is None else _since_it_ran(event, later, at, told)
 
 
-def _other_leader_s(
-    event: Event, before: Sequence[Event], later: Sequence[Event], at: datetime, end: datetime
-) -> float | None:
-    led = led_by(event["broker"], before)
-    moved: dict[tuple[str, int], datetime] = {}
-    for e in later:
-        if e["kind"] == "partition.changed" and _at(e) <= end:
-            partition = (e["topic"], e["partition"])
-            if partition in led and partition not in moved and e["leader"] not in (None, event["broker"]):
-                moved[partition] = _at(e)
-    return _since(at, max(moved.values())) if moved else None
+def _afterwards(event: Event, proven: Event, later: Sequence[Event], end: datetime) -> list[Event]:
+    """The events from a fault to its end, or to the next blow to its broker: what comes of that is not this fault's."""
+    since = later.index(proven) + 1
+    blows = (_at(e) for e in later[since:] if e["kind"] in _BLOWS and _node(e) == f"broker-{event['broker']}")
+    until = min(end, next(blows, end))
+    return [e for e in later if _at(e) <= until]
+
+
+def _node(event: Event) -> str:
+    return str(event.get("node", f"broker-{event.get('broker')}"))
+
+
+def _lost_leaderships(
+    event: Event, before: Sequence[Event], while_injected: Sequence[Event], afterwards: Sequence[Event]
+) -> dict[tuple[str, int], datetime | None]:
+    """The partitions that the broker lost as their leader, and when each had another; None where none came."""
+    broker = event["broker"]
+    gone = _deleted(before)
+    led = {partition for partition in led_by(broker, before) if partition[0] not in gone}
+    ended = any(e["kind"] in _ENDS and _node(e) == f"broker-{broker}" for e in while_injected)
+    lost: dict[tuple[str, int], datetime | None] = dict.fromkeys(led) if ended else {}
+    for e in afterwards:
+        partition = (e.get("topic"), e.get("partition"))
+        if e["kind"] != "partition.changed" or partition not in led or e["leader"] == broker:
+            continue
+        if ended or e["leader"] is None or broker in e["offline_replicas"]:
+            lost.setdefault(partition)
+        if e["leader"] is not None:
+            led.remove(partition)  # what comes after that is another leader's affair
+            if partition in lost:
+                lost[partition] = _at(e)
+    gone = _deleted(afterwards)
+    return {partition: when for partition, when in lost.items() if when is not None or partition[0] not in gone}
+
+
+def _deleted(events: Sequence[Event]) -> set[str]:
+    return {e["topic"] for e in events if e["kind"] == "topic.deleted"}
 
 
 def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], end: datetime) -> float | None:
@@ -190,7 +228,7 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
         end = min(end, next(starts, end))
     had = in_sync(event["broker"], before)
     has = in_sync(event["broker"], [*before, *(e for e in later if _at(e) <= end)])
-    deleted = {e["topic"] for e in later if e["kind"] == "topic.deleted"}
+    deleted = _deleted(later)
     missing = {partition for partition in had - has if partition[0] not in deleted}
     back: dict[tuple[str, int], datetime] = {}
     for e in later:

@@ -37,8 +37,8 @@ EVENTS = [
     event(1.0, "pair.ready", topic="t"),
     event(2.0, "fault.injecting", **FAULT),
     event(2.1, "fault.injected", **FAULT),
-    event(2.4, "partition.changed", topic="t", partition=0, leader=None, isr=[], seen_by=1),
-    event(2.5, "partition.changed", topic="t", partition=0, leader=3, isr=[1, 3], seen_by=1),
+    event(2.4, "partition.changed", topic="t", partition=0, leader=None, isr=[], offline_replicas=[2], seen_by=1),
+    event(2.5, "partition.changed", topic="t", partition=0, leader=3, isr=[1, 3], offline_replicas=[2], seen_by=1),
     event(6.0, "pair.stopping", topic="t"),
     event(9.0, "fault.undone", **FAULT),
     event(9.5, "case.ended"),
@@ -85,6 +85,7 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
         "noticed_s": 0.25,
         "controller_told_s": 0.4,
         "other_leader_s": 0.5,
+        "no_other_leader": 0,
         "recovered_s": None,
         "first_ack_s": 2.2,
         "produce_gap_s": 2.0,
@@ -171,8 +172,79 @@ def test_the_controller_was_told_by_its_own_words(run_dir: Path, noticed_by: str
     assert measure_faults(events, run_dir)[0]["controller_told_s"] is None
 
 
+def led(seconds: float, index: int, leader: int | None, *offline: int, topic: str = "t") -> dict[str, Any]:
+    isr = [each for each in (1, 2, 3) if each not in offline]
+    fields = {"topic": topic, "partition": index, "leader": leader, "isr": isr, "offline_replicas": list(offline)}
+    return event(seconds, "partition.changed", **fields, seen_by=1)
+
+
+KILLED = {**FAULT, "fault": "broker_killed", "target": "broker 2", "noticed_by": None}
+KILL = [
+    event(4.0, "fault.injecting", **KILLED),
+    event(4.0, "node.killed", node="broker-2"),
+    event(4.1, "fault.injected", **KILLED),
+]
+STOP = [event(4.0, "node.stopping", node="broker-2"), event(4.5, "node.stopped", node="broker-2")]
+STRUCK_ELSEWHERE = [
+    event(4.0, "fault.injecting", **{**KILLED, "broker": 3}),
+    event(4.0, "node.killed", node="broker-3"),
+]
+
+
+@pytest.mark.parametrize(
+    ("happened", "measured"),
+    [
+        ([led(2.5, 0, 3, 2), led(2.7, 1, 1, 2)], [(0.7, 0)]),
+        ([led(2.5, 0, 3, 2), *KILL, led(7.0, 1, 1, 2), led(7.5, 2, 3, 2)], [(0.5, 0), (3.5, 0)]),
+        ([led(2.5, 0, 3, 2), *KILL, led(7.0, 1, 1, 2)], [(0.5, 0), (None, 1)]),
+        (KILL, [(None, 0), (None, 3)]),
+        ([led(2.5, 0, 3, 2), *STOP, led(5.0, 1, 1, 2)], [(0.5, 0)]),
+        ([led(2.5, 0, 3, 2), *STRUCK_ELSEWHERE, led(5.0, 1, 1, 2, 3)], [(3.0, 0)]),
+        ([led(2.5, 0, 3, 2), led(2.6, 1, 1), led(2.8, 1, 3, 2)], [(0.5, 0)]),
+        ([led(2.5, 0, 3, 2), led(2.6, 1, None)], [(None, 1)]),
+        ([led(2.5, 0, 3, 2), led(2.6, 1, None, 2), led(9.2, 1, 1)], [(None, 1)]),
+        ([led(2.5, 0, 3, 2), led(2.6, 1, None, 2), event(3.0, "topic.deleted", topic="t")], [(0.5, 0)]),
+        ([led(2.5, 3, 3, 2)], [(None, 0)]),
+    ],
+    ids=[
+        "the last of several",
+        "moved when its broker was killed",
+        "one has none when its broker is killed",
+        "unseen, since nobody lives to tell",
+        "moved when its broker was stopped",
+        "another broker's end",
+        "moved as it was asked to",
+        "one has none",
+        "one has none until its end",
+        "deleted",
+        "another's partition",
+    ],
+)
+def test_other_leaders_are_those_of_what_this_fault_took(
+    run_dir: Path, happened: list[dict[str, Any]], measured: list[tuple[float | None, int]]
+) -> None:
+    """Broker 2 leads partitions 0 to 2, and led those of a topic that is no more."""
+    stale = [led(0.2, 0, 2, topic="gone"), event(0.3, "topic.deleted", topic="gone")]
+    begin = [EVENTS[0], *stale, *(led(0.5, index, 2) for index in range(3)), led(0.5, 3, 1), EVENTS[2]]
+    during = sorted([*EVENTS[3:5], *happened, EVENTS[7]], key=lambda e: datetime.fromisoformat(e["at"]))
+    ends = [event(9.0, "fault.undone", **fault) for fault in (FAULT, KILLED)] + [EVENTS[-1]]
+    events = sorted([*begin, *during, *ends], key=lambda e: datetime.fromisoformat(e["at"]))
+    found = measure_faults(events, run_dir)
+    told = [(each["other_leader_s"], each["no_other_leader"]) for each in found if each["proven"]]
+    assert told == measured
+
+
 def partition(seconds: float, index: int, *isr: int) -> dict[str, Any]:
-    return event(seconds, "partition.changed", topic="t", partition=index, leader=1, isr=list(isr), seen_by=1)
+    return event(
+        seconds,
+        "partition.changed",
+        topic="t",
+        partition=index,
+        leader=1,
+        isr=list(isr),
+        offline_replicas=[],
+        seen_by=1,
+    )
 
 
 RECOVERING = [

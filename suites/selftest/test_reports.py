@@ -268,6 +268,15 @@ def test_what_was_never_reached_does_not_hide_what_is_wrong(tmp_path: Path) -> N
     assert page.count("never got its turn") == 40
 
 
+def test_another_leader_that_never_came_is_told_from_one_that_was_not_needed(tmp_path: Path) -> None:
+    for name, lost, says in (("a", 2, "<td>never</td>"), ("b", 0, "<td>–</td>")):
+        costs = COSTS | {"other_leader_s": None, "no_other_leader": lost}
+        write_run_folder(tmp_path, name, case=f"kip-112/{name}[zk]", faults=[costs])
+        CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+        page = (tmp_path / "report" / "cases" / f"{name}.html").read_text().replace(' class="n"', "")
+        assert says in page
+
+
 def test_what_a_fault_costs_is_told_for_each_role(tmp_path: Path) -> None:
     """A follower's log dir costs clients something else than a leader's."""
     for name, role in enumerate(("leader", "leader", "follower", None)):
