@@ -33,7 +33,10 @@ class Cell:
     """What one way of failing cost in one mode at brokers of one role, over all of its runs.
 
     :ivar role: "leader" or "follower" of what the pair was at work on; "–" where the broker was neither
+    :ivar times: how often it was proven
     :ivar costs: by name, the median and the longest; None where it was never measured
+    :ivar measured: by name, how often it was
+    :ivar never: how often a partition never had another leader
     """
 
     fault: str
@@ -42,6 +45,13 @@ class Cell:
     build: str
     times: int
     costs: Mapping[str, tuple[float, float] | None]
+    measured: Mapping[str, int]
+    never: int
+
+    def of(self, cost: str) -> str:
+        """What a figure is of, where that isn't every time: "8 of 28", and how often it never came."""
+        told = [f"{self.measured[cost]} of {self.times}"] if 0 < self.measured[cost] < self.times else []
+        return ", ".join(told + ([f"never: {self.never}"] if cost == "other_leader_s" and self.never else []))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +215,7 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: Se
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
-    """What each way of failing cost in each role and mode, over all runs in which it was proven."""
+    """What each way of failing cost in each role and mode, over all times that it was proven and the cost measured."""
     found: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
         for fault in row.faults:
@@ -219,10 +229,16 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
             mode=mode,
             build=build,
             times=len(faults),
-            costs={cost: _spread([f[cost] for f in faults if f.get(cost) is not None]) for cost in COSTS},
+            costs={cost: _spread(_known(faults, cost)) for cost in COSTS},
+            measured={cost: len(_known(faults, cost)) for cost in COSTS},
+            never=sum(bool(fault.get("no_other_leader")) for fault in faults),
         )
         for (name, role, mode, build), faults in sorted(found.items())
     ]
+
+
+def _known(faults: Sequence[Mapping[str, Any]], cost: str) -> list[float]:
+    return [fault[cost] for fault in faults if fault.get(cost) is not None]
 
 
 def in_several_backends(rows: Sequence[Row]) -> list[Beside]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness.machine.whole import write_whole
 from reports.costs import COSTS
-from reports.index import Index
+from reports.index import Cell, Index
 from reports.lanes import short
 from reports.pages import seconds
 from reports.qualification import Qualification
@@ -41,16 +41,21 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
         yield f"- {_text(reason)}: {', '.join(f'`{id}`' for id in ids)}"
     yield from (f"- {_text(note)}" for note in index.notes)
     if index.cells:
-        yield from ("", "### What each fault cost, in seconds (median)", "")
+        yield from ("", "### What each fault cost, in seconds (median; of so many of its times, where not of all)", "")
         yield "| fault | of the | mode | Kafka | times | " + " | ".join(cost.words for cost in COSTS.values()) + " |"
         yield "|---|---|---|---|--:|" + "--:|" * len(COSTS)
         for cell in index.cells:
-            costs = (seconds(None if (cost := cell.costs[name]) is None else cost[0]) for name in COSTS)
+            costs = (_cost(cell, name) for name in COSTS)
             yield (
                 f"| {cell.fault} | {cell.role} | {cell.mode} | {cell.build} | {cell.times} | "
                 + " | ".join(costs)
                 + " |"
             )
+
+
+def _cost(cell: Cell, name: str) -> str:
+    cost, of = cell.costs[name], cell.of(name)
+    return seconds(None if cost is None else cost[0]) + (f" ({of})" if of else "")
 
 
 def _text(text: str) -> str:

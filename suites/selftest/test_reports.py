@@ -286,6 +286,25 @@ def test_what_a_fault_costs_is_told_for_each_role(tmp_path: Path) -> None:
     assert told == [("follower", 1, (2.0, 2.0)), ("leader", 2, (0.5, 1.0)), ("–", 1, (3.0, 3.0))]
 
 
+def test_a_median_of_fewer_times_says_so(tmp_path: Path) -> None:
+    """No pair ran in two of three, and in one of these a partition never had another leader."""
+    for name in range(3):
+        costs = COSTS | {"role": "leader", "produce_gap_s": None if name else 1.0}
+        costs |= {"other_leader_s": None, "no_other_leader": 1} if name == 2 else {"no_other_leader": 0}
+        write_run_folder(tmp_path, str(name), case=f"kip-112/{name}[zk]", faults=[costs])
+    [cell] = make_index(read_runs_dir(tmp_path)).cells
+    assert [cell.of(cost) for cost in ("noticed_s", "produce_gap_s", "other_leader_s")] == [
+        "",
+        "1 of 3",
+        "2 of 3, never: 1",
+    ]
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert "1.00<small> (1 of 3)</small>" in page
+    assert "0.50<small> (2 of 3, never: 1)</small>" in page
+    assert "| 0.50 (2 of 3, never: 1) |" in (tmp_path / "report" / "summary.md").read_text()
+
+
 def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path) -> None:
     with_verdict(tmp_path, "valid", "1", case="kip-112/a[zk]")
     with_verdict(tmp_path, "valid", "2", case="kip-112/a[zk]", backend="docker", seed=2)
