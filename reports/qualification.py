@@ -17,7 +17,7 @@ import numpy as np
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
 from reports.costs import COSTS
 from reports.index import Answer
-from reports.noise import Runs, beyond_chance, signed_rank
+from reports.noise import Runs, beyond_chance, holm, signed_rank
 from reports.rows import VERDICTS, Row, Run, so_many_cases
 
 _RARE = 0.05
@@ -115,7 +115,9 @@ class Case:
 class Overall:
     """One figure over all cases of a mode: how the candidate's medians compare with the baseline's.
 
+    :ivar cases: how many have it on both sides, a case in each backend by itself
     :ivar ratio: the median over the cases of candidate / baseline
+    :ivar chance: of so much by noise alone, allowing for all figures of all modes (:func:`reports.noise.holm`)
     """
 
     name: str
@@ -350,16 +352,8 @@ def _overall(cases: Sequence[Case]) -> list[Overall]:
     found = []
     for mode in sorted({case.mode for case in cases}):
         for cost in COSTS:
-            pairs = [
-                (theirs, ours)
-                for case in cases
-                if case.mode == mode
-                for of in case.faults.values()
-                for measure in of
-                if measure.name == cost
-                for theirs, ours in [measure.medians]
-                if theirs is not None and ours is not None
-            ]
+            told = (_over_its_faults(case, cost) for case in cases if case.mode == mode)
+            pairs = [pair for pair in told if pair is not None]
             if pairs:
                 found.append(
                     Overall(
@@ -371,7 +365,17 @@ def _overall(cases: Sequence[Case]) -> list[Overall]:
                         chance=signed_rank([ours - theirs for theirs, ours in pairs]),
                     )
                 )
-    return found
+    chances = holm([each.chance for each in found])
+    return [replace(each, chance=chance) for each, chance in zip(found, chances, strict=True)]
+
+
+def _over_its_faults(case: Case, cost: str) -> tuple[float, float] | None:
+    """The baseline's and the candidate's figure of a case: faults of one run hang together, and are no cases each."""
+    medians = [measure.medians for of in case.faults.values() for measure in of if measure.name == cost]
+    pairs = [(theirs, ours) for theirs, ours in medians if theirs is not None and ours is not None]
+    if not pairs:
+        return None
+    return median(theirs for theirs, _ in pairs), median(ours for _, ours in pairs)
 
 
 def _answer(

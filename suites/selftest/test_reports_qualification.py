@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +14,8 @@ from click.testing import CliRunner
 
 from harness.runs.qualifying import Wanted
 from reports.command import report
-from reports.noise import Runs, beyond_chance, signed_rank
-from reports.qualification import Qualification, qualify
+from reports.noise import Runs, beyond_chance, holm, signed_rank
+from reports.qualification import Case, Measure, Qualification, _overall, qualify
 from reports.qualify import _to_json, _told
 from reports.rows import read_runs_dir
 from suites.selftest.run_folders import COSTS, write_run_folder
@@ -43,6 +45,50 @@ def cases(dice: np.random.Generator, repeats: int, factor: float = 1.0, count: i
         ours, theirs = (np.exp(dice.normal(0, 0.3, (repeats, 3))) for _ in range(2))
         found.append(Runs(ours=ours * (factor if number == 0 else 1), theirs=theirs, kinds=("a", "b", "c")))
     return found
+
+
+def test_chances_allow_for_how_many_are_looked_at() -> None:
+    assert holm([0.04, 0.01, 0.03, 0.9]) == pytest.approx([0.09, 0.04, 0.09, 0.9])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def paired_cases(dice: np.random.Generator, shift: float = 1.0) -> list[Case]:
+    """Twenty cases in each mode that ran once on both sides, of three faults that share their run's luck."""
+
+    def measure(cost: str, ours: float, theirs: float) -> Measure:
+        return Measure(name=cost, candidate=(shift * ours,), baseline=(theirs,))
+
+    def case(number: int, mode: str) -> Case:
+        luck = {cost: dice.lognormal(0, 0.3, 2) for cost in COSTS if cost.endswith("_s")}
+        faults = {fault: tuple(measure(cost, *both) for cost, both in luck.items()) for fault in ("a", "a 2", "a 3")}
+        known: dict[str, Any] = {"kip": 112, "change": "held", "candidate": (), "baseline": (), "backend": "process"}
+        return Case(id=f"kip-112/{number}[{mode}]", mode=mode, faults=faults, **known)
+
+    return [case(number, mode) for mode in ("kraft", "zk") for number in range(20)]
+
+
+def test_over_all_cases_equal_builds_seldom_differ() -> None:
+    """Of 60 pages, 3 may name a row; a case counts once, however many faults it has."""
+    pages = [_overall(paired_cases(np.random.default_rng(seed))) for seed in range(60)]
+    assert {each.cases for page in pages for each in page} == {20}
+    assert sum(any(each.chance <= 0.05 for each in page) for page in pages) <= 6
+
+
+def test_over_all_cases_a_shift_is_found() -> None:
+    page = _overall(paired_cases(np.random.default_rng(1), shift=1.6))
+    assert len(page) == 14
+    assert all(each.chance <= 0.05 and each.ratio > 1.2 and each.difference_s > 0 for each in page)
+
+
+def test_over_all_cases_a_case_in_each_backend_is_one() -> None:
+    """And its faults that one side lacks don't count."""
+    there = Measure(name="noticed_s", candidate=(2.0,), baseline=(1.0,))
+    lacks = Measure(name="noticed_s", candidate=(9.0,), baseline=())
+    [case, *_] = paired_cases(np.random.default_rng(1))
+    case = replace(case, faults={"a": (there,), "b": (lacks,)})
+    [found] = _overall([case, replace(case, backend="docker")])
+    assert (found.cases, found.difference_s, found.chance) == (2, 1.0, 0.5)
 
 
 def test_what_takes_four_times_as_long_is_found_among_ninety_times() -> None:
