@@ -236,14 +236,12 @@ def _by_case(rows: Sequence[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
 
 def _names(ours: Sequence[Row], theirs: Sequence[Row] | None) -> tuple[str, str]:
     """The second is empty where there is no baseline. Builds of one version are told apart by what they are here."""
-    candidate, baseline = (
-        f"Kafka {', '.join(sorted({row.kafka for row in rows})) or '?'}" for rows in (ours, theirs or ())
-    )
+    candidate, baseline = (", ".join(sorted({row.kafka for row in rows})) or "?" for rows in (ours, theirs or ()))
     if theirs is None:
-        return candidate, ""
+        return f"Kafka {candidate}", ""
     if candidate == baseline:
-        return f"the candidate ({candidate})", f"the baseline ({baseline})"
-    return candidate, baseline
+        return f"candidate {candidate}", f"baseline {baseline}"
+    return f"Kafka {candidate}", f"Kafka {baseline}"
 
 
 def _several_builds(rows: Sequence[Row]) -> list[str]:

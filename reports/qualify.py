@@ -15,7 +15,6 @@ from harness.case import check_json_file, check_runs_dir
 from harness.commands.shared import BACKEND, JOBS
 from harness.errors import EXIT_USAGE
 from harness.machine.whole import write_whole
-from harness.nodes.backends import backend_kind
 from harness.runs.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
 from harness.runs.results import write_json
 from harness.runs.special_suites import not_asked, suite_of
@@ -60,7 +59,6 @@ def qualify(
         check_runs_dir(each.runs_dir)
         check_same_build(each)
     there = {each.name: cases_of(each, selector) for each in sides}
-    backend_kind(backend)  # only now, as one's own backend comes with the suites' plugins
     wanted = there if selector else {name: of.without(not_asked(backend)) for name, of in there.items()}
     if baseline:
         wanted["baseline"] = wanted["baseline"].beside(wanted["candidate"])

@@ -5,7 +5,7 @@ A table, so that one more is one more entry (see harness/README.md): neither sui
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from harness.errors import UsageError
@@ -83,4 +83,9 @@ def backend_kind(name: str) -> BackendKind:
     try:
         return BACKENDS[name]
     except KeyError:
-        raise UsageError(f"--backend {name}: there is {' and '.join(BACKENDS)}") from None
+        raise no_backend(name, BACKENDS) from None
+
+
+def no_backend(name: str, known: Iterable[str]) -> UsageError:
+    """What is said where there is none of that name."""
+    return UsageError(f"--backend {name}: there is {' and '.join(known)}")

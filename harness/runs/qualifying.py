@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import JbodError, UsageError
+from harness.nodes.backends import no_backend
 from harness.releases.builds import BuildOptions, Builds
 from harness.runs import ledger
 from harness.runs.special_suites import suite_of
@@ -115,6 +116,9 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
         error.exit_code = done.returncode  # type: ignore[misc]  # theirs
         raise error
     scenarios = json.loads(done.stdout)["scenarios"]
+    known = scenarios[0]["backends"] if scenarios else [build.backend]  # one's own is there, too
+    if build.backend not in known:
+        raise no_backend(build.backend, known)
     return Wanted(
         scenarios={case: each for each in scenarios for case in each["cases"] if case not in each["unfit"]},
         unfit=Counter(why for each in scenarios for why in each["unfit"].values()),

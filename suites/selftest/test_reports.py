@@ -20,7 +20,7 @@ from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageErro
 from harness.machine.host import LEAST_NODE
 from reports import pages
 from reports.allure import write_result
-from reports.command import report
+from reports.command import read, report
 from reports.folder import Damaged, read_folder
 from reports.index import make_index
 from reports.lanes import Lane
@@ -145,7 +145,7 @@ def test_a_torn_transaction_stands_where_its_first_record_was_sent_and_has_the_s
 def test_how_many_of_what_the_judge_found_are_shown_is_said(tmp_path: Path, count: int, says: str) -> None:
     folder = write_torn_run_folder(tmp_path, count=count)
     CliRunner().invoke(report, [str(folder), "--no-allure"], catch_exceptions=False)
-    page = (tmp_path / "report" / "cases" / f"{RUN_ID}.html").read_text()
+    page = (folder / "report" / "cases" / f"{RUN_ID}.html").read_text()
     assert f'<td>partial_transaction</td><td class="n">{count:,}</td><td>{says}</td>' in page
 
 
@@ -252,6 +252,18 @@ def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path)
     index = make_index(read_runs_dir(tmp_path))
     assert (index.totals["valid"], index.totals["invalid"], len(index.wavering)) == (1, 0, 1)
     assert index.answer.verdict == "unknown"
+
+
+def test_the_report_of_one_case_is_not_that_of_all(tmp_path: Path) -> None:
+    """It is in the case's folder, and what is named twice counts once."""
+    with_verdict(tmp_path, "invalid", "1")
+    with_verdict(tmp_path, "invalid", "2")
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "index.html").read_text()
+    CliRunner().invoke(report, [str(tmp_path / "1"), "--no-allure"], catch_exceptions=False)
+    assert (tmp_path / "report" / "index.html").read_text() == page
+    assert (tmp_path / "1" / "report" / "index.html").is_file()
+    assert [row.run_id for row in read([tmp_path, tmp_path / "1"]).rows] == ["1", "2"]
 
 
 def test_what_was_never_reached_does_not_hide_what_is_wrong(tmp_path: Path) -> None:

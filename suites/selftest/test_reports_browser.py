@@ -99,9 +99,10 @@ def test_by_keyboard_to_a_fault_an_anomaly_and_its_story(case: Browser) -> None:
 
 
 def test_the_stories_of_a_torn_transaction_are_told_together(window: Browser, tmp_path: Path) -> None:
-    CliRunner().invoke(report, [str(write_torn_run_folder(tmp_path)), "--no-allure"], catch_exceptions=False)
+    folder = write_torn_run_folder(tmp_path)
+    CliRunner().invoke(report, [str(folder), "--no-allure"], catch_exceptions=False)
     window.resize(1200, 900)
-    window.open(tmp_path / "report" / "cases" / f"{RUN_ID}.html")
+    window.open(folder / "report" / "cases" / f"{RUN_ID}.html")
     window.run("document.querySelector('.mark.anomaly').click()")
     heads = window.run("return [...document.querySelectorAll('#drawer h2')].map(h => h.textContent)")
     assert heads == ["partial_transaction: transaction p0-t1", "p0 #4", "p0 #6"]

@@ -28,6 +28,13 @@ def test_what_fails_now_and_then_is_named_the_worst_first() -> None:
     assert trends.telling[1].latest[1] == ("2026-01-02", "invalid")
 
 
+def test_a_control_that_came_out_as_it_must_holds() -> None:
+    entries = [*nights("control/x[zk-lost]", "invalid invalid"), *nights("control/y[zk-lost]", "invalid valid")]
+    trends = make_trends(entries)
+    assert [(each.id, each.valid, each.latest[1][1]) for each in trends.telling] == [("control/y[zk-lost]", 1, "error")]
+    assert (trends.steady, trends.days[1][1]) == (1, {"valid": 1, "error": 1})
+
+
 def test_what_takes_longer_than_it_did_is_named() -> None:
     slower = nights("slower", "valid " * 8, 10, 11, 9, 10, 10, 20, 22, 21)
     steady = nights("steady", "valid " * 8, 10, 11, 9, 10, 10, 11, 12, 10)
