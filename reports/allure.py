@@ -28,7 +28,7 @@ from reports import lanes
 from reports.costs import COSTS
 from reports.folder import RunFolder
 from reports.index import make_index
-from reports.rows import Row, Run
+from reports.rows import Row, Run, newest
 
 _HERE = Path(__file__).parent / "assets"
 _TIMEOUT_S = 300
@@ -76,8 +76,11 @@ def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
     shutil.rmtree(work, ignore_errors=True)
     results = work / "results"
     results.mkdir(parents=True)
-    for row in run.rows:
-        write_result(results, row, run.folders.get(row.run_id or ""))
+    for newest_run, runs in newest(run.rows):
+        for row in runs:
+            # Allure takes a case's last result for its status: that it could not be run since would hide a broken one.
+            if row is newest_run or row.verdict != "skipped":
+                write_result(results, row, run.folders.get(row.run_id or ""))
     (results / "environment.properties").write_text(_environment(run))
     history, known = run.runs_dir / HISTORY, work / HISTORY
     known.write_text("".join(_earlier(run, history)))

@@ -104,7 +104,7 @@ class Index:
     """The index page, as data.
 
     :ivar cases: the newest run of each case with all of its runs, the worst first within a KIP
-    :ivar not_run: by reason, the cases that it kept from running
+    :ivar not_run: by reason, the cases that it kept from running, the last time or ever
     :ivar wavering: cases whose runs differ in verdict
     :ivar backends: of the cases that were to run in several, in order; empty where there is none
     :ivar beside: these cases, those that came out differently first
@@ -133,15 +133,21 @@ def make_index(run: Run) -> Index:
     cases = sorted(newest(run.rows), key=lambda each: (each[0].suite, each[0].id, each[0].build))
     rows = [row for row, _ in cases]
     totals = {word: sum(row.standing == word for row in rows) for word in VERDICTS}
-    wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs}) > 1]
+    wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs} - {"skipped"}) > 1]
     reasons: dict[str, list[str]] = {}
-    for row in rows:
-        if row.verdict == "skipped":
-            reasons.setdefault(row.reason, []).append(row.id)
+    for last in (runs[-1] for _, runs in cases):
+        if last.verdict == "skipped":
+            reasons.setdefault(last.reason, []).append(last.id)
     beside = in_several_backends(run.rows)
     not_run = sorted(reasons.items(), key=lambda item: -len(item[1]))
     return Index(
-        answer=answer(totals, len(wavering), len(run.notes), [each for each in beside if each.differs]),
+        answer=answer(
+            totals,
+            len(wavering),
+            len(run.notes),
+            [each for each in beside if each.differs],
+            sum(map(len, reasons.values())) - totals["skipped"],
+        ),
         totals=totals,
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
@@ -162,10 +168,13 @@ def make_index(run: Run) -> Index:
     )
 
 
-def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: Sequence[Beside] = ()) -> Answer:
+def answer(
+    totals: Mapping[str, int], wavering: int, damaged: int, differing: Sequence[Beside] = (), not_since: int = 0
+) -> Answer:
     """One answer from all verdicts: what is worst decides, and nothing that is missing is left out.
 
     :param differing: the cases that came out differently from backend to backend
+    :param not_since: how many ran, and could not be run the last time
     """
     ran = sum(count for word, count in totals.items() if word != "skipped")
     beside = [
@@ -182,6 +191,7 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: Se
     beside += [f"{wavering} came out differently from run to run"] if wavering else []
     beside += [f"{len(differing)} came out differently from backend to backend"] if differing else []
     beside += [f"{damaged} damaged or never reached"] if damaged else []
+    beside += [f"{not_since} of them did not run the last time"] if not_since else []
     says = ", ".join(beside)
     if totals["invalid"]:
         many = totals["invalid"]
@@ -211,7 +221,8 @@ def answer(totals: Mapping[str, int], wavering: int, damaged: int, differing: Se
     if totals["skipped"]:
         headline = f"Every guarantee held in the {so_many_cases(ran)} that ran; {totals['skipped']} did not run"
         return Answer(verdict="valid", headline=headline, says=says)
-    return Answer(verdict="valid", headline=f"Every guarantee held in {so_many_cases(ran)}", says=says)
+    since = f"; {not_since} of them did not run the last time" if not_since else ""
+    return Answer(verdict="valid", headline=f"Every guarantee held in {so_many_cases(ran)}{since}", says=says)
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:

@@ -277,11 +277,14 @@ def _row_of_entry(entry: Mapping[str, Any], began: str) -> Row:
 
 
 def newest(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
-    """Of each case, build and backend the newest run, with all of its runs, oldest first."""
+    """Of each case, build and backend the newest run, with all of its runs, oldest first.
+
+    That it could not be run since takes nothing back: such a row is the newest only where the case never ran.
+    """
     by_case: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
         by_case.setdefault((row.id, row.kafka, row.backend), []).append(row)
-    return [(each[-1], each) for each in by_case.values()]
+    return [(next((row for row in reversed(of) if row.verdict != "skipped"), of[-1]), of) for of in by_case.values()]
 
 
 def so_many_cases(count: int) -> str:
