@@ -19,6 +19,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 CHROMEDRIVER = shutil.which("chromedriver")
 LACKING = "" if CHROMIUM and CHROMEDRIVER else "no chromium and chromedriver here (apt-get install chromium-driver)"
 
+CTRL = "\ue009"
 ENTER, ESCAPE = "\ue007", "\ue00c"
 # Headless, and without what it would look for in a network.
 _FLAGS = (
@@ -67,6 +68,24 @@ class Browser:
         """Press keys, one after another."""
         strokes = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._do("actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
+
+    def point(self, *moves: tuple[str, float, float]) -> None:
+        """Move the mouse: each move is what it does there ("move", "down" or "up") and where, pixels of the window."""
+        does = {"move": [], "down": [{"type": "pointerDown", "button": 0}], "up": [{"type": "pointerUp", "button": 0}]}
+        steps = [
+            step
+            for what, x, y in moves
+            for step in ({"type": "pointerMove", "x": round(x), "y": round(y), "duration": 0}, *does[what])
+        ]
+        self._do("actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": steps}]})
+
+    def turn_wheel(self, x: float, y: float, by: int, *, holding: str) -> None:
+        """Turn its wheel there, while a key is held."""
+        scroll = {"type": "scroll", "x": round(x), "y": round(y), "deltaX": 0, "deltaY": by, "duration": 0}
+        held = [{"type": "keyDown", "value": holding}, {"type": "pause"}, {"type": "keyUp", "value": holding}]
+        pause = {"type": "pause", "duration": 0}
+        wheel = {"type": "wheel", "id": "wheel", "actions": [pause, scroll, pause]}
+        self._do("actions", {"actions": [{"type": "key", "id": "keyboard", "actions": held}, wheel]})
 
     def complaints(self) -> list[str]:
         """What its console has said since last asked."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from harness.waiting import await_until
 from reports.allure import ALLURE
 from reports.command import report
-from suites.selftest.browser import ENTER, ESCAPE, LACKING, Browser, browser
+from suites.selftest.browser import CTRL, ENTER, ESCAPE, LACKING, Browser, browser
 from suites.selftest.run_folders import (
     RUN_ID,
     nights,
@@ -120,6 +120,53 @@ def test_zoom_and_back(case: Browser) -> None:
     assert near[-1] - near[0] < (whole[-1] - whole[0]) / 3
     case.press("0")
     assert case.run(ticks) == whole
+
+
+def test_zoom_and_back_by_mouse(case: Browser) -> None:
+    """Dragged over, what is under it is seen; a double click goes back; the wheel zooms with Ctrl."""
+    case.run("document.getElementById('timeline').scrollIntoView()")
+    area = "const a = document.querySelector('.area.over').getBoundingClientRect(); return [a.left, a.width, a.top]"
+    left, width, top = case.run(area)
+    y = top + 5
+
+    def await_span(wanted: Callable[[float], bool]) -> float:
+        """How many seconds are shown, once it is as wanted."""
+        ticks = "return [...document.querySelectorAll('.tick')].map(t => parseFloat(t.textContent))"
+        shown = await_until(
+            lambda: case.run(ticks), lambda now: wanted(now[-1] - now[0]), timeout_s=10, what="the axis to be redrawn"
+        )
+        return float(shown[-1] - shown[0])
+
+    whole = await_span(lambda _: True)
+    case.point(("move", left + width * 0.4, y), ("down", left + width * 0.4, y), ("up", left + width * 0.6, y))
+    await_span(lambda span: 0 < span <= whole * 0.25)
+    case.point(*[(what, left + width / 2, y) for what in ("down", "up", "down", "up")])
+    await_span(lambda span: span == whole)
+    case.turn_wheel(left + width / 2, y, -120, holding=CTRL)
+    await_span(lambda span: span < whole)
+
+
+def test_light_and_dark_by_choice(case: Browser) -> None:
+    case.prefer("light")
+    back = "return getComputedStyle(document.body).backgroundColor"
+    light = case.run(back)
+    for other in (True, False):
+        case.run("document.getElementById('theme').click()")
+        assert (case.run(back) != light) is other
+    assert case.complaints() == []
+
+
+def test_a_command_copies_itself(case: Browser) -> None:
+    """Or selects itself, where pages from disk may not write to the clipboard."""
+    case.run("document.querySelector('.command button').click()")
+    told = "return [document.querySelector('.command button').textContent, getSelection().toString()]"
+    done = await_until(
+        lambda: case.run(told), lambda told: told[0] in ("copied", "selected"), timeout_s=10, what="a word"
+    )
+    word, selected = done
+    command = case.run("return document.querySelector('.command code').textContent")
+    assert command.startswith("jbod repro ")
+    assert word == "copied" or selected == command
 
 
 def test_states_are_told_as_text_and_the_cursor_moves_by_key(case: Browser) -> None:
