@@ -176,7 +176,7 @@ def test_by_hand(workspace: Path, mode: Mode) -> None:
 
     try:
         up = by_hand("up", "--wait", "--wait-timeout", "120")
-        assert up.returncode == 0, up.stderr
+        assert up.returncode == 0, up.stderr + by_hand("logs", "--tail", "30").stdout
         for port in (19092, 19093, 19094):
             admin = Admin(Connection(HOST, port))
             await_until(
