@@ -229,9 +229,8 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     case.enter("teardown")
     cluster.note_ends()
     verdict, _ = _concluded(request.node)
-    failed = run.keep_cluster == "on-failure" and verdict not in ("valid", "skipped")
-    failed = failed and request.node.stash[_SEEN].came_to_an_end
-    if run.keep_cluster == "always" or failed:
+    failed = request.node.stash[_SEEN].came_to_an_end and verdict not in ("valid", "skipped")
+    if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
         cluster.keep()
         case.kept = cluster.how_to_reach()
         return

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from harness.runs.measure import never_came
 from reports.costs import COSTS
 from reports.rows import VERDICTS, Row, Run, newest, so_many_cases
 
@@ -242,7 +243,7 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
             times=len(faults),
             costs={cost: _spread(_known(faults, cost)) for cost in COSTS},
             measured={cost: len(_known(faults, cost)) for cost in COSTS},
-            never=sum(bool(fault.get("no_other_leader")) for fault in faults),
+            never=sum(never_came(fault, "other_leader_s") for fault in faults),
         )
         for (name, role, mode, build), faults in sorted(found.items())
     ]

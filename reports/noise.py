@@ -11,8 +11,8 @@ which assumes a distribution:
   multiplied by hundreds. Runs are dealt out whole, since the times of one run hang together. Three repeats beside three
   can be dealt in too few ways for anything to be rare (1 in 10), which is said and not hidden.
 * :func:`signed_rank` (Wilcoxon): do the medians of many cases lie to one side? It finds what is small and everywhere,
-  also where each case ran once. It is asked of several figures, each of which may be
-  rare by chance: :func:`holm` allows for that.
+  also where each case ran once. It is asked of several figures, each of which may be rare by chance: :func:`holm`
+  allows for that.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from harness.machine.whole import write_whole
+from harness.runs.measure import never_came
 from reports.costs import COSTS
 from reports.lanes import short
 
@@ -58,8 +59,7 @@ def seconds(value: float | None) -> str:
 
 def told(fault: Mapping[str, Any], cost: str) -> str:
     """What a fault cost, as a table has it; what never came is told from what didn't apply."""
-    never = cost == "other_leader_s" and fault.get("no_other_leader")
-    return "never" if never else seconds(fault.get(cost))
+    return "never" if never_came(fault, cost) else seconds(fault.get(cost))
 
 
 def _place(value: float) -> float:

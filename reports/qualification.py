@@ -89,9 +89,9 @@ class Case:
     faults: Mapping[str, tuple[Measure, ...]]
 
     @property
-    def stands_alone(self) -> bool:
-        """The candidate kept it, and the baseline shows nothing to compare that with."""
-        return self.change == "held" and not _standings(self.baseline) & {"valid", "invalid"}
+    def is_compared(self) -> bool:
+        """The baseline shows something to compare it with."""
+        return bool(_standings(self.baseline) & {"valid", "invalid"})
 
     @property
     def why(self) -> str:
@@ -187,7 +187,7 @@ def qualify(candidate: Run, baseline: Run | None) -> Qualification:
     sides = {"candidate": candidate, **({"baseline": baseline} if baseline else {})}
     fewest = [min(len(case.candidate), len(case.baseline)) for case in cases if case.candidate and case.baseline]
     return Qualification(
-        answer=_answer(names, totals, differing, sum(case.stands_alone for case in cases) if baseline else 0),
+        answer=_answer(names, totals, differing, 0 if alone else _held_uncompared(cases)),
         names=names,
         cases=sorted(cases, key=lambda case: (list(CHANGES).index(case.change), case.id)),
         totals=totals,
@@ -196,7 +196,7 @@ def qualify(candidate: Run, baseline: Run | None) -> Qualification:
         differing=sorted(differing, key=lambda each: -abs(each[2].difference_s)),
         deviations=_deviations(cases),
         repeats=f"{min(fewest)} to {max(fewest)}" if fewest else "no",
-        notes=(*(f"{side}: {note}" for side, of in sides.items() for note in (*_several_builds(of.rows), *of.notes)),),
+        notes=[f"{side}: {note}" for side, of in sides.items() for note in (*_several_builds(of.rows), *of.notes)],
     )
 
 
@@ -215,6 +215,10 @@ def _deviations(cases: Sequence[Case]) -> list[Deviation]:
     return sorted(told, key=lambda each: (not each.candidate, bool(each.baseline), each.kip, each.issue))
 
 
+def _held_uncompared(cases: Sequence[Case]) -> int:
+    return sum(case.change == "held" and not case.is_compared for case in cases)
+
+
 def _missing(cases: Sequence[Case], alone: bool) -> list[tuple[str, Sequence[str]]]:
     found: dict[str, list[str]] = {}
     for case in cases:
@@ -222,7 +226,7 @@ def _missing(cases: Sequence[Case], alone: bool) -> list[tuple[str, Sequence[str
             found.setdefault(case.why, []).append(case.id)
         elif case.change == "only baseline's":
             found.setdefault("ran for the baseline, and not for the candidate", []).append(case.id)
-        elif not alone and not _standings(case.baseline) & {"valid", "invalid"}:
+        elif not alone and not case.is_compared:
             found.setdefault("the baseline shows nothing to compare it with", []).append(case.id)
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
@@ -380,9 +384,9 @@ def _answer(
     names: tuple[str, str],
     totals: Mapping[Change, int],
     differing: Sequence[tuple[Case, str, Measure]],
-    alone: int,
+    uncompared: int,
 ) -> Answer:
-    """:param alone: cases that stand alone"""
+    """:param uncompared: how many held, with nothing shown by the baseline"""
     ours, theirs = names
     slower = sum(measure.difference_s > 0 for _, _, measure in differing)
     words = CHANGES if theirs else ALONE
@@ -404,8 +408,8 @@ def _answer(
         headline = f"Not shown: {so_many_cases(unshown)} can't be relied on for {ours}"
         return Answer(verdict="unknown", headline=headline if unshown else "Nothing ran", says=says or "no case ran")
     headline = f"Qualified: {ours} kept every guarantee in {so_many_cases(totals['held'] + totals['mended'])}"
-    if alone:
-        headline += f", of which {theirs} shows nothing in {alone}"
+    if uncompared:
+        headline += f", of which {theirs} shows nothing in {uncompared}"
     if slower:
         headline += f"; {slower} times are longer than {theirs}'s"
     return Answer(verdict="valid", headline=headline, says=says)

@@ -91,7 +91,9 @@ def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) 
     if not any(seldom.values()):
         return compared
     told = [
-        f"{side}: {so_many_cases(len(of))} ran less often than asked: {', '.join(of)}" for side, of in seldom.items()
+        f"{side}: {so_many_cases(len(of))} ran less often than asked: {', '.join(of)}"
+        for side, of in seldom.items()
+        if of
     ]
     answer = compared.answer
     if answer.verdict == "valid":

@@ -20,6 +20,7 @@ from rich.text import Text
 from harness.case import CaseResult
 from harness.errors import EXIT_NOTHING_RAN
 from harness.run import Run, run_of
+from harness.runs.measure import never_came
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
 _REFRESH_PER_S = 5
@@ -175,7 +176,7 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
 
 
 def _cost(fault: Mapping[str, Any], measure: str) -> str:
-    if measure == "other_leader_s" and fault.get("no_other_leader"):
+    if never_came(fault, measure):
         return "never"
     value = fault.get(measure)
     return "–" if value is None else f"{value:.2f}"

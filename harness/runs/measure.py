@@ -183,6 +183,13 @@ def _controller_told_s(
     return None if told is None else _since_it_ran(event, later, at, told)
 
 
+def never_came(fault: Mapping[str, Any], figure: str) -> bool:
+    """Whether a figure of :func:`measure_faults` is None since what it waits for never was, and not since it doesn't
+    apply.
+    """
+    return figure == "other_leader_s" and bool(fault.get("no_other_leader"))
+
+
 def _afterwards(event: Event, proven: Event, later: Sequence[Event], end: datetime) -> list[Event]:
     """The events from a fault to its end, or to the next blow to its broker: what comes of that is not this fault's."""
     since = later.index(proven) + 1

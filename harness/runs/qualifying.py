@@ -136,8 +136,9 @@ def run_too_seldom(build: Side, wanted: Wanted, repeats: int) -> list[str]:
     """The cases that ran, and not as often as they were to: their side got no further. Those that never did are told by
     the report.
     """
-    ran = {entry.id for entry in build.ran() if entry.verdict != "error"}
-    return [case for case in due(wanted.cases, build.ran(), repeats) if case in ran]
+    entries = build.ran()
+    ran = {entry.id for entry in entries if entry.verdict != "error"}
+    return [case for case in due(wanted.cases, entries, repeats) if case in ran]
 
 
 def run_sides(
