@@ -25,6 +25,11 @@ _HEARD = r"Updating node {id} with new configuration|Processing override for ent
 _MEANINGLESS = "jbod.configured"
 
 
+def heard(broker: int) -> str:
+    """A regular expression of what a broker logs that has heard of a change of its dynamic configs."""
+    return _HEARD.format(id=broker)
+
+
 class Broker:
     """One broker of the cluster under test.
 
@@ -135,7 +140,7 @@ class Broker:
         since = now()
         self.admin.set_broker_configs(self.id, configs)
         await_until(
-            lambda: self.log.first(_HEARD.format(id=self.id), since=since),
+            lambda: self.log.first(heard(self.id), since=since),
             timeout_s=timeouts.REQUEST_S,
             what=f"{self} to log that it has heard of {dict(configs)}",
             watch=self.node.check_alive,

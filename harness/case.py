@@ -26,6 +26,7 @@ from harness.journal import Journal, now
 from harness.machine.whole import write_whole
 from harness.releases.distribution import Distribution
 from harness.releases.versions import Mode
+from harness.runs.outside import selector_of
 from harness.spec import ClusterSpec
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
@@ -45,6 +46,13 @@ class CaseId:
     nodeid: str
     issue: str | None = None
     """The bug of Kafka that the scenario was written for, such as ``KAFKA-16709``."""
+    file: str | None = None
+    """The file that it is in, where that is outside the suites."""
+
+    @property
+    def selector(self) -> str:
+        """What selects it on the command line."""
+        return selector_of(self.id, self.file)
 
 
 @dataclass(kw_only=True)
@@ -87,6 +95,7 @@ class CaseResult:
             "faults": list(self.faults),
             "rerun": self.rerun,
         }
+        entry |= {"file": self.case.file} if self.case.file else {}
         entry |= {"measured": dict(self.measured)} if self.measured else {}
         entry |= {"kept": list(self.kept)} if self.kept else {}
         entry |= {"served": list(self.served)} if self.served else {}
@@ -101,7 +110,7 @@ class CaseResult:
         fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
         case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}
         return cls(
-            case=CaseId(**case, nodeid=nodeid, seed=seed),
+            case=CaseId(**case, nodeid=nodeid, seed=seed, file=entry.get("file")),
             run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
             faults=entry["faults"],
             rerun=entry["rerun"],
@@ -161,6 +170,7 @@ class Case:
             "mode": id.mode,
             "seed": id.seed,
             "nodeid": id.nodeid,
+            **({"file": id.file} if id.file else {}),
             "run_token": case.run_token,
             "argv": list(argv),
             "host": {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},

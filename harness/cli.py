@@ -14,6 +14,7 @@ from importlib.metadata import entry_points
 
 import click
 
+from harness.commands.bisecting import bisect
 from harness.commands.clusters import clean, cluster, image, tool
 from harness.commands.looking import check, doctor, explain, list_scenarios, show_ledger
 from harness.commands.measuring import bench
@@ -47,7 +48,7 @@ def cli() -> None:
     """Chaos and system tests for Apache Kafka on JBOD."""
 
 
-_RUNNING = (run, repro, shrink, nightly)
+_RUNNING = (run, repro, shrink, nightly, bisect)
 _LOOKING = (list_scenarios, show_ledger, check, explain, doctor)
 for _command in (*_RUNNING, *_LOOKING, bench, cluster, image, tool, clean):
     cli.add_command(_command)

@@ -27,8 +27,13 @@ from harness.spec import ClusterSpec
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 
-_MADE = r"\] CreateTopics result\(s\): .*CreatableTopic\(name='{topic}',(?:(?!CreatableTopic).)*\): SUCCESS"
+_MADE = r"\] CreateTopics result\(s\): .*CreatableTopic\(name='{topic}',(?:(?!CreatableTopic\().)*\): SUCCESS"
 """What ``ReplicationControlManager.createTopics`` logs of a topic that it has made."""
+
+
+def topics_made(topic: str) -> str:
+    """A regular expression of what KRaft's controller logs that has made the topic."""
+    return _MADE.format(topic=re.escape(topic))
 
 
 class Cluster(Members):
@@ -120,8 +125,7 @@ class Cluster(Members):
 
     def _was_made(self, topic: str, since: datetime) -> bool:
         """Whether a controller of KRaft's logged since then that it made the topic."""
-        made = _MADE.format(topic=re.escape(topic))
-        return any(node.log.first(made, since=since) is not None for node in self._nodes())
+        return any(node.log.first(topics_made(topic), since=since) is not None for node in self._nodes())
 
     def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
         """Give topics so many partitions in all, and wait until they are there, as :meth:`create_topics` does.

@@ -16,6 +16,7 @@
     │   ├── ToolFailed         3  one of Kafka's own programs ended with an error, or not in time
     │   └── PipelineError      3  the PySpark pair, not Kafka, failed
     └── UsageError             4  unknown option, selector, version, file
+        └── BuildLacks         4  this Kafka build has no such tool, request or MBean; a case that needs it is skipped
 
 A message says what happened, to what, the value seen, and where to look next, in one line where it can;
 the process's exit code follows from the class alone (:data:`EXIT_NOTHING_RAN` has no error: it is an absence).
@@ -100,6 +101,10 @@ class UsageError(JbodError):
     """What was asked for doesn't exist or can't be: option, selector, version, file, combination."""
 
     exit_code = EXIT_USAGE
+
+
+class BuildLacks(UsageError):
+    """The Kafka build has no such tool, request or MBean; a case that meets it is skipped, with this as its reason."""
 
 
 def worst(codes: list[int]) -> int:

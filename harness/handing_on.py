@@ -90,7 +90,7 @@ class Standing:
 
     def leave(self, cluster: Cluster, case: Case) -> bool:
         """Have a cluster stand for the next case, if that wants it and it can be emptied; False where it can go."""
-        served = [*self._served, case.id.id]
+        served = [*self._served, case.id.selector]
         if cluster.spec != self.wanted or len(served) == AT_MOST or not try_to_empty(cluster, case):
             return False
         self._cluster, self._served = cluster, served

@@ -25,7 +25,7 @@ from harness.machine.volume import Volume, make_volumes, sync
 from harness.nodes.backends import backend_kind
 from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Site
 from harness.quorum.base import Quorum
-from harness.quorum.bootstrap import bootstrap_checkpoint
+from harness.quorum.formatted import formatted
 from harness.quorum.kraft import KRaftQuorum
 from harness.quorum.zookeeper import ZooKeeperQuorum
 from harness.releases.builds import BuildOptions
@@ -36,8 +36,6 @@ from harness.runs.subrun import arguments_of
 from harness.spec import BROKER_SETTINGS
 from harness.waiting import await_until
 from harness.watcher import MBeanWatcher, Watcher
-
-_KAFKA = "kafka.Kafka"
 
 
 class Members:
@@ -54,6 +52,7 @@ class Members:
         self.journal, self.undo_log = site.journal, site.undo_log
         self._backend = backend_kind(site.spec.backend).make(site)
         self._jvm_options = self._fast_start() if jvm_options is None else jvm_options
+        self._main_class = self.distribution.main_class(Tool.BROKER)
         self.quorum = self._make_quorum()
         self.mbeans: dict[str, MBeans] = {}
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
@@ -64,12 +63,14 @@ class Members:
 
     def _make_quorum(self) -> Quorum:
         if self.spec.mode is Mode.ZK:
-            return ZooKeeperQuorum(work_dir=self._site.work_dir, backend=self._backend)
+            zookeeper = self.distribution.main_class(Tool.ZOOKEEPER)
+            return ZooKeeperQuorum(work_dir=self._site.work_dir, backend=self._backend, main_class=zookeeper)
         return KRaftQuorum(
             spec=self.spec,
             work_dir=self._site.work_dir,
             backend=self._backend,
-            bootstrap_checkpoint=bootstrap_checkpoint(self.distribution, self.spec.metadata_version),
+            formatted=formatted(self.distribution, self.spec.metadata_version),
+            main_class=self._main_class,
         )
 
     def _nodes(self) -> list[Node]:
@@ -109,7 +110,7 @@ class Members:
         }
         return Broker(
             id=id,
-            node=self._node(NodeSpec(name=name, main_class=_KAFKA, properties=properties)),
+            node=self._node(NodeSpec(name=name, main_class=self._main_class, properties=properties)),
             mbeans=self.mbeans.get(name),
             port=self._backend.endpoint(name, SERVICE).port,
             log_dirs=log_dirs,
@@ -121,7 +122,7 @@ class Members:
     def _node(self, node_spec: NodeSpec) -> Node:
         """A node with an agent in it that answers for its MBeans, where it is Kafka's and that is wanted."""
         options = (*self._jvm_options, *node_spec.jvm_options)
-        if self.spec.mbeans and node_spec.main_class == _KAFKA:
+        if self.spec.mbeans and node_spec.main_class == self._main_class:
             agent = self._backend.endpoint(node_spec.name, AGENT)
             self.mbeans[node_spec.name] = MBeans(agent.port)
             options += agent_options(self._backend.file(jolokia_agent(cache_dir())), agent.address)

@@ -19,7 +19,7 @@ import pytest
 
 from harness.case import Case, CaseResult, Outcome, check_runs_dir, rerun_command
 from harness.cluster import Cluster, boot
-from harness.errors import HarnessError, JbodError, UsageError
+from harness.errors import EXIT_HARNESS, BuildLacks, HarnessError, JbodError, UsageError
 from harness.fast_starts import prepare_fast_starts
 from harness.machine import undo
 from harness.machine.cache import cache_dir
@@ -34,8 +34,7 @@ from harness.run import RUN, Run, run_of
 from harness.runs import run_options
 from harness.runs.errors_logged import errors_logged
 from harness.runs.measure import measure_faults
-from harness.runs.outcomes import Happenings, conclude, shown
-from harness.runs.select import names_of
+from harness.runs.outcomes import Happenings, conclude, deviations_of
 from harness.runs.turns import together
 from harness.scenario import DeclaredCase, case_of, scenario_of
 from harness.workload import CaseWorkload
@@ -78,7 +77,13 @@ def distributes(config: pytest.Config) -> bool:
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """What a worker can't find out for itself; the controller's command line is brought by xdist."""
-    node.workerinput["seed"] = run_of(node.config).seed
+    run = run_of(node.config)
+    node.workerinput.update(seed=run.seed, kafka=run.build.kafka)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Which version ``--kafka latest`` is."""
+    return run_of(config).found
 
 
 # --- collection -----------------------------------------------------------------------------------------------------
@@ -93,11 +98,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Any:
-    """What a suite finds wrong with the options while it is collected is said in one line, as everywhere."""
+    """What a suite finds wrong with the options, or why a file can't be imported, is said in one line.
+
+    Where nothing is selected by name, as in plain pytest, the second is for pytest to say, which shows where.
+    """
     report: Any = yield
     error = report.call.excinfo.value if report.failed and report.call.excinfo else None
     if isinstance(error, JbodError):
         pytest.exit(str(error), returncode=error.exit_code)
+    if isinstance(error, Exception) and run_of(collector.config).selection:
+        cause = error.__cause__ or error
+        says = f"{type(cause).__name__}: {cause}".partition("\n")[0]
+        pytest.exit(f"{collector.path} can't be imported: {says}; `pytest` with it shows where", EXIT_HARNESS)
     return report
 
 
@@ -111,7 +123,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     keep = [item for item in items if covered(item)]
     if run.selection:
-        names = {item: names_of(case.id, case.nodeid) for item, case in cases.items()}
+        names = {item: case.names() for item, case in cases.items()}
         try:
             keep = run.selection.among([*names], names.__getitem__, covered)
         except UsageError as error:
@@ -269,8 +281,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     if isinstance(report.longrepr, str) and report.failed:
         report.longrepr += f"\nagain: {_again(item, run)}"
-    if isinstance(error, pytest.skip.Exception):
+    if isinstance(error, pytest.skip.Exception | BuildLacks):
         seen.skipped = str(error)
+        if report.failed:  # the build lacks what nobody had probed: as if the case had been skipped
+            report.outcome, report.longrepr = "skipped", (str(item.path), item.reportinfo()[1] or 0, str(error))
     elif error is not None or report.failed:
         trouble = error or HarnessError(str(report.longrepr))  # without an error, say, an xfail(strict) that passed
         seen.troubles.append(trouble)
@@ -309,8 +323,7 @@ def _result(item: pytest.Item, run: Run, seen: Happenings) -> CaseResult:
             case.journal.write("measure.failed", error=repr(error))
             seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
     verdict, reason = _concluded(item)
-    expected = run.expected(declared) if verdict == "valid" else []
-    deviations = [deviation.to_json() for deviation in (shown(case, expected) if case else expected)]
+    deviations = deviations_of(case, run.expected(declared)) if case and verdict == "valid" else []
     if case is not None:
         try:
             case.end(verdict, reason, faults, deviations, errors_logged(case.journal.events, case.run_dir))
@@ -354,7 +367,7 @@ def _again(item: pytest.Item, run: Run) -> str:
     """The one command that runs the case again."""
     if (case := item.stash.get(_CASE, None)) is not None:
         return rerun_command(case.run_dir)
-    return shlex.join(["jbod", "run", _declared(item).id, *run.again])
+    return shlex.join(["jbod", "run", _declared(item).identity(run.seed).selector, *run.again])
 
 
 @pytest.hookimpl(trylast=True)

@@ -18,7 +18,9 @@ from harness.machine.host import Ability, abilities
 from harness.nodes.backends import backend_kind
 from harness.pipeline.session import check_master
 from harness.releases.builds import BuildOptions, Builds
+from harness.releases.released import settle
 from harness.releases.versions import KafkaVersion
+from harness.runs.build_lacks import Lack, read_lacks
 from harness.runs.pausing import Pause
 from harness.runs.results import Results
 from harness.runs.select import Selection
@@ -31,19 +33,25 @@ RUN = pytest.StashKey["Run"]()
 
 
 class Run:
-    """What all cases of one pytest session share."""
+    """What all cases of one pytest session share.
+
+    :ivar build: the options that choose its build; each ``latest`` is a version by now
+    :ivar found: what was said of finding that version
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         get = config.getoption
         told: dict[str, Any] = getattr(config, "workerinput", {})
         check_master(get("--spark-master"))
-        build = BuildOptions(
-            kafka=get("--kafka"),
+        self.found: list[str] = []
+        build = self.build = BuildOptions(
+            kafka=told["kafka"] if told else settle(get("--kafka"), self.found.append),
             kafka_home=get("--kafka-home"),
             kafka_tarball=get("--kafka-tarball"),
             mode=get("--mode"),
         )
         self.builds = Builds.choose(build)
+        self.build_lacks = read_lacks([Path(file) for file in get("--probe")], self.builds)
         self.spark_master: str | None = get("--spark-master")
         self.runs_dir = Path(get("--runs-dir"))
         self.keep_cluster: str = get("--keep-cluster")
@@ -87,7 +95,7 @@ class Run:
         return self.spec(declared)
 
     def expected(self, declared: DeclaredCase) -> list[Deviation]:
-        """The deviations that a case's scenario declares of its build."""
+        """The deviations that a case's scenario declares of its build (:meth:`DeclaredCase.expected`)."""
         return declared.expected(self.version(declared))
 
     def unfit_build(self, declared: DeclaredCase) -> str | None:
@@ -97,7 +105,15 @@ class Run:
             return None
         return f"KIP-{scenario.kip} needs Kafka {scenario.builds}, and this is {version}"
 
-    def lacking(self, declared: DeclaredCase) -> list[Ability]:
+    def lacking(self, declared: DeclaredCase) -> list[Ability | Lack]:
+        """What this machine lacks for a case, and for any; and what this build lacks of what it should have."""
+        return [*self.unable(declared), *self.missing_in_build(declared)]
+
+    def missing_in_build(self, declared: DeclaredCase) -> list[Lack]:
+        """What ``jbod probe`` missed in the build that this case can't do without."""
+        return [lack for lack in self.build_lacks if lack.stops(declared.id, str(declared.mode))]
+
+    def unable(self, declared: DeclaredCase) -> list[Ability]:
         """What this machine lacks for a case, and for any."""
         needs = declared.needs()
         found = (*self.lacks, *abilities(needs))

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from harness.case import CaseId
-from harness.deviation import Deviation
+from harness.deviation import Deviation, Expectation
 from harness.releases.versions import KafkaVersion, Mode, VersionRange
 from harness.runs.measure import Floors
+from harness.runs.outside import outside
+from harness.runs.select import names_of
 from harness.spec import ClusterSpec
 
 
@@ -68,7 +70,12 @@ class DeclaredCase:
             mode=str(self.mode),
             seed=seed,
             nodeid=self.nodeid,
+            file=str(file) if (file := outside(self.file)) else None,
         )
+
+    def names(self) -> set[str]:
+        """All selectors that name it."""
+        return names_of(self.id, self.nodeid, outside(self.file))
 
     def spec(self, backend: str) -> ClusterSpec:
         """The cluster that it is given: the scenario's, with what the faults among its parameters need."""
@@ -81,8 +88,9 @@ class DeclaredCase:
         return {*self.scenario.needs, *(name for value in self.parameters for name in getattr(value, "needs", ()))}
 
     def expected(self, version: KafkaVersion) -> list[Deviation]:
-        """What the scenario declares of what this build is known for."""
-        return [deviation for deviation in self.scenario.deviations if deviation.is_of(version, self.mode)]
+        """What the scenario declares that this build does, or, where it is newer than those confirmed to, may do."""
+        declared = self.scenario.deviations
+        return [each for each in declared if each.expectation(version, self.mode) is not Expectation.NONE]
 
     def spoils(self) -> bool:
         """Whether it shows what keeps its cluster from serving another, on some build in its mode."""

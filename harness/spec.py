@@ -41,10 +41,7 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "num.io.threads": "4",
     "background.threads": "2",
     "log.cleaner.dedupe.buffer.size": "4194304",
-    # A leader that comes back must be followed again soon: 30 s of backoff would be slept through.
-    "reconnect.backoff.max.ms": "500",
     **CONNECTS_SOON,
-    "controlled.shutdown.retry.backoff.ms": "500",
     # What a deleted topic or a finished move leaves goes after the first of these, 60 s by default, but not in a
     # broker's first 30 s, which can be set from 3.8 on: a cluster that serves another case is empty by then.
     "log.segment.delete.delay.ms": "1000",

@@ -48,3 +48,6 @@ EMPTYING_S = 5.0
 
 CLEANING_S = 20.0
 """What is dirty is compacted; the cleaner looks each ``log.cleaner.backoff.ms``, 15 s unless a case says less."""
+
+FIRST_TASKS_S = 30.0
+"""A broker's first look at what has expired and at what is to be deleted, after its start: fixed before Kafka 3.8."""

@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from harness.deviation import State
 from harness.errors import EnvironmentLacks
 from harness.machine.cache import cache_dir, publish
 from harness.machine.host import ability
@@ -49,10 +50,13 @@ _STATUS = {"valid": "passed", "invalid": "failed", "unknown": "unknown", "error"
 _CATEGORIES = [
     {"name": "Kafka broke a promise", "matchers": {"statuses": ["failed"]}},
     {"name": "Known deviation", "matchers": {"statuses": ["passed"], "labels": {"tag": "^deviates$"}}},
+    {"name": "Mended deviation", "matchers": {"statuses": ["passed"], "labels": {"tag": "^mended$"}}},
     {"name": "Inconclusive", "matchers": {"statuses": ["unknown"]}},
     {"name": "Harness or environment", "matchers": {"statuses": ["broken"]}},
     {"name": "Did not run", "matchers": {"statuses": ["skipped"]}},
 ]
+
+_TAGS: Mapping[State, str] = {"seen": "deviates", "mended": "mended"}
 
 # Of Allure's charts those that know something here: the others go by severity, layer, feature, story or environment.
 _CHARTS = [
@@ -173,7 +177,7 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
         "fullName": row.id,
         "name": row.id,
         "status": _STATUS[row.standing],
-        "statusDetails": {"message": _message(row), "known": bool(row.deviations)},
+        "statusDetails": {"message": _message(row), "known": bool(row.deviations_in("seen"))},
         "stage": "finished",
         "start": began,
         "stop": began + int(row.duration_s * 1000),
@@ -184,7 +188,7 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
             {"name": "subSuite", "value": row.scenario},
             {"name": "tag", "value": row.mode},
             {"name": "tag", "value": f"Kafka {row.kafka}"},
-            *([{"name": "tag", "value": "deviates"}] if row.deviations else []),
+            *({"name": "tag", "value": tag} for state, tag in _TAGS.items() if row.deviations_in(state)),
         ],
         "parameters": [
             {"name": "metadata mode", "value": row.mode},
@@ -202,14 +206,18 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
 
 
 def _message(row: Row) -> str:
-    """What its category groups it by: of a known deviation, which."""
-    if row.standing == "valid" and row.deviations:
-        return "; ".join(_deviates(each) for each in row.deviations)
+    """What its category groups it by: of a known deviation, or of one that is mended, which."""
+    for state in _TAGS if row.standing == "valid" else ():
+        if told := row.deviations_in(state):
+            return "; ".join(map(_deviates, told))
     return row.says
 
 
 def _deviates(deviation: Mapping[str, Any]) -> str:
-    return f"KIP-{deviation['kip']} says “{deviation['says']}”, this build: {deviation['does']}"
+    says = f"KIP-{deviation['kip']} says “{deviation['says']}”"
+    if deviation["state"] == "mended":
+        return f"{says}, and this build keeps it; before it: {deviation['does']}"
+    return f"{says}, this build: {deviation['does']}"
 
 
 def _description(row: Row) -> str:
@@ -218,7 +226,7 @@ def _description(row: Row) -> str:
         costs = ", ".join(f"{words} {fault[key]} s" for key, (words, _) in COSTS.items() if fault.get(key) is not None)
         lines += ["", f"{fault['name']} on {fault['target']}: {costs or 'not proven'}"]
     for each in row.deviations:
-        lines += ["", f"Deviation: {_deviates(each)}"]
+        lines += ["", f"Deviation, {each['state']}: {_deviates(each)}"]
     return "\n".join(lines)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.runs.measure import never_came
 from reports.costs import COSTS
+from reports.deviations import Noted, noted
 from reports.rows import VERDICTS, Row, Run, newest, so_many_cases
 
 
@@ -116,7 +117,7 @@ class Index:
     cases: Sequence[tuple[Row, Sequence[Row]]]
     wrong: Sequence[Row]
     not_run: Sequence[tuple[str, Sequence[str]]]
-    deviations: Sequence[Row]
+    deviations: Sequence[Noted]
     measured: Sequence[Row]
     wavering: Sequence[tuple[Row, Sequence[Row]]]
     cells: Sequence[Cell]
@@ -153,7 +154,7 @@ def make_index(run: Run) -> Index:
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
         not_run=not_run,
-        deviations=[row for row in rows if row.deviations],
+        deviations=noted(rows),
         measured=[row for row in rows if row.measured],
         wavering=wavering,
         cells=cells(run.rows),

@@ -27,6 +27,7 @@ def write_summary(path: Path, index: Index, compared: Qualification | None) -> P
 def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
     if compared is not None:
         yield from (f"## {_MARK[compared.answer.verdict]} {compared.answer.headline}", "", compared.answer.says, "")
+        yield from (f"**mended** KIP-{each.kip}, {_text(each.issue)}: {_text(each.does)}\n" for each in compared.mended)
     yield from (f"## {_MARK[index.answer.verdict]} {index.answer.headline}", "", index.answer.says)
     for row in index.wrong[:_MOST]:
         yield from ("", f"**{row.verdict}** `{row.id}` on Kafka {row.build}: {_text(row.says)}", "", f"    {row.rerun}")

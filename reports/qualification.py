@@ -16,6 +16,7 @@ import numpy as np
 
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
 from reports.costs import COSTS
+from reports.deviations import Compared, compare_deviations
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, holm, signed_rank
 from reports.rows import VERDICTS, Row, Run, so_many_cases
@@ -129,22 +130,11 @@ class Overall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Deviation:
-    """Where Kafka is known to do otherwise than its KIP says, and in which cases each build was seen to."""
-
-    kip: int
-    says: str
-    does: str
-    issue: str
-    candidate: Sequence[str]
-    baseline: Sequence[str]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Qualification:
     """The page, as data.
 
     :ivar names: of the builds; the second is empty where there is no baseline
+    :ivar mended: the deviations that are since the baseline; without one, since the builds that are known for them
     :ivar missing: by reason, the cases that show nothing of the candidate, or nothing of it beside the baseline
     """
 
@@ -155,7 +145,8 @@ class Qualification:
     overall: Sequence[Overall]
     missing: Sequence[tuple[str, Sequence[str]]]
     differing: Sequence[tuple[Case, str, Measure]]
-    deviations: Sequence[Deviation]
+    deviations: Sequence[Compared]
+    mended: Sequence[Compared]
     repeats: str
     notes: Sequence[str]
 
@@ -184,35 +175,23 @@ def qualify(candidate: Run, baseline: Run | None) -> Qualification:
     totals: dict[Change, int] = {change: sum(case.change == change for case in cases) for change in CHANGES}
     differing = [(c, fault, m) for c in cases for fault, of in c.faults.items() for m in of if m.differs]
     overall = _overall(cases)
+    deviations = compare_deviations((case.id, case.candidate, case.baseline) for case in cases)
+    mended = [each for each in deviations if each.is_mended and (alone or each.baseline)]
     sides = {"candidate": candidate, **({"baseline": baseline} if baseline else {})}
     fewest = [min(len(case.candidate), len(case.baseline)) for case in cases if case.candidate and case.baseline]
     return Qualification(
-        answer=_answer(names, totals, differing, 0 if alone else _held_uncompared(cases)),
+        answer=_answer(names, totals, differing, 0 if alone else _held_uncompared(cases), len(mended)),
         names=names,
         cases=sorted(cases, key=lambda case: (list(CHANGES).index(case.change), case.id)),
         totals=totals,
         overall=overall,
         missing=_missing(cases, alone),
         differing=sorted(differing, key=lambda each: -abs(each[2].difference_s)),
-        deviations=_deviations(cases),
+        deviations=deviations,
+        mended=mended,
         repeats=f"{min(fewest)} to {max(fewest)}" if fewest else "no",
         notes=[f"{side}: {note}" for side, of in sides.items() for note in (*_several_builds(of.rows), *of.notes)],
     )
-
-
-def _deviations(cases: Sequence[Case]) -> list[Deviation]:
-    """Each once, by what it is; those that the candidate alone shows first."""
-    found: dict[tuple[int, str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
-    for case in cases:
-        for side, rows in enumerate((case.candidate, case.baseline)):
-            for each in (deviation for row in rows for deviation in row.deviations):
-                key = (each["kip"], each["says"], each["does"], str(each.get("issue") or ""))
-                found.setdefault(key, ({}, {}))[side][case.id] = None
-    told = [
-        Deviation(kip=kip, says=says, does=does, issue=issue, candidate=[*ours], baseline=[*theirs])
-        for (kip, says, does, issue), (ours, theirs) in found.items()
-    ]
-    return sorted(told, key=lambda each: (not each.candidate, bool(each.baseline), each.kip, each.issue))
 
 
 def _held_uncompared(cases: Sequence[Case]) -> int:
@@ -385,13 +364,17 @@ def _answer(
     totals: Mapping[Change, int],
     differing: Sequence[tuple[Case, str, Measure]],
     uncompared: int,
+    mended: int,
 ) -> Answer:
-    """:param uncompared: how many held, with nothing shown by the baseline"""
+    """:param uncompared: how many held, with nothing shown by the baseline
+    :param mended: how many known deviations are mended
+    """
     ours, theirs = names
     slower = sum(measure.difference_s > 0 for _, _, measure in differing)
     words = CHANGES if theirs else ALONE
     says = ", ".join(f"{count} {words[change]}" for change, count in totals.items() if count)
     says += f"; {len(differing)} times differ beyond noise, {slower} of them longer" if differing else ""
+    says += f"; {mended} known deviation{'' if mended == 1 else 's'} mended" if mended else ""
     unshown = totals["unshown"] + totals["only baseline's"] + totals["wavers"]
     beside: dict[Change, str] = {
         "broke": f" where {theirs} keeps it" if theirs else "",

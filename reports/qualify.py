@@ -12,9 +12,10 @@ from typing import Any
 import click
 
 from harness.case import check_json_file, check_runs_dir
-from harness.commands.shared import BACKEND, JOBS
+from harness.commands.shared import BACKEND, JOBS, settled
 from harness.errors import EXIT_USAGE
 from harness.machine.whole import write_whole
+from harness.runs.build_lacks import probe_apart, told
 from harness.runs.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
 from harness.runs.results import write_json
 from harness.runs.special_suites import not_asked, suite_of
@@ -26,8 +27,19 @@ from reports.rows import Row, Run, so_many_cases
 
 @click.command()
 @click.argument("selector", nargs=-1)
-@click.option("--candidate", required=True, metavar="BUILD", help="A Kafka version, an unpacked build or a tarball.")
-@click.option("--baseline", metavar="BUILD", help="What it is compared with; without one it is looked at alone.")
+@click.option(
+    "--candidate",
+    required=True,
+    metavar="BUILD",
+    callback=settled,
+    help="A Kafka version, latest, an unpacked build or a tarball.",
+)
+@click.option(
+    "--baseline",
+    metavar="BUILD",
+    callback=settled,
+    help="What it is compared with; without one it is looked at alone.",
+)
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
 @BACKEND
 @click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of each case, at least.")
@@ -59,14 +71,19 @@ def qualify(
         check_runs_dir(each.runs_dir)
         check_same_build(each)
     there = {each.name: cases_of(each, selector) for each in sides}
+    probed = {each.name: probe_apart(each.build, each.probe, click.echo) for each in sides}
     wanted = there if selector else {name: of.without(not_asked(backend)) for name, of in there.items()}
     if baseline:
         wanted["baseline"] = wanted["baseline"].beside(wanted["candidate"])
+    lacks = {name: told(of, wanted[name].cases) for name, of in probed.items()}
+    for name, lines in lacks.items():
+        for line in lines:
+            click.echo(f"{name}: {line}")
     seed = _kept_seed(out / "seed") if seed is None else seed
     codes = run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, seed=seed, say=click.echo)
     if EXIT_USAGE in codes.values():  # it has said what can't be
         return EXIT_USAGE
-    ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend) for each in sides)
+    ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend, lacks[each.name]) for each in sides)
     left_out = Counter(suite_of(case) for case in {*there["candidate"].cases} - {*wanted["candidate"].cases})
     unnamed = [
         f"left out, since nobody named it: {suite} ({so_many_cases(count)})" for suite, count in left_out.items()
@@ -79,6 +96,8 @@ def qualify(
         click.echo(note)
     for why, ids in compared.missing:
         click.echo(f"not shown, because {why}: {', '.join(ids)}")
+    for deviation in compared.mended:
+        click.echo(f"mended: {deviation.does} ({deviation.issue}): {', '.join(deviation.mended)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
     return write_json(json_file, _to_json(compared, seed), click.echo)
 
@@ -133,8 +152,11 @@ def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
     }
 
 
-def _told(run: Run, wanted: Wanted, backend: str) -> Run:
-    """With what this build can't run, and why, and with what was to run and left no trace, as errors."""
+def _told(run: Run, wanted: Wanted, backend: str, lacks: Sequence[str] = ()) -> Run:
+    """With what this build can't run, and why, and with what was to run and left no trace, as errors.
+
+    :param lacks: what it lacks of what it should have, a line each
+    """
     there = {row.id for row in run.rows if row.backend == backend}
     # A schedule's row is named after what was played.
     there |= {each.run["case"] for each in run.folders.values() if each.run.get("backend") == backend}
@@ -161,4 +183,4 @@ def _told(run: Run, wanted: Wanted, backend: str) -> Run:
     ]
     unfit = [f"{why}: {so_many_cases(count)} left out" for why, count in wanted.unfit.items()]
     missing = [f"{so_many_cases(len(never))} never got a turn"] if never else []
-    return replace(run, rows=(*run.rows, *never), notes=(*unfit, *missing, *run.notes))
+    return replace(run, rows=(*run.rows, *never), notes=(*lacks, *unfit, *missing, *run.notes))

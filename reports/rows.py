@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.case import rerun_command
+from harness.deviation import State, state_of
 from harness.runs.results import RESULTS_FILES
 from harness.runs.special_suites import is_control, must_be_valid, suite_of
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
@@ -45,6 +46,7 @@ class Row:
 
     :ivar run_id: of its run folder; None where it left none
     :ivar faults: what each cost, as run.json has it
+    :ivar deviations: as ``--json`` has them, each with its ``state`` (:data:`harness.deviation.State`)
     :ivar seen: what the build was seen to do other than a KIP says, however the case came out, and whether it must show
         it each time: else that is Kafka's choice
     :ivar measured: figures by name, of scenarios that take any
@@ -74,6 +76,10 @@ class Row:
     def is_control(self) -> bool:
         """Whether it shows that harm is found, and must be red but for its green twin (suites/controls)."""
         return is_control(self.id)
+
+    def deviations_in(self, *states: State) -> list[Mapping[str, Any]]:
+        """Those of its deviations that are in any of these states."""
+        return [each for each in self.deviations if each["state"] in states]
 
     @property
     def standing(self) -> str:
@@ -153,7 +159,7 @@ def row_of(folder: RunFolder) -> Row:
         began=run["started_at"],
         run_id=folder.name,
         faults=tuple(run.get("faults") or ()),
-        deviations=run.get("deviations") or (),
+        deviations=[{**each, "state": state_of(each)} for each in run.get("deviations") or ()],
         rerun=rerun_command(folder.path),
         seed=run.get("seed"),
         errors_logged=run.get("errors_logged") or (),

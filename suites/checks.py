@@ -13,6 +13,7 @@ import contextlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -22,7 +23,7 @@ from faults.segment import BitsFlipped
 from harness import timeouts
 from harness.broker import Broker
 from harness.cluster import Cluster
-from harness.deviation import Deviation
+from harness.deviation import Deviation, Expectation
 from harness.doors.admin import Refused
 from harness.doors.broker_log import LogLine
 from harness.doors.wire import NoAnswer
@@ -32,8 +33,8 @@ from harness.log_dir import LogDir
 from harness.quorum.zookeeper import LogDirEvents
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.deviations import is_expected, note_seen
 from suites.meanwhile import meanwhile
+from suites.observing import expectation_of, observe
 from suites.on_disk import check_same_bytes
 
 
@@ -49,14 +50,15 @@ def check_noticed(fault: Fault) -> None:
     )
 
 
-def check_says(broker: Broker, saying: str, since: datetime) -> LogLine:
+def check_says(broker: Broker, saying: str, since: datetime, timeout_s: float = timeouts.LOG_DIR_FAILURE_S) -> LogLine:
     """The broker's log has such a line (a regular expression); the first one.
 
-    :raises PromiseBroken: it hasn't, within the time that noticing may take
+    :param timeout_s: what the broker may take (default: as for noticing a failed log dir)
+    :raises PromiseBroken: it hasn't
     """
     line = await_until(
         lambda: broker.log.first(saying, since=since),
-        timeout_s=timeouts.LOG_DIR_FAILURE_S,
+        timeout_s=timeout_s,
         what=f"{broker} to log /{saying}/",
         watch=broker.node.check_alive,
         failure=PromiseBroken,
@@ -98,8 +100,8 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     The MBeans of every broker that runs are read some times a second, at the end until it was often enough; the logs
     have what happened in between. Yields what was counted so far, which should stay empty.
 
-    :param expected: what is known of the build: then a log dir must go offline (or may, if it isn't always so), and
-        each for that reason
+    :param expected: what is known of the build: then a log dir must go offline (or may, if it isn't always so, or the
+        build is newer than those that do), and each for that reason
     :raises PromiseBroken: one does, also where the block fails for that reason; or none does where one must
     :raises Inconclusive: a broker's MBeans could hardly ever be read
     """
@@ -139,15 +141,14 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
         otherwise = [each for each, cause in said.items() if cause is None]
         if (said or counted) and not expected:
             raise PromiseBroken(f"nothing was done to any log dir, and {'; '.join([*sorted(counted), *said])}")
-        if expected and otherwise:
-            raise PromiseBroken(f"a log dir went offline, and not by {expected.issue}: {'; '.join(otherwise)}")
+        if expected and (otherwise or (counted and not said)):
+            raise PromiseBroken(
+                f"a log dir went offline, and not by {expected.issue}: {'; '.join(otherwise or sorted(counted))}"
+            )
     if errors:
         raise errors[0]
-    if expected:
-        if said:
-            note_seen(expected, cluster, "; ".join(said))
-        elif expected.always:
-            raise PromiseBroken(expected.gone)
+    if expected and (said or expected.always):
+        observe(expected, cluster, deviates=bool(said), seen="; ".join(said) or "all log dirs stay online")
     cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=[*said])
 
 
@@ -176,23 +177,53 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
     return line
 
 
+def refuses_to_start(broker: Broker, *, exit_code: int, saying: str) -> LogLine | None:
+    """Whether a broker that was started just now ends by itself, as :func:`check_ends` has it: the line that has the
+    message; None where it joins the cluster.
+
+    :raises PromiseBroken: it does neither, or ends otherwise
+    """
+
+    def has_joined() -> bool:
+        return broker.id in broker.describe_cluster().brokers
+
+    await_until(
+        lambda: broker.node.exit_code() is not None or has_joined(),
+        timeout_s=timeouts.RECOVERY_S,
+        what=f"{broker} to exit or to join the cluster",
+        retry_on=(NoAnswer,),
+        failure=PromiseBroken,
+        hint=broker.log.tail,
+    )
+    return None if broker.node.exit_code() is None else check_ends(broker, exit_code=exit_code, saying=saying)
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What came of a block of :func:`promised`, once it has ended."""
+
+    deviates: bool = False
+
+
 @contextmanager
-def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[None]:
+def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[Outcome]:
     """What the block checks must hold, and on builds with the deviation must be broken as these are known to break it.
+
+    Builds that are newer than those may do either.
 
     :param seen: how its check then words what it sees, as a regular expression so exact that it fits nothing else
     :raises PromiseBroken: it does not hold, on any other build or in any other way; or it does where it is known not to
     """
-    expected = is_expected(unless, cluster)
+    outcome = Outcome()
+    broken: PromiseBroken | None = None
     try:
-        yield
-    except PromiseBroken as broken:
-        if not expected or not re.search(seen, str(broken)):
+        yield outcome
+    except PromiseBroken as error:
+        if not re.search(seen, str(error)):
             raise
-        note_seen(unless, cluster, broken)
-    else:
-        if expected:
-            raise PromiseBroken(unless.gone)
+        broken = error
+    told = broken or "the promise is kept"
+    outcome.deviates = observe(unless, cluster, deviates=broken is not None, seen=told, broken=broken)
 
 
 def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
@@ -312,16 +343,15 @@ def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
     raise PromiseBroken(f"it was done, where {error} is promised")
 
 
-def check_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T, known: T) -> None:
-    """What was seen is what the KIP promises; of a build that is known to deviate, what it is known to do.
+def check_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T, known: T) -> bool:
+    """What was seen is what the KIP promises; of a build that is known to deviate, what it is known to do; of one that
+    is newer, either. Returns whether the build deviates.
 
     :raises PromiseBroken: it isn't; with "no longer deviates" where such a build keeps the promise
     """
-    expected = is_expected(deviation, cluster)
-    if expected and seen == promised:
-        raise PromiseBroken(f"{deviation.gone}; seen: {seen}")
-    should = known if expected else promised
-    if seen != should:
-        raise PromiseBroken(f"{deviation.says}; seen: {seen}, instead of {should}")
-    if expected:
-        note_seen(deviation, cluster, seen)
+    expected = expectation_of(deviation, cluster)
+    either = {Expectation.NONE: [promised], Expectation.CONFIRMED: [known], Expectation.OPEN: [promised, known]}
+    wrong = f"{deviation.says}; seen: {seen}, instead of {' or '.join(map(str, either[expected]))}"
+    if seen not in (promised, known):
+        raise PromiseBroken(wrong)
+    return observe(deviation, cluster, deviates=seen == known, seen=seen, broken=PromiseBroken(wrong))

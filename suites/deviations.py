@@ -1,26 +1,14 @@
-"""Where a Kafka build is known to do other than its KIP says: expected, named, and missed where it no longer shows."""
+"""Where a Kafka build is known to do other than its KIP says: expected, named, and missed where it no longer shows.
+
+Data alone; checks hold what they see against it by :mod:`suites.observing`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.cluster import Cluster
 from harness.deviation import Deviation
 from harness.releases.versions import Mode, VersionRange
-
-
-def is_expected(deviation: Deviation, cluster: Cluster) -> bool:
-    """Whether the cluster's build, in its mode, is known for it."""
-    return deviation.is_of(cluster.distribution.version, cluster.spec.mode)
-
-
-def note_seen(deviation: Deviation, cluster: Cluster, seen: object) -> None:
-    """Write down that a build does what it is known for: what a case declares counts only if it did.
-
-    :param seen: what it did
-    """
-    cluster.journal.write("deviation.seen", **deviation.to_json(), seen=str(seen))
-
 
 HALF_EXECUTED = Deviation(
     kip=113,
@@ -44,8 +32,17 @@ GROWTH_NOT_CANCELLED = Deviation(
     says="kafka-reassign-partitions --cancel cancels a reassignment that is under way",
     does="one that only adds replicas is said not to be active, and goes on, with its throttle taken off",
     issue="https://github.com/apache/kafka/pull/20003",
-    builds=VersionRange.parse(">=3.7.0,<4.1.0"),
+    builds=VersionRange.parse(">=3.7.0,<4.0.1"),
     lasts=False,
+)
+
+CANCELLED_COPY_STAYS = Deviation(
+    kip=455,
+    says="where a reassignment is cancelled, the replicas that it was adding are deleted",
+    does="their broker ignores the order to delete them, since no leader epoch began with it: they stay",
+    issue="KAFKA-13972",
+    builds=VersionRange.parse(">=2.6.0,<3.4.1"),
+    modes=(Mode.ZK,),
 )
 
 NO_LOG_DIRS_OPTION = Deviation(
@@ -141,6 +138,15 @@ EXPIRED_UNTRIMMED = Deviation(
     always=False,  # only where that log dir was loaded before the other
 )
 
+CUT_OFF_STAYS = Deviation(
+    kip=113,
+    says="the segments of a copy under way are subject to log truncation in the same way as those of its source",
+    does="of a move that ends within file.delete.delay.ms after it began anew, what it had copied stays on the disk",
+    issue="KAFKA-16424",
+    builds=VersionRange.parse("<3.8.0"),
+    always=False,  # what had been copied may be deleted before the move ends
+)
+
 RETENTION_WAITS = Deviation(
     kip=113,
     says="the segments of a copy under way are subject to log retention in the same way as those of its source",
@@ -154,7 +160,7 @@ GOOD_LOG_DIR_OFFLINE = Deviation(
     says="a log dir is offline when it fails; a move between log dirs touches nothing else",
     does="a move that ends while the flush of a rolled segment is due takes the good log dir offline",
     issue="KAFKA-19571",
-    builds=VersionRange.parse(">=3.7.0,<4.2.0"),
+    builds=VersionRange.parse(">=3.7.0,<4.0.2 | >=4.1.0,<4.1.2"),
 )
 
 GOOD_LOG_DIR_OFFLINE_AT_TIMES = replace(
@@ -200,6 +206,16 @@ OFFLINE_LOG_DIRS_ELSEWHERE = Deviation(
     lasts=False,
 )
 
+UNWRITABLE_ENDS_START = Deviation(
+    kip=112,
+    says="a broker that finds a log dir bad as it starts goes on with its good ones",
+    does="if it can read the log dir and not write to it, it ends: it writes meta.properties anew, and gives up",
+    issue="KAFKA-13773",
+    builds=VersionRange.parse(">=2.4.0,<3.2.1"),
+    modes=(Mode.ZK,),
+    always=False,  # of the ways to fail, only with one that leaves the log dir readable
+)
+
 UNFORMATTED_REFUSED = Deviation(
     kip=112,
     says="a broker that is restarted with an empty disk makes its replicas anew there",
@@ -236,6 +252,14 @@ MADE_TWICE = Deviation(
     issue="none known; what KAFKA-16234 left of it: a replica without a directory is taken for a new one",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
+)
+
+FAILED_REPLICA_PREFERRED = Deviation(
+    kip=392,
+    says="a consumer is served by another replica where the nearest is offline",
+    does="the leader goes on naming the nearest, which is out of the ISR, and the consumer reads nothing",
+    issue="KAFKA-14372",
+    builds=VersionRange.parse(">=2.4.0,<3.3.2"),
 )
 
 LEADERS_OVER_RACKS = Deviation(
@@ -370,6 +394,15 @@ REASSIGNMENT_ACCEPTED = Deviation(
     does="it is carried out, into a cordoned log dir",
     issue=_EXPLICIT,
     builds=_UNMENDED,
+)
+
+REASSIGNMENT_ANSWERED_OTHERWISE = Deviation(
+    kip=1066,
+    says="a reassignment onto a broker with no uncordoned log directories is INELIGIBLE_REPLICA",
+    does="it is refused with INVALID_REPLICA_ASSIGNMENT",
+    issue=f"{_EXPLICIT}, which brought the refusal",
+    builds=VersionRange.parse(">=4.3.2"),
+    lasts=False,
 )
 
 REGISTERED_WITHOUT_CORDONS = Deviation(

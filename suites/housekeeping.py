@@ -12,8 +12,10 @@ from kafka.record import MemoryRecords
 
 from harness import timeouts
 from harness.broker import Broker
+from harness.cluster import Cluster
 from harness.doors.wire import NoAnswer
 from harness.errors import JbodError, PromiseBroken
+from harness.journal import now
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from suites.on_disk import log_in
@@ -43,6 +45,18 @@ def outdate(*topics: Topic) -> None:
         write_as_a_stranger(topic, _WRITTEN, size=1000, keys=_KEYS)
 
 
+def until_at_work(cluster: Cluster) -> float:
+    """Seconds until the brokers that run delete what has expired and what was renamed to be deleted.
+
+    0 on builds with ``log.initial.task.delay.ms``, a second here; on others the rest of :data:`timeouts.FIRST_TASKS_S`
+    since the last start.
+    """
+    if cluster.distribution.version.has_initial_task_delay:
+        return 0.0
+    started = max(broker.started_at for broker in cluster.live_brokers())
+    return max(0.0, timeouts.FIRST_TASKS_S - (now() - started).total_seconds())
+
+
 def check_small(
     *topics: Topic,
     on: Sequence[Broker] | None = None,
@@ -52,6 +66,7 @@ def check_small(
     """What is outdated goes: no log of the topics' first partitions stays larger than two segments.
 
     :param on: the replicas of these brokers (default: of all)
+    :param timeout_s: from when all brokers may be expected to be at it (:func:`until_at_work`)
     :param failure: what it means if one does
     """
     partitions = [topic[0] for topic in topics]
@@ -67,7 +82,7 @@ def check_small(
     await_until(
         large,
         lambda found: not found,
-        timeout_s=timeout_s,
+        timeout_s=timeout_s + until_at_work(topics[0].cluster),
         what=f"what is outdated in {', '.join(map(str, partitions))} to be gone",
         retry_on=(NoAnswer,),
         failure=failure,

@@ -101,6 +101,7 @@ class Model:
         self._unheld: set[tuple[str, int, int]] = set()
         self._last_isr: dict[Key, frozenset[int]] = {}
         self._left_behind: set[tuple[Key, LogDir]] = set()
+        self._undeleted: set[tuple[Key, LogDir]] = set()
         if topics:
             cluster.await_healthy(failure=Inconclusive)
         for topic in topics:
@@ -134,12 +135,17 @@ class Model:
                 raise PromiseBroken(f"{partition} came to {log_dir}, which {what}")
 
     def forget(self, topic: Topic) -> None:
-        """A topic was deleted."""
+        """A topic was deleted.
+
+        In ZooKeeper mode its broker goes on counting a replica on a failed log dir, until that is back: it can't be
+        deleted ("StopReplicaRequest will fail if replica is offline", KIP-112). KRaft's broker forgets it.
+        """
         for partition in topic.partitions:
             key = (partition.topic, partition.index)
             self._may_be_led_anew(key)
-            for id in self.partitions.pop(key).replicas:
-                del self._places[(*key, id)]
+            places = {self._places.pop((*key, id)) for id in self.partitions.pop(key).replicas}
+            if self.cluster.spec.mode is Mode.ZK:
+                self._undeleted |= {(key, place) for place in places & self.failed}
 
     def add(self, seen: PartitionState, places: Mapping[int, LogDir]) -> None:
         """Take over one partition: its assignment and leader, and each replica's log dir by broker id.
@@ -227,6 +233,10 @@ class Model:
         self._copies.pop((*key, log_dir.broker.id), None)
         self._left_behind.add((key, log_dir))
 
+    def kept(self, partition: Partition, log_dir: LogDir) -> None:
+        """A log dir goes on having a replica that Kafka was to delete, of a partition that its broker is no part of."""
+        self._left_behind.add(((partition.topic, partition.index), log_dir))
+
     def taken_for_lost(self, partition: Partition, log_dir: LogDir) -> None:
         """Kafka takes a replica to be in this log dir, which has failed, so that it is offline: its copy, not
         swapped in yet, is elsewhere.
@@ -273,6 +283,7 @@ class Model:
         What was left behind in them KRaft then sets aside, as ``-stray``; in ZooKeeper mode it stays as it was.
         """
         self.failed -= set(broker.log_dirs)
+        self._undeleted = {(key, place) for key, place in self._undeleted if place not in broker.log_dirs}
         if self.cluster.spec.mode is Mode.KRAFT:
             self._left_behind = {(key, place) for key, place in self._left_behind if place not in broker.log_dirs}
         self.broker_back(broker)
@@ -287,6 +298,7 @@ class Model:
         broker = log_dir.broker
         self.cluster.await_healthy(failure=PromiseBroken)
         self.failed.discard(log_dir)
+        self._undeleted = {(key, place) for key, place in self._undeleted if place != log_dir}
         for topic, index in sorted(self.replicas_in(log_dir)):
             place = broker.log_dir_of(topic, index)
             if place is None:
@@ -417,8 +429,12 @@ class Model:
         return {(topic, partition) for (topic, partition, _), place in self._copies.items() if place == log_dir}
 
     def left_behind_in(self, log_dir: LogDir) -> set[Key]:
-        """The logs in a log dir of replicas that were moved away while it had failed."""
+        """The logs in a log dir that were not deleted: it had failed, or its broker is known to keep them."""
         return {key for key, place in self._left_behind if place == log_dir}
+
+    def undeleted_in(self, log_dir: LogDir) -> set[Key]:
+        """The replicas in a failed log dir of topics that were deleted since."""
+        return {key for key, place in self._undeleted if place == log_dir}
 
     def strangers(self, seen: ClusterState) -> list[PartitionState]:
         """Those of the cluster's partitions that are of no known topic."""

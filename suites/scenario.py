@@ -44,7 +44,7 @@ def scenario(
     :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
     :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
     :param deviations: what it shows of builds that are known to do other than the KIP says; each must be seen on them
-        (:func:`suites.deviations.note_seen`)
+        (:func:`suites.observing.observe`)
     :param fresh: it must have a cluster that has served no case before (:mod:`harness.handing_on`)
     :param kraft: fields of :class:`harness.spec.ClusterSpec` in KRaft mode
     :param spec: fields of it in both modes, other than the mode

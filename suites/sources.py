@@ -29,10 +29,9 @@ from suites.deviations import (
     CORDONS_NOT_PRINTED,
     OFFLINE_REPLICAS_COUNTED_LATE,
     OFFLINE_REPLICAS_UNCOUNTED,
-    is_expected,
-    note_seen,
 )
 from suites.model import Model
+from suites.observing import expects, observe
 
 Source = Callable[[Model], Iterator[str]]
 LED_ANEW = "though nothing has touched it"
@@ -149,22 +148,26 @@ def mbeans(world: Model) -> Iterator[str]:
     if not world.cluster.spec.mbeans:
         return
     elsewhere = world.cluster.describe()
-    uncounted = is_expected(OFFLINE_REPLICAS_UNCOUNTED, world.cluster)
-    cordons = world.cluster.distribution.version.has_cordoned_log_dirs
     for broker in world.live_brokers():
         assert broker.mbeans is not None
-        seen = broker.mbeans.describe_broker()
-        differences = [*compare_mbeans(world, broker, seen, elsewhere, uncounted=uncounted, cordons=cordons)]
-        offline = any(broker.id in expected.offline for expected in world.partitions.values())
-        if uncounted and offline and not differences and broker.id not in world.started_wounded:
-            note_seen(OFFLINE_REPLICAS_UNCOUNTED, world.cluster, f"OfflineReplicaCount {seen.offline_replicas}")
-        if broker.id in world.started_wounded and not uncounted and not differences:
-            should = offline_replicas(world, broker, elsewhere)
-            if seen.offline_replicas < should:
-                told = f"OfflineReplicaCount {seen.offline_replicas} instead of {should}"
-                note_seen(OFFLINE_REPLICAS_COUNTED_LATE, world.cluster, told)
-        yield from differences
+        yield from judge_mbeans(world, broker, broker.mbeans.describe_broker(), elsewhere)
     yield from compare_offline_partitions(world, world.cluster.offline_partitions(), elsewhere)
+
+
+def judge_mbeans(world: Model, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState) -> list[str]:
+    """What differs in a broker's MBeans from what its build is known for; where nothing does, that is noted."""
+    cordons = world.cluster.distribution.version.has_cordoned_log_dirs
+    uncounted = expects(OFFLINE_REPLICAS_UNCOUNTED, world.cluster, lambda: seen.offline_replicas == 0)
+    if differences := [*compare_mbeans(world, broker, seen, elsewhere, uncounted=uncounted, cordons=cordons)]:
+        return differences
+    should = offline_replicas(world, broker, elsewhere)
+    told = f"OfflineReplicaCount {seen.offline_replicas} instead of {should}"
+    if broker.id not in world.started_wounded:
+        if any(broker.id in expected.offline for expected in world.partitions.values()):
+            observe(OFFLINE_REPLICAS_UNCOUNTED, world.cluster, deviates=uncounted, seen=told)
+    elif not uncounted and seen.offline_replicas < should:
+        observe(OFFLINE_REPLICAS_COUNTED_LATE, world.cluster, deviates=True, seen=told)
+    return []
 
 
 def compare_mbeans(
@@ -200,11 +203,12 @@ def compare_mbeans(
 
 def offline_replicas(world: Model, broker: Broker, elsewhere: ClusterState) -> int:
     """How many replicas the broker has on its failed log dirs, also of topics that the model doesn't know, and those
-    that a reassignment left there.
+    that a reassignment or the deletion of their topic left there.
     """
     replicas = [key for key, expected in world.partitions.items() if broker.id in expected.offline]
     strangers = [state for state in world.strangers(elsewhere) if broker.id in state.offline_replicas]
-    left = [key for log_dir in broker.log_dirs if log_dir in world.failed for key in world.left_behind_in(log_dir)]
+    failed = [log_dir for log_dir in broker.log_dirs if log_dir in world.failed]
+    left = [key for log_dir in failed for key in world.left_behind_in(log_dir) | world.undeleted_in(log_dir)]
     return len(replicas) + len(strangers) + len(left)
 
 
@@ -279,11 +283,20 @@ def log_dirs_tool(world: Model) -> Iterator[str]:
     for broker in brokers:
         yield from compare_log_dirs(world, broker, seen.get(broker.id, ()), by=f"kafka-log-dirs of {broker}")
     if world.cluster.distribution.version.has_cordoned_log_dirs:
-        unprinted = is_expected(CORDONS_NOT_PRINTED, world.cluster)
-        differences = [*compare_printed_cordons(seen, printed=not unprinted)]
-        if unprinted and not differences:
-            note_seen(CORDONS_NOT_PRINTED, world.cluster, "no word of cordons for any log dir")
-        yield from differences
+        yield from judge_printed_cordons(world.cluster, seen)
+
+
+def judge_printed_cordons(cluster: Cluster, seen: Mapping[int, tuple[LogDirState, ...]]) -> list[str]:
+    """What differs in whether kafka-log-dirs says of log dirs if they are cordoned from what the build is known for;
+    where nothing does, that is noted.
+    """
+    printed = any(state.is_cordoned is not None for states in seen.values() for state in states)
+    unprinted = expects(CORDONS_NOT_PRINTED, cluster, lambda: not printed)
+    differences = [*compare_printed_cordons(seen, printed=not unprinted)]
+    if not differences:
+        told = "no word of cordons for any log dir" if unprinted else "whether each log dir is cordoned"
+        observe(CORDONS_NOT_PRINTED, cluster, deviates=unprinted, seen=told)
+    return differences
 
 
 def compare_printed_cordons(seen: Mapping[int, tuple[LogDirState, ...]], *, printed: bool) -> Iterator[str]:

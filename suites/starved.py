@@ -12,7 +12,7 @@ from datetime import datetime
 from harness.cluster import Cluster
 
 _EXPIRED = r"\[ZooKeeperClient Kafka server\] Session expired"
-_FENCED = r"Fencing broker (\d+) .*because its session has timed out"
+FENCED = r"Fencing broker (\d+) .*because its session has timed out"
 """``kafka.zookeeper.ZooKeeperClient``; ``ReplicationControlManager``, which is a controller's."""
 
 
@@ -26,6 +26,6 @@ def lost_session(cluster: Cluster, but: Collection[int], since: datetime | None 
             return f"{broker} lost its session: {line.text[:300]}"
     for node in (*cluster.quorum_nodes, *(broker.node for broker in cluster.brokers)):
         for line in node.log.lines(since=since):
-            if (fenced := re.search(_FENCED, line.text)) and int(fenced[1]) not in but:
+            if (fenced := re.search(FENCED, line.text)) and int(fenced[1]) not in but:
                 return f"broker {fenced[1]} lost its session: {line.text[:300]}"
     return None

@@ -29,10 +29,15 @@ from harness.releases.versions import Tool
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_noticed, check_notified, check_rebuilt
+from suites.checks import check_noticed, check_notified, check_rebuilt, promised, refuses_to_start
+from suites.deviations import CANCELLED_COPY_STAYS, UNWRITABLE_ENDS_START
+from suites.observing import observe
 from suites.on_disk import check_no_remains
 from suites.sources import metadata_log
 from suites.world import World
+
+UNWRITABLE = r"Failed to write meta\.properties due to"
+"""What a broker says that ends as it starts, since it can't write to a log dir."""
 
 ALL_DIRS_FAILED = r"Shutdown broker because all log dirs in .* have failed"
 NO_DIR_USABLE = r"Shutdown broker because none of the specified log dirs"
@@ -222,6 +227,34 @@ def started_healed(world: World, broker: Broker) -> None:
     broker.start()
     world.log_dirs_back(broker)
     world.check(timeouts.RECOVERY_S)
+
+
+def ends_unwritable(cluster: Cluster, broker: Broker) -> bool:
+    """Whether a broker that was started just now, with a log dir that it can read and not write to, ends by itself;
+    else it has joined the cluster.
+
+    :raises PromiseBroken: it does neither; it ends for another reason; or it is not what is known of the build
+    """
+    line = refuses_to_start(broker, exit_code=1, saying=UNWRITABLE)
+    seen = line.text if line else "it starts"
+    return observe(UNWRITABLE_ENDS_START, cluster, deviates=line is not None, seen=seen)
+
+
+def check_not_added(world: World, partition: Partition, broker: Broker) -> None:
+    """A reassignment was cancelled that was adding a replica on this broker: it is gone, and all sources agree.
+
+    On builds known to keep it (:data:`CANCELLED_COPY_STAYS`), the broker and the disk say that it is there, all else
+    is right, and from here on the model has it so.
+    """
+    has_it = f"has a {partition} in"
+    stays = rf"last seen: \['{broker} {has_it} (\S+) of {broker}'\]; besides: the disk {has_it} \1 of {broker}$"
+    with promised(world.cluster, unless=CANCELLED_COPY_STAYS, seen=stays) as outcome:
+        world.check()
+    if outcome.deviates:
+        kept = broker.log_dir_of(partition.topic, partition.index)
+        assert kept is not None, "all sources have just said that it is there"
+        world.kept(partition, kept)
+        world.check()
 
 
 def replace_by_empty_disk(log_dir: LogDir) -> None:

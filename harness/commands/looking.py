@@ -16,6 +16,7 @@ from harness.commands.shared import (
     BACKEND,
     BUILD_OPTIONS,
     EVERY,
+    PROBE_OPTIONS,
     Collector,
     collect,
     err,
@@ -35,12 +36,15 @@ if TYPE_CHECKING:
 
 @click.command(name="list")
 @click.argument("selector", nargs=-1)
-@with_options(BUILD_OPTIONS)
+@with_options([*BUILD_OPTIONS, *PROBE_OPTIONS])
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: what of each KIP, by what.")
-def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None) -> int:
+def list_scenarios(
+    selector: tuple[str, ...], probe: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None
+) -> int:
     """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
-    rows = _scenarios(collect(*where(selector), *arguments_of(options)))
+    probes = (f"--probe={file}" for file in probe)
+    rows = _scenarios(collect(*where(selector), *arguments_of(options), *probes))
     if as_json:
         click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
         return EXIT_VALID
@@ -58,6 +62,7 @@ def list_scenarios(selector: tuple[str, ...], as_json: bool, as_markdown: bool, 
 def _scenarios(collected: Collector) -> list[dict[str, Any]]:
     """The collected cases, grouped by scenario."""
     from harness.nodes.backends import BACKENDS
+    from harness.runs.outside import outside
 
     rows: dict[str, dict[str, Any]] = {}
     for case in collected.cases:
@@ -77,6 +82,7 @@ def _scenarios(collected: Collector) -> list[dict[str, Any]]:
                 "backends": list(BACKENDS),
                 "cases": [],
                 "unfit": {},
+                "lacks": {},
             },
         )
         faults = [str(value.name) for value in case.parameters if hasattr(value, "explains")]  # type: ignore[attr-defined]
@@ -84,8 +90,12 @@ def _scenarios(collected: Collector) -> list[dict[str, Any]]:
         found["deviations"] = [f"{mode}: {each.does} ({each.issue})" for each in collected.run.expected(case)]
         for key, values in found.items():
             row[key] += [value for value in values if value not in row[key]]
+        if (file := outside(case.file)) is not None:
+            row["file"] = str(file)
         if (why := collected.run.unfit_build(case)) is not None:
             row["unfit"][case.id] = why
+        elif lacks := collected.run.missing_in_build(case):
+            row["lacks"][case.id] = "; ".join(map(str, lacks))
     return list(rows.values())
 
 
@@ -205,7 +215,7 @@ def doctor(as_json: bool) -> int:
     from harness.machine.host import abilities, doctor_json
 
     collected = collect(*where(()))
-    cases = {case.id: collected.run.lacking(case) for case in collected.cases}
+    cases = {case.id: collected.run.unable(case) for case in collected.cases}
     unable = {id: missing for id, missing in cases.items() if missing}
     if as_json:
         told = [

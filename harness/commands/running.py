@@ -9,6 +9,7 @@ import sys
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import click
@@ -38,17 +39,35 @@ from harness.commands.shared import (
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_VALID, UsageError
 from harness.runs.subrun import arguments_of
 
+if TYPE_CHECKING:
+    from harness.releases.builds import BuildOptions
+
 
 @click.command()
 @click.argument("selector", nargs=-1, required=True)
 @with_options(RUN_OPTIONS)
 @click.option("--junit", metavar="FILE", help="Where JUnit's XML goes (default: junit.xml beside the runs folder).")
+@click.option("--allure", metavar="DIR", help="Where Allure's results go (default: allure-results, as above).")
 @JOBS
 def run(
-    selector: tuple[str, ...], jobs: int, schedule: tuple[str, ...], junit: str | None, **options: str | None
+    selector: tuple[str, ...],
+    jobs: int,
+    schedule: tuple[str, ...],
+    probe: tuple[str, ...],
+    junit: str | None,
+    allure: str | None,
+    **options: str | None,
 ) -> int:
-    """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id or a node id."""
-    return _run(selector, options, jobs, schedule, junit)
+    """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id, a pytest node id,
+    or a file or folder of your own (tests/test_ours.py).
+
+    With several builds (--kafka 4.4.0,4.3.1) each has a run of its own, and one table shows all.
+    """
+    from harness.commands.several_builds import run_on_each
+
+    if "," in (options["kafka"] or ""):
+        return run_on_each(selector, options, jobs, schedule, junit, allure, probe)
+    return _run(selector, options, jobs, schedule, junit, allure, probe)
 
 
 def _run(
@@ -57,6 +76,8 @@ def _run(
     jobs: int = 1,
     schedules: tuple[str, ...] = (),
     junit: str | None = None,
+    allure: str | None = None,
+    probes: tuple[str, ...] = (),
 ) -> int:
     """Run scenarios by pytest; several at once by pytest-xdist, whose workers are pytests with a Spark of their own.
 
@@ -74,11 +95,12 @@ def _run(
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
     arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
+    arguments += [f"--probe={file}" for file in probes]
     junit_file = Path(junit or runs_dir.parent / "junit.xml")
     arguments += [f"--junitxml={junit_file}"]
     plugins: list[object] = []
-    with own_folder(runs_dir.parent / "allure-results") as allure:
-        arguments += [f"--alluredir={allure}"]
+    with own_folder(Path(allure or runs_dir.parent / "allure-results")) as results:
+        arguments += [f"--alluredir={results}"]
         if jobs > 1:
             # Chunks of one: no case waits for a worker while another is free.
             collected = collect(*arguments)
@@ -108,6 +130,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     from harness.errors import worst
     from harness.releases.builds import BuildOptions
     from harness.runs import results
+    from harness.runs.outside import selector_of
     from harness.runs.special_suites import is_random
     from harness.runs.subrun import repeat_apart
 
@@ -115,13 +138,13 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     with told_by(run_dir):
         build = BuildOptions.recorded(run)
         again = {"backend": run["backend"], "seed": str(run["seed"]), **vars(build)}
-        selector = run["case"]
+        selector = selector_of(run["case"], run.get("file"))
     if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
         raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
     say_other_build(run, build)
     served = run.get("served", [])
     if served and not any(map(is_random, served)):  # which are told by more than their ids
-        first = shlex.join(["jbod", "run", *served, run["case"], *arguments_of(again)])
+        first = shlex.join(["jbod", "run", *served, selector, *arguments_of(again)])
         tell(f"its cluster had served {len(served)} cases before, and this is a fresh one; with them first: {first}")
     schedules: tuple[str, ...] = ()
     if "schedule" in run:
@@ -186,6 +209,7 @@ def nightly(
 
     from harness.case import check_json_file, check_runs_dir
     from harness.nodes.backends import backend_kind
+    from harness.releases.builds import BuildOptions
     from harness.runs.nightly import run_night
     from harness.runs.results import write_json
 
@@ -194,6 +218,8 @@ def nightly(
     check_json_file(json_file)
     fixed = fixed_cases(options, backend)
     backend_kind(backend).check()  # only now, as one's own backend comes with the suites' plugins
+    probes = _probed(BuildOptions(**options), runs_dir)
+    fixed = fixed_cases(options, backend, probes)
     night = run_night(
         fixed=fixed,
         backend=backend,
@@ -202,7 +228,7 @@ def nightly(
         runs_dir=runs_dir,
         every=timedelta(seconds=every_s),
         jobs=jobs,
-        options=arguments_of(options),
+        options=[*arguments_of(options), *probes],
         say=say,
     )
     for why in fixed.why_not():
@@ -212,3 +238,27 @@ def nightly(
     for id, at in night.left.items():
         out.print(Text(f"  {id}: last run {at or 'never'}", style="yellow" if id in night.overdue else "dim"))
     return write_json(json_file, night.to_json(), say)
+
+
+def _probed(options: BuildOptions, runs_dir: Path) -> list[str]:
+    """Probe the builds of a night; the options that hand on what was found, and what they lack is said.
+
+    :raises HarnessError: one can't be run at all
+    """
+    from dataclasses import replace
+
+    from harness.releases.builds import Builds
+    from harness.runs.build_lacks import probe_apart, told
+
+    builds, given = Builds.choose(options), options.kafka_home or options.kafka_tarball
+    found = []
+    for version in dict.fromkeys(builds.version(mode) for mode in builds.modes()):
+        modes = [str(mode) for mode in builds.modes() if builds.version(mode) == version]
+        kafka = None if given else str(version)
+        one = replace(options, kafka=kafka, mode=modes[0] if len(modes) == 1 else options.mode)
+        file = runs_dir.parent / f"probe-{version}.json"
+        probed = probe_apart(one, file, say)
+        found.append(f"--probe={file}")
+        for line in told(probed, ()):
+            out.print(Text(line, style="bold red"), soft_wrap=True)
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from harness.errors import HarnessError, JbodError, UsageError
+from harness.errors import HarnessError, UsageError
 from harness.runs import run_options
 from harness.runs.run_options import RunOption
 from harness.runs.subrun import arguments_of
@@ -32,12 +31,29 @@ out = Console(width=WIDTH)
 err = Console(stderr=True, width=WIDTH)
 
 
+def settled(_context: click.Context, _option: click.Parameter, kafka: str | None) -> str | None:
+    """The version that ``latest`` is, for every command that takes a build."""
+    from harness.releases.released import settle
+
+    return settle(kafka, note)
+
+
 def _for_click(of: Sequence[RunOption]) -> list[Callable[..., Any]]:
-    """What of its values is right is for pytest to say, to which they go on as they are."""
-    return [click.option(each.name, metavar=each.metavar, help=each.help, multiple=each.repeats) for each in of]
+    """What of its values is right is for pytest to say, to which they go on as they are; but for ``latest``."""
+    return [
+        click.option(
+            each.name,
+            metavar=each.metavar,
+            help=each.help,
+            multiple=each.repeats,
+            callback=settled if each is run_options.KAFKA else None,
+        )
+        for each in of
+    ]
 
 
 BUILD_OPTIONS = _for_click(run_options.BUILD)
+PROBE_OPTIONS = _for_click(run_options.PROBE)
 OUTCOME_OPTIONS = _for_click(run_options.OUTCOME)
 RUN_OPTIONS = _for_click(run_options.RUN)
 EVERY = click.option(
@@ -82,42 +98,18 @@ def note(line: str) -> None:
     err.print(Text(line, style="dim"), soft_wrap=True)
 
 
-def suites() -> Path:
-    """The folder of the suites, found without importing them (nothing of the harness imports suites)."""
-    folder = Path(__file__).resolve().parents[2] / "suites"
-    if not folder.is_dir():
-        raise JbodError(f"the suites are not beside the harness ({folder}); install from a checkout: pip install -e .")
-    return folder
-
-
 def run_pytest(arguments: list[str], *plugins: object) -> int:
-    """pytest in this process, with its own terminal output off, on all suites but the selftest."""
-    folder = suites()
-    base = [
-        "-p",
-        "no:terminal",
-        "-p",
-        "no:cacheprovider",
-        "-c",
-        str(folder.parent / "pyproject.toml"),
-        "-o",
-        "addopts=",
-    ]
+    """pytest in this process, with its own terminal output off, on what the arguments name (:func:`where`)."""
+    base = ["-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts="]
+    base += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins are imported by now, which is right here
     return int(pytest.main([*base, *arguments], plugins=[*plugins]))
 
 
 def where(selectors: tuple[str, ...]) -> list[str]:
-    """All suites but the selftest, and the selectors; the path of a node id is told from the root, as pytest does."""
-    root = suites().parent
-    chosen = []
-    for selector in selectors:
-        path, colons, rest = selector.partition("::")
-        if colons or path.endswith(".py") or Path(path).is_dir():
-            if not Path(path).exists():
-                raise UsageError(f"no such file: {path}")
-            path = os.path.relpath(Path(path).resolve(), root)
-        chosen.append(f"--select={path}{colons}{rest}")
-    return [str(suites()), f"--ignore={suites() / 'selftest'}", *chosen]
+    """What pytest collects and selects (:func:`harness.runs.outside.collection`); one selector's own comes last."""
+    from harness.runs.outside import collection
+
+    return collection(selectors)
 
 
 class Collector:
@@ -156,14 +148,17 @@ def collect(*arguments: str) -> Collector:
     return collector
 
 
-def fixed_cases(options: Mapping[str, str | None], backend: str) -> Fixed:
-    """The cases that must be run now and then, on this machine, these builds and this backend."""
+def fixed_cases(options: Mapping[str, str | None], backend: str, probes: Sequence[str] = ()) -> Fixed:
+    """The cases that must be run now and then, on this machine, these builds and this backend.
+
+    :param probes: options that name what ``jbod probe`` found of these builds
+    """
     from harness.runs.ledger import Planned
     from harness.runs.nightly import Fixed
     from harness.runs.special_suites import NOT_FIXED, suite_of
 
     planned, unable, without = {}, {}, {}
-    collected = collect(*where(()), *arguments_of(options), f"--backend={backend}")
+    collected = collect(*where(()), *arguments_of(options), f"--backend={backend}", *probes)
     for case in collected.cases:
         if suite_of(case.id) in NOT_FIXED:
             continue

@@ -20,20 +20,23 @@ from typing import Any
 
 from harness import timeouts
 from harness.doors.wire import NoAnswer
+from harness.errors import BuildLacks
 from harness.machine.ports import HOST
 
-_OFFLINE_DIRS = "kafka.log:type=LogManager,name=OfflineLogDirectoryCount"
-_DIR_OFFLINE = "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*"
-_CORDONED_DIRS = "kafka.log:type=LogManager,name=CordonedLogDirectoryCount"
-_DIR_CORDONED = "kafka.log:type=LogManager,name=LogDirectoryCordoned,logDirectory=*"
-_OFFLINE_REPLICAS = "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"
-_OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"
-_UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
-_COUNTS = (_OFFLINE_DIRS, _OFFLINE_REPLICAS, _UNDER_REPLICATED, _OFFLINE_PARTITIONS)
-_BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec,topic={topic}"
-_ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
-_RAFT = "kafka.server:type=raft-metrics"
-_UNASSIGNED = "org.apache.kafka.server:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"
+OFFLINE_DIRS = "kafka.log:type=LogManager,name=OfflineLogDirectoryCount"
+DIR_OFFLINE = "kafka.log:type=LogManager,name=LogDirectoryOffline,logDirectory=*"
+CORDONED_DIRS = "kafka.log:type=LogManager,name=CordonedLogDirectoryCount"
+DIR_CORDONED = "kafka.log:type=LogManager,name=LogDirectoryCordoned,logDirectory=*"
+OFFLINE_REPLICAS = "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"
+OFFLINE_PARTITIONS = "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"
+UNDER_REPLICATED = "kafka.server:type=ReplicaManager,name=UnderReplicatedPartitions"
+_COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
+BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
+ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
+RAFT = "kafka.server:type=raft-metrics"
+UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # of two domains since 4.2 (KIP-1100)
+STATE = "kafka.server:type=KafkaServer,name=BrokerState"
+_RUNNING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,13 +76,15 @@ class MBeans:
     def describe_broker(self) -> BrokerMetrics:
         """What a broker counts.
 
-        :raises NoAnswer: there is no agent, or no such MBeans (a broker that is still starting)
+        :raises NoAnswer: there is no agent, or no such MBeans yet (a broker that is still starting)
+        :raises BuildLacks: it has started, and one of them is not there
         """
-        dirs, by_dir, replicas, cordoned, each_cordoned = self._values(
-            _OFFLINE_DIRS, _DIR_OFFLINE, _OFFLINE_REPLICAS, _CORDONED_DIRS, _DIR_CORDONED
+        dirs, by_dir, replicas, cordoned, each_cordoned, state = self._values(
+            OFFLINE_DIRS, DIR_OFFLINE, OFFLINE_REPLICAS, CORDONED_DIRS, DIR_CORDONED, STATE
         )
         if dirs is None or by_dir is None or replicas is None:
-            raise NoAnswer(f"{HOST}:{self.port} has no MBeans of log dirs and replicas yet")
+            missing = {OFFLINE_DIRS: dirs, DIR_OFFLINE: by_dir, OFFLINE_REPLICAS: replicas}
+            raise self._without(next(name for name, value in missing.items() if value is None), state)
         return BrokerMetrics(
             offline_log_dirs=int(dirs["Value"]),
             log_dir_offline={_log_dir(name): bool(value["Value"]) for name, value in by_dir.items()},
@@ -93,16 +98,18 @@ class MBeans:
 
         :raises NoAnswer: there is no agent
         """
-        active, partitions = self._values(_ACTIVE, _OFFLINE_PARTITIONS)
+        active, partitions = self._values(ACTIVE, OFFLINE_PARTITIONS)
         return int(partitions["Value"]) if active and partitions and active["Value"] else None
 
     def followed(self) -> int | None:
         """KRaft: the node id of the controller that this node follows; None where it follows none, or is active itself.
 
-        :raises NoAnswer: there is no agent
+        :raises NoAnswer: there is no agent, or no such MBean
         """
-        [raft] = self._values(_RAFT)
-        return int(raft["current-leader"]) if raft and raft["current-state"] == "follower" else None
+        [raft] = self._values(RAFT)
+        if raft is None:
+            raise NoAnswer(f"{HOST}:{self.port} has no MBean {RAFT}")
+        return int(raft["current-leader"]) if raft["current-state"] == "follower" else None
 
     def counts(self, timeout_s: float) -> dict[str, int]:
         """What this node counts of offline log dirs, offline and under-replicated replicas and, if it is the active
@@ -110,10 +117,10 @@ class MBeans:
 
         :raises NoAnswer: there is no agent, or it took longer
         """
-        active, *values = self._values(_ACTIVE, *_COUNTS, timeout_s=timeout_s)
+        active, *values = self._values(ACTIVE, *_COUNTS, timeout_s=timeout_s)
         found = {name.rpartition("=")[2]: v["Value"] for name, v in zip(_COUNTS, values, strict=True) if v is not None}
         if not (active and active["Value"]):
-            found.pop(_OFFLINE_PARTITIONS.rpartition("=")[2], None)
+            found.pop(OFFLINE_PARTITIONS.rpartition("=")[2], None)
         return found
 
     def has(self, mbean: str) -> bool:
@@ -122,23 +129,35 @@ class MBeans:
         :raises NoAnswer: there is no agent
         """
         [found] = self._values(mbean)
-        return found is not None
+        return bool(found)
 
     def unassigned(self) -> int:
         """KRaft: of how many replicas the controller has yet to hear from this broker in which log dir they are.
 
-        :raises NoAnswer: there is no agent
+        :raises NoAnswer: there is no agent, or no such MBean yet
+        :raises BuildLacks: it has started, and the MBean is not there
         """
-        [queued] = self._values(_UNASSIGNED)
-        return int(queued["Value"]) if queued else 0
+        queued, state = self._values(UNASSIGNED, STATE)
+        if not queued:
+            raise self._without(UNASSIGNED, state)
+        return max(int(each["Value"]) for each in queued.values())
 
     def bytes_out(self, topic: str) -> int:
         """How many bytes of a topic this broker has sent to consumers since it was started; not to its followers.
 
-        :raises NoAnswer: there is no agent
+        :raises NoAnswer: there is no agent, or no such MBean of all topics yet; a topic's comes with its first byte
+        :raises BuildLacks: it has started, and the MBean is not there
         """
-        [rate] = self._values(_BYTES_OUT.format(topic=topic))
+        rate, of_all, state = self._values(f"{BYTES_OUT},topic={topic}", BYTES_OUT, STATE)
+        if of_all is None:
+            raise self._without(BYTES_OUT, state)
         return int(rate["Count"]) if rate else 0
+
+    def _without(self, mbean: str, state: Any) -> NoAnswer | BuildLacks:
+        """What it means that a broker's MBean is not there: it is on its way up or down, or its build has none."""
+        if state and state["Value"] == _RUNNING:
+            return BuildLacks(f"this Kafka build has no MBean {mbean}")
+        return NoAnswer(f"{HOST}:{self.port} has no MBean {mbean} yet")
 
     def _values(self, *mbeans: str, timeout_s: float = timeouts.REQUEST_S) -> list[Any]:
         """Each MBean's attributes; where the name is a pattern, by MBean; None where there is none."""

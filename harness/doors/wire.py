@@ -11,13 +11,13 @@ import socket
 import threading
 from typing import Any
 
-from kafka.errors import KafkaError
+from kafka.errors import IncompatibleBrokerVersion, KafkaError
 from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.parser import KafkaProtocol
 
 from harness import timeouts
-from harness.errors import HarnessError
+from harness.errors import BuildLacks, HarnessError
 
 
 class NoAnswer(HarnessError):
@@ -28,6 +28,7 @@ class Connection:
     """A broker at ``host:port``; every thread may ask, one at a time.
 
     :param timeout_s: what an answer may take unless the question says otherwise
+    :ivar spoke: in which version each request was last asked, by its name, such as "Metadata"
     """
 
     def __init__(self, host: str, port: int, timeout_s: float = timeouts.REQUEST_S) -> None:
@@ -38,11 +39,13 @@ class Connection:
         self._socket: socket.socket | None = None
         self._protocol = KafkaProtocol(client_id="jbod")
         self._versions: BrokerVersionData | None = None
+        self.spoke: dict[str, int] = {}
 
     def ask(self, request: Any, timeout_s: float | None = None) -> Any:
         """Send a request in the highest version that both sides know and return its response.
 
-        :raises NoAnswer: no connection, no response within ``timeout_s``, or the broker doesn't know the request
+        :raises NoAnswer: no connection, or no response within ``timeout_s``
+        :raises BuildLacks: the broker doesn't know the request, or no version of it that is known here
         """
         timeout_s = timeout_s or self._timeout_s
         with self._lock:
@@ -51,7 +54,10 @@ class Connection:
                     self._open(timeout_s)
                 assert self._versions is not None
                 request.API_VERSION = self._versions.api_version(request)
+                self.spoke[request.name.removesuffix("Request")] = request.API_VERSION
                 return self._round_trip(request, timeout_s)
+            except IncompatibleBrokerVersion as error:
+                raise BuildLacks(f"{self.address} doesn't know {request.name}: {error}") from error
             except (OSError, KafkaError) as error:
                 self._drop()
                 raise NoAnswer(

@@ -16,7 +16,6 @@ from harness.errors import NodeDied
 from harness.machine.broker_user import BrokerUser
 from harness.machine.java import FAST_START
 from harness.nodes.base import NodeSpec, Runtime, Site
-from harness.releases.versions import KafkaVersion
 
 _LOG4J1 = f"""\
 log4j.rootLogger=INFO, stderr
@@ -69,11 +68,11 @@ def move_open(file: Path, to: Path) -> None:
         raise
 
 
-def _command(spec: NodeSpec, config: Path, runtime: Runtime, version: KafkaVersion) -> list[str]:
+def _command(spec: NodeSpec, config: Path, runtime: Runtime, log4j2: bool) -> list[str]:
     """Write a node's configuration and that of its logging, and return the command that starts it."""
     home = config.parent
     config.write_text("".join(f"{key}={value}\n" for key, value in sorted(spec.properties.items())))
-    if version.uses_log4j2:
+    if log4j2:
         logging, text, option = home / "log4j2.yaml", _LOG4J2, "log4j2.configurationFile"
     else:
         logging, text, option = home / "log4j.properties", _LOG4J1, "log4j.configuration"
@@ -218,7 +217,7 @@ class JvmNode(ABC):
         """Write what the node reads when it starts, and return the command that starts it."""
         if not self.config.parent.exists():
             self.make_dir(self.config.parent)
-        command = _command(self.spec, self.config, self._runtime, self._site.distribution.version)
+        command = _command(self.spec, self.config, self._runtime, self._site.distribution.uses_log4j2)
         shutil.copyfile(self.config, self._record_dir / "server.properties")
         return command
 

@@ -8,18 +8,12 @@ One controller unless a scenario wants three, of which any two are a quorum. All
 at a time (``QuorumController.claim``), and the others, its standbys, know what it has written and nothing else: what a
 broker says in its heartbeats it says to the active one alone.
 
-A dir is formatted by writing its ``meta.properties`` (version, cluster.id, node.id, directory.id: as
-``org.apache.kafka.metadata.properties.MetaPropertiesEnsemble`` does). The controller's also needs the
-``bootstrap.checkpoint`` with the release's features, which only ``kafka-storage format`` can write; it is the same for
-every cluster of a build, so it is made once a build and kept in the cache (0.7 to 2 s saved at each start). Each
-controller has it; the first to be active writes it into the log (``ActivationRecordsGenerator``).
+A dir is formatted with what ``kafka-storage format`` leaves (:mod:`harness.quorum.formatted`). The first controller to
+be active writes the release's features into the log (``ActivationRecordsGenerator``).
 """
 
 from __future__ import annotations
 
-import base64
-import os
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,6 +21,7 @@ from harness.doors.admin import Admin
 from harness.doors.wire import Connection
 from harness.machine.ports import HOST
 from harness.nodes.base import SERVICE, Backend, Node, NodeSpec
+from harness.quorum.formatted import Formatted, Role, random_uuid
 from harness.releases.versions import Mode
 from harness.spec import BROKER_SETTINGS, CONNECTS_SOON, ClusterSpec
 
@@ -49,27 +44,23 @@ def node_id(node: Node) -> int:
     return int(node.spec.properties["node.id"])
 
 
-def random_uuid() -> str:
-    """A UUID as Kafka writes it: 22 characters of URL-safe base64, never beginning with a dash."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
-
-
 class KRaftQuorum:
     """Controllers with a static voter list; see :class:`harness.quorum.base.Quorum`.
 
-    :param bootstrap_checkpoint: the file of that name that ``kafka-storage format`` made for this build
+    :param formatted: what ``kafka-storage format`` of this build leaves
+    :param main_class: of the build's broker, which is its controller, too
     """
 
     mode = Mode.KRAFT
     registration_outlives_s = 0.0  # a new incarnation takes the place of the old one
 
-    def __init__(self, *, spec: ClusterSpec, work_dir: Path, backend: Backend, bootstrap_checkpoint: Path) -> None:
+    def __init__(
+        self, *, spec: ClusterSpec, work_dir: Path, backend: Backend, formatted: Formatted, main_class: str
+    ) -> None:
         self._spec = spec
         self._work_dir = work_dir
-        self._checkpoint = bootstrap_checkpoint
+        self._formatted = formatted
+        self._main_class = main_class
         self.cluster_id = random_uuid()
         ids = () if spec.combined else range(CONTROLLER_ID, CONTROLLER_ID + spec.controllers)
         endpoints = {id: backend.endpoint(f"controller-{id}", SERVICE) for id in ids}
@@ -105,7 +96,7 @@ class KRaftQuorum:
         return tuple(
             NodeSpec(
                 name=f"controller-{id}",
-                main_class="kafka.Kafka",
+                main_class=self._main_class,
                 properties={
                     **self._shared(id),
                     **CONNECTS_SOON,
@@ -151,20 +142,16 @@ class KRaftQuorum:
         return (self._work_dir / f"broker-{broker_id}-metadata",) if self._spec.metadata_apart else ()
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
-        """Write meta.properties into every dir and the bootstrap checkpoint into the first of each controller's."""
-        dirs = {**{id: (self._controller_dir(id),) for id in self._doors}, **broker_dirs}
-        for id, of_node in dirs.items():
-            self.format_broker(id, of_node)
-        for id in self._voters:
-            _write_like(dirs[id][0], "bootstrap.checkpoint", self._checkpoint.read_bytes())
+        """Format every dir of every node."""
+        for id, dirs in {**{id: (self._controller_dir(id),) for id in self._doors}, **broker_dirs}.items():
+            self.format_broker(id, dirs)
 
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
-        """Write meta.properties into each of its dirs."""
+        """Format each of its dirs, of which the first has the metadata log."""
+        role: Role = "controller" if broker_id in self._voters else "broker"
         for dir in dirs:
-            _write_like(
-                dir,
-                "meta.properties",
-                f"version=1\ncluster.id={self.cluster_id}\nnode.id={broker_id}\ndirectory.id={random_uuid()}\n".encode(),
+            self._formatted.write(
+                dir, role=role, metadata=dir == dirs[0], cluster_id=self.cluster_id, node_id=broker_id
             )
 
     def remains(self) -> list[str]:
@@ -174,11 +161,3 @@ class KRaftQuorum:
     def controller(self, admin: Admin) -> int | None:
         """The quorum's leader (DescribeQuorum); Metadata names some broker or other in this mode."""
         return admin.describe_quorum_leader()
-
-
-def _write_like(folder: Path, name: str, content: bytes) -> None:
-    """Write a file that belongs to whom its folder belongs to."""
-    path, owner = folder / name, folder.stat()
-    path.write_bytes(content)
-    if owner.st_uid != os.getuid():
-        os.chown(path, owner.st_uid, owner.st_gid)

@@ -43,7 +43,9 @@ class ZooKeeperQuorum:
     mode = Mode.ZK
     registration_outlives_s = (_SESSION_MS + _TICK_MS) / 1000  # ephemeral; sessions end at a tick (NodeExists)
 
-    def __init__(self, *, work_dir: Path, backend: Backend) -> None:
+    def __init__(self, *, work_dir: Path, backend: Backend, main_class: str) -> None:
+        """:param main_class: of the build's ZooKeeper"""
+        self._main_class = main_class
         self._data_dir = work_dir / "zookeeper-data"
         self._endpoint = backend.endpoint(_ZOOKEEPER, SERVICE)
         self.connect = f"{HOST}:{self._endpoint.port}"
@@ -54,7 +56,7 @@ class ZooKeeperQuorum:
         return (
             NodeSpec(
                 name=_ZOOKEEPER,
-                main_class="org.apache.zookeeper.server.quorum.QuorumPeerMain",
+                main_class=self._main_class,
                 properties={
                     "dataDir": str(self._data_dir),
                     "clientPort": port,
@@ -77,6 +79,7 @@ class ZooKeeperQuorum:
             "broker.id": str(broker_id),
             "zookeeper.connect": self._endpoint.address,
             "zookeeper.session.timeout.ms": str(_SESSION_MS),
+            "controlled.shutdown.retry.backoff.ms": "500",  # 5 s by default; a KRaft broker asks with its heartbeats
             "zookeeper.connection.timeout.ms": "60000",
             **listeners,
         }

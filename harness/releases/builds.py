@@ -64,6 +64,8 @@ class Builds:
             wanted = None if options.mode is None else Mode(options.mode)
         except ValueError:
             raise UsageError(f"unknown mode {options.mode!r}: zk or kraft") from None
+        if options.kafka and "," in options.kafka:
+            raise UsageError(f"--kafka {options.kafka}: only `jbod run` takes several builds; name one")
         given: Distribution | None = None
         if options.kafka_home:
             given = from_home(Path(options.kafka_home))
@@ -74,7 +76,9 @@ class Builds:
         version = given.version if given else KafkaVersion.parse(options.kafka or "")
         modes = [mode for mode in Mode if version.has(mode)]
         if wanted is not None and wanted not in modes:
-            raise UsageError(f"Kafka {version} has no mode {wanted}; it has {' and '.join(modes) or 'none with JBOD'}")
+            hint = "; the last line with ZooKeeper is 3.9: --kafka latest-3.9" if version.at_least(4, 0) else ""
+            has = " and ".join(modes) or "none with JBOD"
+            raise UsageError(f"Kafka {version} has no mode {wanted}; it has {has}{hint}")
         if not modes:
             raise UsageError(f"Kafka {version} has no mode with JBOD: ZooKeeper from 1.0 to 3.9, KRaft from 3.7")
         builds = cls({mode: version for mode in modes if wanted in (None, mode)})

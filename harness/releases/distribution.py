@@ -1,4 +1,4 @@
-"""A Kafka build, from Maven, a folder or a tarball: its jars, its version, and a checksum that names it in reports.
+"""A Kafka build, from Maven, a folder, a source tree or a tarball: its jars, its version, and its checksum for reports.
 
 Brokers and tools are started as plain ``java -cp``, not by ``bin/*.sh``: Maven has no scripts, and the scripts guess
 heap, GC and log folders that the harness decides. So a build is a class path and the facts of its version
@@ -23,11 +23,13 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import DistributionError, EnvironmentLacks, HarnessError, UsageError
+from harness.errors import BuildLacks, DistributionError, EnvironmentLacks, HarnessError, UsageError
 from harness.machine.broker_user import broker_user
 from harness.machine.cache import make_open_dir, publish
 from harness.machine.java import java_version
+from harness.releases.main_classes import main_class
 from harness.releases.maven import ArtifactNotFound, copy_dependencies, silent
+from harness.releases.source_tree import is_source_tree, jars_of
 from harness.releases.tarball import unpack
 from harness.releases.versions import KafkaVersion, Mode, Tool
 
@@ -39,12 +41,12 @@ _SUMS = "build.json"
 _PROBE_S = 10.0
 
 # pyspark's own version; beyond what pyspark ships, its Kafka connector needs exactly these.
-_SPARK = "4.0.0"
+_SPARK = "4.2.0"
 _SPARK_KAFKA = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_SPARK}",
     f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{_SPARK}",
-    "org.apache.kafka:kafka-clients:3.9.0",
-    "org.apache.commons:commons-pool2:2.12.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
 )
 
 _JOLOKIA = "2.6.0"
@@ -59,6 +61,7 @@ class Distribution:
     :ivar sha256: of the lines that ``LC_ALL=C sha256sum *.jar`` prints for these jars
     :ivar commit: Kafka's source commit, as the build says; empty where it doesn't
     :ivar archive_sha256: of the tarball, None for other sources
+    :ivar scripts: its ``bin`` folder; None where it has none, as from Maven
     """
 
     version: KafkaVersion
@@ -68,14 +71,30 @@ class Distribution:
     sha256: str
     commit: str = ""
     archive_sha256: str | None = None
+    scripts: Path | None = None
 
     def modes(self) -> tuple[Mode, ...]:
         """The metadata modes in which this build has JBOD."""
         return self.version.modes()
 
     def main_class(self, tool: Tool | str) -> str:
-        """See :meth:`harness.releases.versions.KafkaVersion.main_class`."""
-        return self.version.main_class(tool)
+        """The class to give to ``java``.
+
+        :param tool: a :class:`Tool` or its value, such as "dump-log"
+        :raises BuildLacks: this build has no such tool
+        """
+        try:
+            return main_class(self.class_path, self.scripts, Tool(tool))
+        except BuildLacks as error:
+            raise BuildLacks(f"Kafka {self.version} {error}") from error
+
+    @property
+    def uses_log4j2(self) -> bool:
+        """Whether it logs through log4j 2 (``-Dlog4j2.configurationFile``), as from 4.0 on.
+
+        Else it is log4j 1, or reload4j, which reads the same (``-Dlog4j.configuration``).
+        """
+        return any(jar.name.startswith("log4j-core-") for jar in self.class_path)
 
     def to_json(self) -> dict[str, object]:
         """What run.json records of it."""
@@ -129,7 +148,7 @@ def from_maven(version: KafkaVersion, cache: Path, *, say: Callable[[str], None]
 
 
 def from_home(home: Path) -> Distribution:
-    """A Kafka folder as an unpacked release has it, used where it lies.
+    """A Kafka folder as an unpacked release has it, or a source tree that Gradle has built, used where it lies.
 
     :raises UsageError: there is no such folder
     :raises DistributionError: it is there and is no Kafka that can be run
@@ -140,13 +159,12 @@ def from_home(home: Path) -> Distribution:
             raise UsageError(f"--kafka-home {home}: there is no such folder")
         if not home.is_dir():
             raise DistributionError(f"--kafka-home {home} is a file; a tarball goes to --kafka-tarball")
-        if not (home / "libs").is_dir():
-            built = (home / "gradlew").exists()
-            raise DistributionError(
-                f"--kafka-home {home} is no Kafka: it has no libs folder"
-                + ("; it is a source tree: build it with ./gradlew releaseTarGz" if built else "")
-            )
-        return _distribution(home / "libs", "home", str(home))
+        if (home / "libs").is_dir():
+            return _distribution(home / "libs", "home", str(home), scripts=home / "bin")
+        if not is_source_tree(home):
+            raise DistributionError(f"--kafka-home {home} is no Kafka: it has no libs folder, and is no source tree")
+        jars = jars_of(home, to_run=lambda jar: not NOT_TO_RUN.search(jar.name))
+        return _distribution(home, "home", str(home), jars=jars, scripts=home / "bin")
     except OSError as error:
         raise DistributionError(f"--kafka-home {home} can't be read: {error.strerror}: {error.filename}") from error
 
@@ -175,7 +193,9 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
         homes = [home for home in (unpacked, *sorted(unpacked.iterdir())) if (home / "libs").is_dir()]
         if not homes:
             raise DistributionError(f"--kafka-tarball {file} holds no Kafka: no folder libs in it or in its top folder")
-        (homes[0] / "libs").rename(folder / "libs")
+        for name in ("libs", "bin"):
+            if (homes[0] / name).is_dir():
+                (homes[0] / name).rename(folder / name)
         shutil.rmtree(unpacked)
         # Before it is published: a tarball that is no Kafka shall leave nothing.
         _distribution(folder / "libs", "tarball", str(file), to_run=False)
@@ -183,7 +203,9 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
 
     folder = publish(cache / "kafka" / f"tarball-{checksum[:16]}", make, lambda folder: is_sound(folder / "libs"))
     libs = folder / "libs"
-    return _distribution(libs, "tarball", str(file), sha256=_stored_sum(libs), archive_sha256=checksum)
+    return _distribution(
+        libs, "tarball", str(file), sha256=_stored_sum(libs), archive_sha256=checksum, scripts=folder / "bin"
+    )
 
 
 def spark_kafka_jars(cache: Path, *, say: Callable[[str], None] = silent) -> tuple[Path, ...]:
@@ -275,10 +297,15 @@ def _distribution(
     *,
     sha256: str | None = None,
     archive_sha256: str | None = None,
+    scripts: Path | None = None,
+    jars: tuple[Path, ...] | None = None,
     to_run: bool = True,
 ) -> Distribution:
-    """Look at a folder of jars, and make sure that it is a Kafka and, with ``to_run``, that brokers can run it here."""
-    jars = _jars(libs)
+    """Look at a folder of jars, and make sure that it is a Kafka and, with ``to_run``, that brokers can run it here.
+
+    :param jars: where they are somewhere below that folder
+    """
+    jars = jars or _jars(libs)
     core = [jar for jar in jars if re.match(r"kafka_2\.\d+-\d", jar.name)]
     clients = [jar for jar in jars if re.match(r"kafka-clients-\d", jar.name)]
     if len(core) != 1 or len(clients) != 1:
@@ -305,6 +332,7 @@ def _distribution(
         sha256=sha256 or _sum_of(jars),
         commit=facts.get("commitId", ""),
         archive_sha256=archive_sha256,
+        scripts=scripts if scripts and scripts.is_dir() else None,
     )
 
 

@@ -3,6 +3,9 @@
 Maven and not a downloader of our own: it honours what the user's settings say of mirrors, proxies and passwords, and
 resolves what a build depends on. One plugin call with a written pom; no Maven project is needed. Maven's local
 repository is not safe for two processes that fetch the same file, so only one ``mvn`` of ours runs at a time.
+
+No goal of Maven lists the versions of an artifact. But Maven reads that list for a parent given as a range of versions,
+and keeps it in its local repository: :func:`versions_of` gives it an empty one, and reads what is then in it.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from harness.errors import EnvironmentLacks, HarnessError, UsageError
@@ -24,6 +28,7 @@ from harness.machine.scratch import scratch
 
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 TIMEOUT_S = 300.0
+LIST_TIMEOUT_S = 60.0
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FETCHING = re.compile(r"Downloading from \S+: \S+/([^/\s]+\.jar)$")
@@ -63,9 +68,7 @@ def copy_dependencies(
     :raises EnvironmentLacks: no mvn, or it can't reach its repositories
     :raises HarnessError: mvn failed otherwise, or took longer than ``timeout_s``; with its last error line
     """
-    program = shutil.which("mvn")
-    if program is None:
-        raise EnvironmentLacks("mvn is not on the PATH; it fetches Kafka: apt-get install maven")
+    program = _program()
     with locked(cache_dir() / "maven.lock"), scratch("maven") as folder:
         pom = folder / "pom.xml"
         pom.write_text(_pom(coordinates))
@@ -74,6 +77,63 @@ def copy_dependencies(
         status, lines = _run(argv, folder, say, timeout_s)
     if status != 0:
         raise _failure(status, lines, coordinates)
+
+
+def versions_of(
+    artifact: str, *, say: Callable[[str], None] = silent, timeout_s: float = LIST_TIMEOUT_S
+) -> tuple[str, ...]:
+    """The versions of an artifact that the user's repositories list, as they are written there, in no order.
+
+    :param artifact: ``group:artifact``
+    :param say: is handed one line for each repository that didn't answer while another did
+    :raises EnvironmentLacks: no mvn, or none of its repositories lists the artifact
+    :raises HarnessError: a list can't be read
+    """
+    program = _program()
+    with scratch("maven") as folder:
+        pom, repository = folder / "pom.xml", folder / "repository"
+        pom.write_text(_list_pom(artifact))
+        argv = [program, "-B", "-U", "-f", str(pom), f"-Dmaven.repo.local={repository}", "validate"]
+        status, lines = _run(argv, folder, silent, timeout_s)  # a failure: no version is in that range
+        unreachable = [line for line in lines if "Could not transfer metadata" in line]
+        lists = sorted(repository.rglob("maven-metadata-*.xml"))
+        try:
+            found = {str(each.text) for file in lists for each in ElementTree.parse(file).iterfind(".//version")}
+        except (ElementTree.ParseError, OSError) as error:
+            raise HarnessError(f"Maven's list of versions of {artifact} can't be read: {error}") from error
+    if not found:
+        raise _unlisted(artifact, status, lines, unreachable)
+    for line in unreachable:
+        say(f"some versions of {artifact} may be missing: {_short(line)}")
+    return tuple(found)
+
+
+def _unlisted(artifact: str, status: int, lines: Sequence[str], unreachable: Sequence[str]) -> HarnessError:
+    """Why there is no version of an artifact."""
+    if unreachable:
+        return EnvironmentLacks(f"mvn can't list the versions of {artifact}: {_short(unreachable[0])}")
+    if any("No versions matched" in line for line in lines):
+        return EnvironmentLacks(f"none of Maven's repositories lists versions of {artifact}, or Maven is set offline")
+    failure = _failure(status, lines, ())
+    return failure if isinstance(failure, HarnessError) else HarnessError(str(failure))
+
+
+def _program() -> str:
+    program = shutil.which("mvn")
+    if program is None:
+        raise EnvironmentLacks("mvn is not on the PATH; it fetches Kafka: apt-get install maven")
+    return program
+
+
+def _list_pom(artifact: str) -> str:
+    """A pom that makes Maven read the list of versions, and then fail before it fetches one."""
+    group, _, name = artifact.partition(":")
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>\n'
+        f"<parent><groupId>{escape(group)}</groupId><artifactId>{escape(name)}</artifactId>"
+        "<version>[99999,)</version><relativePath/></parent>\n"
+        "<artifactId>list</artifactId><packaging>pom</packaging></project>\n"
+    )
 
 
 def _pom(coordinates: Sequence[str]) -> str:
@@ -146,11 +206,14 @@ def _failure(status: int, lines: Sequence[str], coordinates: Sequence[str]) -> H
         named = [c for c in coordinates if artifact and c.split(":")[:3] == list(artifact.groups())]
         if named:
             return ArtifactNotFound(named[0])
-    telling = telling.removesuffix("-> [Help 1]").strip()
-    if len(telling) > 600:
-        telling = f"{telling[:200]} … {telling[-400:]}"
+    telling = _short(telling)
     if re.search(r"Could not transfer|failed to transfer|could not be resolved|Could not find artifact", telling):
         return EnvironmentLacks(f"mvn can't fetch what it needs; can its repositories or mirrors be reached? {telling}")
     if re.search(r"JAVA_HOME", telling):
         return EnvironmentLacks(f"mvn finds no Java: {telling}")
     return HarnessError(f"mvn failed with status {status}: {telling}")
+
+
+def _short(line: str) -> str:
+    line = line.removeprefix("[WARNING]").strip().removesuffix("-> [Help 1]").strip()
+    return f"{line[:200]} … {line[-400:]}" if len(line) > 600 else line

@@ -3,8 +3,8 @@
 A JVM of its own for every question is what an operator starts, and what :mod:`harness.releases.tools` does; it costs
 0.4 s of CPU, of which all but some 10 ms go into starting: at four questions a step and 350 steps, more than the rest
 of a run. So the programs' ``main`` is called where they are loaded already, with the same arguments, and what they
-print is what is read. They end by ``Exit.exit`` (``org.apache.kafka.common.utils.Exit``, as Kafka's own tests use it),
-which here notes the exit code and leaves the JVM alive.
+print is what is read. They end by Kafka's own ``Exit.exit`` (as Kafka's tests use it), which here notes the exit code
+and leaves the JVM alive. A build in which that hook is not to be found has a JVM of its own for each question.
 
 One JVM for each build and process of the harness, by py4j, as Spark's is, but started here: a start has a time-out, and
 what it says where it fails is told. It ends with the process, however that ends, since its standard input does. Py4j is
@@ -35,7 +35,8 @@ from harness import timeouts
 from harness.errors import HarnessError, ToolFailed
 from harness.machine.java import FAST_START, java_command
 from harness.releases.distribution import Distribution
-from harness.releases.tools import reason
+from harness.releases.main_classes import exit_hook
+from harness.releases.tools import reason, tool_output
 from harness.releases.versions import Tool
 
 _STOP_S = 10.0
@@ -52,8 +53,12 @@ def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[
     :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S`
     :raises HarnessError: its JVM does not start, or ended
     """
+    hook = exit_hook(distribution.class_path)
+    if hook is None:
+        with tool_output(distribution, tool, *arguments, timeout_s=timeouts.TOOL_S) as lines:
+            return [*lines]
     with _changing:
-        jvm = _standing.get(distribution.class_path) or _ToolsJvm(distribution)
+        jvm = _standing.get(distribution.class_path) or _ToolsJvm(distribution, hook)
         _standing[distribution.class_path] = jvm
     return jvm.run(tool, *arguments)
 
@@ -69,8 +74,10 @@ def end_tools() -> None:
 class _ToolsJvm:
     """One JVM with one build's tools; they print to its one standard output, so that one runs at a time."""
 
-    def __init__(self, distribution: Distribution) -> None:
+    def __init__(self, distribution: Distribution, hook: str) -> None:
+        """:param hook: see :func:`harness.releases.main_classes.exit_hook`"""
         self._distribution = distribution
+        self._hook = hook
         class_path = os.pathsep.join(map(str, (find_jar_path(), *distribution.class_path)))
         server = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
         with tempfile.TemporaryFile("w+") as said:
@@ -114,9 +121,9 @@ class _ToolsJvm:
         self._printed, self._logged = (self._open.enter_context(_Caught(jvm, each)) for each in ("setOut", "setErr"))
         self._codes = jvm.java.util.ArrayDeque()
         # An Exit.Procedure that adds what it is first given, the exit code, to them.
-        procedure = jvm.Class.forName("org.apache.kafka.common.utils.Exit$Procedure")
+        procedure = jvm.Class.forName(f"{self._hook}$Procedure")
         noted = jvm.java.beans.EventHandler.create(procedure, self._codes, "add", "")
-        jvm.org.apache.kafka.common.utils.Exit.setExitProcedure(noted)
+        getattr(jvm, self._hook).setExitProcedure(noted)
         self._runnable = jvm.Class.forName("java.lang.Runnable")
 
     def run(self, tool: Tool, *arguments: str) -> list[str]:

@@ -1,17 +1,16 @@
-"""All that differs between Kafka versions, in one place: modes, features, main classes, logging, Maven coordinates.
+"""All that differs between Kafka versions, in one place: modes, features, Java, Maven coordinates.
 
-Nobody else compares version numbers. Read from the jars of the releases named beside each fact and from Kafka's
-source; ``suites/selftest/test_versions.py`` holds the main classes against the real jars.
-
-Chosen over looking each class up in the jars when it is needed: a table can be read, and says at once that a tool
-doesn't exist yet. Vendors' builds ("3.9.2-vendor1") count as the release whose number they carry.
+Nobody else compares version numbers. What a build can answer for itself is asked of its jars instead, since a table
+knows nothing of the next release (:mod:`harness.releases.main_classes`). Vendors' builds ("3.9.2-vendor1") count as the
+release whose number they carry.
 """
 
 from __future__ import annotations
 
 import functools
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -45,28 +44,6 @@ class Tool(StrEnum):
     VERIFIABLE_CONSUMER = "verifiable-consumer"
     PRODUCER_PERF = "producer-perf"
 
-
-# From this release on, this class; the last line that applies counts, None is "no longer".
-_MAIN_CLASSES: Mapping[Tool, tuple[tuple[Release, str | None], ...]] = {
-    Tool.BROKER: (((1, 0, 0), "kafka.Kafka"),),
-    Tool.ZOOKEEPER: (((1, 0, 0), "org.apache.zookeeper.server.quorum.QuorumPeerMain"), ((4, 0, 0), None)),
-    Tool.STORAGE: (((2, 8, 0), "kafka.tools.StorageTool"),),
-    Tool.CONFIGS: (((1, 0, 0), "kafka.admin.ConfigCommand"),),
-    Tool.FEATURES: (((2, 7, 0), "kafka.admin.FeatureCommand"), ((3, 6, 0), "org.apache.kafka.tools.FeatureCommand")),
-    Tool.CLUSTER: (((2, 8, 0), "kafka.tools.ClusterTool"), ((3, 6, 0), "org.apache.kafka.tools.ClusterTool")),
-    # KAFKA-14525 moved the tools out of the core jar, one by one.
-    Tool.TOPICS: (((1, 0, 0), "kafka.admin.TopicCommand"), ((3, 7, 0), "org.apache.kafka.tools.TopicCommand")),
-    Tool.REASSIGN: (
-        ((1, 0, 0), "kafka.admin.ReassignPartitionsCommand"),
-        ((3, 7, 0), "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"),
-    ),
-    Tool.LOG_DIRS: (((1, 0, 0), "kafka.admin.LogDirsCommand"), ((3, 6, 0), "org.apache.kafka.tools.LogDirsCommand")),
-    # Still kafka.tools in 4.0, 4.1 and 4.2.
-    Tool.DUMP_LOG: (((1, 0, 0), "kafka.tools.DumpLogSegments"), ((4, 3, 0), "org.apache.kafka.tools.DumpLogSegments")),
-    Tool.VERIFIABLE_PRODUCER: (((1, 0, 0), "org.apache.kafka.tools.VerifiableProducer"),),
-    Tool.VERIFIABLE_CONSUMER: (((1, 0, 0), "org.apache.kafka.tools.VerifiableConsumer"),),
-    Tool.PRODUCER_PERF: (((1, 0, 0), "org.apache.kafka.tools.ProducerPerformance"),),
-}
 
 _NUMBERS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.]([0-9A-Za-z]+(?:[-._][0-9A-Za-z]+)*))?")
 _RC = re.compile(r"rc-?(\d+)", re.IGNORECASE)
@@ -154,25 +131,21 @@ class KafkaVersion:
         return self.at_least(2, 2)
 
     @property
+    def creates_topics_by_zookeeper(self) -> bool:
+        """``kafka-topics --create --zookeeper``, which places replicas itself (KIP-36), until KAFKA-12596."""
+        return not self.at_least(3, 0)
+
+    @property
+    def has_initial_task_delay(self) -> bool:
+        """``log.initial.task.delay.ms``; before, nothing expires, or is deleted, in a broker's first 30 s."""
+        return self.at_least(3, 8)
+
+    @property
     def has_cordoned_log_dirs(self) -> bool:
         """KIP-1066: ``cordoned.log.dirs``, with :data:`CORDON_METADATA_VERSION`, such builds' default."""
         return self.at_least(4, 3)
 
     # --- running it ----------------------------------------------------------------------------------------------
-
-    def main_class(self, tool: Tool | str) -> str:
-        """The class to give to ``java``.
-
-        :param tool: a :class:`Tool` or its value, such as "dump-log"
-        :raises UsageError: this version doesn't have the tool
-        """
-        found: str | None = None
-        for since, name in _MAIN_CLASSES[Tool(tool)]:
-            if self.release >= since:
-                found = name
-        if found is None:
-            raise UsageError(f"Kafka {self} has no {Tool(tool)} tool")
-        return found
 
     def check_java(self, major: int) -> None:
         """See that this build's brokers run on this Java.
@@ -192,14 +165,6 @@ class KafkaVersion:
             )
 
     @property
-    def uses_log4j2(self) -> bool:
-        """Whether it logs through log4j 2 (``-Dlog4j2.configurationFile``).
-
-        Before 4.0 it is log4j 1, or reload4j, which reads the same (``-Dlog4j.configuration``).
-        """
-        return self.at_least(4, 0)
-
-    @property
     def coordinates(self) -> tuple[str, ...]:
         """What Maven must fetch for brokers and tools that log, as ``group:artifact:version``.
 
@@ -209,7 +174,7 @@ class KafkaVersion:
         # Scala 2.13 builds begin with 2.4 (as published; 2.3.1 and before have 2.12).
         scala = "2.13" if self.at_least(2, 4) else "2.12"
         kafka = (f"org.apache.kafka:kafka_{scala}:{self}", f"org.apache.kafka:kafka-tools:{self}")
-        if self.uses_log4j2:
+        if self.at_least(4, 0):
             log4j = ("log4j-slf4j-impl", "log4j-core", "log4j-api")
             return (*kafka, *(f"org.apache.logging.log4j:{artifact}:{LOG4J2}" for artifact in log4j))
         return kafka if self.at_least(2, 4) else (*kafka, "org.slf4j:slf4j-log4j12:1.7.30")
@@ -219,48 +184,87 @@ LOG4J2 = "2.25.4"
 
 CORDON_METADATA_VERSION = "4.3-IV0"
 
+CONFIRMED_BUILDS: Mapping[Mode, tuple[KafkaVersion, ...]] = MappingProxyType(
+    {
+        mode: tuple(map(KafkaVersion.parse, releases.split()))
+        for mode, releases in {
+            Mode.ZK: "3.7.2 3.8.1 3.9.2",
+            Mode.KRAFT: "3.7.2 3.8.1 3.9.2 4.0.2 4.1.2 4.2.2 4.3.1 4.4.0",
+        }.items()
+    }
+)
+"""The newest release of each line up to which the declared deviations (:mod:`suites.deviations`) are confirmed.
+
+On a release that is newer (:func:`is_newer_than`) a deviation may be mended.
+"""
+
 # The newest of each line that jbod is tested with; 3.9 is the last with ZooKeeper.
 DEFAULT_BUILDS: Mapping[Mode, KafkaVersion] = MappingProxyType(
-    {Mode.ZK: KafkaVersion.parse("3.9.2"), Mode.KRAFT: KafkaVersion.parse("4.3.1")}
+    {Mode.ZK: KafkaVersion.parse("3.9.2"), Mode.KRAFT: KafkaVersion.parse("4.4.0")}
 )
+
+
+def is_newer_than(confirmed: Sequence[KafkaVersion], version: KafkaVersion) -> bool:
+    """Whether a version's release is newer than all of these of its line; where they have none of it, than all.
+
+    4.1.3 is newer than 4.1.2, 4.3.1: a fix may have come to its branch after both.
+    """
+    of_its_line = [each.release for each in confirmed if each.release[:2] == version.release[:2]]
+    return version.release > max(of_its_line or [each.release for each in confirmed])
+
+
+_OPERATORS: Mapping[str, Callable[[Release, Release], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_BOUND = re.compile(rf"({'|'.join(_OPERATORS)})\s*(\d+)(?:\.(\d+))?(?:\.(\d+))?")
+Bounds = tuple[tuple[str, Release], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VersionRange:
     """Which builds something holds for: ``>=4.3.0,<4.4.0``; empty for all.
 
-    :ivar bounds: pairs of an operator (``>= > <= < ==``) and a release
+    ``<4.0.2 | >=4.1.0,<4.1.2`` is either of the two: what was fixed on several branches ends on each by itself.
+
+    :ivar any_of: the ranges of which one must hold, each by all of its pairs of an operator (``>= > <= < ==``) and a
+        release
     """
 
-    bounds: tuple[tuple[str, Release], ...] = ()
+    any_of: tuple[Bounds, ...] = ((),)
 
     @classmethod
     def parse(cls, text: str) -> VersionRange:
-        """Read bounds separated by commas; missing numbers are 0.
+        """Read ranges separated by ``|``, each as bounds separated by commas; missing numbers are 0.
 
         :raises UsageError: it isn't a range
         """
-        bounds = []
-        for part in filter(None, (part.strip() for part in text.split(","))):
-            match = re.fullmatch(r"(>=|<=|==|>|<)\s*(\d+)(?:\.(\d+))?(?:\.(\d+))?", part)
+        if not text.strip():
+            return cls()
+        return cls(any_of=tuple(cls._bounds(part, text) for part in text.split("|")))
+
+    @staticmethod
+    def _bounds(part: str, text: str) -> Bounds:
+        bounds: list[tuple[str, Release]] = []
+        for bound in part.split(","):
+            match = _BOUND.fullmatch(bound.strip())
             if match is None:
-                raise UsageError(f"{text!r} is no range of Kafka versions; they look like >=4.3.0,<4.4.0")
-            operator, major, minor, patch = match.groups()
-            bounds.append((operator, (int(major), int(minor or 0), int(patch or 0))))
-        return cls(bounds=tuple(bounds))
+                raise UsageError(
+                    f"{text!r} is no range of Kafka versions; they look like >=4.3.0,<4.4.0 or <4.0.2 | >=4.1.0,<4.1.2"
+                )
+            sign, major, minor, patch = match.groups()
+            bounds.append((sign, (int(major), int(minor or 0), int(patch or 0))))
+        return tuple(bounds)
 
     def __contains__(self, version: KafkaVersion) -> bool:
         """Whether the version's release lies within; 4.4.0-SNAPSHOT counts as 4.4.0."""
-        own = version.release
-        holds = {
-            ">=": lambda bound: own >= bound,
-            ">": lambda bound: own > bound,
-            "<=": lambda bound: own <= bound,
-            "<": lambda bound: own < bound,
-            "==": lambda bound: own == bound,
-        }
-        return all(holds[operator](bound) for operator, bound in self.bounds)
+        return any(all(_OPERATORS[sign](version.release, of) for sign, of in bounds) for bounds in self.any_of)
 
     def __str__(self) -> str:
         """As :meth:`parse` reads it."""
-        return ",".join(f"{operator}{'.'.join(map(str, bound))}" for operator, bound in self.bounds)
+        return " | ".join(
+            ",".join(f"{sign}{'.'.join(map(str, release))}" for sign, release in bounds) for bounds in self.any_of
+        )

@@ -8,6 +8,7 @@ begins and one when it ends.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.case import CaseResult
+from harness.deviation import state_of
 from harness.errors import EXIT_NOTHING_RAN
 from harness.run import Run, run_of
 from harness.runs.measure import never_came
@@ -145,6 +147,7 @@ def _line(result: CaseResult) -> RenderableType:
     return text
 
 
+_STATES = {"seen": "deviates", "mended": "mended"}
 MEASURES = {
     "noticed_s": "noticed",
     "other_leader_s": "new leader",
@@ -154,7 +157,10 @@ MEASURES = {
 
 
 def verdict_table(results: Sequence[CaseResult]) -> Table:
-    """One row a case; below it its faults with what they cost, in seconds, its known deviations, and its figures."""
+    """One row a case; below it its faults with what they cost, in seconds, its known deviations, and its figures.
+
+    At the end the deviations that cases showed whose scenarios don't declare them, each once.
+    """
     table = Table(title="verdicts", title_justify="left", header_style="bold")
     table.add_column("case, and its faults", overflow="fold", min_width=44)
     table.add_column("Kafka", no_wrap=True)
@@ -169,9 +175,19 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
             costs = (_cost(fault, measure) for measure in MEASURES)
             table.add_row(Text(f"  {fault['name']} on {fault['target']}"), "", proven, "", *costs, style="dim")
         for deviation in result.deviations:
-            table.add_row(Text(f"  deviates: {deviation['does']} ({deviation['issue']})"), style="dim")
+            if (word := _STATES.get(state_of(deviation))) is not None:
+                table.add_row(Text(f"  {word}: {deviation['does']} ({deviation['issue']})"), style="dim")
         for name, figure in result.measured.items():
             table.add_row(Text(f"  {name}: {figure:.2f}"), style="dim")
+    undeclared = Counter(
+        f"{deviation['does']} ({deviation['issue']})"
+        for result in results
+        for deviation in result.deviations
+        if state_of(deviation) == "undeclared"
+    )
+    for what, count in undeclared.items():
+        cases = "1 case that does" if count == 1 else f"{count} cases that do"
+        table.add_row(Text(f"deviates, seen in {cases} not declare it: {what}"), style="dim")
     return table
 
 
@@ -183,10 +199,12 @@ def _cost(fault: Mapping[str, Any], measure: str) -> str:
 
 
 def summary(run: Run) -> Text:
-    """One line: how many of each verdict, where the folders are, the seed."""
+    """One line: how many of each verdict, how many found a deviation mended, where the folders are, the seed."""
     text = Text()
     for verdict, style in STYLES.items():
         count = sum(result.verdict == verdict for result in run.results.cases)
         if count:
             text.append(f"{count} {verdict}  ", style=style)
+    if mended := sum(any(state_of(each) == "mended" for each in of.deviations) for of in run.results.cases):
+        text.append(f"{mended} mended  ", style="green")
     return text.append(f"run folders in {run.runs_dir}, seed {run.seed}", style="dim")

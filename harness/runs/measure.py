@@ -163,7 +163,7 @@ def _since_it_ran(event: Event, later: Sequence[Event], at: datetime, then: date
     return _since(starts[-1] if starts else at, then)
 
 
-_TOLD_OF_LOG_DIR = (
+TOLD_OF_LOG_DIR = (
     r"Handling log directory failure for brokers (?:\d+,)*{broker}\b"
     r"|Directories \[.*\] in broker {broker} marked offline"
 )
@@ -177,7 +177,7 @@ def _controller_told_s(
     event: Event, later: Sequence[Event], at: datetime, end: datetime, run_dir: Path
 ) -> float | None:
     """As the logs of all nodes have it: any of them may have been the controller."""
-    pattern = (_TOLD_OF_BROKER if event["noticed_by"] is None else _TOLD_OF_LOG_DIR).format(broker=event["broker"])
+    pattern = (_TOLD_OF_BROKER if event["noticed_by"] is None else TOLD_OF_LOG_DIR).format(broker=event["broker"])
     lines = (BrokerLog(log).first(pattern, since=at) for log in run_dir.glob("brokers/*/broker.log"))
     told = min((line.at for line in lines if line is not None and line.at <= end), default=None)
     return None if told is None else _since_it_ran(event, later, at, told)

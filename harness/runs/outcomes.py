@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from harness.case import Case, Outcome
-from harness.deviation import Deviation
-from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, JbodError
+from harness.deviation import Deviation, State
+from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, BuildLacks, JbodError
 
 _OUTCOMES: dict[int, Outcome] = {EXIT_INVALID: "invalid", EXIT_INCONCLUSIVE: "unknown"}
 
@@ -56,7 +56,7 @@ def conclude(
 
     :param case: None where it never began
     :param must_be_judged: the scenario is nothing without a verdict of the judge
-    :param deviations: that the scenario declares and are expected of this build: each must have been seen, but those
+    :param deviations: that the scenario declares of this build: each must have been seen or found mended, but those
         that don't always show
     :param test_file: an ``assert`` in this file is a promise of the scenario; one elsewhere is the harness's own
     """
@@ -72,8 +72,8 @@ def conclude(
     if not voices and must_be_judged and (case is None or case.verdict is None):
         voices.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
     if not voices and case is not None:
-        seen_of = shown(case, deviations)
-        if unseen := [each.does for each in deviations if each.always and each not in seen_of]:
+        noted = {told["does"] for told in deviations_of(case, deviations)}
+        if unseen := [each.does for each in deviations if each.always and each.does not in noted]:
             voices.append((EXIT_INCONCLUSIVE, f"nothing showed what this build is known for: {'; '.join(unseen)}"))
     if void := _void(case) if case else None:
         code, reason = void
@@ -84,10 +84,26 @@ def conclude(
     return _OUTCOMES.get(code, "error"), reason
 
 
-def shown(case: Case, deviations: Sequence[Deviation]) -> list[Deviation]:
-    """Which of these were seen."""
-    seen = {event["does"] for event in case.journal.of_kind("deviation.seen")}
-    return [each for each in deviations if each.does in seen]
+def deviations_of(case: Case, declared: Sequence[Deviation]) -> list[dict[str, object]]:
+    """What the case has to say of deviations, as ``--json`` has it, each with its state: of those that its scenario
+    declares of this build the seen and the mended ones, then the others that were seen.
+
+    One that was seen once is not mended, though a part of it may be.
+    """
+    seen, mended = _noted(case, "deviation.seen"), _noted(case, "deviation.mended")
+    known = {each.does: each.to_json() for each in declared}
+    states: dict[str, State] = {does: "seen" if does in seen else "mended" for does in known if does in seen | mended}
+    told = [known[does] | {"state": state} for does, state in states.items()]
+    return told + [event | {"state": "undeclared"} for does, event in seen.items() if does not in known]
+
+
+def _noted(case: Case, kind: str) -> dict[str, dict[str, object]]:
+    """The deviations of which the journal has an event of this kind, by what builds with them do."""
+    names = {each.name for each in fields(Deviation)}
+    return {
+        event["does"]: {name: value for name, value in event.items() if name in names}
+        for event in case.journal.of_kind(kind)
+    }
 
 
 def _void(case: Case) -> tuple[int, str] | None:
@@ -104,14 +120,24 @@ def _void(case: Case) -> tuple[int, str] | None:
 def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[int, str]]:
     """Each error, and what it was raised on top of: an undo that fails must not hide a broken promise."""
     for trouble in troubles:
-        error: BaseException | None = trouble
+        error: BaseException | None = _lack_in(trouble) or trouble  # what came of a lack is its consequence
         while error is not None:
             if error is trouble or isinstance(error, JbodError):
                 yield _code(error, test_file), _text(error)
             error = error.__context__
 
 
+def _lack_in(trouble: BaseException) -> BuildLacks | None:
+    """What the build lacks, where that is what an error was raised on top of."""
+    error: BaseException | None = trouble
+    while error is not None and not isinstance(error, BuildLacks):
+        error = error.__context__
+    return error
+
+
 def _code(error: BaseException, test_file: Path) -> int:
+    if isinstance(error, BuildLacks):
+        return EXIT_INCONCLUSIVE
     if isinstance(error, JbodError):
         return error.exit_code
     if isinstance(error, AssertionError):

@@ -21,6 +21,7 @@ from harness.errors import JbodError, UsageError
 from harness.nodes.backends import no_backend
 from harness.releases.builds import BuildOptions, Builds
 from harness.runs import ledger
+from harness.runs.outside import selector_of
 from harness.runs.special_suites import suite_of
 from harness.runs.subrun import arguments_of, jbod_command, run_apart
 
@@ -46,15 +47,25 @@ class Side:
         """Of ``jbod run``, which choose the build."""
         return arguments_of(vars(self.build))
 
+    @property
+    def probe(self) -> Path:
+        """Where it is kept what ``jbod probe`` found of the build."""
+        return self.runs_dir.with_name(f"{self.runs_dir.name}-probe.json")
+
     def ran(self) -> list[ledger.Entry]:
         """What has run of it in this backend."""
         return ledger.alike(ledger.read(self.runs_dir), {}, self.backend)
 
 
+def build_options(build: str, mode: str | None) -> BuildOptions:
+    """The options that choose a build: a version, an unpacked build or a tarball."""
+    option = "kafka_home" if Path(build).is_dir() else "kafka_tarball" if Path(build).is_file() else "kafka"
+    return BuildOptions(mode=mode, **{option: build})
+
+
 def side(name: str, build: str, runs_dir: Path, mode: str | None, backend: str = "process") -> Side:
     """The side of a build: a version, an unpacked build or a tarball."""
-    option = "kafka_home" if Path(build).is_dir() else "kafka_tarball" if Path(build).is_file() else "kafka"
-    return Side(name=name, build=BuildOptions(mode=mode, **{option: build}), backend=backend, runs_dir=runs_dir)
+    return Side(name=name, build=build_options(build, mode), backend=backend, runs_dir=runs_dir)
 
 
 def check_same_build(build: Side) -> None:
@@ -90,6 +101,10 @@ class Wanted:
         """Their ids."""
         return tuple(self.scenarios)
 
+    def selector(self, case: str) -> str:
+        """What selects a case."""
+        return selector_of(case, self.scenarios[case].get("file"))
+
     def without(self, suites: Collection[str]) -> Wanted:
         """All but these suites."""
         return replace(self, scenarios={id: of for id, of in self.scenarios.items() if suite_of(id) not in suites})
@@ -112,7 +127,7 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
     )
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        error = JbodError(f"{build.name}: {said[0].removeprefix('ERROR: ')}")
+        error = JbodError(f"{build.name}: {said[0].removeprefix('ERROR: ').removeprefix('jbod: ')}")
         error.exit_code = done.returncode  # type: ignore[misc]  # theirs
         raise error
     scenarios = json.loads(done.stdout)["scenarios"]
@@ -168,9 +183,10 @@ def run_sides(
         for each, now_due in at_work:
             say(f"{each.name}: {len(now_due)} of {len(wanted[each.name].cases)} cases are due")
             known = len(each.ran())
-            where = (f"--runs-dir={each.runs_dir}", f"--junit={_next_file(each.runs_dir)}")
+            where = (f"--probe={each.probe}", f"--runs-dir={each.runs_dir}", f"--junit={_next_file(each.runs_dir)}")
             drawn = (f"--backend={each.backend}", f"--seed={round_seed}")
-            done = run_apart(*now_due, *each.options, *drawn, *where, *options)
+            named = (wanted[each.name].selector(case) for case in now_due)
+            done = run_apart(*named, *each.options, *drawn, *where, *options)
             codes[each.name] = done.exit_code
             if all(entry.verdict == "error" for entry in each.ran()[known:]):
                 stuck.add(each.name)

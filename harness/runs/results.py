@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from harness.case import CaseResult
+from harness.deviation import State, state_of
 from harness.errors import (
     EXIT_HARNESS,
     EXIT_INCONCLUSIVE,
@@ -39,15 +40,20 @@ VERDICT_CODES = {
 }
 
 
+_STATES: Mapping[str, State] = {"deviations": "seen", "mended": "mended"}
+"""How many cases have any such deviation; what a scenario does not declare is told of each case, and not counted."""
+
+
 def to_json(cases: Sequence[Mapping[str, Any]], exit_code: int, seed: int) -> dict[str, Any]:
     """What ``--json`` says of cases, each of which says it of itself already."""
     totals = {word: sum(case["verdict"] == word for case in cases) for word in (*VERDICT_CODES, "skipped")}
+    states = [{state_of(each) for each in case.get("deviations", ())} for case in cases]
     return {
         "schema": 1,
         "exit_code": exit_code,
         "seed": seed,
         "scenarios": [*cases],
-        "totals": totals | {"deviations": sum("deviations" in case for case in cases)},
+        "totals": totals | {name: sum(state in of for of in states) for name, state in _STATES.items()},
     }
 
 

@@ -47,11 +47,21 @@ def _seed(text: str) -> int:
         raise pytest.UsageError(f"--seed {text}: not a whole number") from None
 
 
+KAFKA = _option("--kafka", "VERSION", "A Kafka release from Maven; also latest, latest-3.9; in jbod run several: A,B.")
 BUILD = (
-    _option("--kafka", "VERSION", "A Kafka release from Maven."),
-    _option("--kafka-home", "DIR", "An unpacked Kafka build: bin/ libs/ config/."),
+    KAFKA,
+    _option("--kafka-home", "DIR", "An unpacked Kafka build (bin/ libs/ config/), or a source tree after gradlew jar."),
     _option("--kafka-tarball", "FILE", "A Kafka tarball, such as a release candidate."),
     _option("--mode", "zk|kraft", "Only this metadata mode."),
+)
+PROBE = (
+    _option(
+        "--probe",
+        "FILE",
+        "What jbod probe --json wrote of the build: what needs something that it lacks is skipped.",
+        action="append",
+        default=[],
+    ),
 )
 _OF_ALL = (
     _option("--backend", "process|docker", "What brokers run in.", default="process"),
@@ -75,5 +85,5 @@ SCHEDULE = (
     _option("--schedule", "FILE", "Play this schedule instead.", action="append", default=[]),
     _option("--stop-after", "SECONDS", "Begin no case later than that.", type=float),
 )
-RUN = (*BUILD, *_OF_ALL, *OUTCOME, *SCHEDULE)
+RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE)
 """All of them, in the order of ``jbod run --help``."""

@@ -2,17 +2,19 @@
 
 ``kip-112``, ``kafkatest-parity`` (the part before the slash), ``kip-112/leader-at-runtime``,
 ``kip-112/leader-at-runtime[kraft-chmod_000]``,
-``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``, ``suites/kip_112/``.
+``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``, ``suites/kip_112/``. A case outside the suites
+(:mod:`harness.runs.outside`) has the same, and ``/elsewhere/test_ours.py``, alone or with ``::`` and a test or an id.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from difflib import get_close_matches
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 from harness.errors import UsageError
+from harness.runs.outside import unknown
 
 T = TypeVar("T")
 
@@ -39,10 +41,7 @@ class Selection:
         for selector, hits in named.items():
             if not hits:
                 known = sorted({name for case in cases for name in names_of(case)})
-                near = get_close_matches(selector, known, n=1)
-                raise UsageError(
-                    f"unknown selector {selector!r}" + (f"; did you mean {near[0]!r}?" if near else "; see `jbod list`")
-                )
+                raise unknown(selector, get_close_matches(selector, known, n=1))
         chosen = [case for case in cases if covered(case) and any(case in hits for hits in named.values())]
         for selector, hits in named.items():
             if chosen and not any(map(covered, hits)):
@@ -54,9 +53,16 @@ class Selection:
         return next(place for place, selector in enumerate(self._selectors) if selector in names)
 
 
-def names_of(case_id: str, node_id: str) -> set[str]:
-    """The selectors that name a case: its suite, its scenario, itself, and the same as pytest has them."""
+def names_of(case_id: str, node_id: str, outside: Path | None = None) -> set[str]:
+    """The selectors that name a case: its suite, its scenario, itself, and the same as pytest has them.
+
+    :param outside: the absolute path of its file, where that is outside the suites
+    """
     scenario, function = case_id.partition("[")[0], node_id.partition("[")[0]
     file = function.partition("::")[0]
     folders = {f"{folder}{end}" for folder in PurePosixPath(file).parents[:-1] for end in ("", "/")}
-    return {scenario.partition("/")[0], scenario, case_id, *folders, file, function, node_id}
+    names = {scenario.partition("/")[0], scenario, case_id, *folders, file, function, node_id}
+    if outside is None:
+        return names
+    by_path = names_of(case_id, f"{outside}::{node_id.partition('::')[2]}")
+    return names | by_path | {f"{outside}::{scenario}", f"{outside}::{case_id}"}

@@ -51,6 +51,14 @@ def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
     return SubRun(exit_code=code, cases=tuple(cases))
 
 
+def call_apart(*arguments: str, quiet: bool = False) -> int:
+    """Another command of jbod, to its end; its exit code.
+
+    :param quiet: it shows nothing but errors
+    """
+    return _call(jbod_command(*arguments), quiet)
+
+
 def repeat_apart(arguments: Sequence[str], times: int | None, say: Callable[[str], None]) -> list[SubRun]:
     """``jbod run`` again and again.
 

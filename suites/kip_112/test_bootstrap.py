@@ -21,8 +21,9 @@ from harness.releases.versions import Mode
 from harness.topic import Partition, Topic
 from harness.waiting import await_until
 from harness.workload import CaseWorkload
-from suites.checks import check_delivery, check_ends, check_noticed, promised
-from suites.deviations import MADE_TWICE, UNFORMATTED_REFUSED, is_expected, note_seen
+from suites.checks import check_delivery, check_ends, check_noticed, promised, refuses_to_start
+from suites.deviations import MADE_TWICE, UNFORMATTED_REFUSED
+from suites.observing import observe
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
 from suites.sources import directories, metadata_log
@@ -104,9 +105,7 @@ def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
             with injected(Removed(log_dir)):
                 pair.await_progress(after=now())
                 victim.start()
-                if is_expected(UNFORMATTED_REFUSED, cluster):
-                    check_refuses_to_start(cluster, victim)
-                else:
+                if not is_refused_unformatted(cluster, victim):
                     world.remade(log_dir)
                     check_back(world, orders)
                     pair.await_progress(after=now())
@@ -192,12 +191,14 @@ def is_offline_on(broker: Broker, partition: Partition) -> bool:
     return broker.id in seen.brokers and broker.id in seen[partition.topic, partition.index].offline_replicas
 
 
-def check_refuses_to_start(cluster: Cluster, broker: Broker) -> None:
-    """It finds a log dir that is not formatted, and ends, saying what to do.
+def is_refused_unformatted(cluster: Cluster, broker: Broker) -> bool:
+    """Whether the broker, started on a log dir that is not formatted, ends, saying what to do; else it serves.
 
     :raises PromiseBroken: it starts, as the KIP has it, where it is known not to; or it ends otherwise
     """
-    note_seen(UNFORMATTED_REFUSED, cluster, check_ends(broker, exit_code=1, saying=UNFORMATTED).text)
+    line = refuses_to_start(broker, exit_code=1, saying=UNFORMATTED)
+    seen = line.text if line else "it starts"
+    return observe(UNFORMATTED_REFUSED, cluster, deviates=line is not None, seen=seen)
 
 
 def let_be_made(log_dir: LogDir) -> None:
@@ -223,12 +224,11 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
             victim.stop()
             world.broker_gone(victim)
         replace_by_empty_disk(log_dir)
-        if is_expected(UNFORMATTED_REFUSED, cluster):
-            victim.start()
-            check_refuses_to_start(cluster, victim)
+        victim.start()
+        if is_refused_unformatted(cluster, victim):
             check_not_formatted(cluster, victim)
             format_new_dirs(cluster, victim)
-        victim.start()
+            victim.start()
         world.remade(log_dir)
         check_back(world, orders)
         pair.await_progress(after=now())

@@ -17,7 +17,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.pipeline.pair import Pair
 from harness.quorum.zookeeper import ZooKeeperQuorum
-from harness.releases.versions import Mode
+from harness.releases.versions import Mode, VersionRange
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_says
 from suites.scenario import scenario
@@ -155,6 +155,7 @@ def no_controller(cluster: Cluster) -> Fault:
     kip=112,
     plan="6. Controller failover: a log dir fails while there is none for log.dir.failure.timeout.ms (KIP-858)",
     modes=(Mode.KRAFT,),
+    builds=VersionRange.parse(">=3.8.0"),  # which have that setting (KAFKA-15649); before, a broker never gives up
     overrides={"log.dir.failure.timeout.ms": f"{GIVES_UP_S * 1000:.0f}"},
 )
 def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> None:

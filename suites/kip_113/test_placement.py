@@ -21,7 +21,7 @@ from harness.runs.measure import Floors
 from harness.topic import Partition
 from harness.workload import CaseWorkload
 from suites.checks import check_delivery, promised
-from suites.deviations import ANY_REFUSED, is_expected
+from suites.deviations import ANY_REFUSED
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
 from suites.steps import (
@@ -142,10 +142,10 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
         check_refused(long_name[0], away, "INVALID_TOPIC")
         with moves_held(wounded):
             begin_move(orders[0], good)
-            with promised(cluster, unless=ANY_REFUSED, seen=": LOG_DIR_NOT_FOUND"):
+            with promised(cluster, unless=ANY_REFUSED, seen=": LOG_DIR_NOT_FOUND") as cancelled:
                 cancel_with_any(orders[0], wounded)
         # As it was answered: refused, the move goes on.
-        finish_move(world, orders[0], good if is_expected(ANY_REFUSED, cluster) else here)
+        finish_move(world, orders[0], good if cancelled.deviates else here)
         orders[0].move_to(here)
         finish_move(world, orders[0], here)
         with failed(world, Chmod000(bad)):

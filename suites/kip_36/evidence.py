@@ -1,8 +1,8 @@
 """What was seen over all the assignments of a scenario: enough of them, none that breaks a promise, what deviates.
 
-A promise that is broken ends the scenario at once. A deviation that is expected of the build must show somewhere among
-all assignments, and one that isn't nowhere; that is told at the end (:meth:`Evidence.conclude`), which also refuses to
-call it a pass where too little was tried.
+A promise that is broken ends the scenario at once. A deviation that is confirmed of the build must show somewhere among
+all assignments, and one that isn't known of it nowhere; one that is open (:mod:`suites.observing`) is seen or mended.
+That is told at the end (:meth:`Evidence.conclude`), which also refuses to call it a pass where too little was tried.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from harness.cluster import Cluster
-from harness.deviation import Deviation
+from harness.deviation import Deviation, Expectation
 from harness.errors import Inconclusive, PromiseBroken
 from suites.deviations import (
     GENERATED_IN_STRIPES,
     LEADERS_OVER_RACKS,
     RACKS_PASSED_OVER,
-    is_expected,
-    note_seen,
 )
 from suites.kip_36 import promises
 from suites.kip_36.oracle import Assignment, origin
+from suites.observing import expectation_of, observe
 
 
 class Evidence:
@@ -31,10 +30,7 @@ class Evidence:
         self._cluster = cluster
         self._tried = Counter[str]()
         self._shown: dict[Deviation, list[str]] = {deviation: [] for deviation in known}
-
-    def expects(self, deviation: Deviation) -> bool:
-        """Whether this build, in this mode, is known for it."""
-        return is_expected(deviation, self._cluster)
+        self._looked_for = set[Deviation]()
 
     def tried(self, what: str) -> None:
         """One more of what :meth:`conclude` wants some of."""
@@ -52,8 +48,9 @@ class Evidence:
     def deviates(self, deviation: Deviation, what: str, broken: Iterable[str]) -> None:
         """What a build with the deviation breaks now and then, and one without never."""
         found = list(broken)
+        self._looked_for.add(deviation)
         self._shown[deviation] += [f"{what}: {each}" for each in found]
-        if found and not self.expects(deviation):
+        if found and expectation_of(deviation, self._cluster) is Expectation.NONE:
             raise PromiseBroken(f"{what}: {'; '.join(found[:3])}")
 
     def conclude(self, least: Mapping[str, int]) -> None:
@@ -61,16 +58,15 @@ class Evidence:
 
         :param least: how many of what must have been tried for anything to be shown
         :raises Inconclusive: they were not
-        :raises PromiseBroken: an expected deviation did not show
+        :raises PromiseBroken: a confirmed deviation did not show
         """
         too_few = {what: self._tried[what] for what, number in least.items() if self._tried[what] < number}
         if too_few:
             raise Inconclusive(f"too little was tried to show anything: {too_few}, at least {dict(least)} wanted")
         for deviation, shown in self._shown.items():
-            if self.expects(deviation):
-                if not shown:
-                    raise PromiseBroken(deviation.gone)
-                note_seen(deviation, self._cluster, shown[0])
+            confirmed = expectation_of(deviation, self._cluster) is Expectation.CONFIRMED
+            if confirmed or deviation in self._looked_for:
+                observe(deviation, self._cluster, deviates=bool(shown), seen=shown[0] if shown else "nothing of it")
         self._cluster.journal.write(
             "assignments.checked",
             tried=dict(self._tried),

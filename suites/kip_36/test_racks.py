@@ -30,6 +30,7 @@ from suites.kip_36 import promises
 from suites.kip_36.evidence import Evidence, check_kip, check_striped
 from suites.kip_36.layouts import assignments, await_racks, by_topic, change_racks, create, racks_of
 from suites.kip_36.oracle import Assignment, origin_without_racks
+from suites.observing import expects
 from suites.scenario import scenario
 from suites.sources import directories
 
@@ -115,11 +116,15 @@ def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
     for what, assignment in by_topic(generate(cluster, [topic], cluster.brokers, ignore_racks=True)[1]).items():
         evidence.tried("proposals that ignore racks")
         evidence.holds(what, promises.well_formed(racks_of(cluster.brokers), assignment, len(topic), 2))
-        if evidence.expects(GENERATED_IN_STRIPES):
-            ignored = not all_apart(cluster, assignment)
-        else:
-            ignored = origin_without_racks(assignment, len(cluster.brokers)) is not None
+        ignored = ignores_racks(cluster, assignment)
         evidence.holds(what, [] if ignored else [f"--disable-rack-aware, and racks were not ignored: {assignment}"])
+
+
+def ignores_racks(cluster: Cluster, assignment: Assignment) -> bool:
+    """Whether a proposal is such as the build makes where it is told to ignore racks."""
+    by_kip = origin_without_racks(assignment, len(cluster.brokers)) is not None
+    striped = expects(GENERATED_IN_STRIPES, cluster, lambda: not by_kip)
+    return not all_apart(cluster, assignment) if striped else by_kip
 
 
 def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
@@ -190,9 +195,19 @@ def refused_as_promised(topic: str) -> str:
 
 def kafka_topics(cluster: Cluster, name: str, *options: str) -> None:
     arguments = ("--create", "--topic", name, "--partitions", "12", "--replication-factor", "2", *options)
-    connect = ("--bootstrap-server", cluster.bootstrap)
+    connect = connection(cluster)
     with tool_output(cluster.distribution, Tool.TOPICS, *connect, *arguments, timeout_s=timeouts.BOOT_S):
         pass
+
+
+def connection(cluster: Cluster) -> tuple[str, str]:
+    """How kafka-topics reaches the cluster: by ZooKeeper where it can, since the KIP is about what the program does.
+
+    By brokers it only has them place the replicas, and on 2.8 can neither say why they refuse nor tell them otherwise.
+    """
+    if isinstance(cluster.quorum, ZooKeeperQuorum) and cluster.distribution.version.creates_topics_by_zookeeper:
+        return "--zookeeper", cluster.quorum.connect
+    return "--bootstrap-server", cluster.bootstrap
 
 
 def refusal(ask: Callable[[], object]) -> str | None:

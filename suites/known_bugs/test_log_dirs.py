@@ -1,6 +1,6 @@
 """Bugs of Kafka with failed log dirs (KIP-112), one scenario each: what must hold on every build.
 
-Here are those that the suite of KIP-112 itself doesn't show; the README has the table of what was seen.
+Here are those that the suite of KIP-112 itself doesn't show; KNOWN_BUGS.md has the table of what was seen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bugs of Kafka in moving replicas between log dirs (KIP-113), one scenario each: what must hold on every build.
 
 Each is red on builds that have its bug and green on those that haven't; but KAFKA-19458, which the last build with
-ZooKeeper has, is a declared deviation. The README has the table of what was seen. A move is held up by its throttle
+ZooKeeper has, is a declared deviation. KNOWN_BUGS.md has the table of what was seen. A move is held up by its throttle
 until the thing has happened that the bug waits for, so that none of them is a race.
 """
 

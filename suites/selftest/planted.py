@@ -38,7 +38,7 @@ import os
 import signal
 from pathlib import Path
 
-from harness.errors import HarnessError, Inconclusive, PromiseBroken
+from harness.errors import BuildLacks, HarnessError, Inconclusive, PromiseBroken
 from harness.run import run_of
 from harness.spec import ClusterSpec
 from harness.waiting import await_until
@@ -57,25 +57,76 @@ def play(case, mode, config, always=None):
         before = [line.split() for line in file].count([case.id.id, str(build.version)])
         file.write(f"{case.id.id} {build.version}\\n")
     plays = json.loads((HERE / "plays.json").read_text())
-    words = (always or plays.get(case.id.id, "valid")).split()
+    words = (always or plays.get(f"{case.id.id} {build.version}") or plays.get(case.id.id, "valid")).split()
     word = words[min(before, len(words) - 1)]
+    if word == "deviates":
+        case.journal.write("deviation.seen", does="planted deviation", lasts=False)
     if word == "waits":
         await_until(lambda: False, timeout_s=120, what="its end, which is not its own")
     if word == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
+    if word.startswith("lacks"):
+        if word != "lacks":
+            fault = {"fault": "planted", "target": "planted", "broker": 1, "noticed_by": None, "explains": ()}
+            case.journal.write("fault.injecting", **fault)
+        try:
+            raise BuildLacks(f"Kafka {build.version} has no planted tool")
+        except BuildLacks:
+            if word != "lacks-wrapped":
+                raise
+            raise PromiseBroken("planted: what came of it")
     troubles = {"invalid": PromiseBroken, "unknown": Inconclusive, "error": HarnessError}
     if word in troubles:
         raise troubles[word](f"planted: {word}")
 '''
 
+_PROBE = '''
+"""A probe that finds what is written down, since no broker of a planted build starts."""
+import json
+import os
+from pathlib import Path
+
+import click
+
+from harness.releases.builds import Builds
+from harness.runs.qualifying import build_options
+
+HERE = Path(os.environ["JBOD_PLANTED"])
+
+
+@click.command()
+@click.argument("build")
+@click.option("--mode")
+@click.option("--json", "json_file")
+def probe(build, mode, json_file):
+    builds = Builds.choose(build_options(build, mode))
+    with (HERE / "probed").open("a") as file:
+        file.write(f"{build}\\n")
+    told = json.loads((HERE / "lacks.json").read_text())
+    lean = {"id": "planted", "kind": "tool", "what": "the planted tool", "state": "missing", "seen": "planted"}
+    lean |= {"skips": True, "without": "these cases are skipped", "needed_by": told["needed_by"]}
+    modes = {str(mode): {"starts": told["cause"] is None, "cause": told["cause"]} for mode in builds.modes()}
+    leans = [lean | {"mode": mode} for mode in modes] if told["needed_by"] else []
+    code = 3 if told["cause"] else 2 if leans else 0
+    distribution = builds.of(builds.modes()[0])
+    content = {"schema": 1, "kafka": str(distribution.version), "sha256": distribution.sha256}
+    Path(json_file).write_text(json.dumps(content | {"modes": modes, "leans": leans, "exit_code": code}))
+    return code
+'''
+
 _CASES = '''
 import pytest
-from harness.releases.versions import Mode
+from harness.deviation import Deviation
+from harness.releases.versions import Mode, VersionRange
 from suites.kip_112.plays import play
 from suites.scenario import scenario
 
+DEVIATION = Deviation(
+    kip=112, says="nothing", does="planted deviation", issue="none", builds=VersionRange(), always=False, lasts=False
+)
 
-@scenario("kip-112/planted", kip=112, plan="planted", judged=False)
+
+@scenario("kip-112/planted", kip=112, plan="planted", judged=False, deviations=(DEVIATION,))
 @pytest.mark.parametrize("letter", "abc")
 def test_planted(case, mode, request, letter):
     """It comes out as it is written down."""
@@ -117,7 +168,6 @@ class Planted:
         self.runs_dir = folder / "reports" / "runs"
         self._checkout = folder / "checkout"  # not where commands are run: their reports/ is no package
         shutil.copytree(_ROOT / "harness", self._checkout / "harness")
-        shutil.copyfile(_ROOT / "pyproject.toml", self._checkout / "pyproject.toml")
         for source in (*(_ROOT / "suites").glob("*.py"), *(_ROOT / "suites" / "schedules").glob("*.py")):
             self._lay_down(source.relative_to(_ROOT), source.read_text())
         schedules = Path("suites/schedules/test_random.py")
@@ -127,10 +177,13 @@ class Planted:
         self._lay_down("suites/kip_112/__init__.py", "")
         self._lay_down("suites/kip_112/plays.py", _PLAYS)
         self._lay_down("suites/kip_112/test_planted.py", _CASES)
+        self._lay_down("suites/probe/__init__.py", "")
+        self._lay_down("suites/probe/command.py", _PROBE)
         self._lay_down("planted_backend.py", _BACKEND)
         (folder / "work").mkdir()
         self.plays({})
         self.culprits([])
+        self.lacks([])
 
     def _lay_down(self, name: str | Path, text: str) -> None:
         (self._checkout / name).parent.mkdir(parents=True, exist_ok=True)
@@ -146,8 +199,18 @@ class Planted:
         return home
 
     def plays(self, words: Mapping[str, str]) -> None:
-        """How cases come out from now on: the verdicts of a case, play by play, by its id; the last one lasts."""
+        """How cases come out from now on: the verdicts of a case, play by play, by its id, or by its id and the version
+        of Kafka; the last one lasts. A case that "deviates" is valid."""
         (self.folder / "plays.json").write_text(json.dumps(words))
+
+    def lacks(self, needed_by: Sequence[str], cause: str | None = None) -> None:
+        """What the probe finds from now on: a tool is missing that these need; or no cluster starts, and why."""
+        (self.folder / "lacks.json").write_text(json.dumps({"needed_by": needed_by, "cause": cause}))
+
+    def probes(self) -> int:
+        """How often a build was probed so far."""
+        file = self.folder / "probed"
+        return len(file.read_text().splitlines()) if file.exists() else 0
 
     def culprits(self, steps: Sequence[Mapping[str, object]]) -> None:
         """A schedule that has all these steps is invalid from now on; none is for that reason where there are none."""

@@ -72,6 +72,7 @@ LEFT_OUT_BY_HAND = {
     "controller.quorum.election.backoff.max.ms": _SOON,
     "controller.quorum.fetch.timeout.ms": _SOON,
     "zookeeper.session.timeout.ms": _SOON,
+    "controlled.shutdown.retry.backoff.ms": _SOON,
     "tickTime": _SOON,
     "maxClientCnxns": _ONE_ADDRESS,
 }

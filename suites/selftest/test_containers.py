@@ -162,8 +162,8 @@ def test_more_nodes_than_the_file_has(
 @pytest.mark.cluster
 @pytest.mark.parametrize("mode", Mode)
 def test_by_hand(workspace: Path, mode: Mode) -> None:
-    """The README's commands, with nothing of jbod's but the image: ready when all say so, to be reached from outside,
-    and gone afterwards.
+    """The commands of compose/README.md, with nothing of jbod's but the image: ready when all say so, to be reached
+    from outside, and gone afterwards.
     """
     run = f"hand-{secrets.token_hex(3)}"
     built = subprocess.run([JBOD, "image", "build", "--mode", str(mode)], capture_output=True, text=True, check=True)

@@ -209,11 +209,6 @@ def _empty(home: Path) -> None:
     shutil.rmtree(home / "libs")
 
 
-def _like_a_source_tree(home: Path) -> None:
-    shutil.rmtree(home / "libs")
-    (home / "gradlew").touch()
-
-
 def _like_a_file(home: Path) -> None:
     shutil.rmtree(home)
     home.touch()
@@ -231,7 +226,6 @@ def _cut(jar: Path) -> None:
     ("spoil", "says"),
     [
         (_empty, "no libs folder"),
-        (_like_a_source_tree, "releaseTarGz"),
         (_like_a_file, "is a file"),
         (_two_in_one, "is no Kafka"),
         (lambda home: next(home.glob("libs/kafka_*")).unlink(), "is no Kafka"),

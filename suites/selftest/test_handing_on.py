@@ -71,7 +71,7 @@ class Served:
 
 def case(name: str, recorded: dict[str, Any] | None = None) -> Case:
     told = {} if recorded is None else recorded
-    id = SimpleNamespace(id=name)
+    id = SimpleNamespace(id=name, selector=name)
     return cast(Case, SimpleNamespace(id=id, run_dir=Path(name), journal=Journal(None), record=told.update))
 
 
@@ -163,7 +163,7 @@ def test_a_zookeeper_that_does_not_answer_is_no_mistake(error: Exception, monkey
     monkeypatch.setattr(KazooClient, "start", start)
     backend: Any = SimpleNamespace(endpoint=lambda *_: SimpleNamespace(port=1))
     with pytest.raises(NoAnswer, match=type(error).__name__):
-        ZooKeeperQuorum(work_dir=Path(), backend=backend).remains()
+        ZooKeeperQuorum(work_dir=Path(), backend=backend, main_class="x").remains()
 
 
 @pytest.mark.usefixtures("empties")

@@ -13,11 +13,14 @@ import pytest
 
 from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
+from harness.releases.versions import DEFAULT_BUILDS, Mode
 from harness.runs import ledger
 from harness.runs.nightly import Fixed, Night, fitting
 from harness.runs.qualifying import Wanted, cases_of, due, side
 from harness.runs.results import write_json
 from harness.runs.special_suites import not_asked
+
+KRAFT = str(DEFAULT_BUILDS[Mode.KRAFT])
 
 
 def ended(
@@ -37,7 +40,7 @@ def ended(
         runs_dir,
         CaseResult(
             case=case,
-            kafka="4.3.1",
+            kafka=KRAFT,
             backend=backend,
             verdict=verdict,
             reason="",
@@ -50,7 +53,7 @@ def ended(
     )
 
 
-def planned(*names: str, kafka: str = "4.3.1") -> dict[str, ledger.Planned]:
+def planned(*names: str, kafka: str = KRAFT) -> dict[str, ledger.Planned]:
     """These cases are there to be run."""
     return {name: ledger.Planned(kip=112, plan="1)", mode="kraft", kafka=kafka) for name in names}
 
@@ -110,7 +113,7 @@ def test_what_ran_in_containers_did_not_run_as_processes(tmp_path: Path) -> None
     cases, entries = planned("a"), ledger.read(tmp_path)
     told = [ledger.cells(planned("a"), backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
     assert [(cell.backend, cell.runs, cell.is_overdue) for cell in told] == [("process", 0, True), ("docker", 1, False)]
-    sides = [side("candidate", "4.3.1", tmp_path, "kraft", backend) for backend in ("process", "docker")]
+    sides = [side("candidate", KRAFT, tmp_path, "kraft", backend) for backend in ("process", "docker")]
     assert [due(cases, each.ran(), 1) for each in sides] == [["a"], []]
     assert ledger.alike(entries, cases, "process") == []
 
@@ -149,7 +152,7 @@ def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:
 
 def test_a_build_is_not_asked_for_what_it_does_not_have(tmp_path: Path) -> None:
     """KIP-1066 came with 4.3: a candidate before it can qualify all the same, and is told what was left out."""
-    old, new = (cases_of(side("candidate", build, tmp_path, "kraft"), ["kip-1066"]) for build in ("3.9.2", "4.3.1"))
+    old, new = (cases_of(side("candidate", build, tmp_path, "kraft"), ["kip-1066"]) for build in ("3.9.2", KRAFT))
     [(why, count)] = old.unfit.items()
     assert (old.cases, count, new.unfit) == ((), len(new.cases), {})
     assert "and this is 3.9.2" in why
@@ -200,8 +203,8 @@ def test_what_random_schedules_struck_counts(tmp_path: Path) -> None:
     case = "kip-112/no-fault[kraft]"
     found = ledger.strikes(planned(case), "process", ledger.read(tmp_path))
     assert {(each.plan, each.kafka, each.role, each.runs) for each in found} == {
-        ("1)", "4.3.1", "leader", 2),
-        ("1)", "4.3.1", "coordinator", 2),
+        ("1)", KRAFT, "leader", 2),
+        ("1)", KRAFT, "coordinator", 2),
     }
     assert ledger.strikes(planned(case, kafka="4.2.0"), "process", ledger.read(tmp_path)) == []
     assert ledger.strikes(planned(case), "docker", ledger.read(tmp_path)) == []

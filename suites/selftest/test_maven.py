@@ -12,7 +12,7 @@ from harness.releases.maven import copy_dependencies
 SMALL = "org.slf4j:slf4j-reload4j:1.7.36"
 
 
-def _mirrored(home: Path, port: int) -> str:
+def mirrored(home: Path, port: int) -> str:
     """Make a home whose Maven settings send everything to 127.0.0.1:port; return the option that names it."""
     (home / ".m2").mkdir(parents=True)
     (home / ".m2" / "settings.xml").write_text(
@@ -39,7 +39,7 @@ def test_a_mirror_that_is_down_is_the_environment_and_the_users_settings_count(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
-        monkeypatch.setenv("MAVEN_OPTS", _mirrored(tmp_path / "home", port))
+        monkeypatch.setenv("MAVEN_OPTS", mirrored(tmp_path / "home", port))
         with pytest.raises(EnvironmentLacks, match="can't fetch") as caught:
             copy_dependencies([SMALL], tmp_path / "jars")
     assert f"127.0.0.1:{port}" in str(caught.value)
@@ -52,7 +52,7 @@ def test_a_mirror_that_never_answers_is_given_up_and_mvn_is_gone(
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
-        monkeypatch.setenv("MAVEN_OPTS", _mirrored(tmp_path / "home", silent.getsockname()[1]))
+        monkeypatch.setenv("MAVEN_OPTS", mirrored(tmp_path / "home", silent.getsockname()[1]))
         with pytest.raises(EnvironmentLacks, match="not done after 2 s"):
             copy_dependencies([SMALL], tmp_path / "jars", timeout_s=2.0)
     assert _programs() <= before

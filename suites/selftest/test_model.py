@@ -14,14 +14,22 @@ from typing import Any, cast
 import pytest
 
 from harness.doors.broker_log import BrokerLog
-from harness.doors.metadata import PartitionState
+from harness.doors.metadata import ClusterState, PartitionState
 from harness.doors.wire import NoAnswer
 from harness.errors import HarnessError, Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import Journal, now
 from harness.log_dir import LogDir
 from harness.releases.versions import KafkaVersion, Mode
 from suites.model import Expected
-from suites.sources import AT_EACH_AGREEMENT, Source, log_dirs_tool, metadata_log, processes
+from suites.sources import (
+    AT_EACH_AGREEMENT,
+    Source,
+    compare_folders,
+    log_dirs_tool,
+    metadata_log,
+    offline_replicas,
+    processes,
+)
 from suites.world import Unheld, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
@@ -506,6 +514,33 @@ def test_a_replica_that_is_moved_off_a_failed_dir_leaves_its_log_there(
     assert world.left_behind_in(DIRS[2, 1]) == {("t", 0)}
     world.log_dirs_back(BROKERS[2])
     assert world.left_behind_in(DIRS[2, 1]) == stays
+
+
+@pytest.mark.parametrize(
+    "back", [lambda world: world.log_dirs_back(BROKERS[2]), lambda world: world.remade(DIRS[2, 1])]
+)
+@pytest.mark.parametrize(("mode", "counted"), [(Mode.ZK, {("t", 0)}), (Mode.KRAFT, set())])
+def test_a_replica_on_a_failed_dir_is_counted_though_its_topic_is_deleted(
+    world: World, mode: Mode, counted: set[tuple[str, int]], back: Callable[[World], None]
+) -> None:
+    """By ZooKeeper's brokers, until its log dir is back, or an empty disk; those on good ones are gone at once."""
+    world.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
+    world.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
+    world.log_dir_failed(DIRS[2, 1])
+    world.forget(cast(Any, SimpleNamespace(partitions=[SimpleNamespace(topic="t", index=0)])))
+    assert ("t", 0) not in world.partitions
+    assert world.undeleted_in(DIRS[2, 1]) == counted
+    assert world.undeleted_in(DIRS[1, 1]) == set()
+    elsewhere = ClusterState(racks={}, cluster_id="c", controller=1, brokers=(1, 2, 3), partitions=())
+    assert offline_replicas(world, BROKERS[2], elsewhere) == len(counted)
+    back(world)
+    assert world.undeleted_in(DIRS[2, 1]) == set()
+
+
+def test_a_replica_that_is_kept_is_where_its_broker_has_it(world: World) -> None:
+    world.kept(cast(Any, SimpleNamespace(topic="lone", index=0)), DIRS[1, 2])
+    assert [*compare_folders(world, DIRS[1, 2], ["u-0", "lone-0"])] == []
+    assert [*compare_folders(world, DIRS[1, 2], ["u-0"])] == [f"the disk has no lone-0 in {DIRS[1, 2]}"]
 
 
 def test_a_cancelled_move_leaves_the_replicas_in_another_order(world: World) -> None:

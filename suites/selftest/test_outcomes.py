@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,10 @@ from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.deviation import Deviation
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
-from harness.releases.versions import VersionRange
-from harness.runs.outcomes import Happenings, conclude, shown
-from suites.deviations import note_seen
+from harness.releases.versions import KafkaVersion, Mode, VersionRange
+from harness.runs.outcomes import Happenings, conclude, deviations_of
+from harness.runs.results import to_json
+from suites.observing import observe
 
 HERE = Path(__file__)
 
@@ -28,6 +29,12 @@ HERE = Path(__file__)
 def case(tmp_path: Path) -> Case:
     id = CaseId(id="kip-0/x[zk]", kip=0, plan="", mode="zk", seed=1, nodeid="x")
     return Case.begin(id, tmp_path, [])
+
+
+def on_build(version: str, journal: Journal) -> Any:
+    """A cluster as far as :mod:`suites.observing` looks."""
+    distribution = SimpleNamespace(version=KafkaVersion.parse(version))
+    return SimpleNamespace(distribution=distribution, spec=SimpleNamespace(mode=Mode.KRAFT), journal=journal)
 
 
 def verdict(word: VerdictWord) -> Verdict:
@@ -68,14 +75,48 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
         conclude, Happenings(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared]
     )
     assert outcome() == ("unknown", "nothing showed what this build is known for: it is otherwise")
-    cluster = SimpleNamespace(journal=case.journal)
-    note_seen(replace(declared, does="it is otherwise still"), cast(Any, cluster), "that")
+    cluster = on_build("4.3.1", case.journal)
+    other = replace(declared, does="it is otherwise still")
+    observe(other, cluster, deviates=True, seen="that")
     assert outcome()[0] == "unknown"
     assert outcome(deviations=[replace(declared, always=False)]) == ("valid", "")
-    assert shown(case, [declared]) == []  # what a build shows as it happens isn't told of a case that didn't
-    note_seen(declared, cast(Any, cluster), "this")
+    undeclared = other.to_json() | {"state": "undeclared"}
+    # what a build shows as it happens isn't told of a case that didn't
+    assert deviations_of(case, [declared]) == [undeclared]
+    observe(declared, cluster, deviates=True, seen="this")
     assert outcome() == ("valid", "")
-    assert shown(case, [declared]) == [declared]
+    assert deviations_of(case, [declared]) == [declared.to_json() | {"state": "seen"}, undeclared]
+
+
+@pytest.mark.parametrize(
+    ("does", "state"), [((False,), "mended"), ((True,), "seen"), ((False, True), "seen"), ((True, False), "seen")]
+)
+def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
+    case: Case, does: tuple[bool, ...], state: str
+) -> None:
+    """One that was seen once is not mended; and neither is no answer, as on the builds that it was confirmed on."""
+    declared = Deviation(kip=0, says="it is so", does="it is otherwise", issue="none", builds=VersionRange.parse(""))
+    case.verdict = verdict("valid")
+    outcome = partial(
+        conclude, Happenings(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared]
+    )
+    assert outcome() == ("unknown", "nothing showed what this build is known for: it is otherwise")
+    assert outcome(deviations=[replace(declared, always=False)]) == ("valid", "")
+    for deviates in does:
+        observe(declared, on_build("4.3.2", case.journal), deviates=deviates)
+    assert outcome() == ("valid", "")
+    assert deviations_of(case, [declared]) == [declared.to_json() | {"state": state}]
+    assert deviations_of(case, []) == ([] if state == "mended" else [declared.to_json() | {"state": "undeclared"}])
+
+
+def test_states_are_counted_by_case_and_files_without_any_know_those_seen() -> None:
+    states = ("seen seen", "mended seen", "mended", "undeclared", "", None)
+    cases = [
+        {"verdict": "valid"} | ({} if of is None else {"deviations": [{"state": each} for each in of.split()] or [{}]})
+        for of in states
+    ]
+    totals = to_json(cases, 0, 1)["totals"]
+    assert (totals["deviations"], totals["mended"], totals["valid"]) == (3, 2, 6)
 
 
 def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from harness.quorum.formatted import Formatted
 from harness.quorum.kraft import KRaftQuorum
 from harness.releases.versions import Mode
 from harness.spec import ClusterSpec
@@ -19,7 +20,13 @@ def test_controllers_are_told_the_settings_that_are_theirs_to_read(tmp_path: Pat
     asked = {"unclean.leader.election.enable": "true", "log.dir.failure.timeout.ms": "1000"}
     spec = ClusterSpec(mode=Mode.KRAFT, controllers=controllers, overrides=asked)
     backend = SimpleNamespace(endpoint=lambda *_: SimpleNamespace(port=1, address="127.0.0.1:1"))
-    quorum = KRaftQuorum(spec=spec, work_dir=tmp_path, backend=cast(Any, backend), bootstrap_checkpoint=tmp_path)
+    quorum = KRaftQuorum(
+        spec=spec,
+        work_dir=tmp_path,
+        backend=cast(Any, backend),
+        formatted=Formatted(path=tmp_path),
+        main_class="kafka.Kafka",
+    )
     for node in quorum.node_specs():
         told = {name: node.properties.get(name) for name in ("auto.leader.rebalance.enable", *asked)}
         assert told == {

@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.deviation import Deviation
+from harness.deviation import Deviation, Expectation
 from harness.doors.admin import Refused
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
@@ -65,9 +65,26 @@ def test_an_expected_deviation_that_no_longer_shows_is_told() -> None:
 
 
 def test_deviations_are_of_their_modes_and_builds() -> None:
-    assert evidence(*ZK).expects(AUTOMATIC_REFUSED)
-    assert not evidence("3.9.2", Mode.KRAFT).expects(AUTOMATIC_REFUSED)
-    assert not evidence("4.0.1", Mode.KRAFT).expects(GENERATED_IN_STRIPES)
+    for deviation, build, mode, expected in (
+        (AUTOMATIC_REFUSED, *ZK, Expectation.CONFIRMED),
+        (AUTOMATIC_REFUSED, "3.9.2", Mode.KRAFT, Expectation.NONE),
+        (GENERATED_IN_STRIPES, "4.0.1", Mode.KRAFT, Expectation.NONE),
+    ):
+        assert deviation.expectation(KafkaVersion.parse(build), mode) is expected
+
+
+def test_on_a_newer_build_a_deviation_is_seen_or_mended_if_it_was_looked_for() -> None:
+    for broken, noted in (
+        (["it was refused"], [("deviation.seen", "automatic: it was refused")]),
+        ([], [("deviation.mended", "nothing of it")]),
+        (None, []),
+    ):
+        newer = evidence("3.9.3", Mode.ZK, AUTOMATIC_REFUSED)
+        if broken is not None:
+            newer.deviates(AUTOMATIC_REFUSED, "automatic", broken)
+        newer.conclude({})
+        events = newer._cluster.journal.events
+        assert [(event["kind"], event["seen"]) for event in events if "seen" in event] == noted
 
 
 def test_the_kips_assignment_passes_and_the_striped_one_does_not() -> None:
@@ -105,7 +122,7 @@ def test_proposals_are_the_kips_up_to_4_0(version: str, striped: bool) -> None:
     right, wrong = assign(EVEN, 6, 3), place(EVEN, 6, 3, seed=1)
     check_generated(seen, EVEN, "t", wrong if striped else right)
     if striped:
-        assert not LEADERS_OVER_RACKS.is_of(KafkaVersion.parse("3.6.2"), Mode.KRAFT)
+        assert LEADERS_OVER_RACKS.expectation(KafkaVersion.parse("3.6.2"), Mode.KRAFT) is Expectation.NONE
     else:
         with pytest.raises(PromiseBroken, match="from no start and shift"):
             check_generated(seen, EVEN, "t", wrong)

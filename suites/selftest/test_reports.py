@@ -415,6 +415,35 @@ def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
     assert (alone in (tmp_path / "report" / "summary.md").read_text()) is (differs or not alone)
 
 
+def test_what_a_case_says_of_deviations_is_on_its_page_and_on_the_index(tmp_path: Path) -> None:
+    """A folder of an older jbod has no state, and knows of none but seen ones."""
+
+    def told(issue: str, **state: str) -> dict[str, Any]:
+        return {"kip": 113, "says": "it stops", "does": f"goes on ({issue})", "issue": issue, "builds": ">=3"} | state
+
+    of = {"1": [told("OLD-1")], "2": [told("NEW-1", state="mended")]}
+    of |= {name: [told("APART-1", state="undeclared")] for name in "3456"}
+    for name, deviations in of.items():
+        with_verdict(tmp_path, "valid", name, case=f"kip-113/{name}[zk]", deviations=deviations)
+    found = [
+        (each.state, each.told["issue"], len(each.rows)) for each in make_index(read_runs_dir(tmp_path)).deviations
+    ]
+    assert found == [("mended", "NEW-1", 1), ("seen", "OLD-1", 1), ("undeclared", "APART-1", 4)]
+    CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
+    page = (tmp_path / "report" / "index.html").read_text()
+    table = page[page.index('id="deviations">') : page.index("<h2>Suites</h2>")]
+    assert re.findall(r"<td[^>]*>(seen|mended|undeclared)</td>", table) == ["mended", "seen", "undeclared"]
+    assert "4 cases</span>" in table
+    cases = page[page.index('id="table"') :]
+    assert re.findall(r">(kip-113/\d)\[zk\]</a> <b class=\"\w+\">(\w+)</b>", cases) == [
+        ("kip-113/1", "deviates"),
+        ("kip-113/2", "mended"),
+    ]
+    says = {"1": "this build: goes on (OLD-1)", "2": "keeps the promise", "3": "The scenario does not declare it"}
+    for name, phrase in says.items():
+        assert phrase in (tmp_path / "report" / "cases" / f"{name}.html").read_text()
+
+
 def test_a_case_that_one_backend_lacks_stands_beside_its_run_in_the_other(tmp_path: Path) -> None:
     with_verdict(tmp_path, "valid", "1", case="network/a[zk]", backend="docker")
     entry = {"kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process", "run_dir": None}
@@ -489,7 +518,7 @@ def test_a_real_run_leaves_word_of_what_left_no_folder(tmp_path: Path) -> None:
     ]
     [note] = run.notes
     assert note.endswith("test_three.py::test_three[kraft] was selected and never got its turn")
-    again = "jbod run 'x/two[kraft]' --backend=process --seed=7"
+    again = f"jbod run '{tmp_path / 'test_three.py'}::x/two[kraft]' --backend=process --seed=7"
     assert run.rows[1].rerun == again
     told = {
         case.get("name"): {each.get("name"): each.get("value") for each in case.iter("property")}

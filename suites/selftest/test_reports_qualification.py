@@ -281,6 +281,83 @@ def test_a_deviation_that_the_candidate_alone_shows_comes_first(tmp_path: Path) 
     assert seen == [("NEW-1", [a], []), ("OLD-1", [a], [a, b]), ("GONE-1", [], [a])]
 
 
+def deviating(runs_dir: Path, case: str, *told: str, verdict: str = "valid", version: str = "4.4.0") -> None:
+    """A run of a case with these deviations: an issue and a state, or of an old jbod an issue alone."""
+    deviations = []
+    for issue, _, state in (each.partition(" ") for each in told):
+        what = {"kip": 113, "says": "it stops", "does": f"it goes on ({issue})", "issue": issue, "builds": ">=3"}
+        now_and_then = {"always": False} if issue.startswith("RARE") else {}
+        deviations.append(what | now_and_then | ({"state": state} if state else {}))
+    more = {"outcome": {"verdict": verdict, "reason": ""}, "deviations": deviations, "kafka": {"version": version}}
+    write_run_folder(runs_dir, f"{case}-{len(list(runs_dir.glob('*')))}", case=f"kip-113/{case}[zk]", **more)
+
+
+OURS = {
+    "newer": ("NEWER-1 mended",),
+    "half": ("HALF-1 seen", "BOTH-1 mended"),
+    "half-b": ("HALF-1 mended",),
+    "declared-until": (),
+    "rare": (),
+    "red": (),
+    "apart": ("APART-1 undeclared",),
+}
+THEIRS = {
+    "newer": ("NEWER-1",),
+    "half": ("HALF-1 seen",),
+    "half-b": ("HALF-1 seen",),
+    "declared-until": ("UNTIL-1 seen",),
+    "rare": ("RARE-1 seen",),
+    "red": ("RED-1 seen",),
+    "apart": ("APART-1 undeclared",),
+}
+STATES = {
+    "NEWER-1": "mended",
+    "BOTH-1": "mended",  # but not since the baseline, which shows nothing of it
+    "UNTIL-1": "mended",  # by the declaration, so that the promise was checked
+    "HALF-1": "seen",
+    "APART-1": "undeclared",
+    "RARE-1": "unseen",  # that it doesn't show this time says nothing
+    "RED-1": "unseen",  # nor does a case that did not hold
+}
+
+
+def both_sides(tmp_path: Path) -> tuple[Path, Path]:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for case, told in OURS.items():
+        deviating(ours, case, *told, verdict="unknown" if case == "red" else "valid")
+    for case, told in THEIRS.items():
+        deviating(theirs, case, *told, version="4.3.1")
+    return ours, theirs
+
+
+def test_a_deviation_that_the_candidate_no_longer_shows_is_mended_since_the_baseline(tmp_path: Path) -> None:
+    found = qualify(*map(read_runs_dir, both_sides(tmp_path)))
+    assert {each.issue: each.state for each in found.deviations} == STATES
+    assert [(each.issue, each.mended, each.baseline) for each in found.mended] == [
+        ("NEWER-1", ["kip-113/newer[zk]"], ["kip-113/newer[zk]"]),
+        ("UNTIL-1", ["kip-113/declared-until[zk]"], ["kip-113/declared-until[zk]"]),
+    ]
+    assert found.answer.says.endswith("; 2 known deviations mended")
+
+
+def test_without_a_baseline_what_the_runs_themselves_found_mended_is(tmp_path: Path) -> None:
+    ours, _ = both_sides(tmp_path)
+    found = qualify(read_runs_dir(ours), None)
+    assert sorted(each.issue for each in found.mended) == ["BOTH-1", "NEWER-1"]
+
+
+def test_the_page_has_what_is_mended_apart_from_what_is_seen(tmp_path: Path) -> None:
+    ours, theirs = both_sides(tmp_path)
+    CliRunner().invoke(report, [str(ours), "--baseline", str(theirs), "--no-allure"], catch_exceptions=False)
+    page = (ours / "report" / "qualification.html").read_text()
+    mended = page[page.index("<h2>Mended since the baseline</h2>") : page.index("<h2>Known deviations</h2>")]
+    known = page[page.index("<h2>Known deviations</h2>") : page.index("<h2>Times that differ")]
+    assert re.findall(r"<td>([A-Z]+-1)</td>", mended) == ["NEWER-1", "UNTIL-1"]
+    assert re.findall(r"<td>([A-Z]+-1)</td>", known) == ["APART-1", "HALF-1", "BOTH-1", "RARE-1", "RED-1"]
+    assert known.count("no scenario that showed it declares it") == 1
+    assert "**mended** KIP-113, NEWER-1: it goes on" in (ours / "report" / "summary.md").read_text()
+
+
 def test_a_slower_candidate_is_named_and_not_called_broken(tmp_path: Path) -> None:
     found = compared(tmp_path, "valid " * 5, "valid " * 5, factor=3.0)
     assert {measure.name for _, _, measure in found.differing} == {k for k in COSTS if k.endswith("_s")}

@@ -17,7 +17,7 @@ from pyspark.errors.exceptions.captured import install_exception_handler
 
 from harness import timeouts
 from harness.cluster import Cluster
-from harness.errors import HarnessError, ToolFailed
+from harness.errors import BuildLacks, HarnessError, ToolFailed
 from harness.releases import standing_tools
 from harness.releases.builds import BuildOptions, Builds
 from harness.releases.distribution import Distribution
@@ -33,8 +33,10 @@ HOLDER = """
 import sys
 from harness.releases import standing_tools
 from harness.releases.builds import BuildOptions, Builds
+from harness.releases.main_classes import exit_hook
 from harness.releases.versions import Mode
-print(standing_tools._ToolsJvm(Builds.choose(BuildOptions()).of(Mode.KRAFT))._process.pid, flush=True)
+build = Builds.choose(BuildOptions()).of(Mode.KRAFT)
+print(standing_tools._ToolsJvm(build, exit_hook(build.class_path))._process.pid, flush=True)
 sys.stdin.read()
 """
 
@@ -125,8 +127,18 @@ def test_a_jvm_that_does_not_start_says_why_and_is_not_left(
 
 
 def test_a_build_without_kafka_in_it_is_said(build: Distribution) -> None:
-    with pytest.raises(HarnessError, match="a JVM for Kafka's tools did not start"):
+    with pytest.raises(BuildLacks, match=r"has no topics tool: its jars have no class TopicCommand"):
         tool_lines(replace(build, class_path=build.class_path[:1]), Tool.TOPICS, "--list")
+    assert not standing_tools._standing
+
+
+def test_a_build_without_the_exit_hook_has_a_jvm_for_each_question(
+    monkeypatch: pytest.MonkeyPatch, build: Distribution
+) -> None:
+    standing = tool_lines(build, Tool.TOPICS, "--version")
+    end_tools()
+    monkeypatch.setattr(standing_tools, "exit_hook", lambda _class_path: None)
+    assert tool_lines(build, Tool.TOPICS, "--version") == standing
     assert not standing_tools._standing
 
 

@@ -32,7 +32,7 @@ from suites.world import World
 RECORDS = 500
 FLOORS = Floors(during=300)
 # A record that waits for followers when a log dir fails is not answered before its time-out, whoever leads by then
-# (README, "Findings"). For a transaction's marker that is request.timeout.ms of the broker. For a record of the
+# (suites/FINDINGS.md, 2). For a transaction's marker that is request.timeout.ms of the broker. For a record of the
 # coordinator's log it is transaction.timeout.ms (10 s here), and then the coordinator goes on at the next turn of its
 # TransactionMarkerChannelManager's thread: with nothing else to do, one each request.timeout.ms. By default, 30 s.
 OVERRIDES = {"request.timeout.ms": "3000"}

@@ -1,0 +1,79 @@
+"""What lies in log dirs, in ZooKeeper and in the build's jars, where the suites read it without asking a broker."""
+
+from __future__ import annotations
+
+import zipfile
+
+from harness.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS
+from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.waiting import await_until
+from suites.housekeeping import until_at_work
+from suites.probe.leans import LEANS
+from suites.probe.trial import PARTITIONS, SOON_S, TOPIC, Lacking, Trial, tries
+
+
+@tries("rack-aware-selector")
+def _selector(trial: Trial) -> str:
+    [name] = next(lean.words for lean in LEANS if lean.id == "rack-aware-selector")
+    entry = f"{name.replace('.', '/')}.class"
+    for jar in trial.cluster.distribution.class_path:
+        with zipfile.ZipFile(jar) as content:
+            if entry in content.namelist():
+                return f"in {jar.name}"
+    raise Lacking("none of its jars has it")
+
+
+@tries("file-segments")
+def _segments(trial: Trial) -> str:
+    partitions = trial.topic.partitions
+    folders = [partition.log_dir_on(trial.broker).replica_dir(TOPIC, partition.index) for partition in partitions]
+    for folder in folders:
+        names = {path.suffix for path in folder.glob("*")}
+        if missing := {".log", ".index", ".timeindex"} - names:
+            raise Lacking(f"{folder} has no file …{', …'.join(sorted(missing))}")
+    return f"{len(folders)} folders"
+
+
+@tries("file-checkpoints")
+def _checkpoints(trial: Trial) -> str:
+    wanted = {f"{TOPIC}-{index}" for index in range(PARTITIONS)}
+    for checkpoint in (RECOVERY_POINTS, HIGH_WATERMARKS):
+        await_until(
+            lambda checkpoint=checkpoint: {  # type: ignore[misc]
+                name for log_dir in trial.broker.log_dirs for name in log_dir.named_in(checkpoint)
+            },
+            lambda named: named >= wanted,
+            timeout_s=SOON_S + until_at_work(trial.cluster),
+            what=f"{checkpoint} to name all of topic {TOPIC}",
+            retry_on=(OSError,),
+        )
+    return f"{len(wanted)} replicas named"
+
+
+@tries("file-meta")
+def _meta(trial: Trial) -> str:
+    read = [(log_dir.path / "meta.properties").read_text() for log_dir in trial.broker.log_dirs]
+    if trial.is_kraft:
+        return f"directory.id {trial.broker.log_dirs[0].directory_id()}"
+    return f"{len(read)} log dirs"
+
+
+@tries("file-made")
+def _made(trial: Trial) -> str:
+    partition = trial.topic[0]
+    file = partition.log_dir_on(trial.broker).replica_dir(TOPIC, partition.index) / "partition.metadata"
+    if not file.exists():
+        raise Lacking(f"there is no {file}")
+    return file.read_text().replace("\n", ", ").strip(", ")
+
+
+@tries("znodes")
+def _znodes(trial: Trial) -> str:
+    quorum = trial.cluster.quorum
+    assert isinstance(quorum, ZooKeeperQuorum)
+    ids, partitions = quorum.registrations(), quorum.partitions()
+    if {*ids} != {1} or sum(topic == TOPIC for topic, _ in partitions) != PARTITIONS:
+        raise Lacking(f"they show brokers {sorted(ids)} and {len(partitions)} partitions")
+    quorum.remains()
+    with quorum.log_dir_events():
+        return f"{len(partitions)} partitions"

@@ -1,0 +1,150 @@
+"""One thing that the suites lean on in a Kafka build, and the groups of suites that lean on the same things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.releases.versions import Mode, VersionRange
+
+Kind = Literal[
+    "start",
+    "format",
+    "class",
+    "tool",
+    "request",
+    "mbean",
+    "znode",
+    "file",
+    "log line",
+    "error text",
+    "metadata record",
+    "config",
+]
+
+SKIPPED = "these cases are skipped"
+UNTRIED = "not tried"
+_ANY = VersionRange()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lean:
+    """One thing that a build must have.
+
+    :ivar what: the same for people
+    :ivar words: it, as the code has it where ``what`` doesn't: options, file names, patterns (``…`` is what a format
+        puts in); ``suites/selftest/test_leans.py`` finds those in the code that no lean has
+    :ivar needed_by: suites and scenarios by their ids; empty for all
+    :ivar without: what happens without it; anything but :data:`SKIPPED` lets its cases run
+    :ivar builds: those that must have it; from another one nobody expects it
+    :ivar tried: the probe tries it
+    """
+
+    id: str
+    kind: Kind
+    what: str
+    words: tuple[str, ...] = ()
+    needed_by: tuple[str, ...] = ()
+    without: str = SKIPPED
+    modes: tuple[Mode, ...] = (Mode.ZK, Mode.KRAFT)
+    builds: VersionRange = _ANY
+    tried: bool = True
+
+    @property
+    def skips(self) -> bool:
+        """Whether cases that need it can't run without it."""
+        return self.without is SKIPPED
+
+
+KRAFT, ZK = (Mode.KRAFT,), (Mode.ZK,)
+CORDONS = VersionRange.parse(">=4.3")
+
+COMPARED = (
+    "control",
+    "disks",
+    "kafkatest-parity",
+    "kip-1066",
+    "kip-112",
+    "kip-113",
+    "kip-36/nearest-replica",
+    "kip-36/rack-fails",
+    "known-bugs",
+    "network",
+    "readers",
+    "schedules",
+    "transactions",
+)
+"""Where all sources are compared with the model (:mod:`suites.world`)."""
+MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "schedules")
+"""Where dynamic configs are set, most of them the throttle by which moves are held."""
+FAIL_LOG_DIRS = (
+    "control/log-dir-offline",
+    "disks/two-dirs-at-once",
+    "kafkatest-parity",
+    "kip-1066/log-dirs-fail",
+    "kip-1066/disk-taken-out",
+    "kip-112",
+    "kip-113",
+    "kip-36/nearest-replica",
+    "kip-36/rack-fails",
+    "known-bugs",
+    "readers",
+    "schedules",
+    "transactions",
+)
+REASSIGNED = ("kip-1066", "kip-112/reassigned-away", "kip-112/reassigned-onto", "kip-113", "known-bugs", "schedules")
+CANCELLED = ("kip-112/reassignment-cancelled", "kip-113", "schedules")
+METADATA_LOG = (
+    "kip-1066",
+    "kip-112/bootstrap-healed",
+    "kip-112/controller-failover",
+    "kip-112/controllers-log-dir",
+    "kip-112/killed-while-new",
+    "kip-112/log-dir-taken-out",
+    "kip-112/no-controller",
+    "kip-112/reassigned-away",
+    "kip-112/reassigned-onto",
+    "kip-112/topic-creation",
+    "kip-112/topic-deletion",
+    "kip-112/what-users-see",
+    "kip-113",
+    "known-bugs",
+    "schedules",
+)
+CONTROLLER_FAILS = (
+    "kip-1066/lasts",
+    "kip-112/controller-failover",
+    "kip-112/controllers-log-dir",
+    "kip-112/no-controller",
+    "kip-112/no-controller-for-long",
+    "schedules",
+)
+
+
+def request(name: str, version: int, *needed_by: str, builds: str = "", modes: Sequence[Mode] = (*Mode,)) -> Lean:
+    """:param version: the oldest that has what is read of it"""
+    return Lean(
+        id=f"request-{name}" if not builds or builds != ">=4.3" else f"request-{name}-v{version}",
+        kind="request",
+        what=f"{name} v{version} or later",
+        needed_by=needed_by,
+        builds=VersionRange.parse(builds),
+        modes=tuple(modes),
+    )
+
+
+def mbean(
+    name: str, *needed_by: str, builds: str = "", modes: Sequence[Mode] = (*Mode,), without: str = SKIPPED
+) -> Lean:
+    """:param name: as JMX has it"""
+    short = (name.partition("name=")[2] or name.partition("type=")[2]).partition(",")[0]
+    return Lean(
+        id=f"mbean-{short}",
+        kind="mbean",
+        what=name,
+        needed_by=needed_by,
+        builds=VersionRange.parse(builds),
+        modes=tuple(modes),
+        without=without,
+    )

@@ -1,0 +1,127 @@
+"""The lines for which checks and measures look in nodes' logs; the last of these break the cluster for good."""
+
+from __future__ import annotations
+
+import re
+
+from faults.base import injected
+from faults.log_dir import LOG_DIR_STOPPED, Chmod000
+from faults.quorum import ControllerUnseated
+from harness.broker import heard
+from harness.cluster import topics_made
+from harness.journal import now
+from harness.quorum.kraft import node_id
+from harness.quorum.zookeeper import ControllerSeat, ZooKeeperQuorum
+from harness.runs.measure import TOLD_OF_LOG_DIR
+from harness.waiting import await_until
+from suites.kip_112.test_no_fault import LOGGED
+from suites.kip_1066.cordons import ACTIVE, cordons_told
+from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
+from suites.starved import FENCED
+from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
+
+
+@tries("log-topics-made")
+def _made(trial: Trial) -> str:
+    return trial.logged(topics_made(TOPIC), node=trial.controller)
+
+
+@tries("log-configured")
+def _configured(trial: Trial) -> str:
+    since = now()
+    trial.admin.set_broker_configs(1, {"jbod.configured": "probe"})
+    return trial.logged(heard(1), since=since)
+
+
+@tries("log-replica-made")
+def _replica_made(trial: Trial) -> str:
+    return trial.logged(rf"Created log for partition {TOPIC}-0 in")
+
+
+@tries("log-moved")
+def _moved(trial: Trial) -> str:
+    return trial.logged(re.escape(LOGGED["moves ended"]))
+
+
+@tries("log-rolled")
+def _rolled(trial: Trial) -> str:
+    return trial.logged(re.escape(LOGGED["segments rolled"]))
+
+
+@tries("log-active")
+def _active(trial: Trial) -> str:
+    line = trial.controller.log.first(ACTIVE)  # logged as the cluster started
+    if line is None:
+        raise Lacking(f"{trial.controller.spec.name} does not log /{ACTIVE}/ as it starts")
+    return line.text[:200]
+
+
+@tries("log-cordons")
+def _cordons(trial: Trial) -> str:
+    told = cordons_told((line.text for line in trial.controller.log.lines()), 1)
+    if told is None:
+        raise Lacking(f"{trial.controller.spec.name} says nothing of cordoned log dirs as it registers broker 1")
+    return f"{len(told)} at last"
+
+
+@tries("log-resigned")
+def _resigned(trial: Trial) -> str:
+    assert isinstance(trial.cluster.quorum, ZooKeeperQuorum)
+    seat = ControllerSeat(trial.cluster.quorum.connect)
+    fault = ControllerUnseated(trial.broker, seat)
+    try:
+        with injected(fault):
+            return trial.logged(str(fault.noticed_by), since=fault.injected_at)
+    finally:
+        seat.leave()
+
+
+@tries("log-disconnected")
+def _disconnected(trial: Trial) -> str:
+    """The controller is killed, and back.
+
+    A log dir fails next: on 3.9 a broker that dies before its first heartbeat to a new controller is never fenced.
+    """
+    since = now()
+    trial.controller.kill()
+    try:
+        return trial.logged(rf"Node {node_id(trial.controller)} disconnected", since=since)
+    finally:
+        trial.controller.start()
+        trial.logged(ACTIVE, since=since, node=trial.controller)
+
+
+@tries("log-dir-stopped")
+def _log_dir_stopped(trial: Trial) -> str:
+    """The first log dir fails for good."""
+    trial.since["failed"] = now()
+    log_dir = trial.broker.log_dirs[0]
+    Chmod000(log_dir).inject()
+    return trial.logged(LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path))), since=trial.since["failed"])
+
+
+@tries("log-told-of-log-dir")
+def _told_of_log_dir(trial: Trial) -> str:
+    return trial.logged(TOLD_OF_LOG_DIR.format(broker=1), since=trial.since["failed"], node=trial.controller)
+
+
+@tries("log-all-dirs-failed")
+def _all_dirs_failed(trial: Trial) -> str:
+    trial.since["ended"] = now()
+    trial.broker.node.let_end()
+    for log_dir in trial.broker.log_dirs[1:]:
+        Chmod000(log_dir).inject()
+    return trial.logged(ALL_DIRS_FAILED, since=trial.since["ended"])
+
+
+@tries("log-fenced")
+def _fenced(trial: Trial) -> str:
+    return trial.logged(FENCED, since=trial.since["ended"], node=trial.controller)
+
+
+@tries("log-no-dir-usable")
+def _no_dir_usable(trial: Trial) -> str:
+    await_until(lambda: not trial.broker.is_alive, timeout_s=SOON_S, what="the broker to have ended")
+    trial.broker.start()
+    trial.broker.node.let_end()
+    return trial.logged(NO_DIR_USABLE, since=trial.broker.started_at)

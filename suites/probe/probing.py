@@ -1,0 +1,245 @@
+"""Try a build: a cluster of one broker of each of its modes, and on it all that the suites lean on."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.cluster import boot
+from harness.doors.broker_log import BrokerLog
+from harness.errors import (
+    EXIT_HARNESS,
+    EXIT_INCONCLUSIVE,
+    EXIT_VALID,
+    EnvironmentLacks,
+    HarnessError,
+    JbodError,
+    NodeDied,
+)
+from harness.journal import Journal
+from harness.machine.scratch import scratch
+from harness.nodes.jvm import LOG, STDOUT
+from harness.releases.builds import Builds
+from harness.releases.distribution import Distribution
+from harness.releases.standing_tools import end_tools
+from harness.releases.versions import Mode
+from harness.spec import ClusterSpec
+from suites.probe import files, logs, requests, tools
+from suites.probe.lean import UNTRIED, Lean
+from suites.probe.leans import LEANS
+from suites.probe.trial import TRIES, Trial, Try
+
+TRIED_BY = (requests, files, tools, logs)
+"""The modules whose tries are in :data:`suites.probe.trial.TRIES`, in the order in which they are played: those of the
+last one break the cluster.
+"""
+
+State = Literal["works", "missing", "absent", "untried"]
+"""Absent: not expected of this build."""
+
+_OVERRIDES = {
+    **dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1"),
+}
+
+
+class Ended(HarnessError):
+    """A node of a cluster that had started has ended by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What became of one lean in one mode.
+
+    :ivar seen: what was seen of it, or why it is missing
+    """
+
+    lean: Lean
+    mode: Mode
+    state: State
+    seen: str
+
+    def to_json(self) -> dict[str, object]:
+        """As ``--json`` has it."""
+        return {
+            "id": self.lean.id,
+            "kind": self.lean.kind,
+            "what": self.lean.what,
+            "mode": str(self.mode),
+            "state": self.state,
+            "seen": self.seen,
+            "needed_by": list(self.lean.needed_by),
+            "skips": self.lean.skips,
+            "without": self.lean.without,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """What came of a build.
+
+    :ivar causes: of the modes in which no cluster starts, why
+    :ivar took_s: each mode, in seconds
+    """
+
+    kafka: str
+    sha256: str
+    found: Sequence[Found]
+    causes: dict[Mode, str]
+    took_s: dict[Mode, float]
+
+    @property
+    def exit_code(self) -> int:
+        """0: all works; 2: something is missing; 3: it can't be run in any mode."""
+        if len(self.causes) == len(self.took_s):
+            return EXIT_HARNESS
+        return EXIT_INCONCLUSIVE if self.missing else EXIT_VALID
+
+    @property
+    def missing(self) -> list[Found]:
+        """What the build should have, and hasn't."""
+        return [each for each in self.found if each.state == "missing"]
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``--json`` has it."""
+        return {
+            "schema": 1,
+            "kafka": self.kafka,
+            "sha256": self.sha256,
+            "modes": {
+                str(mode): {"starts": mode not in self.causes, "cause": self.causes.get(mode), "took_s": round(took, 1)}
+                for mode, took in self.took_s.items()
+            },
+            "leans": [each.to_json() for each in self.found],
+            "exit_code": self.exit_code,
+        }
+
+
+def probe(builds: Builds, say: Callable[[str], None]) -> Probed:
+    """Try each mode of a build in turn.
+
+    :raises EnvironmentLacks: this machine can't run any
+    """
+    found: list[Found] = []
+    causes: dict[Mode, str] = {}
+    took: dict[Mode, float] = {}
+    for mode in builds.modes():
+        distribution = builds.of(mode, say)
+        say(f"Kafka {distribution.version}, mode {mode}")
+        began = time.monotonic()
+        with scratch("probe") as record_dir:
+            try:
+                found += _tried(distribution, mode, record_dir)
+            except EnvironmentLacks:
+                raise
+            except JbodError as error:
+                causes[mode] = cause_of(record_dir, error)
+                if isinstance(error, Ended):
+                    causes[mode] = f"{error}; {causes[mode]}"
+                found += [_start(mode, "missing", causes[mode])]
+            finally:
+                end_tools()
+        took[mode] = time.monotonic() - began
+    return Probed(kafka=str(distribution.version), sha256=distribution.sha256, found=found, causes=causes, took_s=took)
+
+
+def _start(mode: Mode, state: State, seen: str) -> Found:
+    return Found(lean=next(lean for lean in LEANS if lean.id == "start"), mode=mode, state=state, seen=seen)
+
+
+def _tried(distribution: Distribution, mode: Mode, record_dir: Path) -> list[Found]:
+    """Everything in one mode.
+
+    :raises JbodError: no cluster starts
+    """
+    began = time.monotonic()
+    cluster = boot(
+        ClusterSpec(mode=mode, brokers=1, log_dirs=3, overrides=_OVERRIDES),
+        distribution,
+        run_id=f"probe-{secrets.token_hex(3)}",
+        record_dir=record_dir,
+        journal=Journal(None),
+    )
+    found = {"start": _start(mode, "works", f"in {time.monotonic() - began:.1f} s")}
+    try:
+        trial = Trial(cluster=cluster)
+        due = {lean.id: lean for lean in LEANS if _is_due(lean, distribution, mode)}
+        for id, attempt in in_order():
+            if id in due:
+                found[id] = _try(due[id], mode, lambda attempt=attempt: attempt(trial))  # type: ignore[misc]
+                _check_alive(trial, due[id])
+    finally:
+        cluster.stop()
+    return [found.get(lean.id) or _not_tried(lean, mode) for lean in LEANS if mode in lean.modes]
+
+
+def in_order() -> list[tuple[str, Try]]:
+    """Every try with the id of its lean, module by module."""
+    return [(id, attempt) for by in TRIED_BY for id, attempt in TRIES.items() if attempt.__module__ == by.__name__]
+
+
+def _check_alive(trial: Trial, lean: Lean) -> None:
+    """No node has ended by itself, unless it was to: nothing more can be tried, nor any case be run.
+
+    :raises Ended: one has, as this was tried
+    """
+    for node in (*trial.cluster.quorum_nodes, trial.broker.node):
+        try:
+            node.check_alive()
+        except NodeDied as error:
+            raise Ended(f"{node.spec.name} ended as this was tried: {lean.what}") from error
+
+
+def _is_due(lean: Lean, distribution: Distribution, mode: Mode) -> bool:
+    return lean.tried and mode in lean.modes and distribution.version in lean.builds
+
+
+def _not_tried(lean: Lean, mode: Mode) -> Found:
+    if not lean.tried:
+        return Found(lean=lean, mode=mode, state="untried", seen=UNTRIED)
+    return Found(lean=lean, mode=mode, state="absent", seen=f"comes with Kafka {lean.builds}")
+
+
+def _try(lean: Lean, mode: Mode, attempt: Callable[[], str]) -> Found:
+    """Whatever goes wrong, and be it in a reader of ours, means that it is not as the suites need it."""
+    try:
+        return Found(lean=lean, mode=mode, state="works", seen=attempt())
+    except JbodError as error:
+        return Found(lean=lean, mode=mode, state="missing", seen=str(error))
+    except Exception as error:
+        return Found(lean=lean, mode=mode, state="missing", seen=f"{type(error).__name__}: {error}")
+
+
+# --- why it doesn't start ---------------------------------------------------------------------------------------------
+
+_JVM = re.compile(r"^(Error: .*|Unrecognized .*|Exception in thread .*|Caused by: .*|.*Could not create the Java.*)$")
+
+
+def cause_of(record_dir: Path, error: JbodError) -> str:
+    """Why a cluster doesn't start, in one line: the last error that a node logged, with what caused it; else what its
+    JVM said; else what was waited for.
+    """
+    for node in sorted((record_dir / "brokers").glob("*")):
+        errors = [line.text for line in BrokerLog(node / LOG).lines() if line.level in ("ERROR", "FATAL")]
+        name = f"broker {node.name}" if node.name.isdecimal() else node.name
+        if errors:
+            return f"{name}: {_with_cause(errors[-1].splitlines())}"
+        said = [line for file in (LOG, STDOUT) if (node / file).exists() for line in _lines(node / file)]
+        if complaints := [line for line in said if _JVM.match(line)]:
+            return f"{name}: {_with_cause(complaints)}"
+    return str(error).partition("\n")[0]
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text(errors="replace").splitlines()
+
+
+def _with_cause(lines: Iterable[str]) -> str:
+    """The first line, and the last cause or exception below it."""
+    first, *more = lines
+    causes = [line.strip() for line in more if re.match(r"(Caused by: |[\w.$]+(Exception|Error)\b)", line.strip())]
+    return "; ".join([first.strip(), *causes[-1:]])

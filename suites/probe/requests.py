@@ -1,0 +1,177 @@
+"""The requests that the harness sends, each in the version that the build and jbod agree on; and MBeans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from harness.doors import mbeans
+from harness.waiting import await_until
+from suites.kip_1066.cordons import CORDONED
+from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries
+from suites.steps import MOVE_THROTTLE
+
+
+def _asked(trial: Trial, name: str, least: int) -> str:
+    """In which version the request was asked just now.
+
+    :raises Lacking: in one that lacks what is read of it
+    """
+    version = trial.connection.spoke[name]
+    if version < least:
+        raise Lacking(f"{name} is spoken in v{version}, and v{least} is needed")
+    return f"v{version}"
+
+
+def _request(name: str, least: int, ask: Callable[[Trial], object], id: str | None = None) -> None:
+    """Enter a try that asks, and looks in which version that was."""
+
+    def attempt(trial: Trial) -> str:
+        answer = ask(trial)
+        if answer is False:
+            raise Lacking(f"{name} answers, and not what is so")
+        return _asked(trial, name, least)
+
+    tries(id or f"request-{name}")(attempt)
+
+
+def _metadata(trial: Trial) -> bool:
+    seen = [p for p in trial.admin.describe_cluster().partitions if p.topic == TOPIC]
+    return len(seen) == PARTITIONS and all(p.leader == p.replicas[0] == 1 for p in seen)
+
+
+def _log_dirs(trial: Trial) -> bool:
+    dirs = trial.admin.describe_log_dirs()
+    there = {str(log_dir.path) for log_dir in trial.broker.log_dirs}
+    return {each.path for each in dirs} == there and sum(len(each.replicas) for each in dirs) >= PARTITIONS
+
+
+def _delete_topic(trial: Trial) -> None:
+    trial.admin.create_topic("gone", partitions=1, replicas=1)
+    await_until(
+        lambda: any(p.topic == "gone" for p in trial.admin.describe_cluster().partitions),
+        timeout_s=SOON_S,
+        what="a topic to be there",
+    )
+    trial.admin.delete_topic("gone")
+
+
+def _create_partitions(trial: Trial) -> None:
+    trial.admin.create_topic("grows", partitions=1, replicas=1)
+    trial.admin.create_partitions("grows", 2)
+
+
+def _move(trial: Trial) -> None:
+    here = trial.topic[0].log_dir_on(trial.broker)
+    there = next(each for each in trial.broker.log_dirs if each != here)
+    trial.admin.alter_replica_log_dir(TOPIC, 0, str(there.path))
+    await_until(
+        lambda: trial.broker.log_dir_of(TOPIC, 0) == there,
+        timeout_s=SOON_S,
+        what=f"{TOPIC}-0 to be moved into {there}",
+    )
+
+
+@tries("request-ApiVersions")
+def _api_versions(trial: Trial) -> str:
+    """It is asked as the connection is opened, before anything else."""
+    trial.admin.describe_cluster()
+    return f"{len(trial.connection.spoke)} asked after it"
+
+
+_request("CreateTopics", 1, lambda trial: len(trial.topic) == PARTITIONS)
+_request("Metadata", 7, _metadata)
+_request("DescribeLogDirs", 0, _log_dirs)
+_request("DescribeLogDirs", 5, _log_dirs, id="request-DescribeLogDirs-v5")
+_request("ListOffsets", 1, lambda trial: trial.admin.end_offset(TOPIC, 0) == RECORDS // PARTITIONS)
+_request("DeleteRecords", 0, lambda trial: trial.admin.delete_records(TOPIC, 3, 10) == 10)
+_request("DescribeConfigs", 1, lambda trial: trial.admin.dynamic_configs(1))
+_request(
+    "IncrementalAlterConfigs", 0, lambda trial: trial.admin.set_topic_configs(TOPIC, {"segment.index.bytes": "100000"})
+)
+_request("DeleteTopics", 1, _delete_topic)
+_request("CreatePartitions", 0, _create_partitions)
+_request("DescribeProducers", 0, lambda trial: trial.admin.describe_producers(TOPIC, 0) == ())
+_request("AlterPartitionReassignments", 0, lambda trial: trial.admin.alter_partition_reassignment(TOPIC, 0, [1]))
+_request("ListPartitionReassignments", 0, lambda trial: trial.admin.describe_reassignments() == ())
+_request("DescribeQuorum", 0, lambda trial: trial.admin.describe_quorum_leader() is not None)
+_request("AlterReplicaLogDirs", 0, _move)
+
+
+@tries("config-move-throttle")
+def _holds_moves(trial: Trial) -> str:
+    """As :func:`suites.steps.moves_held` holds them."""
+    partition = trial.topic[1]
+    here = partition.log_dir_on(trial.broker)
+    there = next(each for each in trial.broker.log_dirs if each != here)
+    trial.admin.set_broker_configs(1, {MOVE_THROTTLE: "1"})
+    _await_dynamic(trial, MOVE_THROTTLE, "1")
+    trial.logged(r"node 1 with new configuration|brokers/1\b") if trial.is_kraft else None
+    trial.admin.alter_replica_log_dir(TOPIC, 1, str(there.path))
+    await_until(
+        lambda: trial.broker.find_replica(TOPIC, 1, is_future=True),
+        timeout_s=SOON_S,
+        what="a move to begin",
+    )
+    held = trial.broker.find_replica(TOPIC, 1, is_future=True) is not None
+    trial.future = [path.name for path in there.path.glob(f"{partition}.*-future")]
+    trial.admin.set_broker_configs(1, {MOVE_THROTTLE: str(1 << 40)})
+    if not held:
+        raise Lacking(f"{MOVE_THROTTLE}=1 doesn't hold a move of {partition}")
+    return "held at 1 byte a second"
+
+
+@tries("file-future")
+def _future(trial: Trial) -> str:
+    """As the move lay that was held just now."""
+    if not trial.future:
+        raise Lacking("a move was held, or was to be, and no folder …-future was seen where it goes")
+    return trial.future[0]
+
+
+@tries("config-cordoned")
+def _cordons(trial: Trial) -> str:
+    path = str(trial.broker.log_dirs[2].path)
+    trial.admin.set_broker_configs(1, {CORDONED: path})
+    _await_dynamic(trial, CORDONED, path)
+    return path
+
+
+def _await_dynamic(trial: Trial, name: str, value: str) -> None:
+    await_until(
+        lambda: trial.admin.dynamic_configs(1).own.get(name),
+        lambda got: got == value,
+        timeout_s=SOON_S,
+        what=f"{name} to be described as {value}",
+    )
+
+
+# --- MBeans ---------------------------------------------------------------------------------------------------------
+
+
+def _mbean(name: str, of_controller: bool = False) -> None:
+    short = (name.partition("name=")[2] or name.partition("type=")[2]).partition(",")[0]
+
+    def attempt(trial: Trial) -> str:
+        node = trial.controller if of_controller else trial.broker.node
+        has = trial.cluster.mbeans[node.spec.name].has(name)
+        if not has:
+            raise Lacking(f"{node.spec.name} has no MBean {name}")
+        return f"on {node.spec.name}"
+
+    tries(f"mbean-{short}")(attempt)
+
+
+for _name in (
+    mbeans.OFFLINE_DIRS,
+    mbeans.DIR_OFFLINE,
+    mbeans.OFFLINE_REPLICAS,
+    mbeans.UNDER_REPLICATED,
+    mbeans.BYTES_OUT,
+    mbeans.UNASSIGNED,
+    mbeans.CORDONED_DIRS,
+    mbeans.DIR_CORDONED,
+    mbeans.STATE,
+):
+    _mbean(_name)
+for _name in (mbeans.ACTIVE, mbeans.OFFLINE_PARTITIONS, mbeans.RAFT):
+    _mbean(_name, of_controller=True)

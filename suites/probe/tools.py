@@ -1,0 +1,272 @@
+"""Kafka's own programs, with the options that the suites give them, read by the readers that the suites use."""
+
+from __future__ import annotations
+
+import re
+
+from harness import reassign, timeouts
+from harness.doors import tool_answers
+from harness.errors import ToolFailed
+from harness.explain.segments import read_contents, read_sessions
+from harness.quorum.formatted import formatted
+from harness.quorum.kraft import KRaftQuorum
+from harness.reassign import Placement
+from harness.releases.main_classes import exit_hook
+from harness.releases.standing_tools import tool_lines
+from harness.releases.tools import tool_output
+from harness.releases.versions import Tool
+from harness.spec import BROKER_SETTINGS, CONNECTS_SOON
+from harness.waiting import await_until
+from suites.kip_1066.cordons import CORDONED
+from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries
+
+_FIRST_TASKS = "log.initial.task.delay.ms"
+
+
+@tries("exit-hook")
+def _exit_hook(trial: Trial) -> str:
+    hook = exit_hook(trial.cluster.distribution.class_path)
+    if hook is None:
+        raise Lacking("its jars have no class Exit$Procedure")
+    return hook
+
+
+@tries("tool-topics-describe")
+def _topics(trial: Trial) -> str:
+    distribution, bootstrap = trial.cluster.distribution, trial.broker.bootstrap
+    seen = tool_answers.describe_topics(distribution, bootstrap)
+    if any(seen.get((TOPIC, index)) is None for index in range(PARTITIONS)):
+        raise Lacking(f"it printed {len(seen)} partitions that could be read, and not all of topic {TOPIC}")
+    for option in ("--under-replicated-partitions", "--unavailable-partitions"):
+        if tool_answers.describe_topics(distribution, bootstrap, option):
+            raise Lacking(f"with {option} it names partitions that are whole")
+    return f"{len(seen)} partitions"
+
+
+@tries("tool-topics-create")
+def _create(trial: Trial) -> str:
+    options = ("--create", "--topic", "by-tool", "--partitions", "2", "--replication-factor", "1")
+    tool_lines(trial.cluster.distribution, Tool.TOPICS, "--bootstrap-server", trial.broker.bootstrap, *options)
+    await_until(
+        lambda: sum(p.topic == "by-tool" for p in trial.admin.describe_cluster().partitions) == 2,
+        timeout_s=SOON_S,
+        what="the topic that kafka-topics made",
+    )
+    return "by-tool"
+
+
+@tries("tool-log-dirs")
+def _log_dirs(trial: Trial) -> str:
+    for only in ((), ("--topic-list", TOPIC)):
+        seen = tool_answers.describe_log_dirs(trial.cluster.distribution, trial.broker.bootstrap, [1], *only)
+        dirs = {each.path for each in seen[1]}
+        replicas = [replica for each in seen[1] for replica in each.replicas if replica.topic == TOPIC]
+        if dirs != {str(log_dir.path) for log_dir in trial.broker.log_dirs} or len(replicas) < PARTITIONS:
+            raise Lacking(f"it shows {len(dirs)} log dirs and {len(replicas)} replicas of topic {TOPIC}")
+    return f"{len(dirs)} log dirs"
+
+
+@tries("tool-configs-describe")
+def _configs(trial: Trial) -> str:
+    seen = _described(trial)
+    shown = seen.get("log.dirs")
+    wanted = ",".join(str(log_dir.path) for log_dir in trial.broker.log_dirs)
+    if shown != wanted:
+        raise Lacking(f"log.dirs is {wanted}, and it shows {shown}")
+    return f"{len(seen)} settings"
+
+
+def _described(trial: Trial) -> dict[str, str]:
+    seen = tool_answers.describe_broker_configs(trial.cluster.distribution, trial.broker.bootstrap)
+    return seen.get(1, {})
+
+
+def _in_force(trial: Trial, *names: str) -> str:
+    """Of the settings that brokers have here, these are described with their values: a build that doesn't know one
+    shows no value.
+    """
+    seen = _described(trial)
+    set_here = {**BROKER_SETTINGS, **trial.cluster.spec.overrides}
+    if unknown := [f"{name} is {seen.get(name)}" for name in names if seen.get(name) != set_here[name]]:
+        raise Lacking(f"not known, or not in force: {', '.join(unknown)}")
+    return f"{len(names)} in force"
+
+
+@tries("config-settings")
+def _settings(trial: Trial) -> str:
+    return _in_force(trial, *(name for name in BROKER_SETTINGS if name not in (*CONNECTS_SOON, _FIRST_TASKS)))
+
+
+@tries("config-connects-soon")
+def _connects_soon(trial: Trial) -> str:
+    return _in_force(trial, *CONNECTS_SOON)
+
+
+@tries("config-first-tasks")
+def _first_tasks(trial: Trial) -> str:
+    return _in_force(trial, _FIRST_TASKS)
+
+
+@tries("tool-configs-alter")
+def _alter(trial: Trial) -> str:
+    first, second, _ = (str(log_dir.path) for log_dir in trial.broker.log_dirs)
+    target = ("--bootstrap-server", trial.broker.bootstrap, "--entity-type", "brokers", "--entity-name", "1", "--alter")
+    for alter, value in (
+        (("--add-config", f"{CORDONED}=[{first},{second}]"), f"{first},{second}"),
+        (("--delete-config", CORDONED), None),
+    ):
+        tool_lines(trial.cluster.distribution, Tool.CONFIGS, *target, *alter)
+        await_until(
+            lambda: trial.admin.dynamic_configs(1).own.get(CORDONED),
+            lambda got, value=value: got == value,  # type: ignore[misc]
+            timeout_s=SOON_S,
+            what=f"{CORDONED} to be {value}",
+        )
+    return CORDONED
+
+
+# --- kafka-reassign-partitions ----------------------------------------------------------------------------------------
+
+
+@tries("tool-reassign-generate")
+def _generate(trial: Trial) -> str:
+    for ignore_racks in (False, True):
+        now, then = reassign.generate(trial.cluster, [trial.topic], [trial.broker], ignore_racks=ignore_racks)
+        if len(now) != PARTITIONS or len(then) != PARTITIONS:
+            raise Lacking(f"it shows {len(now)} partitions, and proposes {len(then)}, of {PARTITIONS}")
+    return f"{len(then)} partitions"
+
+
+@tries("tool-reassign-execute")
+def _execute(trial: Trial) -> str:
+    partition = trial.topic[2]
+    here = partition.log_dir_on(trial.broker)
+    there = next(log_dir for log_dir in trial.broker.log_dirs if log_dir != here)
+    placement = Placement(partition=partition, on=(there,))
+    reassign.execute(trial.cluster, placement, throttle=1 << 30, log_dirs_throttle=1 << 30, timeout_ms=10_000)
+    await_until(
+        lambda: reassign.verify(trial.cluster, placement),
+        lambda left: not left,
+        timeout_s=SOON_S,
+        what=f"--verify to say that {placement} is done",
+    )
+    if trial.broker.log_dir_of(TOPIC, 2) != there:
+        raise Lacking(f"--verify says that all is done, and {partition} is not in {there}")
+    return f"{partition} into {there}"
+
+
+@tries("tool-reassign-cancel")
+def _cancel(trial: Trial) -> str:
+    partition = trial.topic[2]
+    placement = Placement(partition=partition, on=(partition.log_dir_on(trial.broker),))
+    said = [line for line in reassign.cancel(trial.cluster, placement) if line]
+    return said[-1] if said else "done"
+
+
+# --- KRaft's --------------------------------------------------------------------------------------------------------
+
+
+@tries("tool-cluster")
+def _unregister(trial: Trial) -> str:
+    """Ask to unregister a broker that does not exist: the answer must say so."""
+    arguments = ("unregister", "--bootstrap-server", trial.broker.bootstrap, "--id", "77")
+    try:
+        said = tool_lines(trial.cluster.distribution, Tool.CLUSTER, *arguments)
+    except ToolFailed as error:
+        if not re.search("77|BrokerIdNotRegistered", str(error)):
+            raise
+        said = [str(error)]
+    return (said or ["done"])[-1].strip()
+
+
+@tries("tool-features")
+def _features(trial: Trial) -> str:
+    """To what it is at already: nothing changes."""
+    at = ("--bootstrap-server", trial.broker.bootstrap)
+    described = "".join(tool_lines(trial.cluster.distribution, Tool.FEATURES, *at, "describe"))
+    found = re.search(r"metadata\.version\s.*?FinalizedVersionLevel: (\S+)", described)
+    if found is None:
+        raise Lacking(f"describe shows no finalized metadata.version: {described[:200]}")
+    arguments = (*at, "upgrade", "--release-version", found[1])
+    said = tool_lines(trial.cluster.distribution, Tool.FEATURES, *arguments)
+    return f"at {found[1]}: {(said or ['done'])[-1].strip()}"
+
+
+@tries("format-release-version")
+def _format_release(trial: Trial) -> str:
+    return str(sorted(formatted(trial.cluster.distribution, "4.2-IV1").names()))
+
+
+@tries("format-ignore-formatted")
+def _ignore_formatted(trial: Trial) -> str:
+    quorum, node = trial.cluster.quorum, trial.broker.node
+    assert isinstance(quorum, KRaftQuorum)
+    arguments = ("-t", quorum.cluster_id, "-c", str(node.config))
+    refused = node.run_tool(Tool.STORAGE, "format", *arguments)
+    if not refused.returncode or "ignore-formatted" not in refused.stdout + refused.stderr:
+        raise Lacking(f"formatted log dirs are not refused: {(refused.stderr or refused.stdout).strip()[-200:]}")
+    done = node.run_tool(Tool.STORAGE, "format", "--ignore-formatted", *arguments)
+    if done.returncode:
+        raise Lacking((done.stderr or done.stdout).strip()[-300:])
+    return "refused without, and done with it"
+
+
+@tries("records-directories")
+def _directories(trial: Trial) -> str:
+    assert isinstance(trial.cluster.quorum, KRaftQuorum)
+    log = trial.cluster.quorum.metadata_log(trial.controller)
+    ids = frozenset(log_dir.directory_id() for log_dir in trial.broker.log_dirs)
+    seen = await_until(
+        lambda: tool_answers.dump_directories(trial.cluster.distribution, log),
+        lambda seen: {seen.assigned.get((TOPIC, index), {}).get(1) for index in range(PARTITIONS)} <= ids,
+        timeout_s=SOON_S,
+        what=f"the metadata log to have a directory of each replica of {TOPIC}",
+    )
+    if seen.online.get(1) != ids:
+        raise Lacking(f"it shows {len(seen.online.get(1, ()))} log dirs of broker 1, which has {len(ids)}")
+    return f"{len(ids)} log dirs, {len(seen.assigned)} partitions"
+
+
+@tries("records-cordons")
+def _cordons(trial: Trial) -> str:
+    """The third log dir is set so as ``config-cordoned`` is tried."""
+    assert isinstance(trial.cluster.quorum, KRaftQuorum)
+    log, broker = trial.cluster.quorum.metadata_log(trial.controller), trial.broker
+    broker.admin.set_broker_configs(1, {CORDONED: str(broker.log_dirs[2].path)})
+    should = frozenset([broker.log_dirs[2].directory_id()])
+    await_until(
+        lambda: tool_answers.dump_directories(trial.cluster.distribution, log).cordoned.get(1),
+        lambda ids: ids == should,
+        timeout_s=SOON_S,
+        what="the metadata log to have the cordoned log dir",
+    )
+    broker.admin.set_broker_configs(1, {CORDONED: None})
+    return "one log dir"
+
+
+# --- logs, clients ----------------------------------------------------------------------------------------------------
+
+
+@tries("tool-dump-log")
+def _dump_log(trial: Trial) -> str:
+    folder = trial.topic[0].log_dir_on(trial.broker).replica_dir(TOPIC, 0)
+    contents = read_contents(trial.cluster.distribution, [folder], "none", (), ())[folder]
+    if contents.last != RECORDS // PARTITIONS - 1:
+        raise Lacking(f"{TOPIC}-0 has {RECORDS // PARTITIONS} records, and the last that it shows is {contents.last}")
+    read_sessions(trial.cluster.distribution, folder)
+    return f"{RECORDS // PARTITIONS} records"
+
+
+@tries("tool-verifiable")
+def _verifiable(trial: Trial) -> str:
+    at, timeout_s = ("--bootstrap-server", trial.broker.bootstrap, "--topic", TOPIC), timeouts.TOOL_S
+    distribution = trial.cluster.distribution
+    sent = ("--max-messages", "100", "--acks", "-1")
+    with tool_output(distribution, Tool.VERIFIABLE_PRODUCER, *at, *sent, timeout_s=timeout_s) as said:
+        acked = sum("producer_send_success" in line for line in said)
+    read = ("--max-messages", "100", "--group-id", "probe", "--reset-policy", "earliest")
+    with tool_output(distribution, Tool.VERIFIABLE_CONSUMER, *at, *read, timeout_s=timeout_s) as said:
+        consumed = any("records_consumed" in line for line in said)
+    if acked != 100 or not consumed:
+        raise Lacking(f"{acked} of 100 records acked, {'some' if consumed else 'none'} read")
+    return "100 records"

@@ -1,0 +1,130 @@
+"""A cluster of one broker on which a build is tried, and the register of what is tried on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+
+from confluent_kafka import Producer
+
+from harness.broker import Broker
+from harness.cluster import Cluster
+from harness.doors.admin import Admin
+from harness.doors.mbeans import MBeans
+from harness.doors.wire import Connection, NoAnswer
+from harness.errors import HarnessError
+from harness.journal import now
+from harness.nodes.base import Node
+from harness.topic import Topic
+from harness.waiting import await_until
+
+SOON_S = 10.0
+"""So long what a healthy broker does at once may take on a busy machine."""
+TOPIC = "probe"
+PARTITIONS = 4
+RECORDS = 400
+"""Of 12 kB each: more than a segment in each partition (1 MiB, the least that Kafka 4 accepts)."""
+
+
+class Lacking(HarnessError):
+    """The build answered, and what it said is not what is leaned on."""
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """The cluster, and what was done on it so far.
+
+    :ivar since: when each thing was done of which a log may tell, by a name
+    :ivar future: the folders of a move that was held
+    """
+
+    cluster: Cluster
+    began: datetime = field(default_factory=now)
+    since: dict[str, datetime] = field(default_factory=dict)
+    future: list[str] = field(default_factory=list)
+
+    @cached_property
+    def connection(self) -> Connection:
+        """To the broker, apart from the cluster's own, so that it is known what was asked of it."""
+        host, _, port = self.broker.bootstrap.rpartition(":")
+        return Connection(host, int(port), timeout_s=SOON_S)
+
+    @cached_property
+    def admin(self) -> Admin:
+        """Of the broker, over that connection."""
+        return Admin(self.connection)
+
+    @property
+    def broker(self) -> Broker:
+        """The only one."""
+        return self.cluster.brokers[0]
+
+    @property
+    def controller(self) -> Node:
+        """KRaft's only controller, or the broker's node."""
+        return (*self.cluster.quorum_nodes, self.broker.node)[0] if self.is_kraft else self.broker.node
+
+    @property
+    def is_kraft(self) -> bool:
+        """Whether it has no ZooKeeper."""
+        return self.cluster.spec.mode == "kraft"
+
+    @property
+    def mbeans(self) -> MBeans:
+        """Of the broker."""
+        assert self.broker.mbeans is not None
+        return self.broker.mbeans
+
+    @cached_property
+    def topic(self) -> Topic:
+        """A topic with some records in each partition, in segments of which some are closed."""
+        self.since["topic"] = now()
+        configs = {"segment.bytes": "20000"} if not self.is_kraft else {"segment.bytes": str(1 << 20)}
+        self.admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=1, configs=configs)
+        topic = Topic(self.cluster, TOPIC, PARTITIONS)
+        await_until(
+            lambda: [p for p in self.admin.describe_cluster([TOPIC]).partitions if p.leader is not None],
+            lambda led: len(led) == PARTITIONS,
+            timeout_s=SOON_S,
+            what="a topic to be led",
+            retry_on=(NoAnswer,),
+        )
+        client = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "batch.size": 16384})
+        for number in range(RECORDS):
+            client.produce(TOPIC, f"probe {number}".ljust(12_000), partition=number % PARTITIONS)
+        if client.flush(SOON_S):
+            raise Lacking(f"of {RECORDS} records {len(client)} were not acked within {SOON_S:.0f} s")
+        return topic
+
+    def logged(self, pattern: str, since: datetime | None = None, node: Node | None = None) -> str:
+        """The line of a node's log (the broker's) that has this; waited for.
+
+        :raises AwaitTimeout: there is none
+        """
+        log = (node or self.broker.node).log
+        line = await_until(
+            lambda: log.first(pattern, since=since or self.began),
+            timeout_s=SOON_S,
+            what=f"{(node or self.broker.node).spec.name} to log /{pattern}/",
+        )
+        assert line is not None
+        return line.text.partition("\n")[0][:200]
+
+
+Try = Callable[[Trial], str]
+"""Tries one thing, and returns what was seen of it; any error means that the build doesn't have it."""
+
+TRIES: dict[str, Try] = {}
+"""By the id of the lean; of one module in the order in which they are played."""
+
+
+def tries(id: str) -> Callable[[Try], Try]:
+    """A decorator: this function tries that lean."""
+
+    def enter(function: Try) -> Try:
+        TRIES[id] = function
+        return function
+
+    return enter

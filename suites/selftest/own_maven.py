@@ -1,0 +1,56 @@
+"""A Maven repository of a test's own, beside those that Maven asks anyway: releases that never were, such as 90.0.1."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from harness.machine.cache import cache_dir
+from harness.releases.distribution import _write_sums
+
+_METADATA = "<metadata><versioning><versions>{}</versions></versioning></metadata>"
+_SETTINGS = (
+    "<settings><profiles><profile><id>own</id><repositories><repository><id>own</id><url>file://{}</url></repository>"
+    "</repositories></profile></profiles><activeProfiles><activeProfile>own</activeProfile></activeProfiles></settings>"
+)
+
+
+class OwnMaven:
+    """Maven, and jbod's cache of builds, for commands that are started inside the test.
+
+    What Maven asks for goes to Central as well, so a version that is listed here and cached nowhere is really missing.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self._repository = folder / "maven-repository"
+        self.cache = folder / "own-cache"
+        self.cache.mkdir()
+        for entry in cache_dir().iterdir():
+            if entry.name != "kafka" and not entry.name.startswith("."):
+                (self.cache / entry.name).symlink_to(entry)
+        home = folder / "home"
+        (home / ".m2").mkdir(parents=True)
+        (home / ".m2" / "settings.xml").write_text(_SETTINGS.format(self._repository))
+        local = Path.home() / ".m2" / "repository"
+        patch.setenv("MAVEN_OPTS", f"-Duser.home={home} -Dmaven.repo.local={local}")
+        patch.setenv("JBOD_CACHE_DIR", str(self.cache))
+
+    def lists(self, versions: Iterable[str]) -> None:
+        """From now on these are listed."""
+        folder = self._repository / "org/apache/kafka/kafka_2.13"
+        folder.mkdir(parents=True, exist_ok=True)
+        listed = "".join(f"<version>{version}</version>" for version in versions)
+        (folder / "maven-metadata.xml").write_text(_METADATA.format(listed))
+
+    def has(self, *versions: str) -> None:
+        """These were fetched before: two jars each that say a version and nothing else."""
+        for version in versions:
+            libs = self.cache / "kafka" / f"maven-{version}"
+            libs.mkdir(parents=True)
+            for name in ("kafka-clients", "kafka_2.13"):
+                with zipfile.ZipFile(libs / f"{name}-{version}.jar", "w") as jar:
+                    jar.writestr("kafka/kafka-version.properties", f"version={version}\ncommitId=planted\n")
+            _write_sums(libs)

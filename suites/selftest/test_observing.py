@@ -1,0 +1,330 @@
+"""Known deviations on the builds that they are confirmed on, on newer ones, and on those that are known for nothing.
+
+On planted answers: a build that is confirmed must deviate, a newer one may do either and nothing else, others must not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.deviation import Deviation, Expectation
+from harness.doors.broker_log import BrokerLog
+from harness.errors import PromiseBroken
+from harness.journal import Journal, now
+from harness.releases.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
+from suites import deviations, sources
+from suites.checks import check_known, no_log_dir_fails, promised, refuses_to_start
+from suites.observing import expectation_of, expects, observe
+from suites.selftest.test_sources import BROKERS, METRICS, SEEN, described, healthy_world, right_world
+
+V = KafkaVersion.parse
+CONFIRMED = (V("4.1.2"), V("4.3.1"))
+SINCE_4_1 = Deviation(
+    kip=0,
+    says="it is so",
+    does="it is otherwise",
+    issue="none",
+    builds=VersionRange.parse(">=4.1.1"),
+    confirmed=CONFIRMED,
+)
+UNTIL_4_4 = replace(SINCE_4_1, builds=VersionRange.parse(">=4.1.1,<4.4.0"))
+BUILDS = {
+    "4.1.0": Expectation.NONE,
+    "4.1.1": Expectation.CONFIRMED,
+    "4.1.2": Expectation.CONFIRMED,
+    "4.1.3": Expectation.OPEN,  # a fix may have come to its branch
+    "4.2.0": Expectation.CONFIRMED,
+    "4.2.9": Expectation.CONFIRMED,  # between two that are
+    "4.3.1": Expectation.CONFIRMED,
+    "4.3.1-vendor1": Expectation.CONFIRMED,
+    "4.3.2-SNAPSHOT": Expectation.OPEN,
+    "4.3.2": Expectation.OPEN,
+    "4.4.0-rc0": Expectation.OPEN,
+    "5.0.0": Expectation.OPEN,
+}
+
+
+def of_build(version: str, mode: Mode = Mode.KRAFT) -> Any:
+    """A cluster as far as :mod:`suites.observing` looks."""
+    return SimpleNamespace(
+        distribution=SimpleNamespace(version=V(version)), spec=SimpleNamespace(mode=mode), journal=Journal(None)
+    )
+
+
+def noted(cluster: Any) -> list[str]:
+    return [event["kind"] for event in cluster.journal.events if event["kind"].startswith("deviation.")]
+
+
+@pytest.mark.parametrize(("version", "expected"), BUILDS.items())
+def test_what_is_expected_of_builds(version: str, expected: Expectation) -> None:
+    assert SINCE_4_1.expectation(V(version), Mode.KRAFT) is expected
+    assert replace(SINCE_4_1, modes=(Mode.ZK,)).expectation(V(version), Mode.KRAFT) is Expectation.NONE
+    ends = Expectation.NONE if V(version).release >= (4, 4, 0) else expected
+    assert UNTIL_4_4.expectation(V(version), Mode.KRAFT) is ends
+
+
+def test_a_deviation_is_confirmed_on_the_builds_of_its_mode_unless_it_says_otherwise() -> None:
+    everywhere = replace(SINCE_4_1, builds=VersionRange.parse(""), confirmed=())
+    for mode, releases in CONFIRMED_BUILDS.items():
+        for release in releases:
+            newer = replace(release, patch=release.patch + 1)
+            assert everywhere.expectation(release, mode) is Expectation.CONFIRMED
+            assert everywhere.expectation(newer, mode) is Expectation.OPEN
+        assert is_newer_than(releases, replace(max(releases), minor=99))
+    assert everywhere.expectation(V("2.0.0"), Mode.ZK) is Expectation.CONFIRMED
+    assert "confirmed" not in SINCE_4_1.to_json()
+
+
+OUTCOMES: dict[Expectation, list[tuple[str, str | None, list[str]]]] = {
+    Expectation.NONE: [
+        ("kept", None, []),
+        ("otherwise", "otherwise", []),
+        ("else", "else", []),
+    ],
+    Expectation.CONFIRMED: [
+        ("kept", "no longer deviates: it is otherwise; seen: ", []),
+        ("otherwise", None, ["deviation.seen"]),
+        ("else", "else", []),
+    ],
+    Expectation.OPEN: [
+        ("kept", None, ["deviation.mended"]),
+        ("otherwise", None, ["deviation.seen"]),
+        ("else", "else", []),
+    ],
+}
+"""By what is expected: what is seen, what is then said of a broken promise, and what is noted."""
+
+
+def by_known(cluster: Any, answer: str) -> bool:
+    return check_known(SINCE_4_1, cluster, answer, promised="kept", known="otherwise")
+
+
+def by_promised(cluster: Any, answer: str) -> bool:
+    with promised(cluster, unless=SINCE_4_1, seen="^it is otherwise$") as outcome:
+        if answer != "kept":
+            raise PromiseBroken(f"it is {answer}")
+    return outcome.deviates
+
+
+@pytest.mark.parametrize("check", [by_known, by_promised])
+@pytest.mark.parametrize(
+    ("version", "seen", "says", "notes"),
+    [(version, *outcome) for version, expected in BUILDS.items() for outcome in OUTCOMES[expected]],
+)
+def test_a_check_accepts_exactly_what_is_expected_of_the_build(
+    version: str, seen: str, says: str | None, notes: list[str], check: Callable[[Any, str], bool]
+) -> None:
+    cluster = of_build(version)
+    outcome: AbstractContextManager[Any] = nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
+    with outcome:
+        assert check(cluster, seen) is (seen == "otherwise")
+    assert noted(cluster) == notes
+
+
+def test_what_is_waited_for_is_looked_at_only_where_the_build_may_do_either() -> None:
+    def never() -> bool:
+        raise AssertionError("it was looked at")
+
+    assert not expects(SINCE_4_1, of_build("4.1.0"), never)
+    assert expects(SINCE_4_1, of_build("4.3.1"), never)
+    assert expects(SINCE_4_1, of_build("4.3.2"), lambda: True)
+    assert not expects(SINCE_4_1, of_build("4.3.2"), lambda: False)
+
+
+def test_the_error_of_the_promise_is_kept() -> None:
+    broken = PromiseBroken("its own words")
+    with pytest.raises(PromiseBroken) as raised:
+        observe(SINCE_4_1, of_build("4.1.0"), deviates=True, broken=broken)
+    assert raised.value is broken
+
+
+# --- sources that choose what to expect -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "counted", "says", "notes"),
+    [
+        ("4.3.1", 3, None, []),
+        ("4.3.1", 0, "OfflineReplicaCount 0 instead of 3", []),
+        ("4.2.2", 0, None, ["deviation.seen"]),
+        ("4.2.2", 3, "instead of 0; no longer deviates", []),
+        ("4.2.3", 0, None, ["deviation.seen"]),
+        ("4.2.3", 3, None, ["deviation.mended"]),
+        ("4.2.3", 1, "OfflineReplicaCount 1 instead of 3", []),
+        ("4.2.3", 4, "OfflineReplicaCount 4 instead of 3", []),
+    ],
+)
+def test_offline_replicas_that_are_not_counted(version: str, counted: int, says: str | None, notes: list[str]) -> None:
+    world = right_world()
+    planted = of_build(version)
+    world.cluster.distribution, world.cluster.journal = planted.distribution, planted.journal
+    cordons = dict.fromkeys(METRICS.log_dir_offline, False) if planted.distribution.version.at_least(4, 3) else {}
+    seen = replace(METRICS, offline_replicas=counted, log_dir_cordoned=cordons, cordoned_log_dirs=0)
+    differences = sources.judge_mbeans(world, BROKERS[3], seen, SEEN)
+    assert [says in each for each in differences if says] == ([True] if says else [])
+    assert bool(differences) is bool(says)
+    assert noted(planted) == notes
+
+
+def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> None:
+    world, planted = healthy_world(), of_build("4.2.3")
+    world.cluster.distribution, world.cluster.journal = planted.distribution, planted.journal
+    good = dict.fromkeys(METRICS.log_dir_offline, False)
+    seen = replace(METRICS, offline_log_dirs=0, log_dir_offline=good, offline_replicas=0)
+    assert sources.judge_mbeans(world, BROKERS[3], seen, replace(SEEN, partitions=())) == []
+    assert noted(planted) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "is_cordoned", "says", "notes"),
+    [
+        ("4.3.1", None, None, ["deviation.seen"]),
+        ("4.3.1", True, "no longer deviates", []),
+        ("4.3.2", None, None, ["deviation.seen"]),
+        ("4.3.2", True, None, ["deviation.mended"]),
+    ],
+)
+def test_cordons_that_are_not_printed(
+    version: str, is_cordoned: bool | None, says: str | None, notes: list[str]
+) -> None:
+    cluster = of_build(version)
+    differences = sources.judge_printed_cordons(cluster, {2: described(is_cordoned)})
+    assert [says in each for each in differences if says] == ([True] if says else [])
+    assert bool(differences) is bool(says)
+    assert noted(cluster) == notes
+
+
+def test_a_newer_build_that_prints_cordons_of_some_log_dirs_alone_is_wrong() -> None:
+    cluster, (silent, said) = of_build("4.3.2"), (described(None), described(True))
+    [says] = sources.judge_printed_cordons(cluster, {1: silent, 2: said})
+    assert "doesn't say of 2 of 4 log dirs" in says
+    assert noted(cluster) == []
+
+
+# --- checks that look for a while -----------------------------------------------------------------------------------
+
+FLUSHED = "Error while flushing log for t-0 in dir /d with offset 7\njava.nio.channels.ClosedChannelException\n\tat x"
+STOPPED = "Stopping serving logs in dir /d"
+
+
+class PlantedBroker(SimpleNamespace):
+    """A broker as far as checks look that wait: its MBeans, its log, whether it ended or joined."""
+
+    def __str__(self) -> str:
+        return "broker 1"
+
+
+def logged(line: str) -> str:
+    """As a broker logs it now."""
+    return f"[{now():%Y-%m-%d %H:%M:%S},999] ERROR {line} (kafka.log.LogManager)\n"
+
+
+@pytest.mark.parametrize(
+    ("version", "counts", "logs", "says", "notes"),
+    [
+        ("4.3.1", True, [FLUSHED, STOPPED], None, ["deviation.seen"]),
+        ("4.3.1", False, [], "no longer deviates", []),
+        ("4.3.2", True, [FLUSHED, STOPPED], None, ["deviation.seen"]),
+        ("4.3.2", False, [], None, ["deviation.mended"]),
+        ("4.3.2", True, [STOPPED], "not by KAFKA-19571", []),
+        ("4.3.2", True, [], "not by KAFKA-19571: broker 1 counted 1 log dirs offline", []),
+        ("4.1.0", True, [FLUSHED, STOPPED], "nothing was done to any log dir", []),
+        ("4.1.0", False, [], None, []),
+    ],
+)
+def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    version: str,
+    counts: bool,
+    logs: list[str],
+    says: str | None,
+    notes: list[str],
+) -> None:
+    monkeypatch.setattr("suites.checks.READ_TIMES", 1)
+    known = replace(
+        deviations.GOOD_LOG_DIR_OFFLINE, builds=VersionRange.parse(">=4.1.1"), confirmed=SINCE_4_1.confirmed
+    )
+    metrics = replace(METRICS, offline_log_dirs=int(counts), log_dir_offline={"/d": counts})
+    log = tmp_path / "broker.log"
+    mbeans = SimpleNamespace(describe_broker=lambda: metrics)
+    cluster = of_build(version)
+    cluster.brokers = [PlantedBroker(id=1, log=BrokerLog(log), mbeans=mbeans)]
+    cluster.live_brokers = lambda: cluster.brokers
+    expected = None if expectation_of(known, cluster) is Expectation.NONE else known
+    outcome: AbstractContextManager[Any] = nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
+    with outcome, no_log_dir_fails(cluster, expected=expected):
+        log.write_text(
+            "".join(f"[{now():%Y-%m-%d %H:%M:%S},999] ERROR {line} (kafka.log.LogManager)\n" for line in logs)
+        )
+    assert noted(cluster) == notes
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "joins", "log", "outcome"),
+    [
+        (1, False, "it refuses", True),
+        (None, True, "", False),
+        (1, False, "it says something else", "did not say /it refuses/"),
+        (2, False, "it refuses", "exit code 2 instead of 1"),
+        (None, False, "it refuses", "to exit or to join"),
+    ],
+)
+def test_a_broker_refuses_to_start_as_it_should_or_joins(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    exit_code: int | None,
+    joins: bool,
+    log: str,
+    outcome: bool | str,
+) -> None:
+    monkeypatch.setattr("suites.checks.timeouts.RECOVERY_S", 0.2)
+    started_at = now()
+    (tmp_path / "broker.log").write_text(logged(log))
+    node = SimpleNamespace(exit_code=lambda: exit_code, let_end=lambda: None)
+    broker: Any = PlantedBroker(id=1, node=node, log=BrokerLog(tmp_path / "broker.log"), journal=Journal(None))
+    broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,) if joins else ()), started_at
+    if isinstance(outcome, str):
+        with pytest.raises(PromiseBroken, match=outcome):
+            refuses_to_start(broker, exit_code=1, saying="it refuses")
+    else:
+        assert (refuses_to_start(broker, exit_code=1, saying="it refuses") is not None) is outcome
+
+
+# --- what is declared -----------------------------------------------------------------------------------------------
+
+DECLARED = [each for each in vars(deviations).values() if isinstance(each, Deviation)]
+
+
+@pytest.mark.parametrize("deviation", DECLARED, ids=lambda deviation: deviation.does[:40])
+def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) -> None:
+    """Else no build must show it, and nothing would ever say that it is gone."""
+    confirmed = [(mode, each) for mode, releases in CONFIRMED_BUILDS.items() for each in releases]
+    older = [(Mode.ZK, V("3.6.2")), (Mode.ZK, V("2.8.2"))]  # what is known of builds before 3.7
+    assert any(deviation.expectation(of, mode) is Expectation.CONFIRMED for mode, of in (*confirmed, *older))
+
+
+@pytest.mark.parametrize(
+    ("deviation", "shown", "mended"),
+    [
+        (deviations.GOOD_LOG_DIR_OFFLINE, "3.7.0 3.9.2 4.0.0 4.0.1 4.1.0 4.1.1", "4.0.2 4.1.2 4.2.0 4.3.1 4.4.0"),
+        (deviations.GROWTH_NOT_CANCELLED, "3.7.0 3.9.2 4.0.0", "4.0.1 4.0.2 4.1.0 4.3.1"),
+        (deviations.CLEANING_STOPS, "2.4.1 3.9.2 4.0.2 4.1.2", "4.2.0 4.4.0"),
+        (deviations.CANCELLED_COPY_STAYS, "2.6.0 2.8.2 3.3.2 3.4.0", "2.5.1 3.4.1 3.6.2 3.9.2"),
+        (deviations.UNWRITABLE_ENDS_START, "2.4.1 2.8.2 3.1.2 3.2.0", "2.3.1 3.2.1 3.6.2 3.9.2"),
+        (deviations.FAILED_REPLICA_PREFERRED, "2.4.1 2.8.2 3.2.3 3.3.1", "2.3.1 3.3.2 3.4.1 3.9.2"),
+        (deviations.CUT_OFF_STAYS, "2.8.2 3.6.2 3.7.2", "3.8.0 3.9.2 4.0.0"),
+        (deviations.OFFLINE_REPLICAS_UNCOUNTED, "3.7.0 4.1.2 4.2.2", "3.6.2 4.3.0 4.4.0"),
+    ],
+)
+def test_where_kafka_mended_what_is_known(deviation: Deviation, shown: str, mended: str) -> None:
+    """By the releases' jars and branches: KafkaServer, LogManager, LogSegment, ReplicaManager, and the tools."""
+    assert [each for each in shown.split() if V(each) in deviation.builds] == shown.split()
+    assert [each for each in mended.split() if V(each) in deviation.builds] == []

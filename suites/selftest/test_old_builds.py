@@ -1,0 +1,254 @@
+"""What the suites heed on builds before 3.8: when their brokers begin to delete, what they say, what they leave."""
+
+from __future__ import annotations
+
+import collections
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.doors.broker_log import BrokerLog
+from harness.errors import Inconclusive, PromiseBroken
+from harness.journal import Journal, now
+from harness.log_dir import LogDir
+from harness.quorum.kraft import KRaftQuorum
+from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.releases.versions import KafkaVersion, Mode
+from harness.topic import Partition, Topic
+from suites import deviations, housekeeping
+from suites.checks import check_says
+from suites.housekeeping import SEGMENT, check_small, until_at_work
+from suites.kip_36 import test_rack_fails
+from suites.kip_36.test_racks import connection
+from suites.kip_112 import test_no_fault
+from suites.kip_113 import test_log_changes
+from suites.kip_113.test_log_changes import check_cut_off_gone
+from suites.kip_113.test_swaps import found_expired
+from suites.selftest.test_observing import PlantedBroker, logged, noted, of_build
+from suites.steps import check_not_added, ends_unwritable
+
+ORDERS_0 = Partition(cast(Any, None), "orders", 0)
+
+
+def breaks(says: str | None) -> AbstractContextManager[Any]:
+    return nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
+
+
+# --- a broker's first 30 s ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "ages_s", "left_s"),
+    [("3.7.2", [50, 10], 20), ("3.7.2", [50, 40], 0), ("2.8.2", [0], 30), ("3.8.0", [0], 0)],
+)
+def test_a_broker_is_at_work_so_long_after_its_start(version: str, ages_s: list[float], left_s: float) -> None:
+    cluster = of_build(version)
+    cluster.live_brokers = lambda: [SimpleNamespace(started_at=now() - timedelta(seconds=age_s)) for age_s in ages_s]
+    assert until_at_work(cluster) == pytest.approx(left_s, abs=1)
+
+
+@pytest.mark.parametrize(("left_s", "waits"), [(5.0, True), (0.0, False)])
+def test_what_is_outdated_has_until_its_broker_is_at_work(
+    monkeypatch: pytest.MonkeyPatch, left_s: float, waits: bool
+) -> None:
+    monkeypatch.setattr(housekeeping, "until_at_work", lambda _: left_s)
+    sizes = iter([3 * SEGMENT] * 3)
+    found = lambda *_: (None, SimpleNamespace(size=next(sizes, SEGMENT)))  # noqa: E731
+    with breaks(None if waits else "what is outdated in events-0"):
+        check_small(
+            Topic(cast(Any, None), "events", 1), on=[cast(Any, SimpleNamespace(find_replica=found))], timeout_s=0.01
+        )
+
+
+def test_a_broker_has_as_long_as_is_given_to_say_something(tmp_path: Path) -> None:
+    (tmp_path / "broker.log").touch()
+    broker: Any = PlantedBroker(log=BrokerLog(tmp_path / "broker.log"), node=SimpleNamespace(check_alive=lambda: None))
+    with pytest.raises(PromiseBroken, match=r"waited 0\.0 s for broker 1 to log /Deleted log/"):
+        check_says(broker, "Deleted log", now(), 0.01)
+
+
+# --- how they say it ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "timestamp", "reason", "found"),
+    [
+        ("2.8.2", "Some(0)", "due to retention time 604800000ms breach", True),
+        ("3.6.2", "Some(0)", "due to log retention time 604800000ms breach", True),
+        ("3.7.2", "0", "due to log retention time 604800000ms breach", True),
+        ("2.8.2", "Some(1795671616992)", "due to retention time 604800000ms breach", False),
+        ("3.7.2", "0", "due to log start offset 12 breach", False),
+    ],
+)
+def test_each_build_says_that_a_segment_of_1970_has_expired(
+    build: str, timestamp: str, reason: str, found: bool
+) -> None:
+    log = "Log" if build == "2.8.2" else "UnifiedLog"
+    segment = (
+        f"LogSegment(baseOffset=0, size=1819971, lastModifiedTime=1795671616992, largestRecordTimestamp={timestamp})"
+    )
+    line = (
+        f"[{log} partition=orders-0, dir=/d] Deleting segment {segment} {reason} based on the largest record timestamp"
+    )
+    assert bool(re.search(found_expired(ORDERS_0), line)) is found
+
+
+def test_consumers_that_are_sent_to_a_failed_replica_are_told_from_a_cluster_that_stands_still() -> None:
+    said = (
+        "waited 60.0 s for a record of orders sent after 2026-11-26T05:41:26+00:00 to be acked and read; last seen: "
+        "62303 acked, 0 failed, 1401 read; the producer has stood still for 0.3 s (nothing acked); the consumer has "
+        "stood still for 61.9 s (nothing read); a fresh client with the settings of c0 reads nothing either"
+    )
+    seen = test_rack_fails.READS_NOTHING
+    assert re.search(seen, said)
+    assert not re.search(seen, said.replace("still for 0.3 s (nothing acked)", "still for 60.3 s (nothing acked)"))
+    assert not re.search(seen, said.replace("reads nothing either", "reads on from offset 1401 at once"))
+
+
+@pytest.mark.parametrize(
+    ("version", "quorum", "option"),
+    [
+        ("2.8.2", ZooKeeperQuorum, "--zookeeper"),
+        ("3.0.0", ZooKeeperQuorum, "--bootstrap-server"),
+        ("3.9.2", KRaftQuorum, "--bootstrap-server"),
+    ],
+)
+def test_kafka_topics_places_replicas_itself_where_it_can(version: str, quorum: type[Any], option: str) -> None:
+    cluster = of_build(version)
+    cluster.quorum, cluster.bootstrap = object.__new__(quorum), "host:9"
+    cluster.quorum.connect = "host:2"
+    assert connection(cluster) == (option, {"--zookeeper": "host:2", "--bootstrap-server": "host:9"}[option])
+
+
+# --- what they are known for ----------------------------------------------------------------------------------------
+
+LEFT = "waited 30.0 s for the cluster to be so; last seen: ['broker 1 has a orders-0 in dir-2 of broker 1']"
+ON_DISK = "; besides: the disk has a orders-0 in dir-2 of broker 1"
+
+
+@pytest.mark.parametrize(
+    ("version", "seen", "says", "notes"),
+    [
+        ("3.3.2", LEFT + ON_DISK, None, ["deviation.seen"]),
+        ("3.3.2", LEFT, "last seen", []),
+        ("3.3.2", f"{LEFT}{ON_DISK}; the MBeans of broker 1 say so, too", "MBeans", []),
+        ("3.3.2", LEFT + ON_DISK.replace("dir-2", "dir-1"), "in dir-1", []),
+        ("3.3.2", None, "no longer deviates", []),
+        ("3.4.1", LEFT + ON_DISK, "last seen", []),
+        ("3.4.1", None, None, []),
+    ],
+)
+def test_a_replica_whose_adding_was_cancelled_is_gone_or_is_where_the_model_then_has_it(
+    version: str, seen: str | None, says: str | None, notes: list[str]
+) -> None:
+    troubles, kept, place = [PromiseBroken(seen)] if seen else [], [], LogDir(cast(Any, None), Path("/d"))
+    cluster = of_build(version, Mode.ZK)
+
+    def check() -> None:
+        if troubles:
+            raise troubles.pop()
+
+    world: Any = SimpleNamespace(cluster=cluster, check=check, kept=lambda *what: kept.append(what))
+    broker: Any = PlantedBroker(log_dir_of=lambda *_: place)
+    with breaks(says):
+        check_not_added(world, ORDERS_0, broker)
+    assert noted(cluster) == notes
+    assert kept == [(ORDERS_0, place)] * len(notes)
+
+
+@pytest.mark.parametrize(
+    ("version", "exit_code", "log", "ends", "says"),
+    [
+        ("2.8.2", 1, "Failed to write meta.properties due to", True, None),
+        ("2.8.2", 1, "another failure", True, "did not say"),
+        ("2.8.2", None, "", False, "no longer deviates"),
+        ("3.2.1", 1, "Failed to write meta.properties due to", True, "goes on with its good ones"),
+        ("3.2.1", None, "", False, None),
+    ],
+)
+def test_a_broker_may_end_on_what_it_can_not_write_to_where_that_is_known(
+    tmp_path: Path, version: str, exit_code: int | None, log: str, ends: bool, says: str | None
+) -> None:
+    started_at, cluster = now(), of_build(version, Mode.ZK)
+    (tmp_path / "broker.log").write_text(logged(log))
+    node = SimpleNamespace(exit_code=lambda: exit_code, let_end=lambda: None)
+    broker: Any = PlantedBroker(id=1, node=node, log=BrokerLog(tmp_path / "broker.log"), journal=Journal(None))
+    broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,)), started_at
+    with breaks(says):
+        assert ends_unwritable(cluster, broker) is ends
+    assert noted(cluster) == (["deviation.seen"] if ends and says is None else [])
+
+
+@pytest.mark.parametrize(
+    ("version", "left", "says", "notes"),
+    [
+        ("3.7.2", {"accounts-0": "9.log.deleted", "events-0": "9.timeindex.deleted"}, None, ["deviation.seen"]),
+        ("3.7.2", {}, None, []),
+        ("3.7.2", {"events-0": "9.log.deleted", "events-0.f0-future": "9.log"}, "events-0.f0-future", []),
+        ("3.8.0", {"events-0": "9.log.deleted"}, "9.log.deleted in events-0", []),
+    ],
+)
+def test_what_a_move_cut_off_may_stay_where_that_is_known_and_nothing_else(
+    tmp_path: Path, version: str, left: Mapping[str, str], says: str | None, notes: list[str]
+) -> None:
+    cluster = of_build(version)
+    log_dir = LogDir(cast(Any, PlantedBroker(id=1)), tmp_path)
+    described = [SimpleNamespace(path=str(tmp_path), offline=False)]
+    cluster.live_brokers = lambda: [PlantedBroker(log_dirs=[log_dir], describe_log_dirs=lambda: described)]
+    for folder, file in left.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / file).touch()
+    with breaks(says):
+        check_cut_off_gone(cluster, ["accounts", "events"], timeout_s=0.01)
+    assert noted(cluster) == notes
+
+
+@pytest.mark.parametrize("more", ["events-0.f0-future in d of broker 1", "9.log.deleted in orders-0 in d of broker 1"])
+def test_what_else_is_left_is_not_excused_by_what_may_be(monkeypatch: pytest.MonkeyPatch, more: str) -> None:
+    told = ["9.log.deleted in events-0 in d of broker 1", more]
+
+    def left(*_: object) -> None:
+        raise PromiseBroken(f"last seen: {told}")
+
+    monkeypatch.setattr(test_log_changes, "check_no_remains", left)
+    for _ in ("after", "before"):
+        with pytest.raises(PromiseBroken, match=re.escape(more)):
+            check_cut_off_gone(of_build("3.7.2"), ["events"])
+        told.reverse()
+
+
+def test_a_build_is_not_said_to_be_mended_where_too_little_happened(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a minute on a crowded machine few moves end, so that none takes a good log dir offline."""
+    (tmp_path / "broker.log").touch()
+    metrics = SimpleNamespace(offline_log_dirs=0, log_dir_offline={})
+    cluster = of_build("3.7.2")
+    broker = PlantedBroker(
+        id=1,
+        log=BrokerLog(tmp_path / "broker.log"),
+        mbeans=SimpleNamespace(describe_broker=lambda: metrics),
+        node=SimpleNamespace(let_end=lambda: None),
+    )
+    cluster.brokers, cluster.live_brokers, cluster.create_topic = [broker], lambda: [broker], lambda *_, **__: None
+    monkeypatch.setattr(test_no_fault, "everyday", lambda *_, **__: nullcontext(collections.Counter()))
+    monkeypatch.setattr(test_no_fault, "await_in_sync", lambda *_, **__: None)
+    monkeypatch.setattr(test_no_fault, "restart", lambda *_, **__: None)
+    workload: Any = SimpleNamespace(running=lambda *_, **__: nullcontext())
+    case: Any = SimpleNamespace(id=SimpleNamespace(seed=1))
+    with pytest.raises(Inconclusive, match=r"too little happened to show anything: .*'moves ended': 0"):
+        test_no_fault.a_minute(
+            cluster, workload, case, known=deviations.GOOD_LOG_DIR_OFFLINE, least={"moves ended": 30}
+        )
+
+
+def test_versions_have_what_came_with_them_and_what_went() -> None:
+    builds = [KafkaVersion.parse(text) for text in ("2.8.2", "3.0.0", "3.7.2", "3.8.0", "4.4.0")]
+    assert [build.has_initial_task_delay for build in builds] == [False, False, False, True, True]
+    assert [build.creates_topics_by_zookeeper for build in builds] == [True, False, False, False, False]

@@ -1,0 +1,142 @@
+"""``jbod run --kafka A,B``: one run on several builds; on planted cases (:mod:`suites.selftest.planted`)."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from rich.console import Console
+
+from harness.commands.several_builds import print_whole, verdicts_table
+from harness.runs import ledger
+from harness.runs.several_builds import BuildRun
+from suites.selftest.own_maven import OwnMaven
+from suites.selftest.planted import Planted
+
+A, B = ("kip-112/planted[kraft-a]", "kip-112/planted[kraft-b]")
+ZK = "kip-112/planted[zk-a]"
+
+
+@pytest.fixture
+def own(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> OwnMaven:
+    monkeypatch.setenv("COLUMNS", "100")
+    return OwnMaven(open_folder, monkeypatch)
+
+
+def test_one_table_one_json_one_junit_and_the_worst_exit_code(planted: Planted, own: OwnMaven) -> None:
+    own.lists(["90.0.1"])
+    own.has("90.0.1", "90.0.0", "3.9.90")
+    planted.plays({f"{B} 90.0.1": "invalid", f"{A} 90.0.0": "deviates", ZK: "unknown"})
+    asked = ["run", A, B, ZK, "--backend=planted", "--json=out.json", "--jobs=2"]
+    code, said = planted.jbod(*asked, "--kafka=latest,90.0.0,3.9.90,90.0.1")  # the first and the last are one
+    assert code == 1
+    assert "Kafka latest is 90.0.1" in said
+
+    told = json.loads((planted.folder / "out.json").read_text())
+    verdicts = {(case["id"], case["kafka"]): case["verdict"] for case in told["scenarios"]}
+    assert verdicts == {
+        (A, "90.0.1"): "valid",
+        (B, "90.0.1"): "invalid",
+        (A, "90.0.0"): "valid",
+        (B, "90.0.0"): "valid",
+        (A, "3.9.90"): "valid",
+        (B, "3.9.90"): "valid",
+        (ZK, "3.9.90"): "unknown",
+    }
+    codes = {"90.0.1": 1, "90.0.0": 0, "3.9.90": 2}
+    assert {each["kafka"]: each["exit_code"] for each in told["builds"]} == codes
+    assert told["totals"] | {"valid": 5, "invalid": 1, "unknown": 1, "deviations": 1} == told["totals"]
+    seeds = {json.loads(path.read_text())["seed"] for path in planted.runs_dir.glob("*/run.json")}
+    assert seeds == {told["seed"]}
+
+    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.startswith("│")]
+    rows = {row[0]: row[1:] for row in table if len(row) == 4}
+    assert rows[A] == ["valid", "valid*", "valid"]
+    assert rows[B] == ["invalid", "valid", "valid"]
+    assert rows[ZK] == ["–", "–", "unknown"]
+    assert "* planted deviation (none): 90.0.0" in said
+    assert f"invalid {B} on Kafka 90.0.1\n        planted: invalid\n        again: jbod repro " in said
+
+    names = Counter(case.get("name") for case in ElementTree.parse(junit(planted)).iter("testcase"))
+    assert len(names) == 7
+    assert "test_planted[kraft-b] on Kafka 3.9.90" in names
+    assert len(list((planted.runs_dir.parent / "allure-results").glob("*-result.json"))) == 7
+    assert Counter(entry.kafka for entry in ledger.read(planted.runs_dir)) == {"90.0.1": 2, "90.0.0": 2, "3.9.90": 3}
+
+
+def test_no_build_is_cut_off_the_table() -> None:
+    versions = [f"90.0.{minor}" for minor in range(20)]
+    case = {"id": A, "verdict": "valid"}
+    runs = [BuildRun(kafka=version, exit_code=0, cases=(case,)) for version in versions]
+    said = io.StringIO()
+    print_whole(verdicts_table(runs), Console(file=said, width=100))
+    (header,) = [line for line in said.getvalue().splitlines() if "case" in line]
+    assert [cell.strip() for cell in header.split("┃")[2:-1]] == versions
+    assert said.getvalue().count(" valid ") == 2 * len(versions)  # in its row, and counted in the last one
+
+
+def junit(planted: Planted) -> Path:
+    return planted.runs_dir.parent / "junit.xml"
+
+
+def test_a_build_on_which_nothing_ran_is_told(planted: Planted, own: OwnMaven) -> None:
+    own.has("90.0.0", "3.9.90")
+    code, said = planted.jbod("run", ZK, "--backend=planted", "--kafka=90.0.0,3.9.90", "--json=out.json")
+    assert code == 5
+    assert "Kafka 90.0.0: no case ran; its run ended with exit code 5" in said
+    assert len(list(ElementTree.parse(junit(planted)).iter("testcase"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--kafka=90.0.0,3.9.90", "--mode=zk"], "Kafka 90.0.0 has no mode zk; it has kraft; the last line with Zoo"),
+        (["--kafka=90.0.0,four"], "'four' is no Kafka version"),
+        (["--kafka=90.0.0,3.9.90", "--kafka-home=/"], "one build at a time"),
+        (["--kafka=90.0.0,3.9.90", "--seed=x"], "--seed x: not a whole number"),
+        (["--kafka=3.9.90,90.0.0", "--mode=kraft", ZK], f"'{ZK}' is not in the modes of this run"),
+        (["--kafka=90.0.0,3.9.90", "kip-113"], "unknown selector 'kip-113'"),
+    ],
+)
+def test_what_is_wrong_is_told_before_the_first_build_runs(
+    planted: Planted, own: OwnMaven, arguments: list[str], says: str
+) -> None:
+    own.has("90.0.0", "3.9.90")
+    code, said = planted.jbod("run", A, "--backend=planted", *arguments)
+    assert code == 4
+    assert says in said
+    assert planted.played() == []
+
+
+def test_plain_pytest_says_who_takes_several_and_knows_the_latest(planted: Planted, own: OwnMaven) -> None:
+    """Also where its cases run in workers, which ask nobody."""
+    own.lists(["90.0.1"])
+    own.has("90.0.1")
+    checkout = planted.folder / "checkout"
+    by_hand = [sys.executable, "-m", "pytest", f"--rootdir={checkout}", f"-c{os.devnull}"]
+    by_hand += ["-pno:cacheprovider", str(checkout / "suites" / "kip_112"), "--backend=planted"]
+
+    def said(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [*by_hand, *arguments],
+            capture_output=True,
+            text=True,
+            cwd=planted.folder,
+            env=planted.environment,
+            timeout=300,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    code, told = said("--kafka=4.3.1,4.3.0")
+    assert (code, "only `jbod run` takes several builds" in told) == (4, True), told
+    code, told = said("--kafka=latest", "-n2", "-k", "kraft-a or kraft-b")
+    assert (code, told.count("Kafka latest is 90.0.1")) == (0, 1), told
+    assert planted.played() == [f"{A} 90.0.1", f"{B} 90.0.1"]
