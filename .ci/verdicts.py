@@ -7,6 +7,7 @@ verdicts.py skipped FILE      how many cases were skipped, by reason
 import json
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,16 @@ def drawn_from(run: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def told(run: dict[str, Any]) -> dict[str, list[str]]:
-    """By case, its verdict and the deviations seen; but none that a build shows or not as it happens."""
-    return {
-        case["id"]: [case["verdict"], *sorted(each["does"] for each in case.get("deviations", ()) if each["always"])]
-        for case in run["scenarios"]
-    }
+    """By case, its verdict and its declared deviations; but none that a build shows or not as it happens."""
+    return {case["id"]: [case["verdict"], *sorted(deviations(case))] for case in run["scenarios"]}
+
+
+def deviations(case: dict[str, Any]) -> Iterator[str]:
+    """Those to be compared, a phrase each."""
+    for each in case.get("deviations", ()):
+        state = each.get("state", "seen")
+        if each["always"] and state != "undeclared":
+            yield each["does"] if state == "seen" else f"{state}: {each['does']}"
 
 
 def same(one: str, other: str) -> None:

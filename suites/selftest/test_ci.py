@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from harness.errors import EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
+from harness.releases.versions import DEFAULT_BUILDS, Mode
+from suites.selftest.processes import JBOD as COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVIATES = {"does": "a is so", "always": True}
@@ -84,7 +87,8 @@ def ci(tmp_path: Path) -> Ci:
 
 def test_the_same_verdicts_in_both_backends(ci: Ci) -> None:
     ci.tells("process", case("a", "valid", DEVIATES), case("b", "valid", NOW_AND_THEN))
-    ci.tells("docker", case("b"), case("a", "valid", NOW_AND_THEN, DEVIATES))
+    undeclared = {"does": "c is so", "always": True, "state": "undeclared"}
+    ci.tells("docker", case("b"), case("a", "valid", NOW_AND_THEN, DEVIATES | {"state": "seen"}, undeclared))
     assert ci.run() == (EXIT_VALID, ["same verdicts in both backends: 2 cases"])
 
 
@@ -93,6 +97,11 @@ def test_the_same_verdicts_in_both_backends(ci: Ci) -> None:
     [
         ([case("a", "invalid"), case("b")], EXIT_INVALID, "a: ['valid'] in {}, ['invalid'] in {}"),
         ([case("a"), case("b", "valid", DEVIATES)], EXIT_VALID, "b: ['valid'] in {}, ['valid', 'a is so'] in {}"),
+        (
+            [case("a"), case("b", "valid", DEVIATES | {"state": "mended"})],
+            EXIT_VALID,
+            "b: ['valid'] in {}, ['valid', 'mended: a is so'] in {}",
+        ),
         ([case("a")], EXIT_VALID, "b: ['valid'] in {}, None in {}"),
     ],
 )
@@ -147,3 +156,81 @@ def test_all_cases_that_it_would_have_run_are_told_where_there_is_no_engine(ci: 
     (ci.folder / "bin/docker").write_text("#!/bin/sh\nexit 1\n")
     said = "SKIPPED in containers: 7 cases: no Docker engine answers, and only root may start one"
     assert ci.run() == (EXIT_VALID, [said])
+
+
+# --- the canary -------------------------------------------------------------------------------------------------------
+
+CANARY = (ROOT / ".github" / "workflows" / "canary.yml").read_text()
+
+
+def test_the_canary_qualifies_against_the_default_build() -> None:
+    """A new default build needs a new baseline there, and a new line in the README."""
+    default = DEFAULT_BUILDS[Mode.KRAFT]
+    assert re.findall(r"--baseline (\S+)", CANARY) == [str(default)]
+    [(newest, _)] = re.findall(
+        r"^Newest build run: Kafka (\S+), (\d{4}-\d\d-\d\d)", (ROOT / "README.md").read_text(), re.M
+    )
+    assert newest == str(default)
+
+
+@pytest.mark.parametrize("command", ["probe", "qualify"])
+def test_the_canary_uses_options_that_there_are(command: str) -> None:
+    called = re.search(rf"jbod {command}((?:[^\n]*\\\n)*[^\n]*)", CANARY)
+    assert called is not None
+    options = re.findall(r"--[a-z][a-z-]*", called[1])
+    told = subprocess.run([COMMAND, command, "--help"], capture_output=True, text=True, check=True).stdout
+    assert options
+    assert [option for option in options if option not in told] == []
+
+
+def test_the_canary_shows_the_page_that_a_qualification_writes() -> None:
+    out = re.search(r"--out (\S+)", CANARY)
+    summary = re.search(r"summary=(\S+)", CANARY)
+    assert out is not None
+    assert summary is not None
+    assert summary[1] == f"{out[1]}/report/summary.md"
+
+
+# --- commit subjects --------------------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> None:
+    own = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "a", "GIT_COMMITTER_EMAIL": "a@b"}
+    subprocess.run(["git", *arguments], cwd=folder, env=os.environ | own, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("subject", "why"),
+    [
+        ("checkers: count transactions once", None),
+        ("README: name the newest build", None),
+        ("harness/runs, reports: mend the totals", None),
+        ("releases: --kafka latest", None),
+        ("checkers: " + "x" * 62, None),
+        ("checkers: " + "x" * 63, "73 characters, 72 at most"),
+        ("Count transactions once", 'not "area: do this"'),
+        ("checkers: count transactions once.", 'not "area: do this"'),
+        ("checkers: counts: fixed", None),
+        ("checkers: fixes the count", '"fixes" is no imperative'),
+        ("checkers: moved the count", '"moved" is no imperative'),
+    ],
+)
+def test_commit_subjects(tmp_path: Path, subject: str, why: str | None) -> None:
+    """Of commits after the one that brought the check; what was there before is left alone."""
+    git(tmp_path, "init", "-q")
+    git(
+        tmp_path,
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "Whatever was there before, in a subject of more than seventy-two characters.",
+    )
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "commits", tmp_path / ".ci" / "commits")
+    git(tmp_path, "add", ".ci")
+    git(tmp_path, "commit", "-q", "-m", "The check comes.")
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", subject)
+    done = subprocess.run(["bash", ".ci/commits"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == (1 if why else 0), done.stderr
+    assert (why or "") in done.stderr
