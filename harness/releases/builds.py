@@ -55,7 +55,11 @@ class Builds:
         :raises UsageError: two builds, an unknown mode, a version that is none, a mode that the build doesn't have
         :raises DistributionError: the folder or tarball is no Kafka
         """
-        named = [name for name in (options.kafka, options.kafka_home, options.kafka_tarball) if name]
+        given_by = {"--kafka-home": options.kafka_home, "--kafka-tarball": options.kafka_tarball}
+        for option, value in given_by.items():
+            if value == "":
+                raise UsageError(f"{option} is empty; name a build, or leave the option out")
+        named = [name for name in (options.kafka, *given_by.values()) if name]
         if len(named) > 1:
             raise UsageError(
                 f"one build at a time: --kafka, --kafka-home or --kafka-tarball, not {' and '.join(named)}"

@@ -153,7 +153,7 @@ def from_home(home: Path) -> Distribution:
     :raises UsageError: there is no such folder
     :raises DistributionError: it is there and is no Kafka that can be run
     """
-    home = home.expanduser().absolute()
+    home = _named("--kafka-home", home)
     try:
         if not home.exists():
             raise UsageError(f"--kafka-home {home}: there is no such folder")
@@ -175,7 +175,7 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
     :raises UsageError: there is no such file
     :raises DistributionError: it is broken, unsafe to unpack or no Kafka; nothing of it stays in the cache
     """
-    file = file.expanduser().absolute()
+    file = _named("--kafka-tarball", file)
     try:
         if not file.exists():
             raise UsageError(f"--kafka-tarball {file}: there is no such file")
@@ -191,6 +191,9 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
         unpacked.mkdir()
         unpack(file, unpacked)
         homes = [home for home in (unpacked, *sorted(unpacked.iterdir())) if (home / "libs").is_dir()]
+        if len(homes) > 1:
+            names = " and ".join(home.name for home in homes)
+            raise DistributionError(f"--kafka-tarball {file} holds several Kafkas: {names}; leave one in it")
         if not homes:
             raise DistributionError(f"--kafka-tarball {file} holds no Kafka: no folder libs in it or in its top folder")
         for name in ("libs", "bin"):
@@ -252,6 +255,17 @@ def _fetched(
         _write_sums(folder)
 
     return _jars(publish(folder, fetch, is_sound))
+
+
+def _named(option: str, path: Path) -> Path:
+    """The absolute path of an option.
+
+    :raises UsageError: it begins with the home of a user that there is not
+    """
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(f"{option} {path}: {str(error).rstrip('.')}") from error
 
 
 # --- a folder of jars and its checksum ------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def versions_of(
         unreachable = [line for line in lines if "Could not transfer metadata" in line]
         lists = sorted(repository.rglob("maven-metadata-*.xml"))
         try:
-            found = {str(each.text) for file in lists for each in ElementTree.parse(file).iterfind(".//version")}
+            found = {str(each.text) for file in lists for each in ElementTree.parse(file).iterfind(".//{*}version")}
         except (ElementTree.ParseError, OSError) as error:
             raise HarnessError(f"Maven's list of versions of {artifact} can't be read: {error}") from error
     if not found:

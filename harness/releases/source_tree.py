@@ -72,6 +72,6 @@ def _built(home: Path, found: Iterable[Path], what: str, to_run: Callable[[Path]
 
 def _properties(home: Path) -> dict[str, str]:
     """gradle.properties."""
-    lines = (home / "gradle.properties").read_text(encoding="utf-8").splitlines()
+    lines = (home / "gradle.properties").read_text(encoding="latin-1").splitlines()
     pairs = (line.partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}

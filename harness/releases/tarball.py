@@ -34,7 +34,9 @@ def unpack(file: Path, into: Path) -> None:
         with tarfile.open(file) as archive:
             _unpack(archive, file, into)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
-        raise DistributionError(f"{file} is no tarball, broken or cut off: {error}") from error
+        # Where no format fits, tarfile names on further lines what each of them objects to.
+        why = str(error).partition("\n")[0].rstrip(":")
+        raise DistributionError(f"{file} is no tarball, broken or cut off: {why}") from error
     except OSError as error:
         # gzip and bz2 report broken data so, without the number that an error of the system has.
         if error.errno is not None:

@@ -45,7 +45,7 @@ class Tool(StrEnum):
     PRODUCER_PERF = "producer-perf"
 
 
-_NUMBERS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.]([0-9A-Za-z]+(?:[-._][0-9A-Za-z]+)*))?")
+_NUMBERS = re.compile(r"(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:[-.]([0-9A-Za-z]+(?:[-._][0-9A-Za-z]+)*))?", re.ASCII)
 _RC = re.compile(r"rc-?(\d+)", re.IGNORECASE)
 
 

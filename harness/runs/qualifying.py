@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -58,8 +59,16 @@ class Side:
 
 
 def build_options(build: str, mode: str | None) -> BuildOptions:
-    """The options that choose a build: a version, an unpacked build or a tarball."""
-    option = "kafka_home" if Path(build).is_dir() else "kafka_tarball" if Path(build).is_file() else "kafka"
+    """The options that choose a build: a version, an unpacked build or a tarball.
+
+    :raises UsageError: it is empty
+    """
+    if not build:
+        raise UsageError("the name of a build is empty; name a version, a folder or a tarball")
+    if Path(build).is_file():
+        option = "kafka_tarball"
+    else:
+        option = "kafka_home" if os.sep in build or Path(build).is_dir() else "kafka"
     return BuildOptions(mode=mode, **{option: build})
 
 

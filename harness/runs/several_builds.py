@@ -41,7 +41,7 @@ def versions_named(kafka: str | None) -> tuple[str, ...]:
 
     :raises UsageError: one of them is none
     """
-    words = filter(None, map(str.strip, (kafka or "").split(",")))
+    words = [] if kafka is None else kafka.split(",")
     return tuple(dict.fromkeys(str(KafkaVersion.parse(word)) for word in words))
 
 

@@ -11,7 +11,8 @@ import pytest
 from harness.machine.cache import cache_dir
 from harness.releases.distribution import _write_sums
 
-_METADATA = "<metadata><versioning><versions>{}</versions></versioning></metadata>"
+# Some repository managers write the name space, Central doesn't.
+_METADATA = '<metadata xmlns="http://maven.apache.org/METADATA/1.1.0"><versioning><versions>{}</versions></versioning></metadata>'
 _SETTINGS = (
     "<settings><profiles><profile><id>own</id><repositories><repository><id>own</id><url>file://{}</url></repository>"
     "</repositories></profile></profiles><activeProfiles><activeProfile>own</activeProfile></activeProfiles></settings>"

@@ -367,8 +367,24 @@ def test_a_flipped_bit_in_the_compressed_end_is_noticed(home: Path, tmp_path: Pa
 @pytest.mark.parametrize("content", [b"PK\x03\x04 a zip", b"plain text\n" * 100, b""])
 def test_what_is_no_tarball_is_refused(tmp_path: Path, cache: Path, content: bytes) -> None:
     (tmp_path / "x.tgz").write_bytes(content)
-    with pytest.raises(DistributionError, match="no tarball"):
+    with pytest.raises(DistributionError, match="no tarball") as refused:
         from_tarball(tmp_path / "x.tgz", cache)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_tarball_with_two_kafkas_is_refused(tmp_path: Path, cache: Path) -> None:
+    with tarfile.open(tmp_path / "x.tgz", "w:gz") as archive:
+        for top in ("kafka_2.13-4.3.1", "kafka_2.13-4.4.0"):
+            archive.addfile(_member(f"{top}/libs/some.jar"))
+    with pytest.raises(DistributionError, match=r"several Kafkas: kafka_2\.13-4\.3\.1 and kafka_2\.13-4\.4\.0"):
+        from_tarball(tmp_path / "x.tgz", cache)
+
+
+@pytest.mark.parametrize("option", ["--kafka-home", "--kafka-tarball"])
+def test_the_home_of_a_user_that_there_is_not_is_a_usage_error(option: str, cache: Path) -> None:
+    path = Path("~no-such-user/kafka")
+    with pytest.raises(UsageError, match=f"{option} ~no-such-user/kafka: Could not determine home directory"):
+        from_home(path) if option == "--kafka-home" else from_tarball(path, cache)
 
 
 def test_a_tarball_without_kafka_is_refused_and_not_kept(tmp_path: Path, cache: Path) -> None:

@@ -241,6 +241,13 @@ def test_a_qualification_says_what_was_skipped_and_is_not_green(planted: Planted
     assert planted.probes() == 1, "what was found of a build stands"
 
 
+@pytest.mark.parametrize(("build", "says"), [("", "the name of a build is empty"), ("/no/such", "no such folder")])
+def test_a_build_that_is_not_named_or_not_there_is_a_usage_error(planted: Planted, build: str, says: str) -> None:
+    code, said = planted.jbod("probe", build)
+    assert code == 4
+    assert says in said
+
+
 @pytest.mark.parametrize("asked", ["qualify", "nightly"])
 def test_a_build_that_can_not_be_run_is_one_line_and_exit_code_3(planted: Planted, asked: str) -> None:
     home = planted.kafka("4.3.1")

@@ -69,6 +69,13 @@ def test_it_is_the_build_that_it_is_made_of(tree: Path, build: Distribution) -> 
     assert all(tree in jar.parents for jar in found.class_path)
 
 
+def test_gradle_properties_are_latin_1(tree: Path, build: Distribution) -> None:
+    """As Java reads properties."""
+    file = tree / "gradle.properties"
+    file.write_bytes("# Größe\n".encode("latin-1") + file.read_bytes())
+    assert from_home(tree).version == build.version
+
+
 def test_what_is_not_for_running_is_left_out(tree: Path) -> None:
     before = from_home(tree)
     for end in ("test", "test-sources", "sources", "javadoc", "scaladoc"):

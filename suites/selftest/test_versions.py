@@ -15,7 +15,9 @@ def test_a_version_is_written_as_it_was_read(text: str) -> None:
     assert str(V(text)) == text
 
 
-@pytest.mark.parametrize("text", ["", "4", "4.3", "4.3.x", "v4.3.1", "4.3.1/..", "4.3.1 -Dx=y", "<a>", "4.3.-1"])
+@pytest.mark.parametrize(
+    "text", ["", "4", "4.3", "4.3.x", "v4.3.1", "4.3.1/..", "4.3.1 -Dx=y", "<a>", "4.3.-1", "４.4.0"]
+)
 def test_what_is_no_version_is_a_usage_error(text: str) -> None:
     with pytest.raises(UsageError, match="no Kafka version"):
         V(text)
