@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
-from harness.broker import Broker
+from harness.cluster.broker import Broker
 from harness.errors import FaultNotProven
 from harness.journal import now
 
@@ -30,13 +30,13 @@ class Fault(ABC):
     """One way to break one thing of one broker.
 
     :cvar name: what the fault is called in ids, journal and reports
-    :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.machine.host`
-    :cvar cluster: fields of :class:`harness.spec.ClusterSpec` that it needs; a case with this fault among its
+    :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.host.abilities`
+    :cvar cluster: fields of :class:`harness.cluster.spec.ClusterSpec` that it needs; a case with this fault among its
         parameters gets such a cluster
     :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
     :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
     :ivar may_hold_up_clients: while it is in force clients may get nowhere, as those that go on asking a broker that
-        can't know any better: no load is asked for then (:func:`harness.runs.measure.shortfalls`)
+        can't know any better: no load is asked for then (:func:`harness.measure.fault_costs.shortfalls`)
     """
 
     name: ClassVar[str]

@@ -6,7 +6,7 @@ import socket
 
 from faults.base import Fault
 from harness.errors import FaultNotProven
-from harness.machine.ports import HOST
+from harness.host.ports import HOST
 
 
 class BrokerEnded(Fault):

@@ -1,6 +1,6 @@
 """The file system under a log dir fails, as it does when a disk does: errors on every file, read-only, full, power cut.
 
-These need log dirs on volumes of their own (:mod:`harness.machine.volume`), which a case with such a fault gets. What
+These need log dirs on volumes of their own (:mod:`harness.host.volume`), which a case with such a fault gets. What
 each one does is what the kernel itself does in earnest: ``FS_IOC_SHUTDOWN`` is what ext4 and xfs do by themselves when
 their journal can't be written; ``trigger_fs_error`` is the kernel's own hook for testing ``errors=remount-ro`` (``mount
 -o remount,ro`` is no such thing: it is refused while a file is open for writing, and brokers have many).
@@ -23,10 +23,10 @@ from typing import Any, ClassVar
 
 from faults.broker import BrokerEnded
 from faults.log_dir import LogDirFault
-from harness.broker import Broker
+from harness.cluster.broker import Broker
+from harness.cluster.log_dir import LogDir
 from harness.errors import AwaitTimeout, UsageError
-from harness.log_dir import LogDir
-from harness.machine.volume import Volume
+from harness.host.volume import Volume
 from harness.waiting import await_until, let_pass
 
 # linux/fs.h: FS_IOC_SHUTDOWN, known to ext4 and xfs; 2: without writing the journal first.

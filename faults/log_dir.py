@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from faults.base import Fault
+from harness.cluster.log_dir import LogDir
 from harness.errors import FaultNotProven
-from harness.log_dir import LogDir
 
 LOG_DIR_STOPPED = (
     r"(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir)"

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from faults.base import Fault
 from harness import timeouts
-from harness.broker import Broker
+from harness.cluster.broker import Broker
+from harness.cluster.nodes.node import Node
 from harness.errors import FaultNotProven, HarnessError
-from harness.nodes.base import Node
 from harness.waiting import await_until
 
 _CONNECT_S = 2

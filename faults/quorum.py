@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from faults.base import Fault
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.nodes.node import Node
+from harness.cluster.quorum.kraft import node_id
+from harness.cluster.quorum.zookeeper import ControllerSeat
 from harness.errors import FaultNotProven
-from harness.nodes.base import Node
-from harness.quorum.kraft import node_id
-from harness.quorum.zookeeper import ControllerSeat
+from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from faults.base import Fault
-from harness.log_dir import LogDir
+from harness.cluster.log_dir import LogDir
 
 # org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8 each).
 _ABORTED_BYTES = 34

@@ -25,10 +25,10 @@ from typing import Any, ClassVar
 
 from faults.base import Fault
 from faults.file_system import volume_of
+from harness.cluster.log_dir import LogDir
 from harness.errors import FaultNotProven
-from harness.log_dir import LogDir
-from harness.machine.control_group import SlowGroup
-from harness.machine.undo import FIFREEZE, FITHAW
+from harness.host.control_group import SlowGroup
+from harness.host.undo import FIFREEZE, FITHAW
 
 _PATIENCE_S = 60.0
 # With what every dd knows (BusyBox's, which images on Alpine have, neither syncs each write nor says how long they

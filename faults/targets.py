@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from harness.broker import Broker
-from harness.log_dir import LogDir
-from harness.topic import Partition
+from harness.cluster.broker import Broker
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 
 
 def leader_of(partition: Partition) -> Broker:

@@ -4,7 +4,7 @@ One JSON object a line, flushed at once, so that a run that was killed has all t
 (UTC, ISO 8601, microseconds), ``monotonic_s`` and ``kind``; the rest depends on the kind (``node.started``,
 ``fault.injected``, ``partition.changed`` …). Every thread may write, and none is ended by a disk that takes no more:
 what is written to clean up must not fail for it. The case that it belongs to has shown nothing then
-(:mod:`harness.runs.outcomes`).
+(:mod:`harness.runner.case_outcome`).
 """
 
 from __future__ import annotations

@@ -20,16 +20,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from harness.deviation import State
 from harness.errors import EnvironmentLacks
-from harness.machine.cache import cache_dir, publish
-from harness.machine.host import ability
-from harness.machine.whole import write_whole
+from harness.host.abilities import ability
+from harness.host.atomic_write import write_atomically
+from harness.host.cache import cache_dir, publish
+from harness.runner.deviation import State
 from reports import lanes
 from reports.costs import COSTS
 from reports.folder import RunFolder
 from reports.index import make_index
-from reports.rows import Row, Run, newest
+from reports.rows import Row, RunsRead, newest
 
 _HERE = Path(__file__).parent / "assets"
 _TIMEOUT_S = 300
@@ -68,7 +68,7 @@ _CHARTS = [
 ]
 
 
-def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
+def write_allure(run: RunsRead, out: Path, say: Callable[[str], None]) -> Path:
     """Write ``out``/allure.html; the history of earlier reports of this runs folder is kept in it.
 
     :param say: is told what takes long
@@ -110,13 +110,13 @@ def write_allure(run: Run, out: Path, say: Callable[[str], None]) -> Path:
     if not made:
         raise EnvironmentLacks(f"Allure wrote no report; what it was given is in {work}")
     page = made[0].read_text(encoding="utf-8")
-    write_whole(out / ALLURE, _CALLS_HOME.sub("", page))
-    write_whole(history, known.read_text(encoding="utf-8"))
+    write_atomically(out / ALLURE, _CALLS_HOME.sub("", page))
+    write_atomically(history, known.read_text(encoding="utf-8"))
     shutil.rmtree(work, ignore_errors=True)
     return out / ALLURE
 
 
-def _earlier(run: Run, history: Path) -> list[str]:
+def _earlier(run: RunsRead, history: Path) -> list[str]:
     """What earlier reports told, a line each; a report that is made again takes its own last place, as no new run."""
     if not history.exists():
         return []
@@ -277,7 +277,7 @@ def _attachments(results: Path, name: str, row: Row, folder: RunFolder) -> Itera
         yield {"name": str(path.relative_to(folder.path)), "source": source, "type": kind}
 
 
-def _environment(run: Run) -> str:
+def _environment(run: RunsRead) -> str:
     hosts = [folder.run.get("host") or {} for folder in run.folders.values()]
     facts = {"Kafka": {f"{row.kafka} {row.mode}" for row in run.rows}, "backend": {row.backend for row in run.rows}}
     for key in dict.fromkeys(key for host in hosts for key in host):

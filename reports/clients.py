@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.pipeline.gaps import interruption_s
-from harness.pipeline.history import TableName, table_dir
+from harness.history.tables import TableName, table_dir
+from harness.measure.gaps import interruption_s
 from reports.folder import RunFolder
 
 _MOST_BINS = 6000
@@ -40,7 +40,7 @@ class Line:
 class Silence:
     """Where one partition's clients got nothing though they asked, in seconds from the case's beginning.
 
-    :ivar no_ack, no_read: as long as an interruption (:func:`harness.pipeline.gaps.interruption_s`)
+    :ivar no_ack, no_read: as long as an interruption (:func:`harness.measure.gaps.interruption_s`)
     """
 
     topic: str

@@ -14,15 +14,15 @@ from pathlib import Path
 import click
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
-from harness.runs import ledger
-from harness.runs.shrinking import play_command
+from harness.runner import ledger
+from harness.runner.shrinking import play_command
 from reports.allure import ALLURE, write_allure
 from reports.folder import RunFolder, is_run_folder, read_folder
 from reports.index import make_index
 from reports.markdown import write_summary
 from reports.pages import write_page
 from reports.qualification import Qualification, qualify
-from reports.rows import VERDICTS, Row, Run, read_runs, read_runs_dir, row_of
+from reports.rows import VERDICTS, Row, RunsRead, read_runs, read_runs_dir, row_of
 from reports.timeline import make_timeline
 from reports.trends import make_trends
 
@@ -65,7 +65,7 @@ def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allu
     return EXIT_VALID if run.rows else EXIT_NOTHING_RAN
 
 
-def read(paths: Sequence[Path]) -> Run:
+def read(paths: Sequence[Path]) -> RunsRead:
     """Everything named, as one run.
 
     :raises UsageError: one of them is no folder
@@ -81,7 +81,7 @@ def read(paths: Sequence[Path]) -> Run:
     parts += [read_runs([path], path) for path in singles]
     # Once, also where a runs folder and one of its run folders are named.
     rows = {row.run_id or (row.id, row.kafka, row.backend, row.began): row for part in parts for row in part.rows}
-    return Run(
+    return RunsRead(
         runs_dir=paths[0].absolute(),  # a single one's report is its own, and not that of all the others beside it
         folders={name: folder for part in parts for name, folder in part.folders.items()},
         rows=tuple(sorted(rows.values(), key=lambda row: row.began)),
@@ -89,12 +89,12 @@ def read(paths: Sequence[Path]) -> Run:
     )
 
 
-def write_baseline(run: Run, out: Path) -> Run:
+def write_baseline(run: RunsRead, out: Path) -> RunsRead:
     """Write each of a baseline's cases' pages, to which the qualification leads and which leads back there."""
     return write_cases(run, out / BASELINE, home=f"../../{QUALIFICATION}")
 
 
-def write_cases(run: Run, out: Path, *, home: str = "../index.html") -> Run:
+def write_cases(run: RunsRead, out: Path, *, home: str = "../index.html") -> RunsRead:
     """Write each case's page; returns the run, which says of which folders none could be made.
 
     :param home: where a page's way back leads
@@ -125,7 +125,7 @@ def _is_current(page: Path, run_dir: Path) -> bool:
     return page.exists() and page.stat().st_mtime > max(path.stat().st_mtime for path in sources)
 
 
-def write_report(run: Run, out: Path, compared: Qualification | None, *, allure: bool) -> Path:
+def write_report(run: RunsRead, out: Path, compared: Qualification | None, *, allure: bool) -> Path:
     """Write the pages of a run as a whole below a folder; returns the index."""
     links: dict[str, str | None] = {"qualification": None, "allure": None, "no_allure": None}
     if compared is not None:

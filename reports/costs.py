@@ -1,4 +1,6 @@
-"""What is measured of a fault, by the names of run.json (:mod:`harness.runs.measure`), in the words of all pages."""
+"""What is measured of a fault, by the names of run.json (:mod:`harness.measure.fault_costs`), in the words of all
+pages.
+"""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.deviation import State
+from harness.runner.deviation import State
 from reports.rows import Row
 
 _ORDER: Mapping[State, int] = {"mended": 0, "seen": 1, "undeclared": 2}

@@ -15,10 +15,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from harness.case import read_run_json
-from harness.doors.broker_log import BrokerLog, LogLine
 from harness.errors import HarnessError
 from harness.explain.story import EXPLAINED_FILE
+from harness.kafka.broker_log import BrokerLog, LogLine
+from harness.runner.case import read_run_json
 
 Event = Mapping[str, Any]
 _FIRST_FILES = ("run.json", "events.jsonl")

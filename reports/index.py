@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from harness.runs.measure import never_came
+from harness.measure.fault_costs import never_came
 from reports.costs import COSTS
 from reports.deviations import Noted, noted
-from reports.rows import VERDICTS, Row, Run, newest, so_many_cases
+from reports.rows import VERDICTS, Row, RunsRead, newest, so_many_cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ class Index:
     took_s: float
 
 
-def make_index(run: Run) -> Index:
+def make_index(run: RunsRead) -> Index:
     """Put it together."""
     cases = sorted(newest(run.rows), key=lambda each: (each[0].suite, each[0].id, each[0].build))
     rows = [row for row, _ in cases]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from harness.doors.broker_log import LogLine
+from harness.kafka.broker_log import LogLine
 from reports.folder import Event, RunFolder
 from reports.lanes import short
 

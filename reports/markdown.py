@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from harness.machine.whole import write_whole
+from harness.host.atomic_write import write_atomically
 from reports.costs import COSTS
 from reports.index import Cell, Index
 from reports.lanes import short
@@ -21,7 +21,7 @@ _MOST = 50
 
 def write_summary(path: Path, index: Index, compared: Qualification | None) -> Path:
     """Write it, whole or not at all; its folder must be there."""
-    return write_whole(path, "\n".join(_lines(index, compared)) + "\n")
+    return write_atomically(path, "\n".join(_lines(index, compared)) + "\n")
 
 
 def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:

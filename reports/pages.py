@@ -17,8 +17,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from harness.machine.whole import write_whole
-from harness.runs.measure import never_came
+from harness.host.atomic_write import write_atomically
+from harness.measure.fault_costs import never_came
 from reports.costs import COSTS
 from reports.lanes import short
 
@@ -47,7 +47,7 @@ def _environment() -> Environment:
 def write_page(path: Path, template: str, **data: Any) -> Path:
     """Render a template into a file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return write_whole(path, _environment().get_template(template).render(**data))
+    return write_atomically(path, _environment().get_template(template).render(**data))
 
 
 def seconds(value: float | None) -> str:

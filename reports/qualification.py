@@ -19,7 +19,7 @@ from reports.costs import COSTS
 from reports.deviations import Compared, compare_deviations
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, holm, signed_rank
-from reports.rows import VERDICTS, Row, Run, so_many_cases
+from reports.rows import VERDICTS, Row, RunsRead, so_many_cases
 
 _RARE = 0.05
 _MATTERS_S = 0.1
@@ -74,7 +74,7 @@ class Measure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class ComparedCase:
     """One case of both builds.
 
     :ivar faults: each fault's measures, by its name
@@ -140,11 +140,11 @@ class Qualification:
 
     answer: Answer
     names: tuple[str, str]
-    cases: Sequence[Case]
+    cases: Sequence[ComparedCase]
     totals: Mapping[Change, int]
     overall: Sequence[Overall]
     missing: Sequence[tuple[str, Sequence[str]]]
-    differing: Sequence[tuple[Case, str, Measure]]
+    differing: Sequence[tuple[ComparedCase, str, Measure]]
     deviations: Sequence[Compared]
     mended: Sequence[Compared]
     repeats: str
@@ -165,7 +165,7 @@ class Qualification:
         return CHANGES if self.names[1] else ALONE
 
 
-def qualify(candidate: Run, baseline: Run | None) -> Qualification:
+def qualify(candidate: RunsRead, baseline: RunsRead | None) -> Qualification:
     """Compare the runs of two builds, or look at one alone."""
     ours, theirs = _by_case(candidate.rows), _by_case(baseline.rows if baseline else ())
     alone = baseline is None
@@ -194,11 +194,11 @@ def qualify(candidate: Run, baseline: Run | None) -> Qualification:
     )
 
 
-def _held_uncompared(cases: Sequence[Case]) -> int:
+def _held_uncompared(cases: Sequence[ComparedCase]) -> int:
     return sum(case.change == "held" and not case.is_compared for case in cases)
 
 
-def _missing(cases: Sequence[Case], alone: bool) -> list[tuple[str, Sequence[str]]]:
+def _missing(cases: Sequence[ComparedCase], alone: bool) -> list[tuple[str, Sequence[str]]]:
     found: dict[str, list[str]] = {}
     for case in cases:
         if case.change == "unshown":
@@ -239,9 +239,9 @@ def _several_builds(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], alone: bool) -> Case:
+def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], alone: bool) -> ComparedCase:
     known = (*ours, *theirs)[0]
-    return Case(
+    return ComparedCase(
         id=key[0],
         kip=known.kip,
         mode=known.mode,
@@ -300,7 +300,7 @@ def _faults(row: Row) -> dict[str, Mapping[str, float | None]]:
     return found
 
 
-def _with_chances(cases: Sequence[Case]) -> list[Case]:
+def _with_chances(cases: Sequence[ComparedCase]) -> list[ComparedCase]:
     """The same, with each measure's chance."""
     found = []
     for case, chances in zip(cases, beyond_chance([_runs(case) for case in cases]), strict=True):
@@ -313,7 +313,7 @@ def _with_chances(cases: Sequence[Case]) -> list[Case]:
     return found
 
 
-def _runs(case: Case) -> Runs:
+def _runs(case: ComparedCase) -> Runs:
     """A case's times as the statistics have them: its measures in order, a row for each run."""
 
     def table(rows: Sequence[Row]) -> np.ndarray:
@@ -329,7 +329,7 @@ def _or_none(chance: float) -> float | None:
     return None if np.isnan(chance) else float(chance)
 
 
-def _overall(cases: Sequence[Case]) -> list[Overall]:
+def _overall(cases: Sequence[ComparedCase]) -> list[Overall]:
     found = []
     for mode in sorted({case.mode for case in cases}):
         for cost in COSTS:
@@ -350,7 +350,7 @@ def _overall(cases: Sequence[Case]) -> list[Overall]:
     return [replace(each, chance=chance) for each, chance in zip(found, chances, strict=True)]
 
 
-def _over_its_faults(case: Case, cost: str) -> tuple[float, float] | None:
+def _over_its_faults(case: ComparedCase, cost: str) -> tuple[float, float] | None:
     """The baseline's and the candidate's figure of a case: faults of one run hang together, and are no cases each."""
     medians = [measure.medians for of in case.faults.values() for measure in of if measure.name == cost]
     pairs = [(theirs, ours) for theirs, ours in medians if theirs is not None and ours is not None]
@@ -362,7 +362,7 @@ def _over_its_faults(case: Case, cost: str) -> tuple[float, float] | None:
 def _answer(
     names: tuple[str, str],
     totals: Mapping[Change, int],
-    differing: Sequence[tuple[Case, str, Measure]],
+    differing: Sequence[tuple[ComparedCase, str, Measure]],
     uncompared: int,
     mended: int,
 ) -> Answer:

@@ -11,18 +11,18 @@ from typing import Any
 
 import click
 
-from harness.case import check_json_file, check_runs_dir
-from harness.commands.shared import BACKEND, JOBS, settled
+from harness.cli.shared import BACKEND, JOBS, settled
 from harness.errors import EXIT_USAGE
-from harness.machine.whole import write_whole
-from harness.runs.build_lacks import probe_apart, told
-from harness.runs.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
-from harness.runs.results import write_json
-from harness.runs.special_suites import not_asked, suite_of
+from harness.host.atomic_write import write_atomically
+from harness.runner.build_lacks import probe_apart, told
+from harness.runner.case import check_json_file, check_runs_dir
+from harness.runner.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
+from harness.runner.results import write_json
+from harness.runner.suite_kinds import not_asked, suite_of
 from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
-from reports.qualification import Case, Qualification
+from reports.qualification import ComparedCase, Qualification
 from reports.qualification import qualify as compare
-from reports.rows import Row, Run, so_many_cases
+from reports.rows import Row, RunsRead, so_many_cases
 
 
 @click.command()
@@ -126,7 +126,7 @@ def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) 
 def _kept_seed(file: Path) -> int:
     """The one that was drawn when this qualification began: a side that is run later is to have the same."""
     if not file.exists():
-        write_whole(file, f"{random.SystemRandom().randrange(2**31)}\n")
+        write_atomically(file, f"{random.SystemRandom().randrange(2**31)}\n")
     return int(file.read_text())
 
 
@@ -134,7 +134,7 @@ def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
     wrong = [each for each in compared.cases if each.why]
     several = len({each.backend for each in compared.cases}) > 1
 
-    def name(case: Case) -> str:
+    def name(case: ComparedCase) -> str:
         return f"{case.id} ({case.backend})" if several else case.id
 
     return {
@@ -152,7 +152,7 @@ def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
     }
 
 
-def _told(run: Run, wanted: Wanted, backend: str, lacks: Sequence[str] = ()) -> Run:
+def _told(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[str] = ()) -> RunsRead:
     """With what this build can't run, and why, and with what was to run and left no trace, as errors.
 
     :param lacks: what it lacks of what it should have, a line each

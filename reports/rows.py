@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.case import rerun_command
-from harness.deviation import State, state_of
-from harness.runs.results import RESULTS_FILES
-from harness.runs.special_suites import is_control, must_be_valid, suite_of
+from harness.runner.case import rerun_command
+from harness.runner.deviation import State, state_of
+from harness.runner.results import RESULTS_FILES
+from harness.runner.suite_kinds import is_control, must_be_valid, suite_of
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
 
 VERDICTS = ("invalid", "error", "unknown", "skipped", "valid")
@@ -46,7 +46,7 @@ class Row:
 
     :ivar run_id: of its run folder; None where it left none
     :ivar faults: what each cost, as run.json has it
-    :ivar deviations: as ``--json`` has them, each with its ``state`` (:data:`harness.deviation.State`)
+    :ivar deviations: as ``--json`` has them, each with its ``state`` (:data:`harness.runner.deviation.State`)
     :ivar seen: what the build was seen to do other than a KIP says, however the case came out, and whether it must show
         it each time: else that is Kafka's choice
     :ivar measured: figures by name, of scenarios that take any
@@ -179,7 +179,7 @@ def _id(run: Mapping[str, Any]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunsRead:
     """All that a runs folder tells.
 
     :ivar folders: those that can be read, by their run id
@@ -193,7 +193,7 @@ class Run:
     notes: tuple[str, ...]
 
 
-def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
+def read_runs(paths: Iterable[Path], runs_dir: Path) -> RunsRead:
     """Read run folders, and what the runs' own results say of cases that left none."""
     folders, notes = {}, []
     rows: list[Row] = []
@@ -232,7 +232,9 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> Run:
             notes.append(f"{path.name} is damaged: {error!r}")
     rows += without.values()
     notes += overdue.values()
-    return Run(runs_dir=runs_dir, folders=folders, rows=tuple(sorted(rows, key=lambda r: r.began)), notes=tuple(notes))
+    return RunsRead(
+        runs_dir=runs_dir, folders=folders, rows=tuple(sorted(rows, key=lambda r: r.began)), notes=tuple(notes)
+    )
 
 
 class _Ran:
@@ -253,7 +255,7 @@ class _Ran:
         )
 
 
-def read_runs_dir(runs_dir: Path) -> Run:
+def read_runs_dir(runs_dir: Path) -> RunsRead:
     """Everything in a runs folder."""
     return read_runs(run_folders(runs_dir), runs_dir)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from harness.runs.ledger import Entry
-from harness.runs.special_suites import is_random
+from harness.runner.ledger import Entry
+from harness.runner.suite_kinds import is_random
 from reports.rows import standing
 
 LATEST = 20

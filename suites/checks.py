@@ -2,7 +2,7 @@
 
 "Brokers are all running and show expected error message; topic description shows expected results for all topics; a
 pair of producer and consumer can successfully produce/consume from a topic without message loss or duplication."
-Running brokers, topic description and log dirs are :meth:`suites.world.World.check`; the message is
+Running brokers, topic description and log dirs are :meth:`suites.state_check.World.check`; the message is
 :func:`check_noticed`; the pair without loss or duplication is :func:`check_delivery`.
 """
 
@@ -21,19 +21,19 @@ from faults.base import Fault
 from faults.log_dir import LOG_DIR_STOPPED
 from faults.segment import BitsFlipped
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.deviation import Deviation, Expectation
-from harness.doors.admin import Refused
-from harness.doors.broker_log import LogLine
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.quorum.zookeeper import LogDirEvents
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal, now
-from harness.log_dir import LogDir
-from harness.quorum.zookeeper import LogDirEvents
+from harness.kafka.admin import Refused
+from harness.kafka.broker_log import LogLine
+from harness.kafka.connection import NoAnswer
+from harness.runner.case_workload import CaseWorkload
+from harness.runner.deviation import Deviation, Expectation
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
-from suites.meanwhile import meanwhile
+from suites.background import in_background
 from suites.observing import expectation_of, observe
 from suites.on_disk import check_same_bytes
 
@@ -119,7 +119,7 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
                     counted.add(f"{broker} counted {metrics.offline_log_dirs} log dirs offline: {offline}")
 
     try:
-        with meanwhile(sample, every_s=0.2) as errors:
+        with in_background(sample, every_s=0.2) as errors:
             yield counted
             await_until(
                 lambda: {broker.id: samples[broker.id] for broker in cluster.brokers},
@@ -147,7 +147,7 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
             )
     if errors:
         raise errors[0]
-    if expected and (said or expected.always):
+    if expected and (said or expected.deterministic):
         observe(expected, cluster, deviates=bool(said), seen="; ".join(said) or "all log dirs stay online")
     cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=[*said])
 
@@ -256,7 +256,7 @@ def check_delivery(workload: CaseWorkload) -> None:
     back with a hole, or with other records, would else be found by the next election.
 
     The judge's word, and the floors that the load must have reached, bind the case whether or not a scenario heeds them
-    (:mod:`harness.runs.outcomes`); here they end it.
+    (:mod:`harness.runner.case_outcome`); here they end it.
 
     :raises PromiseBroken: the verdict is invalid, or a replica is not as the others
     :raises Inconclusive: it is unknown
@@ -351,7 +351,7 @@ def check_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T,
     """
     expected = expectation_of(deviation, cluster)
     either = {Expectation.NONE: [promised], Expectation.CONFIRMED: [known], Expectation.OPEN: [promised, known]}
-    wrong = f"{deviation.says}; seen: {seen}, instead of {' or '.join(map(str, either[expected]))}"
+    wrong = f"{deviation.promised}; seen: {seen}, instead of {' or '.join(map(str, either[expected]))}"
     if seen not in (promised, known):
         raise PromiseBroken(wrong)
     return observe(deviation, cluster, deviates=seen == known, seen=seen, broken=PromiseBroken(wrong))

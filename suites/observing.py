@@ -1,16 +1,16 @@
 """One observation, held against what is expected of a build: the three-way logic of known deviations, written once.
 
-On a build a deviation is confirmed, open or none (:class:`harness.deviation.Expectation`). A check that sees a value
-hands it to :func:`observe`; one that must choose a value to wait for asks :func:`expects` first.
+On a build a deviation is confirmed, open or none (:class:`harness.runner.deviation.Expectation`). A check that sees a
+value hands it to :func:`observe`; one that must choose a value to wait for asks :func:`expects` first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.cluster import Cluster
-from harness.deviation import Deviation, Expectation
+from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
+from harness.runner.deviation import Deviation, Expectation
 
 
 def expectation_of(deviation: Deviation, cluster: Cluster) -> Expectation:
@@ -47,7 +47,7 @@ def observe(
     """
     expected = expectation_of(deviation, cluster)
     if deviates and expected is Expectation.NONE:
-        raise broken or PromiseBroken(f"{deviation.says}; seen: {seen}")
+        raise broken or PromiseBroken(f"{deviation.promised}; seen: {seen}")
     if not deviates and expected is Expectation.CONFIRMED:
         raise PromiseBroken(f"{deviation.gone}; seen: {seen}")
     if expected is not Expectation.NONE:

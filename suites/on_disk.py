@@ -12,13 +12,13 @@ from functools import cache
 from pathlib import Path
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.metadata import PartitionState
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
-from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, LogDir
-from harness.topic import Partition, Topic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.metadata import PartitionState
 from harness.waiting import await_until
 from suites.stored_log import Fingerprint, StoredLog
 

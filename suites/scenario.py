@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness.deviation import Deviation
-from harness.releases.versions import Mode, VersionRange
-from harness.runs.measure import DEFAULT_FLOORS, Floors
-from harness.scenario import Scenario
+from harness.kafka.versions import Mode, VersionRange
+from harness.measure.fault_costs import DEFAULT_FLOORS, Floors
+from harness.runner.deviation import Deviation
+from harness.runner.scenario import Scenario
 
 ANY_BUILD = VersionRange()
 
@@ -45,8 +45,8 @@ def scenario(
     :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
     :param deviations: what it shows of builds that are known to do other than the KIP says; each must be seen on them
         (:func:`suites.observing.observe`)
-    :param fresh: it must have a cluster that has served no case before (:mod:`harness.handing_on`)
-    :param kraft: fields of :class:`harness.spec.ClusterSpec` in KRaft mode
+    :param fresh: it must have a cluster that has served no case before (:mod:`harness.runner.cluster_reuse`)
+    :param kraft: fields of :class:`harness.cluster.spec.ClusterSpec` in KRaft mode
     :param spec: fields of it in both modes, other than the mode
     """
     declared = Scenario(

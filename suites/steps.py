@@ -16,25 +16,25 @@ from faults.broker import BrokerKilled
 from faults.log_dir import LogDirFault
 from faults.segment import BitsFlipped
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import HIGH_WATERMARKS, LogDir
+from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
+from harness.cluster.reassign import Placement, execute, verify
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import HIGH_WATERMARKS, LogDir
-from harness.quorum.kraft import KRaftQuorum
-from harness.quorum.zookeeper import LogDirEvents, ZooKeeperQuorum
-from harness.reassign import Placement, execute, verify
-from harness.releases.versions import Tool
-from harness.topic import Partition, Topic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Tool
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_noticed, check_notified, check_rebuilt, promised, refuses_to_start
 from suites.deviations import CANCELLED_COPY_STAYS, UNWRITABLE_ENDS_START
+from suites.observations import metadata_log
 from suites.observing import observe
 from suites.on_disk import check_no_remains
-from suites.sources import metadata_log
-from suites.world import World
+from suites.state_check import World
 
 UNWRITABLE = r"Failed to write meta\.properties due to"
 """What a broker says that ends as it starts, since it can't write to a log dir."""
@@ -48,7 +48,7 @@ TWICE = r"Duplicate log directories for \S+ are found in both"
 
 
 @contextmanager
-def failed(world: World, *faults: LogDirFault, told_all: bool = True) -> Iterator[LogDirFault]:
+def log_dirs_failed(world: World, *faults: LogDirFault, told_all: bool = True) -> Iterator[LogDirFault]:
     """Log dirs have failed inside the block: all sources say what the model then does, and each broker that it noticed.
 
     At its end they say so still: nothing came back by itself, and nobody else leads what nothing has touched. Yields
@@ -125,7 +125,7 @@ def reassign(cluster: Cluster, world: World, *placements: Placement, timeout_s: 
 
 
 def await_reassigned(cluster: Cluster, world: World, *placements: Placement, timeout_s: float) -> None:
-    """What was begun with :func:`harness.reassign.execute` comes to its end, as :func:`reassign` has it."""
+    """What was begun with :func:`harness.cluster.reassign.execute` comes to its end, as :func:`reassign` has it."""
     await_until(
         lambda: verify(cluster, *placements),
         lambda unfinished: not unfinished,
@@ -215,7 +215,7 @@ def check_reassigning(cluster: Cluster, partition: Partition) -> None:
     cluster.journal.write("reassignment.under_way", partition=str(partition))
 
 
-def restarted_healed(world: World, broker: Broker) -> None:
+def restart_after_healing(world: World, broker: Broker) -> None:
     """A broker, all of whose log dirs are good again, is restarted, and all sources say what the model then does."""
     broker.stop()
     world.broker_gone(broker)
@@ -472,7 +472,7 @@ def finish_move(world: World, partition: Partition, log_dir: LogDir) -> None:
     world.moved(partition, log_dir)
 
 
-def write_as_a_stranger(
+def write_untracked_records(
     topic: Topic,
     count: int,
     *,

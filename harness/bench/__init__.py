@@ -1,0 +1,1 @@
+"""Measures the harness's own speed."""

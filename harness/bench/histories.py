@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from harness.pipeline.history import SCHEMAS, HistoryWriter, TableName
+from harness.history.tables import SCHEMAS, HistoryWriter, TableName
 
 SLICE = 1 << 20
 _BATCH, _FETCH = 200, 500

@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cluster import boot
+from harness.cluster.cluster import boot
+from harness.cluster.fast_starts import prepare_fast_starts
+from harness.cluster.spec import ClusterSpec
 from harness.errors import EnvironmentLacks
-from harness.fast_starts import prepare_fast_starts
+from harness.host.abilities import ability
 from harness.journal import Journal
-from harness.machine.host import ability
-from harness.releases.distribution import Distribution
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.kafka.distribution import Distribution
+from harness.kafka.versions import Mode
 
 NEEDS = ("docker", "compose")
 LIMIT = 1.5

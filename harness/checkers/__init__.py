@@ -1,0 +1,1 @@
+"""The judge: a history goes in, anomalies come out."""

@@ -36,20 +36,20 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.checkers.findings import Findings, record_findings
-from harness.checkers.rows import (
+from harness.checkers.encoded_history import (
     ABORTED,
     FAILED,
     IN_DOUBT,
     INDETERMINATE,
     NO_TRANSACTION,
     NONE,
+    EncodedHistory,
     Flags,
     Ints,
-    Rows,
     joint_key,
     joint_keys,
 )
+from harness.checkers.findings import Findings, record_findings
 from harness.checkers.settings import Session
 
 
@@ -57,7 +57,7 @@ from harness.checkers.settings import Session
 class Delivery:
     """What the reads say of every record; the columns are as long as ``rows.sent`` unless said otherwise."""
 
-    rows: Rows
+    rows: EncodedHistory
     sessions: Mapping[tuple[str, int], Sequence[Session]]
     """As :attr:`harness.checkers.settings.RunSettings.producer_sessions`."""
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.checkers.rows import NONE, Flags, Ints, Rows
-from harness.checkers.survey import NOWHERE
+from harness.checkers.drain_extent import NOWHERE
+from harness.checkers.encoded_history import NONE, EncodedHistory, Flags, Ints
 from harness.checkers.verdict import MAX_EXAMPLES
 
 Example = Mapping[str, str | int | None]
@@ -29,7 +29,7 @@ class Findings:
     """What is missing lies beyond what was drained, in all of them: unknown instead of invalid."""
 
 
-def record_findings(rows: Rows, kind: str, records: Ints, tp: Ints, off: Ints) -> Findings:
+def record_findings(rows: EncodedHistory, kind: str, records: Ints, tp: Ints, off: Ints) -> Findings:
     """Findings that are records, by their places in ``sent``; `tp` and `off` are one entry for each of them."""
     sent = rows.sent
     top = _first(tp, off, sent.pid[records], sent.seq[records])
@@ -42,7 +42,7 @@ def record_findings(rows: Rows, kind: str, records: Ints, tp: Ints, off: Ints) -
     )
 
 
-def read_findings(rows: Rows, kind: str, found: Flags | Ints) -> Findings:
+def read_findings(rows: EncodedHistory, kind: str, found: Flags | Ints) -> Findings:
     """Findings that are reads."""
     reads = rows.reads
     at = np.flatnonzero(found) if found.dtype == np.bool_ else found
@@ -59,7 +59,9 @@ def read_findings(rows: Rows, kind: str, found: Flags | Ints) -> Findings:
     )
 
 
-def offset_findings(rows: Rows, kind: str, tp: Ints, off: Ints, read: Ints, cid: Ints | None = None) -> Findings:
+def offset_findings(
+    rows: EncodedHistory, kind: str, tp: Ints, off: Ints, read: Ints, cid: Ints | None = None
+) -> Findings:
     """Findings that are offsets, or offsets of a consumer; `read` is a read at each, NONE where only an ack was."""
     reads = rows.reads
     who = np.zeros(len(tp), np.int64) if cid is None else cid
@@ -75,7 +77,7 @@ def offset_findings(rows: Rows, kind: str, tp: Ints, off: Ints, read: Ints, cid:
     return Findings(kind=kind, count=len(tp), examples=tuple(examples))
 
 
-def transaction_findings(rows: Rows, kind: str, transactions: Ints, *, unsure: bool) -> Findings:
+def transaction_findings(rows: EncodedHistory, kind: str, transactions: Ints, *, unsure: bool) -> Findings:
     """Findings that are transactions, by their ids."""
     top = np.sort(transactions)[:MAX_EXAMPLES]
     examples = tuple({"transaction": rows.transactions[int(i)]} for i in top)
@@ -87,12 +89,12 @@ def _first(*columns: Ints) -> Ints:
     return np.lexsort(columns[::-1])[:MAX_EXAMPLES]
 
 
-def _record(rows: Rows, pid: np.int64, seq: np.int64, named: bool) -> dict[str, str | int | None]:
+def _record(rows: EncodedHistory, pid: np.int64, seq: np.int64, named: bool) -> dict[str, str | int | None]:
     producer = rows.producers[int(pid)] if pid != NONE else None
     return {"producer": producer, "seq": int(seq) if named else None}
 
 
-def _reader(rows: Rows, read: np.int64) -> dict[str, str | int | None]:
+def _reader(rows: EncodedHistory, read: np.int64) -> dict[str, str | int | None]:
     reads = rows.reads
     return {
         "consumer": rows.consumers[int(reads.cid[read])].name,
@@ -101,7 +103,7 @@ def _reader(rows: Rows, read: np.int64) -> dict[str, str | int | None]:
     }
 
 
-def _place(rows: Rows, tp: np.int64, off: np.int64) -> dict[str, str | int | None]:
+def _place(rows: EncodedHistory, tp: np.int64, off: np.int64) -> dict[str, str | int | None]:
     partition = rows.partitions[int(tp)]
     return {
         "topic": partition.topic,

@@ -3,7 +3,7 @@
 What each kind of anomaly is, is defined in the contract and found by the checkers beside this file, one a family.
 This module only puts them together, and has them work in Spark tasks, beside the files. A usual history is judged in
 one task, and nothing but the verdict comes back to the driver. Of one that is too large for that, what is clean is
-taken out first, in as many tasks as there are cores (:mod:`harness.checkers.rest`).
+taken out first, in as many tasks as there are cores (:mod:`harness.checkers.large_history.select`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from harness.checkers.delivery import Delivery, check_delivery
+from harness.checkers.encoded_history import ACKED, FAILED, INDETERMINATE, NONE, EncodedHistory, encode
 from harness.checkers.findings import Findings
+from harness.checkers.large_history.select import Sizes, find_rest
+from harness.checkers.offsets import check_places
 from harness.checkers.ordering import check_ordering
-from harness.checkers.places import check_places
 from harness.checkers.reads import check_reads
-from harness.checkers.rest import Sizes, find_rest
-from harness.checkers.rows import ACKED, FAILED, INDETERMINATE, NONE, Rows, encode
 from harness.checkers.settings import RunSettings, read_settings, refuse_unpromised
 from harness.checkers.transactions import check_transactions
 from harness.checkers.verdict import (
@@ -36,10 +36,10 @@ from harness.checkers.verdict import (
     could_not_decide,
 )
 from harness.errors import HistoryError, JbodError
-from harness.machine.whole import write_whole
-from harness.pipeline.history import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
-from harness.pipeline.reserved import promised
-from harness.pipeline.spread import Spread, cores, spread_over
+from harness.history.tables import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
+from harness.history.write_ahead import promised
+from harness.host.atomic_write import write_atomically
+from harness.spark.spark_map import SparkMap, cores, spark_map_over
 
 VERDICT_FILE = "verdict.json"
 
@@ -69,8 +69,8 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
     rows = {name: sum(piece.rows for piece in of_table) for name, of_table in stored.items()}
     try:
         if sum(rows.values()) > AT_ONCE:
-            return judge_large(run_dir, stored, settings, spread_over(spark), cores(spark), SIZES)
-        [verdict] = spread_over(spark)(lambda where: _judged(where, settings), [run_dir])
+            return judge_large(run_dir, stored, settings, spark_map_over(spark), cores(spark), SIZES)
+        [verdict] = spark_map_over(spark)(lambda where: _judged(where, settings), [run_dir])
         return verdict
     except HistoryError as error:
         raise error if str(run_dir) in str(error) else HistoryError(f"{run_dir}: {error}") from error
@@ -84,7 +84,7 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
     """Write verdict.json into `run_dir`, whole or not at all, and return its path."""
-    return write_whole(run_dir / VERDICT_FILE, verdict.text())
+    return write_atomically(run_dir / VERDICT_FILE, verdict.text())
 
 
 def _judged(run_dir: Path, settings: RunSettings) -> Verdict:
@@ -101,7 +101,7 @@ def judge_large(
     run_dir: Path,
     stored: Mapping[TableName, Sequence[Piece]],
     settings: RunSettings,
-    spread: Spread,
+    spread: SparkMap,
     lots: int,
     sizes: Sizes,
 ) -> Verdict:
@@ -118,7 +118,7 @@ def judge_large(
     return judge_tables(rest.produced, rest.consumed, rest.drained, settings, (rest.counts, rest.unrecorded))
 
 
-def _counts(rows: Rows) -> Counts:
+def _counts(rows: EncodedHistory) -> Counts:
     def of(outcome: int) -> int:
         return int((rows.sent.outcome == outcome).sum())
 
@@ -131,7 +131,7 @@ def _counts(rows: Rows) -> Counts:
     )
 
 
-def _unrecorded(rows: Rows, settings: RunSettings) -> int:
+def _unrecorded(rows: EncodedHistory, settings: RunSettings) -> int:
     """How many records were promised a row in ``produced`` and have none."""
     sent, number = rows.sent, {name: pid for pid, name in enumerate(rows.producers)}
     refuse_unpromised((rows.producers[pid] for pid in np.unique(sent.pid)), settings)

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.checkers.encoded_history import NONE, EncodedHistory, Ints, joint_key
 from harness.checkers.findings import Findings, record_findings
-from harness.checkers.rows import NONE, Ints, Rows, joint_key
 
 
-def first_offsets(rows: Rows) -> tuple[Ints, Ints, Ints, Ints]:
+def first_offsets(rows: EncodedHistory) -> tuple[Ints, Ints, Ints, Ints]:
     """Every record's first offset in each partition of its topic: (group, record, tp, off), ordered by group and seq.
 
     A group is one producer's records in one partition.
@@ -38,7 +38,7 @@ def first_offsets(rows: Rows) -> tuple[Ints, Ints, Ints, Ints]:
     return group[first], record[first], tp[first], off[first]
 
 
-def check_ordering(rows: Rows) -> Iterator[Findings]:
+def check_ordering(rows: EncodedHistory) -> Iterator[Findings]:
     """Findings of this family."""
     group, record, tp, off = first_offsets(rows)
     if not len(record):

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.checkers.encoded_history import EncodedHistory, joint_key
 from harness.checkers.findings import Findings, read_findings
-from harness.checkers.rows import Rows, joint_key
 from harness.errors import HistoryError
 
 
-def check_reads(rows: Rows) -> Iterator[Findings]:
+def check_reads(rows: EncodedHistory) -> Iterator[Findings]:
     """Findings of this family.
 
     :raises HistoryError: a row is there twice

@@ -44,7 +44,7 @@ class RunSettings:
     """By partition, the offsets that lie in batches of idempotent producers, ascending; empty: nobody looked."""
     promised: Mapping[str, int] = field(default_factory=dict)
     """Not from run.json: by producer, below which seq it has a row for each record
-    (:func:`harness.pipeline.reserved.promised`).
+    (:func:`harness.history.write_ahead.promised`).
     """
 
 

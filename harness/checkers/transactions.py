@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from harness.checkers.delivery import Delivery
+from harness.checkers.encoded_history import ABORTED, FAILED, IN_DOUBT, NONE, Flags
 from harness.checkers.findings import Findings, read_findings, transaction_findings
-from harness.checkers.rows import ABORTED, FAILED, IN_DOUBT, NONE, Flags
 from harness.errors import HistoryError
 
 

@@ -1,0 +1,1 @@
+"""Explains what happened to a record, and where it is now."""

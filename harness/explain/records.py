@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 
 from harness.checkers.verdict import KINDS
 from harness.explain.segments import Name
-from harness.pipeline.history import TableName, table_dir
+from harness.history.tables import TableName, table_dir
 
 WORST = 20
 

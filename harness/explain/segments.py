@@ -16,10 +16,10 @@ from pathlib import Path
 
 from harness.checkers.settings import Session
 from harness.errors import HarnessError
-from harness.pipeline.record import header_pattern
-from harness.releases.distribution import Distribution
-from harness.releases.tools import tool_output
-from harness.releases.versions import Tool
+from harness.history.record_format import header_pattern
+from harness.kafka.distribution import Distribution
+from harness.kafka.tools import tool_output
+from harness.kafka.versions import Tool
 
 LOOK_S = 120.0
 """A log of some gigabytes."""

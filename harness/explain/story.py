@@ -4,8 +4,8 @@ The sources are the run folder's own: the history (sent, acked, read), the journ
 them, faults, restarts) and the brokers' logs (the few lines by which Kafka says what it did to a partition). Clocks are
 those of one machine, so that times can be put beside each other to the millisecond.
 
-Kept as ``explained.json`` for the worst records of a verdict (:mod:`harness.explain.run`), because the segments go with
-the cluster; told again for any record from what is stored (:func:`tell`).
+Kept as ``explained.json`` for the worst records of a verdict (:mod:`harness.explain.explain`), because the segments go
+with the cluster; told again for any record from what is stored (:func:`tell`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from harness.doors.broker_log import BrokerLog, LogLine
 from harness.explain.records import Facts, Row
 from harness.explain.segments import Copy
 from harness.explain.whereabouts import Replica
-from harness.machine.whole import write_whole
+from harness.host.atomic_write import write_atomically
+from harness.kafka.broker_log import BrokerLog, LogLine
 
 EXPLAINED_FILE = "explained.json"
 _LONGEST = 220
@@ -312,7 +312,7 @@ class _Lenient(dict[str, Any]):
 def write_stories(run_dir: Path, stories: Iterable[Story]) -> Path:
     """Write explained.json, whole or not at all."""
     content = {"schema": 1, "run_id": run_dir.name, "stories": [story.to_json() for story in stories]}
-    return write_whole(run_dir / EXPLAINED_FILE, json.dumps(content, indent=1) + "\n")
+    return write_atomically(run_dir / EXPLAINED_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def stored_replicas(run_dir: Path) -> dict[tuple[str, int], list[Replica]]:

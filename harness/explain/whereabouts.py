@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.doors.admin import Admin, Refused
-from harness.doors.wire import Connection, NoAnswer
 from harness.explain.records import Facts
 from harness.explain.segments import Contents, Copy, Name, read_contents
-from harness.releases.distribution import Distribution
+from harness.kafka.admin import Admin, Refused
+from harness.kafka.connection import Connection, NoAnswer
+from harness.kafka.distribution import Distribution
 
 ONLINE = "online"
 _NOT_PROPER = ("-future", "-delete", "-stray")

@@ -21,22 +21,22 @@ from faults.log_dir import Chmod000
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from faults.targets import follower_of, leader_of
 from harness import timeouts
-from harness.broker import Broker
-from harness.case import Case
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.pipeline.producer import Transactions
-from harness.releases.versions import Mode
-from harness.runs.measure import Floors
-from harness.topic import Partition
+from harness.kafka.admin import NewTopic
+from harness.kafka.versions import Mode
+from harness.measure.fault_costs import Floors
+from harness.runner.case import Case
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
-from harness.workload import CaseWorkload
+from harness.workload.producer import Transactions
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import rack_killed
-from suites.world import World
 
 UNSAFE = {"acks": "1", "enable.idempotence": False}
 SAFE = {"acks": "all", "enable.idempotence": True}

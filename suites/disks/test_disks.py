@@ -17,20 +17,20 @@ from faults.segment import BitsFlipped, ByteFlipped, IndexByteFlipped
 from faults.slow import SLOW_FAULTS, SlowVolume
 from faults.targets import follower_of, leader_of
 from harness import timeouts
-from harness.broker import Broker
-from harness.case import Case
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.runs.measure import Floors
-from harness.topic import Partition
+from harness.measure.fault_costs import Floors
+from harness.runner.case import Case
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_not_noticed
 from suites.scenario import each_fault, scenario
-from suites.steps import failed, make_leader, rotten, started_healed
-from suites.world import World
+from suites.state_check import World
+from suites.steps import log_dirs_failed, make_leader, rotten, started_healed
 
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
@@ -77,7 +77,7 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     first, second = (orders[0].log_dir_on(victim) for victim in victims)
     with workload.running(orders) as pair:
-        with failed(world, Eio(first), ReadOnly(second)):
+        with log_dirs_failed(world, Eio(first), ReadOnly(second)):
             pair.await_progress(after=now())
             for victim in victims:
                 victim.stop()

@@ -15,17 +15,17 @@ import pytest
 from faults.base import injected
 from faults.log_dir import ChmodNoWrite
 from faults.targets import follower_of, leader_of
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import UNWRITABLE_ENDS_START
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import check_serves_alone, ends_unwritable
-from suites.world import World
 
 
 @scenario(

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.tool_answers import dump_snapshot
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.nodes.node import Node
 from harness.errors import Inconclusive, PromiseBroken
-from harness.log_dir import LogDir
-from harness.nodes.base import Node
+from harness.kafka.connection import NoAnswer
+from harness.kafka.tool_answers import dump_snapshot
 from harness.waiting import await_until
 from suites.kip_1066.cordons import last_start, quorum_of
 

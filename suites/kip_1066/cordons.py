@@ -13,20 +13,20 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import Admin
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.nodes.node import Node
+from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.errors import PromiseBroken
 from harness.journal import Journal
-from harness.log_dir import LogDir
-from harness.nodes.base import Node
-from harness.quorum.kraft import KRaftQuorum
-from harness.releases.versions import Mode, VersionRange
-from harness.runs.measure import Floors
+from harness.kafka.admin import Admin
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode, VersionRange
+from harness.measure.fault_costs import Floors
 from harness.waiting import await_until
 from suites.scenario import scenario
-from suites.world import World
+from suites.state_check import World
 
 NO_FAULT = Floors(faults=0)
 # What a controller knows of cordons is read from its log, from where it became active.

@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import Refused
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.topic import Topic
+from harness.kafka.admin import Refused
+from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
-from suites.meanwhile import meanwhile
-from suites.world import World
+from suites.background import in_background
+from suites.state_check import World
 
 _REPLICAS = 2
 
@@ -148,7 +148,7 @@ def topics_created(world: World) -> Iterator[Creation]:
     """
     creation, numbers = Creation(world), itertools.count()
     try:
-        with meanwhile(lambda: creation.create(f"passing-{next(numbers)}"), every_s=0.5) as creation.errors:
+        with in_background(lambda: creation.create(f"passing-{next(numbers)}"), every_s=0.5) as creation.errors:
             yield creation
     except Exception:
         if any(isinstance(error, Refused) for error in creation.errors):
@@ -188,7 +188,7 @@ def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[As
             made = False
         asked.append(Asked(name=name, at=at, answered=now(), made=made))
 
-    with meanwhile(one_more, every_s=0.005) as errors:
+    with in_background(one_more, every_s=0.005) as errors:
         yield asked
     if errors:
         raise errors[0]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.log_dir import LogDir
+from harness.cluster.reassign import Placement
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.log_dir import LogDir
-from harness.reassign import Placement
-from harness.topic import Partition, Topic
+from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
+from suites.state_check import World
 from suites.steps import reassign_together
-from suites.world import World
 
 
 def drain(world: World, *brokers: Broker) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.cluster import Cluster
-from harness.doors.admin import Refused
+from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
+from harness.kafka.admin import Refused
 from suites.checks import check_refused
 
 

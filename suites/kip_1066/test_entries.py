@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from functools import partial
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.deviation import Deviation
-from harness.doors.admin import Refused
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.releases.tools import tool_output
-from harness.releases.versions import CORDON_METADATA_VERSION, Tool
+from harness.kafka.admin import Refused
+from harness.kafka.tools import tool_output
+from harness.kafka.versions import CORDON_METADATA_VERSION, Tool
+from harness.runner.deviation import Deviation
 from harness.waiting import await_until
 from suites.checks import check_ends, check_known, check_refused
 from suites.deviations import (
@@ -39,8 +39,8 @@ from suites.kip_1066.cordons import (
 from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import NONE
-from suites.sources import configs_tool, directories, metadata_log
-from suites.world import World
+from suites.observations import configs_tool, directories, metadata_log
+from suites.state_check import World
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
 ALONE = r"When cordoned\.log\.dirs is set to \*, it must not contain other values"

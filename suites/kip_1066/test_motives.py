@@ -10,19 +10,19 @@ from collections.abc import Sequence
 
 from faults.targets import leader_of, other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.topic import Topic
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.kip_1066.cordons import CORDONED, a_cordon, cordon
 from suites.kip_1066.creation import topics_created
 from suites.kip_1066.emptied import check_empty, drain, placements_within
+from suites.state_check import World
 from suites.steps import reassign
-from suites.world import World
 
 ENOUGH = 10
 """Topics, at least, that are created under a cordon."""

@@ -8,14 +8,14 @@ from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
 from faults.targets import leader_of, other_dir
 from harness import timeouts
-from harness.cluster import Cluster
-from harness.doors.admin import Admin
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.runs.measure import Floors
+from harness.kafka.admin import Admin
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.kip_1066.controller import check_in_snapshot, restarted_from_snapshot, restarted_with_snapshots
 from suites.kip_1066.cordons import (
@@ -28,9 +28,9 @@ from suites.kip_1066.cordons import (
 )
 from suites.kip_1066.refused import check_unmade
 from suites.kip_1066.test_refusals import TOO_FEW
-from suites.sources import metadata_log
-from suites.steps import failed, restarted_healed
-from suites.world import World
+from suites.observations import metadata_log
+from suites.state_check import World
+from suites.steps import log_dirs_failed, restart_after_healing
 
 
 @a_cordon("kip-1066/placement", plan="still fully functions but no new partitions can be allocated on it")
@@ -175,16 +175,16 @@ def test_log_dirs_fail(cluster: Cluster, workload: CaseWorkload) -> None:
     open_one = other_dir(cordoned)
     with workload.running(orders) as pair:
         cordon(world, broker, cordoned)
-        with failed(world, Chmod000(cordoned)):
+        with log_dirs_failed(world, Chmod000(cordoned)):
             pair.await_progress(after=now())
             came(world, "amid", replicas=3, to={open_one: 4})
-        restarted_healed(world, broker)
+        restart_after_healing(world, broker)
         await_in_force(world, broker, cordoned)
-        with failed(world, Chmod000(open_one)):
+        with log_dirs_failed(world, Chmod000(open_one)):
             pair.await_progress(after=now())
             check_wide_refused(cluster, "none")
             came(world, "elsewhere", replicas=2, to={cordoned: 0})
-        restarted_healed(world, broker)
+        restart_after_healing(world, broker)
         await_in_force(world, broker, cordoned)
         came(world, "again", replicas=3, to={open_one: 4})
         pair.await_progress(after=now())

@@ -13,14 +13,14 @@ from functools import partial
 
 from faults.targets import other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.deviation import Deviation, Expectation
-from harness.doors.admin import Admin, NewTopic, Refused
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
-from harness.log_dir import LogDir
-from harness.topic import Partition
+from harness.kafka.admin import Admin, NewTopic, Refused
+from harness.kafka.connection import NoAnswer
+from harness.runner.deviation import Deviation, Expectation
 from harness.waiting import await_until
 from suites.checks import check_known, check_says
 from suites.deviations import (
@@ -33,8 +33,8 @@ from suites.deviations import (
 from suites.kip_1066.cordons import a_cordon, cordon
 from suites.kip_1066.refused import answer_of, check_there, check_unmade
 from suites.observing import expectation_of
+from suites.state_check import World
 from suites.steps import finish_move
-from suites.world import World
 
 TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"

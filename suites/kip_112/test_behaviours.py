@@ -10,19 +10,19 @@ from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
 from faults.targets import follower_of, leader_of
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic, Refused
-from harness.doors.tool_answers import describe_topics
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.releases.versions import Mode
-from harness.runs.measure import Floors
-from harness.topic import Partition, Topic
+from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.connection import NoAnswer
+from harness.kafka.tool_answers import describe_topics
+from harness.kafka.versions import Mode
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_known, check_refused
 from suites.deviations import (
     OFFLINE_LOG_DIRS_ELSEWHERE,
@@ -31,19 +31,19 @@ from suites.deviations import (
     STORAGE_ERROR_TO_CLIENTS,
     STRAY_KEPT,
 )
+from suites.observations import metadata_log
 from suites.on_disk import check_gone, check_kept, check_one_copy, leaders_logs
 from suites.scenario import scenario
-from suites.sources import metadata_log
+from suites.state_check import World
 from suites.steps import (
     ALL_DIRS_FAILED,
     check_misses_a_leader,
-    failed,
+    log_dirs_failed,
     notifications,
-    restarted_healed,
+    restart_after_healing,
     started_healed,
-    write_as_a_stranger,
+    write_untracked_records,
 )
-from suites.world import World
 
 OFFLINE_LOG_DIRS = "type=LogManager,name=OfflineLogDirectoryCount"
 BY_DEFAULT = {"request.timeout.ms": 30000, "socket.timeout.ms": 60000}
@@ -58,7 +58,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
     check_spread(orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
+    with workload.running(orders) as pair, log_dirs_failed(world, Chmod000(log_dir)):
         pair.await_progress(after=now())
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=4, replicas=3, failure=PromiseBroken)
@@ -66,7 +66,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
         world.check(also=[metadata_log])
         with workload.running(refunds) as pair:
             pair.await_progress(after=now())
-    restarted_healed(world, victim)
+    restart_after_healing(world, victim)
     check_delivery(workload)
 
 
@@ -86,10 +86,10 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     with workload.running(orders) as pair:
         for _ in range(2):
-            with failed(world, *(Chmod000(orders[0].log_dir_on(victim)) for victim in victims)):
+            with log_dirs_failed(world, *(Chmod000(orders[0].log_dir_on(victim)) for victim in victims)):
                 pair.await_progress(after=now())
             for victim in victims:
-                restarted_healed(world, victim)
+                restart_after_healing(world, victim)
             pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -102,7 +102,7 @@ def test_all_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     first, second = orders[0].log_dir_on(victim), orders[1].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with failed(world, Chmod000(first)), injected(Chmod000(second)):
+        with log_dirs_failed(world, Chmod000(first)), injected(Chmod000(second)):
             check_ends(victim, exit_code=1, saying=ALL_DIRS_FAILED)
             world.broker_gone(victim)
             world.check()
@@ -183,9 +183,9 @@ def test_default_client(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders, producer_config=BY_DEFAULT) as pair:
-        with failed(world, Chmod000(orders[0].log_dir_on(victim))):
+        with log_dirs_failed(world, Chmod000(orders[0].log_dir_on(victim))):
             pair.await_progress(after=now())
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -208,21 +208,21 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     the disk is back, and then all their records.
     """
     lone = cluster.create_topic("lone", partitions=12, replicas=1)
-    write_as_a_stranger(lone, 20 * len(lone))
+    write_untracked_records(lone, 20 * len(lone))
     logs = leaders_logs(lone.partitions)
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     world = World(cluster, lone, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with notifications(cluster, victim), failed(world, Chmod000(log_dir)):
+        with notifications(cluster, victim), log_dirs_failed(world, Chmod000(log_dir)):
             check_misses_a_leader(world, lone)
             world.check(also=[metadata_log])
             check_tells_offline(cluster, orders, offline=victim)
             check_tells_clients(victim, orders[0])
             check_counts_where(cluster, victim)
             pair.await_progress(after=now())
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
         world.check(also=[metadata_log])
         check_kept(logs)
         pair.await_progress(after=now())
@@ -266,14 +266,14 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     refunds = cluster.create_topic("refunds", partitions=1, replicas=3)
-    write_as_a_stranger(refunds, 50)
+    write_untracked_records(refunds, 50)
     world = World(cluster, orders, refunds)
     victim = leader_of(refunds[0])
     log_dir = refunds[0].log_dir_on(victim)
     old = log_dir.replica_dir("refunds", 0)
     at_once = cluster.spec.mode is Mode.KRAFT
     with workload.running(orders) as pair:
-        with failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(world, Chmod000(log_dir)):
             cluster.delete_topic(refunds)
             world.forget(refunds)
             if at_once:
@@ -283,7 +283,7 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
                 check_refused(lambda: cluster.begin_topics(anew), "TOPIC_ALREADY_EXISTS", "")
             world.check(also=[metadata_log])
             pair.await_progress(after=now())
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
         await_until(
             lambda: not old.exists(), timeout_s=timeouts.RECOVERY_S, what=f"{old} to be gone", failure=PromiseBroken
         )

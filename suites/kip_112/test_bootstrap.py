@@ -10,25 +10,32 @@ from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000, Removed
 from faults.targets import leader_of, other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.releases.versions import Mode
-from harness.topic import Partition, Topic
+from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_ends, check_noticed, promised, refuses_to_start
 from suites.deviations import MADE_TWICE, UNFORMATTED_REFUSED
+from suites.observations import directories, metadata_log
 from suites.observing import observe
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
-from suites.sources import directories, metadata_log
-from suites.steps import NO_DIR_USABLE, TWICE, check_not_formatted, failed, format_new_dirs, replace_by_empty_disk
-from suites.world import World
+from suites.state_check import World
+from suites.steps import (
+    NO_DIR_USABLE,
+    TWICE,
+    check_not_formatted,
+    format_new_dirs,
+    log_dirs_failed,
+    replace_by_empty_disk,
+)
 
 UNASSIGNED = "A" * 21 + "Q"
 """The directory of a replica of which the controller has not been told (``DirectoryId.UNASSIGNED``, KIP-858)."""
@@ -70,7 +77,7 @@ def test_bootstrap_healed(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with ExitStack() as crash, failed(world, Chmod000(log_dir)):
+        with ExitStack() as crash, log_dirs_failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now())
             crash.enter_context(injected(BrokerKilled(victim)))
             world.broker_gone(victim)
@@ -219,7 +226,7 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now())
             victim.stop()
             world.broker_gone(victim)
@@ -242,7 +249,7 @@ def test_log_dir_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
+    with workload.running(orders) as pair, log_dirs_failed(world, Chmod000(log_dir)):
         pair.await_progress(after=now())
         victim.stop()
         world.broker_gone(victim)

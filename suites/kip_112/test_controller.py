@@ -10,20 +10,20 @@ from faults.log_dir import Chmod000, LogDirFault
 from faults.quorum import ControllerKilled, ControllerUnseated
 from faults.targets import follower_of, leader_of
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.broker_log import LogLine
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.pipeline.pair import Pair
-from harness.quorum.zookeeper import ZooKeeperQuorum
-from harness.releases.versions import Mode, VersionRange
-from harness.workload import CaseWorkload
+from harness.kafka.broker_log import LogLine
+from harness.kafka.versions import Mode, VersionRange
+from harness.runner.case_workload import CaseWorkload
+from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, check_noticed, check_notified, check_says
+from suites.observations import metadata_log
 from suites.scenario import scenario
-from suites.sources import metadata_log
-from suites.steps import check_misses_a_leader, failed, notifications, restarted_healed
-from suites.world import World
+from suites.state_check import World
+from suites.steps import check_misses_a_leader, log_dirs_failed, notifications, restart_after_healing
 
 GIVES_UP_S = 3.0
 """``log.dir.failure.timeout.ms``, 30 s by default."""
@@ -49,11 +49,11 @@ def test_controllers_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
     assert victim is not None
     led = next(partition for partition in orders.partitions if leader_of(partition) == victim)
     with workload.running(orders) as pair:
-        with failed(world, Chmod000(led.log_dir_on(victim))):
+        with log_dirs_failed(world, Chmod000(led.log_dir_on(victim))):
             pair.await_progress(after=now())
             if (controller := cluster.controller_broker()) != victim:
                 raise PromiseBroken(f"{victim} has a good log dir and is the controller no more: {controller} is")
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -73,16 +73,16 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
     controller = cluster.controller_broker()
     victim = next(broker for broker in cluster.brokers if broker != controller)
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, failed(world, Chmod000(log_dir)):
+    with workload.running(orders) as pair, log_dirs_failed(world, Chmod000(log_dir)):
         check_misses_a_leader(world, lone)
         if controller is None:
             with injected(ControllerKilled(cluster, victim)):
                 world.check()
                 acts_on_what_comes(world, pair)
                 second = leader_of(orders[0])
-                with failed(world, Chmod000(orders[0].log_dir_on(second))):
+                with log_dirs_failed(world, Chmod000(orders[0].log_dir_on(second))):
                     pair.await_progress(after=now())
-                restarted_healed(world, second)
+                restart_after_healing(world, second)
             world.check(also=[metadata_log])
             pair.await_progress(after=now())
         else:
@@ -94,10 +94,10 @@ def test_controller_failover(cluster: Cluster, workload: CaseWorkload) -> None:
             world.check()
             acts_on_what_comes(world, pair)
             second = next(broker for broker in cluster.others(victim) if broker != cluster.controller_broker())
-            with failed(world, Chmod000(orders[0].log_dir_on(second))):
+            with log_dirs_failed(world, Chmod000(orders[0].log_dir_on(second))):
                 pair.await_progress(after=now())
-            restarted_healed(world, second)
-    restarted_healed(world, victim)
+            restart_after_healing(world, second)
+    restart_after_healing(world, victim)
     check_delivery(workload)
 
 
@@ -123,7 +123,11 @@ def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders)
     first, victim = follower_of(orders[0]), leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, failed(world, Chmod000(orders[0].log_dir_on(first))), ExitStack() as stack:
+    with (
+        workload.running(orders) as pair,
+        log_dirs_failed(world, Chmod000(orders[0].log_dir_on(first))),
+        ExitStack() as stack,
+    ):
         with notifications(cluster, victim) as events, injected(no_controller(cluster)) as none:
             check_noticed(none)
             pair.await_progress(after=now())
@@ -137,7 +141,7 @@ def test_no_controller(cluster: Cluster, workload: CaseWorkload) -> None:
         world.check()
         acts_on_what_comes(world, pair)
     for wounded in (first, victim):
-        restarted_healed(world, wounded)
+        restart_after_healing(world, wounded)
     check_delivery(workload)
 
 

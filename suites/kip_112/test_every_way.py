@@ -9,13 +9,13 @@ from __future__ import annotations
 from faults.file_system import VOLUME_FAULTS
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.targets import leader_of
-from harness.cluster import Cluster
+from harness.cluster.cluster import Cluster
 from harness.journal import now
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.scenario import each_fault, scenario
-from suites.steps import failed, restarted_healed, started_healed, stays_offline, two_dirs
-from suites.world import World
+from suites.state_check import World
+from suites.steps import log_dirs_failed, restart_after_healing, started_healed, stays_offline, two_dirs
 
 
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
@@ -31,7 +31,7 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with failed(world, fail_log_dir(log_dir)):
+        with log_dirs_failed(world, fail_log_dir(log_dir)):
             world.check()
             pair.await_progress(after=now())
             if fail_log_dir.heals_unmounted:
@@ -41,6 +41,6 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
             started_healed(world, victim)
         else:
             stays_offline(world, log_dir)
-            restarted_healed(world, victim)
+            restart_after_healing(world, victim)
         pair.await_progress(after=now())
     check_delivery(workload)

@@ -18,22 +18,22 @@ from functools import partial
 from confluent_kafka import Producer
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.case import Case
-from harness.cluster import Cluster
-from harness.deviation import Deviation, Expectation
-from harness.doors.admin import Admin, Refused
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.pipeline.pair import Pair
-from harness.releases.versions import Mode
-from harness.runs.measure import Floors
-from harness.topic import Topic
+from harness.kafka.admin import Admin, Refused
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode
+from harness.measure.fault_costs import Floors
+from harness.runner.case import Case
+from harness.runner.case_workload import CaseWorkload
+from harness.runner.deviation import Deviation, Expectation
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
+from harness.workload.pair import Pair
+from suites.background import in_background
 from suites.checks import check_delivery, check_ends, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES
-from suites.meanwhile import meanwhile
 from suites.observing import expectation_of
 from suites.on_disk import check_one_copy
 from suites.scenario import scenario
@@ -161,7 +161,7 @@ def everyday(
     steps = (partial(undisturbed, step) for step in (a_topic_passes, *((a_replica_moves,) if moves else ())))
     errors: Sequence[Exception] = ()
     try:
-        with meanwhile(*steps, every_s=0.05) as errors:
+        with in_background(*steps, every_s=0.05) as errors:
             yield done
     finally:
         cluster.journal.write("everyday.ended", done=dict(done), errors=list(map(repr, errors)))

@@ -2,8 +2,8 @@
 
 "Validated client/cluster state" is, each time: brokers run and the wounded one logged the expected message
 (:func:`~suites.checks.check_noticed`), topic description and log dirs are as the model of the cluster says
-(:meth:`~suites.world.World.check`), the pair gets through (``await_progress``), and in the end, all healed, nothing was
-lost or doubled (:func:`~suites.checks.check_delivery`).
+(:meth:`~suites.state_check.World.check`), the pair gets through (``await_progress``), and in the end, all healed,
+nothing was lost or doubled (:func:`~suites.checks.check_delivery`).
 
 Beside the partition in the log dir that fails there is one in the other, which must keep its leader all the while.
 """
@@ -16,17 +16,17 @@ from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import PLAN_FAULTS, ChmodNoWrite, LogDirFault
 from faults.targets import follower_of, leader_of
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, UNWRITABLE_ENDS_START
 from suites.scenario import each_fault, scenario
-from suites.steps import check_serves_alone, ends_unwritable, failed, restarted_healed, two_dirs
-from suites.world import World
+from suites.state_check import World
+from suites.steps import check_serves_alone, ends_unwritable, log_dirs_failed, restart_after_healing, two_dirs
 
 
 @scenario(
@@ -58,7 +58,7 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
                     world.check()
                     check_noticed(fault)
                 pair.await_progress(after=now())
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
     check_delivery(workload)
 
 
@@ -87,7 +87,7 @@ def fails_at_runtime(
     world = World(cluster, orders)
     victim = role(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    with workload.running(orders) as pair, failed(world, fail_log_dir(log_dir), told_all=False):
+    with workload.running(orders) as pair, log_dirs_failed(world, fail_log_dir(log_dir), told_all=False):
         pair.await_progress(after=now())
         pair.stop()
         refunds = cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken)

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from faults.log_dir import Chmod000
 from faults.targets import leader_of
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.reassign import Placement, cancel, execute, verify
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.reassign import Placement, cancel, execute, verify
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.deviations import CANCELLED_COPY_STAYS
 from suites.on_disk import check_no_remains, check_one_copy
 from suites.scenario import scenario
-from suites.steps import await_no_reassignment, check_not_added, failed, reassign_over_the_wire, restarted_healed
-from suites.world import World
+from suites.state_check import World
+from suites.steps import (
+    await_no_reassignment,
+    check_not_added,
+    log_dirs_failed,
+    reassign_over_the_wire,
+    restart_after_healing,
+)
 
 SLOW = 1000
 """Bytes a second that a throttled reassignment may copy, of which its topic gets thousands of times more."""
@@ -40,18 +46,18 @@ def spare_of(cluster: Cluster, partition: Partition) -> Broker:
 def test_reassigned_away(cluster: Cluster, workload: CaseWorkload) -> None:
     """A partition is moved off a failed log dir to a third broker; the disk comes back, and its replica serves nobody.
 
-    Its log stays: in ZooKeeper mode as it was, in KRaft set aside as ``-stray`` (:class:`suites.world.World`).
+    Its log stays: in ZooKeeper mode as it was, in KRaft set aside as ``-stray`` (:class:`suites.state_check.World`).
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=2)
     world = World(cluster, orders)
     victim, follower, spare = leader_of(orders[0]), orders[0].followers()[0], spare_of(cluster, orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now())
             reassign_over_the_wire(world, orders[0], spare, follower)
             pair.await_progress(after=now())
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
         pair.await_progress(after=now())
     check_one_copy(orders)
     check_delivery(workload)
@@ -73,11 +79,11 @@ def test_reassigned_onto(cluster: Cluster, workload: CaseWorkload) -> None:
     world = World(cluster, orders, refunds)
     emptier = min(wounded.log_dirs, key=lambda log_dir: len(world.replicas_in(log_dir)))
     with workload.running(refunds) as pair:
-        with failed(world, Chmod000(emptier)):
+        with log_dirs_failed(world, Chmod000(emptier)):
             pair.await_progress(after=now())
             reassign_over_the_wire(world, refunds[0], wounded, first)
             pair.await_progress(after=now())
-        restarted_healed(world, wounded)
+        restart_after_healing(world, wounded)
         pair.await_progress(after=now())
     check_no_remains(cluster, ["refunds"])
     check_delivery(workload)
@@ -100,7 +106,7 @@ def test_reassignment_cancelled(cluster: Cluster, workload: CaseWorkload) -> Non
     log_dir = orders[0].log_dir_on(victim)
     away = Placement(partition=orders[0], on=(spare, follower))
     with workload.running(orders, record_bytes=4000) as pair:
-        with failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now(), records=1000)  # more than the spare may fetch at once
             execute(cluster, away, throttle=SLOW)
             pair.await_progress(after=now())
@@ -110,7 +116,7 @@ def test_reassignment_cancelled(cluster: Cluster, workload: CaseWorkload) -> Non
             world.reassignment_cancelled(orders[0], away.brokers)
             check_not_added(world, orders[0], spare)
             pair.await_progress(after=now())
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
         pair.await_progress(after=now())
     check_no_remains(cluster, ["orders"])
     check_delivery(workload)

@@ -23,18 +23,19 @@ from faults.broker import BrokerKilled
 from faults.log_dir import LogDirFault
 from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.pipeline.pair import Pair
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
+from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
+from suites.observations import metadata_log
 from suites.on_disk import check_checkpoints, check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
-from suites.sources import metadata_log
+from suites.state_check import World
 from suites.steps import (
     FREE,
     HELD,
@@ -42,10 +43,9 @@ from suites.steps import (
     begin_move,
     finish_move,
     moves_held,
-    restarted_healed,
-    write_as_a_stranger,
+    restart_after_healing,
+    write_untracked_records,
 )
-from suites.world import World
 
 a_move = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES)
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
@@ -119,7 +119,7 @@ def moving(
     :param looks_late: brokers write their checkpoint files only when they stop, which the mover then does for it
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
-    write_as_a_stranger(beside, 800, size=1000)
+    write_untracked_records(beside, 800, size=1000)
     kept = leaders_logs(beside.partitions)
     world = World(cluster, orders, beside)
     mover = role(orders[0])
@@ -143,7 +143,7 @@ def moving(
         world.check(timeouts.RECOVERY_S, also=[metadata_log])
         check_no_remains(cluster, {"orders", "beside", "refunds"})
         if looks_late:
-            restarted_healed(world, mover)
+            restart_after_healing(world, mover)
         check_checkpoints(cluster, {"orders", "beside", "refunds"}, on=[mover] if looks_late else None)
         pair.await_progress(after=now())
     check_same_bytes(*orders.partitions, *beside.partitions)

@@ -11,30 +11,25 @@ import time
 from collections.abc import Collection, Mapping
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.case import Case
-from harness.cluster import Cluster
-from harness.doors.tool_answers import describe_log_dirs
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.reassign import Placement, execute
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.reassign import Placement, execute
-from harness.runs.measure import Floors
-from harness.topic import Partition, Topic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.tool_answers import describe_log_dirs
+from harness.measure.fault_costs import Floors
+from harness.runner.case import Case
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.on_disk import check_kept, check_same_bytes, leaders_logs
 from suites.scenario import scenario
-from suites.steps import (
-    HOLDS_MOVES,
-    await_reassigned,
-    finish_move,
-    write_as_a_stranger,
-)
+from suites.state_check import World
+from suites.steps import HOLDS_MOVES, await_reassigned, finish_move, write_untracked_records
 from suites.stored_log import StoredLog
-from suites.world import World
 
 RATE = 500_000
 Sizes = Mapping[int, tuple[LogDir, int]]  # of a topic's replicas on one broker, by partition: where, and bytes
@@ -51,8 +46,8 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """A broker has everything in one log dir: sizes, a plan, the tool, its progress, and the log dirs are even."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
     world = World(cluster, orders, bulk)
-    write_as_a_stranger(bulk, 4000, size=1000)
-    write_as_a_stranger(bulk, 3000, size=1000, into=0)  # as large as the others together: halves of two aren't even
+    write_untracked_records(bulk, 4000, size=1000)
+    write_untracked_records(bulk, 3000, size=1000, into=0)  # as large as the others together: halves of two aren't even
     kept = leaders_logs(bulk.partitions)
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:

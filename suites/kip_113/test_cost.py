@@ -14,19 +14,19 @@ import time
 from datetime import datetime
 
 from faults.targets import leader_of, other_dir
-from harness.case import Case
-from harness.cluster import Cluster
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 from harness.errors import HarnessError
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.pipeline.gaps import ClientTimes
-from harness.runs.measure import Floors
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.measure.fault_costs import Floors
+from harness.measure.gaps import ClientTimes
+from harness.runner.case import Case
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.on_disk import check_kept, leaders_logs
 from suites.scenario import scenario
-from suites.steps import await_moved, write_as_a_stranger
+from suites.steps import await_moved, write_untracked_records
 
 RECORDS = 100_000  # of 1 kB each: a second or more of copying
 ALONE = 20_000
@@ -43,7 +43,7 @@ ROUNDS = 3
 def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """A large replica goes there and back beside a pair at full speed, and nothing is lost; the cost is measured."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", replicas=1)
-    write_as_a_stranger(bulk, RECORDS, size=1000)
+    write_untracked_records(bulk, RECORDS, size=1000)
     kept = leaders_logs(bulk.partitions)
     here = bulk[0].log_dir_on(leader_of(bulk[0]))
     with workload.running(orders, rate_per_s=None, record_bytes=1000) as pair:

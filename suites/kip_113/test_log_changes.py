@@ -17,19 +17,19 @@ from faults.base import injected
 from faults.broker import BrokerKilled, BrokerPaused
 from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.runs.measure import Floors
-from harness.topic import Partition, Topic
+from harness.kafka.connection import NoAnswer
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import CLEANING_STOPS, CUT_OFF_STAYS, RETENTION_WAITS
-from suites.housekeeping import (
+from suites.log_cleaning import (
     AT_WORK,
     COMPACTED,
     EXPIRING,
@@ -42,6 +42,7 @@ from suites.housekeeping import (
 from suites.observing import observe
 from suites.on_disk import check_checkpoints, check_no_remains, check_same_bytes
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import (
     HOLDS_MOVES,
     await_moved,
@@ -50,9 +51,8 @@ from suites.steps import (
     copy_of,
     finish_move,
     moves_held,
-    write_as_a_stranger,
+    write_untracked_records,
 )
-from suites.world import World
 
 SETTINGS = HOLDS_MOVES | AT_WORK
 NO_FAULT = Floors(faults=0)
@@ -217,7 +217,7 @@ def test_records_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
     """Records are deleted that a move has copied already: what is left is moved, and nothing else."""
     orders, changed = create_beside(cluster), cluster.create_topic("changed")
     world = World(cluster, orders, changed)
-    write_as_a_stranger(changed, 2000, size=1000)
+    write_untracked_records(changed, 2000, size=1000)
     mover = follower_of(changed[0])  # a leader would answer only when the copy has heard of it, too
     there = other_dir(changed[0].log_dir_on(mover))
     with workload.running(orders) as pair:
@@ -244,21 +244,21 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
     """A leader dies amid a move, with records that nobody else has: back, it cuts them off both of its copies."""
     orders, changed = create_beside(cluster), cluster.create_topic("changed")
     world = World(cluster, orders, changed)
-    write_as_a_stranger(changed, 5)
+    write_untracked_records(changed, 5)
     mover = leader_of(changed[0])
     others = cluster.others(mover)
     there = other_dir(changed[0].log_dir_on(mover))
     with workload.running(orders) as pair, moves_held(mover):
         with ExitStack() as down:
             with injected(*map(BrokerPaused, others)):
-                write_as_a_stranger(changed, ALONE, size=1000, to=mover)
+                write_untracked_records(changed, ALONE, size=1000, to=mover)
                 begin_move(changed[0], there, copying=ALONE)
                 down.enter_context(injected(BrokerKilled(mover)))
             check_outvoted(changed[0], mover)
             uncut = copy_of(changed[0], there)
             world.broker_gone(mover)
             world.check()
-            write_as_a_stranger(changed, ALONE, size=500)
+            write_untracked_records(changed, ALONE, size=500)
             pair.await_progress(after=now())
         world.broker_back(mover)
         check_cut_off(changed[0], there, uncut)

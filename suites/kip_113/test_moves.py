@@ -15,31 +15,31 @@ from faults.file_system import FullTmpfs, NearlyFull
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import follower_of, leader_of, other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.broker_log import LogLine
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.reassign import Placement, execute
+from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.reassign import Placement, execute
-from harness.runs.measure import Floors
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.kafka.broker_log import LogLine
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_says
 from suites.kip_113.moving import Move, a_move, each_role, let_meet, moves_let_go, moving
 from suites.on_disk import check_checkpoints, check_gone
 from suites.scenario import each_fault
+from suites.state_check import Unheld, World
 from suites.steps import (
     await_checkpoints,
     await_reassigned,
     begin_move,
     check_under_way,
     copy_of,
-    failed,
+    log_dirs_failed,
     moves_held,
-    write_as_a_stranger,
+    write_untracked_records,
 )
-from suites.world import Unheld, World
 
 NO_FAULT = Floors(faults=0)
 
@@ -83,7 +83,7 @@ def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
 def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
     """The log dir that the leader's replica is leaving fails: the move stops; with the dir back, it goes on."""
     with moving(cluster, workload, leader_of) as move:
-        with failed(move.world, Chmod000(move.here)) as fault:
+        with log_dirs_failed(move.world, Chmod000(move.here)) as fault:
             check_stopped(move, fault, working=move.there)
             move.pair.await_progress(after=now())
             move.broker.stop()
@@ -99,7 +99,7 @@ def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
 def test_destination_fails(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """The log dir that a replica is going to fails or is full: the move stops; with the dir back, it gets there."""
     with moving(cluster, workload) as move:
-        with failed(move.world, fail_log_dir(move.there)) as fault:
+        with log_dirs_failed(move.world, fail_log_dir(move.there)) as fault:
             check_stopped(move, fault, working=move.here)
             move.pair.await_progress(after=now())
             move.broker.stop()
@@ -244,7 +244,7 @@ def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
     """
     with moving(cluster, workload) as move:
         refunds = cluster.create_topic("refunds")
-        write_as_a_stranger(refunds, 800, size=1000)
+        write_untracked_records(refunds, 800, size=1000)
         another, *_ = cluster.others(move.broker)
         with moves_held(another):
             begin_move(refunds[0], other_dir(refunds[0].log_dir_on(another)))

@@ -11,29 +11,29 @@ from pathlib import Path
 
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import Refused
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.runs.measure import Floors
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.kafka.admin import Refused
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import ANY_REFUSED
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import (
     HOLDS_MOVES,
     begin_move,
-    failed,
     finish_move,
+    log_dirs_failed,
     moves_held,
     reassign_over_the_wire,
-    restarted_healed,
+    restart_after_healing,
 )
-from suites.world import World
 
 
 def check_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
@@ -148,7 +148,7 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
         finish_move(world, orders[0], good if cancelled.deviates else here)
         orders[0].move_to(here)
         finish_move(world, orders[0], here)
-        with failed(world, Chmod000(bad)):
+        with log_dirs_failed(world, Chmod000(bad)):
             [lost] = {key for key in world.replicas_in(bad) if key[0] == "beside"}
             check_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
             check_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
@@ -157,7 +157,7 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
             check_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
             check_placed(world, fuller_of(world, wounded))
             pair.await_progress(after=now())
-        restarted_healed(world, wounded)
+        restart_after_healing(world, wounded)
         check_no_remains(cluster, {"orders", "beside", "refunds", "one-more", long_name.name})
     check_delivery(workload)
 

@@ -2,7 +2,7 @@
 
 "Validate client/cluster state" means what it means in KIP-112's plan (``suites/kip_112/test_plan.py``); after a move it
 is also that no broker has a second copy or remains of one (:func:`~suites.on_disk.check_no_remains`). "Run
-kafka-reassign-partitions.sh to periodically verify" is that tool itself (:mod:`harness.reassign`).
+kafka-reassign-partitions.sh to periodically verify" is that tool itself (:mod:`harness.cluster.reassign`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of, other_dir
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.reassign import Placement
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.reassign import Placement
-from harness.runs.measure import Floors
-from harness.workload import CaseWorkload
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.scenario import scenario
-from suites.steps import failed, reassign
-from suites.world import World
+from suites.state_check import World
+from suites.steps import log_dirs_failed, reassign
 
 
 @scenario(
@@ -82,10 +82,10 @@ def test_bad_log_dirs(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(first) as pair, ExitStack() as failing:
         with workload.running(second) as other:
             for broker in (follower, leader):
-                failing.enter_context(failed(world, Chmod000(broker.log_dirs[1])))
+                failing.enter_context(log_dirs_failed(world, Chmod000(broker.log_dirs[1])))
                 pair.await_progress(after=now())
                 other.await_progress(after=now())
-        failing.enter_context(failed(world, Chmod000(last.log_dirs[1])))
+        failing.enter_context(log_dirs_failed(world, Chmod000(last.log_dirs[1])))
         pair.await_progress(after=now())
         pair.stop()
     for broker in cluster.brokers:

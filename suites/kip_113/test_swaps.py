@@ -22,16 +22,16 @@ from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000, ChmodNoWrite
 from faults.targets import leader_of
 from harness import timeouts
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
-from harness.doors.wire import NoAnswer
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.releases.versions import Mode
-from harness.topic import Partition
+from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_says, promised, refuses_to_start
 from suites.deviations import (
     COPY_KNOWN_TO_CONTROLLER,
@@ -42,12 +42,12 @@ from suites.deviations import (
     OLD_DIR_TOLD_AGAIN,
     TOLD_AS_SWAPPED,
 )
-from suites.housekeeping import until_at_work
 from suites.kip_113.moving import Move, a_move, let_meet, moving
+from suites.log_cleaning import until_at_work
+from suites.observations import directories
 from suites.observing import expects
 from suites.on_disk import check_gone, check_kept, leaders_logs
-from suites.sources import directories
-from suites.steps import HOLDS_MOVES, TWICE, await_moved, finish_move, write_as_a_stranger
+from suites.steps import HOLDS_MOVES, TWICE, await_moved, finish_move, write_untracked_records
 from suites.stored_log import StoredLog
 
 
@@ -108,7 +108,7 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
     """As before, of a partition of one replica: no other broker has its records, and all of them are there again."""
     with moving(cluster, workload, held=False) as move:
         [refunds] = cluster.create_topics(NewTopic(name="refunds", replicas=1, assignment={0: [move.broker.id]}))
-        write_as_a_stranger(refunds, 800, size=1000)
+        write_untracked_records(refunds, 800, size=1000)
         kept = leaders_logs(refunds.partitions)
         # A broker makes a replica anew in the log dir that has the fewest. If that is the copy's, as by where refunds
         # comes itself, there is no other log dir to swap with: 2.8.2 then fails to rename one over the other, and takes

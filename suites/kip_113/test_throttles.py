@@ -14,19 +14,20 @@ from collections.abc import Sequence
 
 from faults.targets import other_dir
 from harness import timeouts
-from harness.cluster import Cluster
-from harness.doors.wire import NoAnswer
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.reassign import Placement, execute
+from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.reassign import Placement, execute
-from harness.runs.measure import Floors
-from harness.topic import Partition
+from harness.kafka.connection import NoAnswer
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.on_disk import check_kept, check_no_remains, check_same_bytes, leaders_logs
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import (
     HOLDS_MOVES,
     MOVE_THROTTLE,
@@ -36,9 +37,8 @@ from suites.steps import (
     check_under_way,
     finish_move,
     moves_held,
-    write_as_a_stranger,
+    write_untracked_records,
 )
-from suites.world import World
 
 RATE = 200_000
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")  # of a topic
@@ -62,7 +62,7 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
     cluster.await_healthy()
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=2)
     world = World(cluster, orders, bulk)
-    write_as_a_stranger(bulk, 16_000, size=1000)
+    write_untracked_records(bulk, 16_000, size=1000)
     kept = leaders_logs(bulk.partitions)
     there = {
         broker: [other_dir(partition.log_dir_on(broker)) for partition in bulk.partitions] for broker in (usual, lone)
@@ -148,7 +148,7 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
     within = cluster.create_topic("within", replicas=4)
     world = World(cluster, orders, *(cluster.topics[name] for name in ("across", "within")))
     for topic in (cluster.topics["across"], within):
-        write_as_a_stranger(topic, 2000, size=1000)
+        write_untracked_records(topic, 2000, size=1000)
     kept = leaders_logs((across, *within.partitions))
     leaving, *staying = map(cluster.broker, across.describe().replicas)
     [coming] = cluster.others(leaving, *staying)

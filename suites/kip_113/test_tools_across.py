@@ -11,21 +11,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.reassign import Placement, cancel, execute, generate
+from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.reassign import Placement, cancel, execute, generate
-from harness.runs.measure import Floors
-from harness.topic import Partition
-from harness.workload import CaseWorkload
+from harness.kafka.admin import NewTopic
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
+from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import CANCELLED_COPY_STAYS, GROWTH_NOT_CANCELLED, HALF_EXECUTED
-from suites.meanwhile import meanwhile
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import (
     AMPLE,
     HOLDS_MOVES,
@@ -36,7 +37,6 @@ from suites.steps import (
     reassign,
     replicas_after,
 )
-from suites.world import World
 
 THROTTLES = (MOVE_THROTTLE, "leader.replication.throttled.rate", "follower.replication.throttled.rate")
 TRIES = 10
@@ -159,7 +159,7 @@ def crowded(cluster: Cluster, broker: Broker) -> Iterator[None]:
         )
         cluster.create_topics(new)
 
-    with meanwhile(*[one_more] * 3, every_s=0) as errors:
+    with in_background(*[one_more] * 3, every_s=0) as errors:
         yield
     if errors:
         raise errors[0]

@@ -2,7 +2,7 @@
 show.
 
 kafka-reassign-partitions is what operators move replicas with; kafka-log-dirs and DescribeLogDirs are where they look.
-All of them are compared with the one model (:mod:`suites.sources`): with each other, and with the folders on disk.
+All of them are compared with the one model (:mod:`suites.observations`): with each other, and with the folders on disk.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from contextlib import contextmanager
 
 from faults.targets import follower_of, other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.tool_answers import describe_log_dirs
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import HIGH_WATERMARKS, LogDir
+from harness.cluster.reassign import Placement, cancel, execute, verify
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.log_dir import HIGH_WATERMARKS, LogDir
-from harness.reassign import Placement, cancel, execute, verify
-from harness.runs.measure import Floors
-from harness.topic import Partition, Topic
+from harness.kafka.tool_answers import describe_log_dirs
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
 from suites.on_disk import check_checkpoints
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import (
     AMPLE,
     HOLDS_MOVES,
@@ -37,7 +38,6 @@ from suites.steps import (
     finish_move,
     moves_held,
 )
-from suites.world import World
 
 LEAVES_LATE = {"log.segment.delete.delay.ms": "25000"}  # what a move leaves lies there while tools are asked
 NOWHERE = "no-such-topic"

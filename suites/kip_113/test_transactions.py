@@ -18,21 +18,21 @@ from faults.base import injected
 from faults.broker import BrokerStopped
 from faults.targets import leader_of, other_dir
 from harness import timeouts
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
-from harness.doors.metadata import ProducerState
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.pipeline.producer import Transactions
-from harness.runs.measure import Floors
-from harness.topic import Partition, Topic
+from harness.kafka.admin import NewTopic
+from harness.kafka.metadata import ProducerState
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
+from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
+from suites.state_check import World
 from suites.steps import HOLDS_MOVES, begin_move, check_under_way, finish_move, make_leader, moves_held
-from suites.world import World
 
 RECORDS = 200  # of a transaction, 200 KB, three times what a held move may begin with
 # The broker's own upper limit: a transaction that is open on purpose is not to be ended by Kafka.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from harness.cluster import Cluster
-from harness.deviation import Deviation, Expectation
+from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive, PromiseBroken
+from harness.runner.deviation import Deviation, Expectation
 from suites.deviations import (
     GENERATED_IN_STRIPES,
     LEADERS_OVER_RACKS,
@@ -71,7 +71,7 @@ class Evidence:
             "assignments.checked",
             tried=dict(self._tried),
             deviations=[
-                {"does": each.does, "times": len(seen), "such_as": seen[:3]} for each, seen in self._shown.items()
+                {"does": each.actual, "times": len(seen), "such_as": seen[:3]} for each, seen in self._shown.items()
             ],
         )
 

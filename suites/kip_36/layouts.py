@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.reassign import Placement
+from harness.cluster.topic import Topic
 from harness.errors import PromiseBroken
-from harness.reassign import Placement
-from harness.topic import Topic
+from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.kip_36.oracle import Assignment
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.reassign import generate
-from harness.releases.versions import Mode
-from harness.topic import Topic
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.reassign import generate
+from harness.cluster.topic import Topic
+from harness.kafka.versions import Mode
 from suites.deviations import ADDED_ELSEWHERE, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
 from suites.kip_36 import promises
 from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped

@@ -6,20 +6,20 @@ from faults.base import injected
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.pipeline.pair import Pair
-from harness.runs.measure import Floors
-from harness.workload import CaseWorkload
+from harness.kafka.admin import NewTopic
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
+from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, promised
 from suites.deviations import FAILED_REPLICA_PREFERRED
 from suites.kip_36.layouts import racks_of
 from suites.scenario import scenario
-from suites.steps import ALL_DIRS_FAILED, check_led, failed, rack_killed
-from suites.world import World
+from suites.state_check import World
+from suites.steps import ALL_DIRS_FAILED, check_led, log_dirs_failed, rack_killed
 
 READS_NOTHING = (
     r"the producer has stood still for \d\.\d s .*; the consumer has stood still for .* \(nothing read\); "
@@ -84,7 +84,7 @@ def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
     near = {"client.rack": racks_of(cluster.brokers)[nearest.id] or ""}
     with workload.running(orders, consumer_config=near) as pair:
         check_reads_from(pair, nearest, cluster.others(nearest))
-        with failed(world, Chmod000(orders[0].log_dir_on(nearest))):
+        with log_dirs_failed(world, Chmod000(orders[0].log_dir_on(nearest))):
             with promised(cluster, unless=FAILED_REPLICA_PREFERRED, seen=READS_NOTHING) as outcome:
                 pair.await_progress(after=now())
             if not outcome.deviates:

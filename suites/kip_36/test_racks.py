@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import partial
 
 from harness import timeouts
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic, Refused
-from harness.doors.wire import NoAnswer
+from harness.cluster.cluster import Cluster
+from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.cluster.reassign import generate
+from harness.cluster.topic import Topic
 from harness.errors import PromiseBroken, ToolFailed
 from harness.journal import now
-from harness.quorum.zookeeper import ZooKeeperQuorum
-from harness.reassign import generate
-from harness.releases.tools import tool_output
-from harness.releases.versions import Mode, Tool
-from harness.topic import Topic
+from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.connection import NoAnswer
+from harness.kafka.tools import tool_output
+from harness.kafka.versions import Mode, Tool
 from harness.waiting import await_until
 from suites.deviations import (
     AUTOMATIC_BY_RACKS,
@@ -30,9 +30,9 @@ from suites.kip_36 import promises
 from suites.kip_36.evidence import Evidence, check_kip, check_striped
 from suites.kip_36.layouts import assignments, await_racks, by_topic, change_racks, create, racks_of
 from suites.kip_36.oracle import Assignment, origin_without_racks
+from suites.observations import directories
 from suites.observing import expects
 from suites.scenario import scenario
-from suites.sources import directories
 
 SOME = ("a", "a", None, None)
 NOT_ALL = "Not all brokers have rack information"

@@ -10,13 +10,13 @@ from faults.broker import BrokerKilled
 from faults.file_system import NoInodes
 from faults.log_dir import Chmod000
 from faults.targets import leader_of
-from harness.cluster import Cluster
-from harness.reassign import Placement
+from harness.cluster.cluster import Cluster
+from harness.cluster.reassign import Placement
 from harness.timeouts import RECOVERY_S
 from suites.checks import check_noticed
 from suites.scenario import scenario
-from suites.steps import failed, reassign
-from suites.world import World
+from suites.state_check import World
+from suites.steps import log_dirs_failed, reassign
 
 
 @scenario(
@@ -33,7 +33,7 @@ def test_reassigned_to_wounded(cluster: Cluster) -> None:
     holders = [leader_of(orders[0]), *orders[0].followers()]
     [wounded] = cluster.others(*holders)
     world = World(cluster, orders, everywhere)
-    with failed(world, Chmod000(everywhere[0].log_dir_on(wounded))):
+    with log_dirs_failed(world, Chmod000(everywhere[0].log_dir_on(wounded))):
         reassign(cluster, world, Placement(partition=orders[0], on=(*holders, wounded)), timeout_s=RECOVERY_S / 2)
 
 

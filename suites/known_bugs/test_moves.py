@@ -10,25 +10,18 @@ from __future__ import annotations
 from faults.base import injected
 from faults.broker import BrokerStopped
 from faults.targets import follower_of, leader_of, other_dir
-from harness.cluster import Cluster
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Topic
 from harness.errors import Inconclusive
 from harness.journal import now
 from harness.timeouts import CLEANING_S, RECOVERY_S
-from harness.topic import Topic
 from suites.checks import promised
 from suites.deviations import CLEANING_STOPS
-from suites.housekeeping import COMPACTED, check_small, of_the_cleaner, outdate, stays_large
+from suites.log_cleaning import COMPACTED, check_small, of_the_cleaner, outdate, stays_large
 from suites.on_disk import check_no_remains
 from suites.scenario import scenario
-from suites.steps import (
-    HOLDS_MOVES,
-    await_moved,
-    begin_move,
-    check_under_way,
-    moves_held,
-    write_as_a_stranger,
-)
-from suites.world import World
+from suites.state_check import World
+from suites.steps import HOLDS_MOVES, await_moved, begin_move, check_under_way, moves_held, write_untracked_records
 
 DELETED_S = 40.0
 # So long after a move began anew is what it had copied deleted: the move must have come to its end by then.
@@ -64,7 +57,7 @@ def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
 def test_new_leader_amid_move(cluster: Cluster) -> None:
     """A replica is on its way into another log dir when its leader changes: it gets there."""
     orders = cluster.create_topic("orders", replicas=3)
-    write_as_a_stranger(orders, 1000, size=1000)
+    write_untracked_records(orders, 1000, size=1000)
     move_amid_new_leader(cluster, orders)
 
 
@@ -119,7 +112,7 @@ def test_move_called_off(cluster: Cluster) -> None:
 def test_records_deleted_amid_move(cluster: Cluster) -> None:
     """Records are deleted that a move has copied already: it begins anew, and what it had copied leaves the disk."""
     orders = cluster.create_topic("orders", replicas=3)
-    write_as_a_stranger(orders, 1000, size=1000)
+    write_untracked_records(orders, 1000, size=1000)
     mover = follower_of(orders[0])  # a leader would answer only when the copy has heard of it, too
     there = other_dir(orders[0].log_dir_on(mover))
     began = now()

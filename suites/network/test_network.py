@@ -13,22 +13,22 @@ from faults.base import injected
 from faults.network import NETWORK_FAULTS, Cut, CutOff, CutOffInwards
 from faults.targets import leader_of
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic
-from harness.doors.wire import NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.nodes.node import Node
+from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.nodes.base import Node
-from harness.releases.versions import Mode
-from harness.runs.measure import Floors
-from harness.topic import Topic
+from harness.kafka.admin import NewTopic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.scenario import each_fault, scenario
+from suites.state_check import World
 from suites.steps import await_checkpoints
-from suites.world import World
 
 
 @scenario(

@@ -11,15 +11,15 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from harness.case import check_json_file
-from harness.commands.shared import err, note, out, settled
+from harness.cli.shared import err, note, out, settled
 from harness.errors import EXIT_HARNESS, HarnessError
-from harness.machine import undo
-from harness.machine.cache import cache_dir
-from harness.machine.whole import write_whole
-from harness.releases.builds import Builds
-from harness.releases.distribution import jolokia_agent
-from harness.runs.qualifying import build_options
+from harness.host import undo
+from harness.host.atomic_write import write_atomically
+from harness.host.cache import cache_dir
+from harness.kafka.builds import Builds
+from harness.kafka.distribution import jolokia_agent
+from harness.runner.case import check_json_file
+from harness.runner.qualifying import build_options
 from suites.probe.lean import Lean
 from suites.probe.leans import LEANS
 from suites.probe.probing import Found, Probed
@@ -42,7 +42,7 @@ def probe(build: str, mode: str | None, json_file: Path | None) -> int:
     with err.status(f"trying {build}"):
         probed = try_build(builds, note)
     if json_file is not None:
-        write_whole(json_file, json.dumps(probed.to_json(), indent=2) + "\n")
+        write_atomically(json_file, json.dumps(probed.to_json(), indent=2) + "\n")
     if probed.exit_code == EXIT_HARNESS:
         raise HarnessError(cant_run(probed))
     out.print(table(probed))

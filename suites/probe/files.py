@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import zipfile
 
-from harness.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS
-from harness.quorum.zookeeper import ZooKeeperQuorum
+from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS
+from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.waiting import await_until
-from suites.housekeeping import until_at_work
+from suites.log_cleaning import until_at_work
 from suites.probe.leans import LEANS
 from suites.probe.trial import PARTITIONS, SOON_S, TOPIC, Lacking, Trial, tries
 
@@ -74,6 +74,6 @@ def _znodes(trial: Trial) -> str:
     ids, partitions = quorum.registrations(), quorum.partitions()
     if {*ids} != {1} or sum(topic == TOPIC for topic, _ in partitions) != PARTITIONS:
         raise Lacking(f"they show brokers {sorted(ids)} and {len(partitions)} partitions")
-    quorum.remains()
+    quorum.leftovers()
     with quorum.log_dir_events():
         return f"{len(partitions)} partitions"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.releases.versions import Mode, VersionRange
+from harness.kafka.versions import Mode, VersionRange
 
 Kind = Literal[
     "start",
@@ -75,7 +75,7 @@ COMPARED = (
     "schedules",
     "transactions",
 )
-"""Where all sources are compared with the model (:mod:`suites.world`)."""
+"""Where all sources are compared with the model (:mod:`suites.state_check`)."""
 MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "schedules")
 """Where dynamic configs are set, most of them the throttle by which moves are held."""
 FAIL_LOG_DIRS = (

@@ -6,8 +6,8 @@ a fault or the harness adds a row here, and a try to one of the modules beside t
 
 from __future__ import annotations
 
-from harness.doors import mbeans
-from harness.releases.versions import VersionRange
+from harness.kafka import mbeans
+from harness.kafka.versions import VersionRange
 from suites.probe.lean import (
     CANCELLED,
     COMPARED,
@@ -286,7 +286,7 @@ LEANS: tuple[Lean, ...] = (
     Lean(
         id="config-settings",
         kind="config",
-        what="the settings that every broker here has (harness/spec.py), as kafka-configs describes them",
+        what="the settings that every broker here has (harness/cluster/spec.py), as kafka-configs describes them",
         without="Kafka's defaults are in force: what is waited for may come too late",
         builds=VersionRange.parse(">=2.5"),
     ),

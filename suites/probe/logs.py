@@ -7,17 +7,17 @@ import re
 from faults.base import injected
 from faults.log_dir import LOG_DIR_STOPPED, Chmod000
 from faults.quorum import ControllerUnseated
-from harness.broker import heard
-from harness.cluster import topics_made
+from harness.cluster.broker import heard
+from harness.cluster.cluster import topics_made
+from harness.cluster.quorum.kraft import node_id
+from harness.cluster.quorum.zookeeper import ControllerSeat, ZooKeeperQuorum
 from harness.journal import now
-from harness.quorum.kraft import node_id
-from harness.quorum.zookeeper import ControllerSeat, ZooKeeperQuorum
-from harness.runs.measure import TOLD_OF_LOG_DIR
+from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
 from suites.kip_112.test_no_fault import LOGGED
 from suites.kip_1066.cordons import ACTIVE, cordons_told
 from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
-from suites.starved import FENCED
+from suites.session_loss import FENCED
 from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
 
 

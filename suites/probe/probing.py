@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.cluster import boot
-from harness.doors.broker_log import BrokerLog
+from harness.cluster.cluster import boot
+from harness.cluster.nodes.jvm import LOG, STDOUT
+from harness.cluster.spec import ClusterSpec
 from harness.errors import (
     EXIT_HARNESS,
     EXIT_INCONCLUSIVE,
@@ -21,14 +22,13 @@ from harness.errors import (
     JbodError,
     NodeDied,
 )
+from harness.host.scratch import scratch
 from harness.journal import Journal
-from harness.machine.scratch import scratch
-from harness.nodes.jvm import LOG, STDOUT
-from harness.releases.builds import Builds
-from harness.releases.distribution import Distribution
-from harness.releases.standing_tools import end_tools
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.kafka.broker_log import BrokerLog
+from harness.kafka.builds import Builds
+from harness.kafka.distribution import Distribution
+from harness.kafka.tools_jvm import end_tools
+from harness.kafka.versions import Mode
 from suites.probe import files, logs, requests, tools
 from suites.probe.lean import UNTRIED, Lean
 from suites.probe.leans import LEANS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.doors import mbeans
+from harness.kafka import mbeans
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
 from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries

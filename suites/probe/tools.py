@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 
-from harness import reassign, timeouts
-from harness.doors import tool_answers
+from harness import timeouts
+from harness.cluster import reassign
+from harness.cluster.quorum.formatted import formatted
+from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.reassign import Placement
+from harness.cluster.spec import BROKER_SETTINGS, CONNECTS_SOON
 from harness.errors import ToolFailed
 from harness.explain.segments import read_contents, read_sessions
-from harness.quorum.formatted import formatted
-from harness.quorum.kraft import KRaftQuorum
-from harness.reassign import Placement
-from harness.releases.main_classes import exit_hook
-from harness.releases.standing_tools import tool_lines
-from harness.releases.tools import tool_output
-from harness.releases.versions import Tool
-from harness.spec import BROKER_SETTINGS, CONNECTS_SOON
+from harness.kafka import tool_answers
+from harness.kafka.main_classes import exit_hook
+from harness.kafka.tools import tool_output
+from harness.kafka.tools_jvm import tool_lines
+from harness.kafka.versions import Tool
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
 from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries

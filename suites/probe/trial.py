@@ -9,15 +9,15 @@ from functools import cached_property
 
 from confluent_kafka import Producer
 
-from harness.broker import Broker
-from harness.cluster import Cluster
-from harness.doors.admin import Admin
-from harness.doors.mbeans import MBeans
-from harness.doors.wire import Connection, NoAnswer
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.nodes.node import Node
+from harness.cluster.topic import Topic
 from harness.errors import HarnessError
 from harness.journal import now
-from harness.nodes.base import Node
-from harness.topic import Topic
+from harness.kafka.admin import Admin
+from harness.kafka.connection import Connection, NoAnswer
+from harness.kafka.mbeans import MBeans
 from harness.waiting import await_until
 
 SOON_S = 10.0

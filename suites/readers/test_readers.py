@@ -11,16 +11,16 @@ import functools
 
 from faults.log_dir import Chmod000, LogDirFault
 from faults.targets import leader_of
-from harness.cluster import Cluster
+from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.pipeline.readers import Group, Stream
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
+from harness.workload.readers import Group, Stream
 from suites.checks import check_commits, check_delivery
 from suites.on_disk import check_same_bytes
 from suites.scenario import each_fault, scenario
-from suites.steps import failed, restarted_healed
-from suites.world import World
+from suites.state_check import World
+from suites.steps import log_dirs_failed, restart_after_healing
 
 READERS = (Stream(), Group())
 
@@ -39,11 +39,11 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders, readers=READERS) as pair:
-        with failed(world, fail_log_dir(log_dir)):
+        with log_dirs_failed(world, fail_log_dir(log_dir)):
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
     check_delivery(workload)
     check_commits(cluster.journal)
 
@@ -63,7 +63,7 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
         raise Inconclusive(f"{log_dir} has all of {orders} too")
     with workload.running(orders, readers=READERS) as pair:
-        with failed(world, fail_log_dir(log_dir)) as fault:
+        with log_dirs_failed(world, fail_log_dir(log_dir)) as fault:
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
@@ -71,7 +71,7 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
                 pair.stop()  # a member leaves, and another goes on at the offsets that it has committed
             finally:  # without them it does not, and the pair fails
                 went_on = check_commits(cluster.journal, since=fault.injected_at)
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
     if not went_on:

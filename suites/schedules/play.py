@@ -1,4 +1,5 @@
-"""Plays a schedule on a cluster under load; the model (:class:`suites.world.World`) says what holds after each step.
+"""Plays a schedule on a cluster under load; the model (:class:`suites.state_check.World`) says what holds after each
+step.
 
 A step is passed over where it may not be done: where it would take the last in-sync replica of a partition, whose loss
 no KIP rules out, or where there is nothing to do it to. Faults stay in force until a later step heals one, and moves
@@ -21,17 +22,17 @@ from faults.segment import IndexByteFlipped
 from faults.slow import SlowVolume
 from faults.targets import other_dir
 from harness import timeouts
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
-from harness.log_dir import LogDir
-from harness.pipeline.pair import Pair
-from harness.topic import Partition, Topic
+from harness.workload.pair import Pair
 from suites.checks import check_noticed
 from suites.schedules.schedule import BROKER_WAYS, CUT_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
-from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restarted_healed, rotten
-from suites.world import World
+from suites.state_check import World
+from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restart_after_healing, rotten
 
 
 class PassedOver(Exception):
@@ -155,7 +156,7 @@ class Player:
         outage.fault.undo()
         self._outages.remove(outage)
         if isinstance(outage.fault, LogDirFault):
-            restarted_healed(self._world, outage.broker)
+            restart_after_healing(self._world, outage.broker)
             return
         if isinstance(outage.fault, SlowVolume):
             self._world.disk_quick(outage.broker)
@@ -180,7 +181,7 @@ class Player:
         """The broker of a role is restarted."""
         broker = self._whole_broker(step)
         self._must_survive(broker)
-        restarted_healed(self._world, broker)
+        restart_after_healing(self._world, broker)
 
     def lose_controller(self, step: Step) -> None:
         """The controller is killed and comes back when another has taken over; in ZooKeeper mode it is a broker."""

@@ -2,9 +2,9 @@
 
 A step names a role and a chance number, not a broker: who leads is known only when its turn comes. Whether it may be
 done is decided then too (:mod:`suites.schedules.play`), and one that may not is passed over, so that any part of a
-schedule is a schedule. That is what lets a failing one be shrunk by leaving steps out (:mod:`harness.runs.shrink`),
-which is why the steps are drawn one by one and do not depend on each other. Jepsen's generators do the same with
-nemeses.
+schedule is a schedule. That is what lets a failing one be shrunk by leaving steps out
+(:mod:`harness.runner.delta_debugging`), which is why the steps are drawn one by one and do not depend on each other.
+Jepsen's generators do the same with nemeses.
 
 The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. Brokers
 are cut off only where they have networks of their own, which is in containers: there a seed makes the same steps, and

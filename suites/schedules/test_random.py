@@ -8,19 +8,19 @@ from __future__ import annotations
 import pytest
 
 from faults.network import Cut
-from harness.case import Case
-from harness.cluster import Cluster
-from harness.pipeline.readers import Group
-from harness.run import run_of
-from harness.workload import CaseWorkload
+from harness.cluster.cluster import Cluster
+from harness.runner.case import Case
+from harness.runner.case_workload import CaseWorkload
+from harness.runner.run import run_of
+from harness.workload.readers import Group
 from suites.checks import check_commits, check_delivery
+from suites.observations import metadata_log
 from suites.on_disk import check_kept, check_no_remains, check_one_copy, leaders_logs
 from suites.scenario import scenario
 from suites.schedules.play import Player
 from suites.schedules.schedule import Schedule, chosen
-from suites.sources import metadata_log
-from suites.steps import write_as_a_stranger
-from suites.world import World
+from suites.state_check import World
+from suites.steps import write_untracked_records
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,7 +45,7 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
     spread = cluster.create_topic("spread", partitions=3, replicas=2)
-    write_as_a_stranger(spread, 300, size=1000)
+    write_untracked_records(spread, 300, size=1000)
     kept = leaders_logs(spread.partitions)
     world = World(cluster, orders, offsets, spread)
     with workload.running(orders, readers=(Group(),), record_bytes=1000) as pair:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.request import Request, urlopen
 
-from harness.machine.ports import HOST, PortBlock
+from harness.host.ports import HOST, PortBlock
 from harness.waiting import await_until
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

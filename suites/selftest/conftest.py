@@ -12,12 +12,12 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from harness.cluster import Cluster, boot
+from harness.cluster.cluster import Cluster, boot
+from harness.cluster.spec import ClusterSpec
 from harness.journal import Journal
-from harness.pipeline.session import end_spark, spark_session
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.versions import Mode
+from harness.spark.session import end_spark, spark_session
 from suites.selftest.planted import Planted
 
 hypothesis.settings.register_profile("no clock", deadline=None)  # by default each example has 0.2 s

@@ -17,12 +17,12 @@ from typing import Any, cast
 
 import psutil
 
+from harness.cluster.log_dir import LogDir
+from harness.host.broker_user import broker_user
+from harness.host.control_group import SlowGroup
+from harness.host.undo import MARK, UndoLog, workspace
+from harness.host.volume import Volume, VolumeKind, make_volumes
 from harness.journal import Journal
-from harness.log_dir import LogDir
-from harness.machine.broker_user import broker_user
-from harness.machine.control_group import SlowGroup
-from harness.machine.undo import MARK, UndoLog, workspace
-from harness.machine.volume import Volume, VolumeKind, make_volumes
 from harness.waiting import await_until
 
 # Appends to a file every now and then, as brokers do, whatever comes of it.

@@ -15,7 +15,7 @@ import pyarrow as pa
 from harness.checkers.judge import judge_tables
 from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
-from harness.pipeline.history import CONSUMED, DRAINED, PRODUCED, HistoryWriter
+from harness.history.tables import CONSUMED, DRAINED, PRODUCED, HistoryWriter
 
 Row = dict[str, Any]
 

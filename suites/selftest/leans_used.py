@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from harness.releases.versions import Tool
+from harness.kafka.versions import Tool
 
 Kind = Literal["request", "mbean", "tool", "option", "class", "file", "znode", "text"]
 
@@ -32,8 +32,16 @@ _ZNODE = re.compile(r"/(brokers|config|admin|controller|isr_change_notification|
 _SAID = re.compile(r"\.text$|\.message\b|^line$|\bsaid$|\bword\b")
 """Where a text of Kafka's is looked for, beside logs themselves: lines of them, errors, what its programs print."""
 _OURS = {"server.properties", "brokers/*/server.properties", "*.json", "*.jar", "*.class", "*.py", "*.parquet"}
-_KNOWS_BUILDS = ("releases/", "nodes/", "machine/", "runs/", "commands/", "pipeline/", "checkers/", "bench/")
-"""Of the harness: what looks for programs in a build, and what has options and files of its own."""
+_FINDS_BUILDS = {
+    f"harness/kafka/{name}.py"
+    for name in (
+        *("builds", "distribution", "main_classes", "maven", "released", "source_tree", "tarball", "tools"),
+        *("tools_jvm", "versions"),
+    )
+}
+"""Of the harness: what looks for programs in a build."""
+_OF_OURS = ("host", "history", "spark", "checkers", "workload", "measure", "bench", "runner", "cli", "cluster/nodes")
+"""Folders of the harness that have options and files of their own."""
 
 
 @dataclass(frozen=True, order=True)
@@ -113,9 +121,10 @@ def _in_module(path: str, tree: ast.Module, names: _Names) -> Iterator[Used]:
             called = _called(node)
             if called.endswith("Request") and called != "TopicRequest":  # a part of one
                 yield Used("request", called.removesuffix("Request"), path)
-    if not path.startswith("harness/releases/"):
+    if path not in _FINDS_BUILDS:
         yield from _tools(path, tree)
-    kafkas = not path.startswith(tuple(f"harness/{folder}" for folder in _KNOWS_BUILDS))
+    ours = path.startswith(tuple(f"harness/{folder}/" for folder in _OF_OURS))
+    kafkas = path not in _FINDS_BUILDS and not ours
     asks_tools = kafkas and any(_tools(path, tree))
     for literal in _literals(tree):
         if _MBEAN.fullmatch(literal):
@@ -126,9 +135,11 @@ def _in_module(path: str, tree: ast.Module, names: _Names) -> Iterator[Used]:
             yield Used("option", literal, path)
         if kafkas and literal not in _OURS and _FILE.fullmatch(literal):
             yield Used("file", literal, path)
-        if path == "harness/quorum/zookeeper.py" and _ZNODE.fullmatch(literal):
+        if path == "harness/cluster/quorum/zookeeper.py" and _ZNODE.fullmatch(literal):
             yield Used("znode", literal, path)
-    for scope, expression in _patterns(tree, names) if kafkas or "/runs/" in path else ():
+    for scope, expression in (
+        _patterns(tree, names) if kafkas or path.startswith(("harness/runner/", "harness/measure/")) else ()
+    ):
         texts = _read(expression, scope, names, path)
         yield from (Used("text", text, path) for text in texts if re.search(r"\w{3}", text.replace("(?s)", "")))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.machine.host import ability
+from harness.host.abilities import ability
 
 
 def require(*names: str) -> None:

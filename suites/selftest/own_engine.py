@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from harness.errors import HarnessError
-from harness.machine.undo import MARK, is_mounted, marked_processes, unmount
+from harness.host.undo import MARK, is_mounted, marked_processes, unmount
 from harness.waiting import await_until
 
 _START_S = 60.0

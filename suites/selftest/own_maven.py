@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.machine.cache import cache_dir
-from harness.releases.distribution import _write_sums
+from harness.host.cache import cache_dir
+from harness.kafka.distribution import _write_sums
 
 # Some repository managers write the name space, Central doesn't.
 _METADATA = '<metadata xmlns="http://maven.apache.org/METADATA/1.1.0"><versioning><versions>{}</versions></versioning></metadata>'

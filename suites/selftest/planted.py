@@ -22,8 +22,8 @@ _ROOT = Path(__file__).parents[2]
 
 _BACKEND = '''
 """A backend that makes no nodes; as with processes, nobody can be cut off in it."""
-from harness.nodes.backends import BACKENDS, BackendKind
-from harness.nodes.base import Runtime
+from harness.cluster.nodes.backends import BACKENDS, BackendKind
+from harness.cluster.nodes.node import Runtime
 
 RUNTIME = Runtime(java=("false",), java_version="8", class_path=(), build="")  # too old for an archive of classes
 BACKENDS["planted"] = BackendKind(
@@ -39,8 +39,8 @@ import signal
 from pathlib import Path
 
 from harness.errors import BuildLacks, HarnessError, Inconclusive, PromiseBroken
-from harness.run import run_of
-from harness.spec import ClusterSpec
+from harness.runner.run import run_of
+from harness.cluster.spec import ClusterSpec
 from harness.waiting import await_until
 
 HERE = Path(os.environ["JBOD_PLANTED"])
@@ -88,8 +88,8 @@ from pathlib import Path
 
 import click
 
-from harness.releases.builds import Builds
-from harness.runs.qualifying import build_options
+from harness.kafka.builds import Builds
+from harness.runner.qualifying import build_options
 
 HERE = Path(os.environ["JBOD_PLANTED"])
 
@@ -116,8 +116,8 @@ def probe(build, mode, json_file):
 
 _CASES = '''
 import pytest
-from harness.deviation import Deviation
-from harness.releases.versions import Mode, VersionRange
+from harness.runner.deviation import Deviation
+from harness.kafka.versions import Mode, VersionRange
 from suites.kip_112.plays import play
 from suites.scenario import scenario
 

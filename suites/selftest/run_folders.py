@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
-from harness.runs.ledger import Entry
+from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter
+from harness.runner.ledger import Entry
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 RUN_ID = "20260101T000000-kip-112-leader-at-runtime-kraft-chmod-000-abc123"

@@ -9,10 +9,10 @@ import pytest
 import harness.bench.histories as histories
 from harness.bench.histories import PLANTS, Load, generate
 from harness.checkers.judge import judge_large, judge_tables
-from harness.checkers.rest import Sizes
+from harness.checkers.large_history.select import Sizes
 from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
-from harness.pipeline.history import load_table, pieces
+from harness.history.tables import load_table, pieces
 from suites.selftest.test_judge_windows import NAMES, here
 
 SIZES = Sizes(window=64, batch_rows=5_000, chunk_rows=10_000)

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from harness.bench import start
-from harness.bench.run import Bench
+from harness.bench.bench import Bench
 from harness.bench.start import Start, Starts, compare_starts
-from harness.commands.measuring import tell_starts
+from harness.cli.measure_harness import tell_starts
 from harness.errors import EnvironmentLacks
-from harness.machine import host
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.versions import Mode
+from harness.host import abilities
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.versions import Mode
 
 BUILD = Builds.choose(BuildOptions(mode="kraft"))
 
@@ -49,7 +49,7 @@ def test_without_an_engine_it_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(start, "ability", host.ability.__wrapped__)  # what another test has seen is remembered
+    monkeypatch.setattr(start, "ability", abilities.ability.__wrapped__)  # what another test has seen is remembered
     starts = compare_starts({Mode.KRAFT: BUILD.of(Mode.KRAFT)}, tmp_path, 1, pytest.fail)
     assert not starts.rounds
     assert f"docker: no Docker engine at {tmp_path}/docker.sock" in starts.skipped

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from harness.errors import UsageError
-from harness.releases.versions import KafkaVersion
-from harness.runs.bisecting import Bisection, CaseRun, Trial, bisect, first_change
+from harness.kafka.versions import KafkaVersion
+from harness.runner.bisecting import Bisection, CaseRun, Trial, bisect, first_change
 from suites.selftest.own_maven import OwnMaven
 from suites.selftest.planted import Planted
 

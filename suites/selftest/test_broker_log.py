@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.doors.broker_log import BrokerLog
+from harness.kafka.broker_log import BrokerLog
 
 TEXT = """\
 OpenJDK 64-Bit Server VM warning: something before any line

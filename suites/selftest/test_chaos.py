@@ -22,14 +22,14 @@ import psutil
 import pytest
 
 from harness import timeouts
-from harness.cluster import boot
+from harness.cluster.cluster import boot
+from harness.cluster.spec import ClusterSpec
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_VALID, AwaitTimeout
+from harness.host.abilities import ability
+from harness.host.java import java_command
 from harness.journal import Journal
-from harness.machine.host import ability
-from harness.machine.java import java_command
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.versions import Mode
 from harness.waiting import await_until
 from suites.selftest.processes import JBOD, InTerminal, Running, marked
 

@@ -14,15 +14,15 @@ from typing import Any, cast
 import pytest
 
 from harness import timeouts
-from harness.deviation import Deviation
-from harness.doors.broker_log import BrokerLog
-from harness.doors.metadata import ProducerState
-from harness.doors.wire import NoAnswer
+from harness.cluster.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
+from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal, now
-from harness.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
-from harness.releases.versions import KafkaVersion, Mode, VersionRange
-from harness.topic import Topic
+from harness.kafka.broker_log import BrokerLog
+from harness.kafka.connection import NoAnswer
+from harness.kafka.metadata import ProducerState
+from harness.kafka.versions import KafkaVersion, Mode, VersionRange
+from harness.runner.deviation import Deviation
 from suites.checks import check_commits, check_handlers, check_notified, promised
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
@@ -38,7 +38,7 @@ from suites.on_disk import (
 )
 from suites.steps import await_begun, check_under_way
 
-DEVIATION = Deviation(kip=113, says="it does", does="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
+DEVIATION = Deviation(kip=113, promised="it does", actual="it doesn't", issue="X", builds=VersionRange.parse("<4.0.0"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness.errors import EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
-from harness.releases.versions import DEFAULT_BUILDS, Mode
+from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from suites.selftest.processes import JBOD as COMMAND
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,7 +204,7 @@ def git(folder: Path, *arguments: str) -> None:
     [
         ("checkers: count transactions once", None),
         ("README: name the newest build", None),
-        ("harness/runs, reports: mend the totals", None),
+        ("harness/runner, reports: mend the totals", None),
         ("releases: --kafka latest", None),
         ("checkers: " + "x" * 62, None),
         ("checkers: " + "x" * 63, "73 characters, 72 at most"),

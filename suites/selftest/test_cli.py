@@ -12,10 +12,10 @@ from pathlib import Path
 import click
 import pytest
 
-from harness.cli import cli
+from harness.cli.main import cli
 from harness.errors import EXIT_NOTHING_RAN
-from harness.runs.run_options import RUN
-from harness.runs.special_suites import (
+from harness.runner.run_options import RUN
+from harness.runner.suite_kinds import (
     CONTROLS,
     KNOWN_BUGS,
     NETWORK,
@@ -160,8 +160,8 @@ def test_what_the_pages_say_to_run_is_there() -> None:
 
 _COUNTS = """
 import json, sys
-from harness.commands.shared import collect, where
-from harness.runs.select import names_of
+from harness.cli.shared import collect, where
+from harness.runner.selection import names_of
 cases = collect(*where(())).cases
 names = [names_of(case.id, case.nodeid) for case in cases]
 counts = {selector: sum(selector in each for each in names) for selector in sys.argv[1:]}

@@ -22,21 +22,21 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.cluster import Cluster
+from harness.cluster.cluster import Cluster
+from harness.cluster.nodes import container
+from harness.cluster.nodes.images import Image
+from harness.cluster.nodes.jvm import JvmNode
+from harness.cluster.nodes.node import AGENT, SERVICE, Node, NodeSpec, Site
+from harness.cluster.nodes.process import ProcessBackend, ProcessNode
+from harness.cluster.spec import BROKER_SETTINGS, ClusterSpec
+from harness.host.abilities import ability
+from harness.host.cache import cache_dir
+from harness.host.engine import compose
+from harness.host.ports import HOST
+from harness.host.undo import UndoLog
 from harness.journal import Journal
-from harness.machine.cache import cache_dir
-from harness.machine.engine import compose
-from harness.machine.host import ability
-from harness.machine.ports import HOST
-from harness.machine.undo import UndoLog
-from harness.nodes import container
-from harness.nodes.base import AGENT, SERVICE, Node, NodeSpec, Site
-from harness.nodes.images import Image
-from harness.nodes.jvm import JvmNode
-from harness.nodes.process import ProcessBackend, ProcessNode
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.versions import Mode
-from harness.spec import BROKER_SETTINGS, ClusterSpec
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.versions import Mode
 
 Settings = Mapping[str, str]
 """Of one node, by name; its command line is one of them."""
@@ -65,7 +65,7 @@ IN_CONTAINERS = {
 _SOON = "tests want failures noticed soon; by hand it is as long as Kafka has it"
 _ONE_ADDRESS = "processes share one address, by which ZooKeeper counts connections"
 LEFT_OUT_BY_HAND = {
-    **dict.fromkeys(BROKER_SETTINGS, "each is said in harness/spec.py; by hand it is Kafka's default"),
+    **dict.fromkeys(BROKER_SETTINGS, "each is said in harness/cluster/spec.py; by hand it is Kafka's default"),
     "broker.session.timeout.ms": _SOON,
     "broker.heartbeat.interval.ms": _SOON,
     "controller.quorum.election.timeout.ms": _SOON,

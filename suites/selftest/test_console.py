@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from rich.console import Console
 
-from harness.case import CaseId, CaseResult
-from harness.runs.console import verdict_table
+from harness.cli.console import verdict_table
+from harness.runner.case import CaseId, CaseResult
 
 
 def result(case: str, *deviations: Mapping[str, object]) -> CaseResult:

@@ -20,26 +20,26 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.cluster import Cluster, boot
-from harness.doors.admin import Admin
-from harness.doors.wire import Connection, NoAnswer
+from harness.cluster.cluster import Cluster, boot
+from harness.cluster.nodes import images
+from harness.cluster.nodes.backends import BACKENDS
+from harness.cluster.nodes.container import ContainerBackend, _Watch, leash
+from harness.cluster.nodes.images import OWN_BASE, image_for, images_here
+from harness.cluster.nodes.node import AGENT, SERVICE, Site
+from harness.cluster.spec import ClusterSpec
 from harness.errors import EXIT_HARNESS, EXIT_VALID, DistributionError, NodeDied
+from harness.host import undo
+from harness.host.cache import cache_dir
+from harness.host.control_group import FROZEN
+from harness.host.engine import LABEL, compose, engine, host, remove_run, run_once
+from harness.host.ports import HOST
+from harness.host.undo import UndoLog
 from harness.journal import Journal
-from harness.machine import undo
-from harness.machine.cache import cache_dir
-from harness.machine.control_group import FROZEN
-from harness.machine.engine import LABEL, compose, engine, host, remove_run, run_once
-from harness.machine.ports import HOST
-from harness.machine.undo import UndoLog
-from harness.nodes import images
-from harness.nodes.backends import BACKENDS
-from harness.nodes.base import AGENT, SERVICE, Site
-from harness.nodes.container import ContainerBackend, _Watch, leash
-from harness.nodes.images import OWN_BASE, image_for, images_here
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.distribution import jolokia_agent, spark_kafka_jars
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.kafka.admin import Admin
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.connection import Connection, NoAnswer
+from harness.kafka.distribution import jolokia_agent, spark_kafka_jars
+from harness.kafka.versions import Mode
 from harness.waiting import await_until
 from suites.selftest.needs import require
 from suites.selftest.own_engine import OwnEngine
@@ -264,8 +264,8 @@ def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Pat
 
 LEASHED = """
 import sys
-from harness.machine.engine import LABEL, engine
-from harness.nodes.container import leash
+from harness.host.engine import LABEL, engine
+from harness.cluster.nodes.container import leash
 run, image = sys.argv[1:]
 held = leash(run)
 engine().networks.create(run, labels={LABEL: run})

@@ -15,10 +15,10 @@ from typing import Any, cast
 import pytest
 
 from faults.broker import BrokerPaused
-from harness.machine.control_group import FROZEN, freezer_state
-from harness.nodes import container
-from harness.nodes.container import ContainerNode
-from harness.nodes.process import ProcessNode
+from harness.cluster.nodes import container
+from harness.cluster.nodes.container import ContainerNode
+from harness.cluster.nodes.process import ProcessNode
+from harness.host.control_group import FROZEN, freezer_state
 from harness.waiting import await_until
 
 V1, V2 = "cgroup {at} cgroup rw,freezer 0 0", "cgroup2 {at} cgroup2 rw 0 0"

@@ -13,19 +13,19 @@ from unittest.mock import Mock
 import pytest
 
 from harness import timeouts
-from harness.doors.admin import Refused
-from harness.doors.broker_log import BrokerLog
-from harness.doors.wire import NoAnswer
+from harness.cluster.log_dir import LogDir
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 from harness.journal import Journal
-from harness.log_dir import LogDir
+from harness.kafka.admin import Refused
+from harness.kafka.broker_log import BrokerLog
+from harness.kafka.connection import NoAnswer
+from suites.background import in_background
 from suites.kip_1066.cordons import await_known_to_controller, cordons_told
 from suites.kip_1066.creation import Asked, Creation, made_unheeded, topics_created
 from suites.kip_1066.emptied import check_empty
 from suites.kip_1066.refused import answer_of, check_there
 from suites.kip_1066.test_motives import check_only_on, check_some_in
 from suites.kip_1066.test_placement import came
-from suites.meanwhile import meanwhile
 
 NEW = "[QuorumController id=100] Replayed initial RegisterBrokerRecord for broker {id}: RegisterBrokerRecord(brokerId={id}, isMigratingZkBroker=false, incarnationId=44qIOokWTeGFUOL_nSHXQw, fenced=true, logDirs=[l4gpTPzeTYGnxlVUktu1RA, bUegm1pSSM-a6jggRkajgQ], cordonedLogDirs=null)"  # noqa: E501
 CHANGED = "[QuorumController id=100] Replayed BrokerRegistrationChangeRecord modifying the registration for broker {id}: BrokerRegistrationChangeRecord(brokerId={id}, brokerEpoch=123, fenced={fenced}, inControlledShutdown=0, logDirs=[], cordonedLogDirs={cordoned}) (org.apache.kafka.controller.ClusterControlManager)"  # noqa: E501
@@ -343,7 +343,7 @@ def test_nothing_begins_while_a_topic_is_in_the_making() -> None:
 def test_a_step_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
     go_on = threading.Event()
-    with meanwhile(go_on.wait, every_s=1.0) as errors:
+    with in_background(go_on.wait, every_s=1.0) as errors:
         pass
     go_on.set()
     assert [str(error) for error in errors] == ["a step that went on meanwhile has not ended for 0.01 s"]

@@ -56,7 +56,7 @@ PLANS: Mapping[int, Sequence[str]] = {
     ),
 }
 """How the items of each plan begin, as the scenarios name them. KIP-18's rules have no scenario of their own: the model
-holds every one to them (suites/model.py)."""
+holds every one to them (suites/expected_state.py)."""
 
 
 @pytest.mark.parametrize("kip", PLANS)

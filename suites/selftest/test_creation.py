@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from harness import timeouts
-from harness.cluster import Cluster
-from harness.doors.admin import NewTopic, Refused
-from harness.doors.broker_log import BrokerLog
-from harness.doors.metadata import LogDirState, PartitionState, ReplicaInDir
+from harness.cluster.cluster import Cluster
+from harness.cluster.spec import ClusterSpec
+from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, NodeDied, PromiseBroken
 from harness.journal import Journal
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
-from harness.topic import Topic
+from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.broker_log import BrokerLog
+from harness.kafka.metadata import LogDirState, PartitionState, ReplicaInDir
+from harness.kafka.versions import Mode
 
 STUCK = PartitionState(
     topic="refunds", partition=0, leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,), offline_replicas=(2,)
@@ -100,7 +100,7 @@ def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: str, refused: bool
 ) -> None:
     """A broker forwards the request again where the controller resigns before it has answered: seen with three."""
-    monkeypatch.setattr("harness.cluster.now", lambda: datetime(2026, 11, 23, 23, 50, 59, tzinfo=UTC))
+    monkeypatch.setattr("harness.cluster.cluster.now", lambda: datetime(2026, 11, 23, 23, 50, 59, tzinfo=UTC))
     cluster: Any = OneBrokersCluster(Refused("create topic refunds", "TOPIC_ALREADY_EXISTS"))
     log = tmp_path / "broker.log"
     log.write_text(logged)
@@ -124,13 +124,13 @@ def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> 
 
     broker = OneBroker(is_running=True, describe_cluster=lambda: seen, describe_log_dirs=lambda: ())
     cluster: Any = SimpleNamespace(brokers=[broker], live_brokers=lambda: [broker], _ids=lambda: (1,), topics={})
-    assert Cluster.ailments(cluster) == []
+    assert Cluster.health_problems(cluster) == []
     cluster.topics["orders"] = Topic(cluster, "orders", 2)
-    assert Cluster.ailments(cluster) == ["broker 1 knows nothing of orders-0, orders-1"]
+    assert Cluster.health_problems(cluster) == ["broker 1 knows nothing of orders-0, orders-1"]
     seen.partitions = (replace(WHOLE, partition=1),)
-    assert Cluster.ailments(cluster) == ["broker 1 knows nothing of orders-0"]
+    assert Cluster.health_problems(cluster) == ["broker 1 knows nothing of orders-0"]
     seen.partitions = (WHOLE, replace(WHOLE, partition=1))
-    assert Cluster.ailments(cluster) == []
+    assert Cluster.health_problems(cluster) == []
 
 
 WHOLE = PartitionState(

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from harness.errors import DistributionError, HarnessError, UsageError
-from harness.machine.broker_user import broker_user
-from harness.machine.cache import cache_dir, cache_path, publish
-from harness.machine.java import java_command
-from harness.releases.distribution import Distribution, from_home, from_maven, from_tarball, is_sound, spark_kafka_jars
-from harness.releases.versions import DEFAULT_BUILDS, KafkaVersion, Mode
+from harness.host.broker_user import broker_user
+from harness.host.cache import cache_dir, cache_path, publish
+from harness.host.java import java_command
+from harness.kafka.distribution import Distribution, from_home, from_maven, from_tarball, is_sound, spark_kafka_jars
+from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
 
 ZK_BUILD = DEFAULT_BUILDS[Mode.ZK]
 
@@ -89,8 +89,8 @@ def test_two_processes_that_find_a_damaged_build_at_once_fetch_it_once(build: Di
     content[len(content) // 2] ^= 1
     jar.write_bytes(content)
     code = (
-        "import sys; from pathlib import Path; from harness.releases.distribution import from_maven; "
-        "from harness.releases.versions import KafkaVersion; "
+        "import sys; from pathlib import Path; from harness.kafka.distribution import from_maven; "
+        "from harness.kafka.versions import KafkaVersion; "
         "print(from_maven(KafkaVersion.parse(sys.argv[1]), Path(sys.argv[2]), say=print).sha256)"
     )
     argv = [sys.executable, "-c", code, str(ZK_BUILD), str(cache)]
@@ -121,7 +121,7 @@ def test_sparks_connector_is_four_jars() -> None:
 def test_a_maker_that_was_killed_leaves_nothing_that_is_taken_for_whole(tmp_path: Path) -> None:
     target = tmp_path / "entry"
     code = (
-        "import sys, time; from pathlib import Path; from harness.machine.cache import publish\n"
+        "import sys, time; from pathlib import Path; from harness.host.cache import publish\n"
         "def make(folder):\n"
         "    (folder / 'half').write_text('x'); print('half', flush=True); sys.stdin.read()\n"
         "publish(Path(sys.argv[1]), make)"

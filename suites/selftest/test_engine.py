@@ -16,19 +16,10 @@ from typing import Any
 import pytest
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
-from harness.machine import undo
-from harness.machine.engine import (
-    compose,
-    compose_program,
-    compose_version,
-    engine,
-    execute,
-    explained,
-    host,
-    remove_run,
-)
-from harness.machine.host import ENGINE_DISK_BYTES, ability
-from harness.machine.undo import MARK, UndoLog
+from harness.host import undo
+from harness.host.abilities import ENGINE_DISK_BYTES, ability
+from harness.host.engine import compose, compose_program, compose_version, engine, execute, explained, host, remove_run
+from harness.host.undo import MARK, UndoLog
 from harness.waiting import await_until
 from suites.selftest.needs import require
 from suites.selftest.processes import LEASH_S, marked
@@ -68,7 +59,7 @@ def test_an_engine_that_will_not_do(address: Path, facts: dict[str, Any], said: 
 
 
 FREE = """
-from harness.nodes.container import _free_network
+from harness.cluster.nodes.container import _free_network
 print(_free_network(7))
 """
 
@@ -171,8 +162,8 @@ def test_compose_carries_the_mark_of_the_run_that_it_makes_containers_for(monkey
 
 DOOMED = """
 import sys
-from harness.machine.engine import compose
-from harness.nodes.container import leash
+from harness.host.engine import compose
+from harness.cluster.nodes.container import leash
 held = leash(sys.argv[1])
 compose(["sleep"], "1000", run=sys.argv[1])
 """
@@ -238,7 +229,7 @@ def test_no_compose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_compose_is_started_without_the_docker_command_where_it_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.machine.engine._SYSTEMS_PLUGINS", [str(tmp_path / "system")])
+    monkeypatch.setattr("harness.host.engine._SYSTEMS_PLUGINS", [str(tmp_path / "system")])
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "own"))
     assert compose_program() == ["docker", "compose"]
     for folder in ("system/docker", "own"):

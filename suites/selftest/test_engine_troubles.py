@@ -24,14 +24,14 @@ from pathlib import Path
 
 import pytest
 
+from harness.cluster.nodes.images import image_for
 from harness.errors import EXIT_HARNESS
-from harness.machine.cache import cache_path
-from harness.machine.engine import host
-from harness.machine.host import ability
-from harness.machine.undo import MARK
-from harness.nodes.images import image_for
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.versions import Mode
+from harness.host.abilities import ability
+from harness.host.cache import cache_path
+from harness.host.engine import host
+from harness.host.undo import MARK
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.versions import Mode
 from suites.selftest.needs import require
 from suites.selftest.own_engine import OwnEngine
 from suites.selftest.processes import JBOD, marked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.runs.errors_logged import KEPT, errors_logged
+from harness.measure.errors_logged import KEPT, errors_logged
 
 LOG = """\
 [2026-01-01 00:00:01,000] INFO fine (a.B)

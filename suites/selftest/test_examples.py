@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster import boot
+from harness.cluster.cluster import boot
+from harness.cluster.nodes import backends
+from harness.cluster.spec import ClusterSpec
 from harness.journal import Journal
-from harness.nodes import backends
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.versions import Mode
 from suites.selftest.processes import HANG_S
 
 ROOT = Path(__file__).resolve().parents[2]

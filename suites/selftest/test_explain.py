@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError, UsageError
+from harness.explain.explain import explain_record, explain_verdict
 from harness.explain.records import WORST, gather, worst_records
-from harness.explain.run import explain_record, explain_verdict
 from harness.explain.segments import Copy
 from harness.explain.story import read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import Replica
-from harness.releases.distribution import Distribution
+from harness.kafka.distribution import Distribution
 from suites.selftest.histories import Story
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

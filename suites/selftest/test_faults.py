@@ -19,15 +19,15 @@ from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
 from faults.quorum import ControllerKilled, ControllerUnseated
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from harness import timeouts
-from harness.cluster import Cluster
-from harness.doors.wire import NoAnswer
+from harness.cluster.cluster import Cluster
+from harness.cluster.log_dir import LogDir
+from harness.cluster.spec import ClusterSpec
 from harness.errors import FaultNotProven, PromiseBroken
+from harness.host.broker_user import broker_user
+from harness.host.undo import UndoLog
 from harness.journal import Journal
-from harness.log_dir import LogDir
-from harness.machine.broker_user import broker_user
-from harness.machine.undo import UndoLog
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode
 from suites.checks import check_rebuilt
 from suites.selftest.disks import interrupted_after
 

@@ -18,12 +18,12 @@ from faults.base import Fault, injected
 from faults.file_system import VOLUME_FAULTS, Eio, Full, NearlyFull, NoInodes, PowerCut, VolumeFault
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.slow import SLOW_FAULTS, Slow, SlowVolume, Stalled
+from harness.cluster.log_dir import LogDir
 from harness.errors import FaultNotProven, UsageError
-from harness.log_dir import LogDir
-from harness.machine import undo
-from harness.machine.control_group import SlowGroup
-from harness.machine.host import ability
-from harness.machine.volume import Volume, VolumeKind
+from harness.host import undo
+from harness.host.abilities import ability
+from harness.host.control_group import SlowGroup
+from harness.host.volume import Volume, VolumeKind
 from harness.waiting import await_until
 from suites.selftest.disks import StandIn, broker_on, interrupted_after, traces
 from suites.selftest.needs import require
@@ -407,7 +407,7 @@ def test_a_volume_needs_a_least_size(disks: Disks) -> None:
 
 
 def test_what_somebody_stands_in_is_unmounted_all_the_same(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.machine.undo._UNMOUNT_WAIT_S", 0.3)
+    monkeypatch.setattr("harness.host.undo._UNMOUNT_WAIT_S", 0.3)
     broker = disks.broker(need(Eio))
     stranger = subprocess.Popen(["sleep", "60"], cwd=broker.log_dirs[0].path)
     try:
@@ -424,7 +424,7 @@ OWN_NAMESPACE = """
 from faults.base import injected
 from faults.file_system import FullTmpfs
 from faults.log_dir import Chmod000
-from harness.machine.broker_user import broker_user
+from harness.host.broker_user import broker_user
 from suites.selftest.disks import broker_on
 broker = broker_on("tmpfs")
 for fault_type in (FullTmpfs, Chmod000):

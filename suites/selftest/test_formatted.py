@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.cluster.quorum import formatted as module
+from harness.cluster.quorum.formatted import META, Formatted, formatted, random_uuid
 from harness.errors import DistributionError
-from harness.machine.cache import cache_dir
-from harness.quorum import formatted as module
-from harness.quorum.formatted import META, Formatted, formatted, random_uuid
-from harness.releases.distribution import Distribution, from_maven
-from harness.releases.versions import KafkaVersion
+from harness.host.cache import cache_dir
+from harness.kafka.distribution import Distribution, from_maven
+from harness.kafka.versions import KafkaVersion
 
 LEFT = {
     "4.3.1": {META, "bootstrap.checkpoint"},

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
+from harness.cluster.nodes import images
+from harness.cluster.nodes.images import OWN_BASE, image_for
 from harness.errors import EnvironmentLacks
-from harness.nodes import images
-from harness.nodes.images import OWN_BASE, image_for
-from harness.releases.distribution import Distribution, Source
-from harness.releases.versions import KafkaVersion, Mode
+from harness.kafka.distribution import Distribution, Source
+from harness.kafka.versions import KafkaVersion, Mode
 from suites.selftest.stand_in_engine import StandIn, answering
 
 

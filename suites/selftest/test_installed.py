@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.machine.host import ability
-from harness.releases.versions import DEFAULT_BUILDS, Mode
+from harness.host.abilities import ability
+from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from suites.selftest.needs import require
 from suites.selftest.processes import HANG_S, JBOD
 from suites.selftest.test_examples import OURS, example

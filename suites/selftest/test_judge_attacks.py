@@ -22,12 +22,12 @@ from pyspark.sql import SparkSession
 
 import harness.checkers.judge as judge_module
 from harness.checkers.judge import judge, write_verdict
-from harness.checkers.rest import Sizes
+from harness.checkers.large_history.select import Sizes
 from harness.checkers.verdict import Verdict
 from harness.errors import HarnessError, HistoryError
-from harness.explain.run import read_verdict
-from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter, TableName, load_table, table_dir
-from harness.pipeline.reserved import Reservation
+from harness.explain.explain import read_verdict
+from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter, TableName, load_table, table_dir
+from harness.history.write_ahead import Reservation
 from suites.selftest.histories import Story, story_of
 
 COUNT = 60

@@ -17,8 +17,8 @@ import harness.checkers.judge as judge_module
 from harness.checkers.judge import judge, write_verdict
 from harness.checkers.settings import RunSettings, read_settings
 from harness.errors import HistoryError
-from harness.pipeline.history import CONSUMED, PRODUCED, SCHEMAS, HistoryWriter, load_table
-from harness.pipeline.reserved import Reservation
+from harness.history.tables import CONSUMED, PRODUCED, SCHEMAS, HistoryWriter, load_table
+from harness.history.write_ahead import Reservation
 from suites.selftest.histories import Story, right_story, story_of, without_twins
 from suites.selftest.test_judge_model import PLANTERS, disturb
 

@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 
 import harness.checkers.judge as judge_module
 from harness.checkers.judge import judge, judge_large
-from harness.checkers.rest import Sizes, find_rest
+from harness.checkers.large_history.select import Sizes, find_rest
 from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
 from harness.errors import HistoryError
-from harness.pipeline.history import SCHEMAS, HistoryWriter, TableName, load_table, pieces, table_dir
+from harness.history.tables import SCHEMAS, HistoryWriter, TableName, load_table, pieces, table_dir
 from suites.selftest.histories import Row, Story, crc, right_story, without_twins
 from suites.selftest.test_judge_model import PLANTERS, disturb
 
@@ -68,7 +68,7 @@ def by_windows(run_dir: Path, dice: random.Random) -> Verdict:
     )
     stored = {name: pieces(run_dir, name) for name in NAMES}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.checkers.screen.MOST_LINES", dice.choice((5, 20, 1000)))
+        patch.setattr("harness.checkers.large_history.summarise.MOST_LINES", dice.choice((5, 20, 1000)))
         return judge_large(run_dir, stored, read_settings(run_dir), here, dice.choice((1, 3)), sizes)
 
 
@@ -427,9 +427,13 @@ def test_what_is_no_history(spoil: Callable[[Story], object], why: str, tmp_path
 @pytest.mark.parametrize(
     ("limit", "most", "why"),
     [
-        ("harness.checkers.rest.MOST_ROWS", 2_000, r"2,500 rows, in 100 of 100 windows of 10 offsets, would have"),
-        ("harness.checkers.screen.MOST_BYTES", 500, "its rows lie too far from the order"),
-        ("harness.checkers.seqs.MOST_PAGES", 0, "the seqs of its producers have too many gaps"),
+        (
+            "harness.checkers.large_history.select.MOST_ROWS",
+            2_000,
+            r"2,500 rows, in 100 of 100 windows of 10 offsets, would have",
+        ),
+        ("harness.checkers.large_history.summarise.MOST_BYTES", 500, "its rows lie too far from the order"),
+        ("harness.checkers.large_history.seen_seqs.MOST_PAGES", 0, "the seqs of its producers have too many gaps"),
     ],
 )
 def test_too_much_of_a_large_history_to_look_into(
@@ -560,7 +564,7 @@ def test_a_group_that_reads_with_both_isolations(tmp_path: Path) -> None:
 
 
 def test_windows_are_no_wider_than_memory_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.checkers.screen.MOST_LINES", 100)
+    monkeypatch.setattr("harness.checkers.large_history.summarise.MOST_LINES", 100)
     story = Story()
     for seq in range(1000):
         story.send(seq, seq)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.deviation import Deviation
-from harness.doors.admin import Refused
 from harness.errors import PromiseBroken
 from harness.journal import Journal
-from harness.releases.versions import KafkaVersion, Mode
+from harness.kafka.admin import Refused
+from harness.kafka.versions import KafkaVersion, Mode
+from harness.runner.deviation import Deviation
 from suites import deviations
 from suites.checks import check_known, check_refused
 from suites.deviations import REASSIGNMENT_ACCEPTED
@@ -45,7 +45,7 @@ def test_only_what_is_known_of_the_build_is_quiet(version: KafkaVersion, seen: s
     assert noted == (["done"] if (version, says) == (DEVIATES, None) else [])
 
 
-@pytest.mark.parametrize("deviation", OF_KIP_1066, ids=lambda deviation: deviation.does[:40])
+@pytest.mark.parametrize("deviation", OF_KIP_1066, ids=lambda deviation: deviation.actual[:40])
 def test_each_deviation_of_kip_1066_is_of_the_build_that_it_was_seen_on(deviation: Deviation) -> None:
     assert DEVIATES in deviation.builds or MENDED in deviation.builds
     assert KafkaVersion.parse("4.2.0") not in deviation.builds

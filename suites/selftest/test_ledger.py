@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from harness.case import CaseId, CaseResult, Outcome
 from harness.journal import now
-from harness.releases.versions import DEFAULT_BUILDS, Mode
-from harness.runs import ledger
-from harness.runs.nightly import Fixed, Night, fitting
-from harness.runs.qualifying import Wanted, cases_of, due, side
-from harness.runs.results import write_json
-from harness.runs.special_suites import not_asked
+from harness.kafka.versions import DEFAULT_BUILDS, Mode
+from harness.runner import ledger
+from harness.runner.case import CaseId, CaseResult, Outcome
+from harness.runner.nightly import Fixed, Night, fitting
+from harness.runner.qualifying import Wanted, cases_of, due, side
+from harness.runner.results import write_json
+from harness.runner.suite_kinds import not_asked
 
 KRAFT = str(DEFAULT_BUILDS[Mode.KRAFT])
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import BuildLacks
-from harness.machine.cache import cache_dir
-from harness.releases.distribution import from_maven
-from harness.releases.main_classes import exit_hook, main_class
-from harness.releases.versions import DEFAULT_BUILDS, KafkaVersion, Mode, Tool
+from harness.host.cache import cache_dir
+from harness.kafka.distribution import from_maven
+from harness.kafka.main_classes import exit_hook, main_class
+from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode, Tool
 
 FORMERLY = {
     "2.8.2": {

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from harness.errors import EnvironmentLacks
-from harness.releases.maven import copy_dependencies
+from harness.kafka.maven import copy_dependencies
 
 SMALL = "org.slf4j:slf4j-reload4j:1.7.36"
 

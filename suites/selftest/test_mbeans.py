@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from harness.cluster import Cluster
-from harness.machine.ports import HOST
+from harness.cluster.cluster import Cluster
+from harness.host.ports import HOST
 
 pytestmark = pytest.mark.cluster
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
-from harness.runs.measure import Floors, measure_faults, shortfalls
+from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter
+from harness.measure.fault_costs import Floors, measure_faults, shortfalls
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LOG = "[2026-01-01 00:00:02,250] WARN Stopping serving logs in dir /d (kafka.log.LogManager)\n"

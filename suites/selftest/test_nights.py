@@ -20,11 +20,11 @@ from xml.etree import ElementTree
 import pytest
 
 from harness.journal import now
-from harness.runs import ledger, nightly
-from harness.runs.ledger import Planned
-from harness.runs.nightly import Fixed, Night, run_night
-from harness.runs.shrinking import Shrunk
-from harness.runs.subrun import SubRun, jbod_command, run_apart
+from harness.runner import ledger, nightly
+from harness.runner.ledger import Planned
+from harness.runner.nightly import Fixed, Night, run_night
+from harness.runner.shrinking import Shrunk
+from harness.runner.subrun import SubRun, jbod_command, run_apart
 from reports.rows import read_runs_dir
 from suites.selftest.planted import Planted
 
@@ -252,7 +252,7 @@ def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: py
 
 def test_a_run_that_is_killed_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As by the kernel, where memory is short: an error of the environment; the schedules have their turn."""
-    monkeypatch.setattr("harness.runs.subrun.jbod_command", lambda *_: ["sh", "-c", "kill -9 $$"])
+    monkeypatch.setattr("harness.runner.subrun.jbod_command", lambda *_: ["sh", "-c", "kill -9 $$"])
     answers: list[Answer] = [lambda arguments: run_apart(*arguments), lambda _: came_out(x="valid")]
     night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert (night.codes, night.exit_code(), [*night.left]) == ([3, 0], 3, ["a"])
@@ -273,7 +273,7 @@ def test_a_working_directory_with_other_modules_is_in_nobodys_way(
 def test_a_night_that_is_told_to_end_tells_its_run(tmp_path: Path) -> None:
     """``kill`` tells it alone, other than Ctrl-C; its run then has to clean up, and it waits for that."""
     body = """
-from harness.runs import subrun
+from harness.runner import subrun
 does = "trap 'touch cleaned-up; exit 3' TERM; kill $PPID; sleep 20 >&- 2>&- & wait"
 subrun.jbod_command = lambda *_: ["sh", "-c", does]
 try:

@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from harness.deviation import Deviation, Expectation
-from harness.doors.broker_log import BrokerLog
 from harness.errors import PromiseBroken
 from harness.journal import Journal, now
-from harness.releases.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
-from suites import deviations, sources
+from harness.kafka.broker_log import BrokerLog
+from harness.kafka.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
+from harness.runner.deviation import Deviation, Expectation
+from suites import deviations, observations
 from suites.checks import check_known, no_log_dir_fails, promised, refuses_to_start
 from suites.observing import expectation_of, expects, observe
-from suites.selftest.test_sources import BROKERS, METRICS, SEEN, described, healthy_world, right_world
+from suites.selftest.test_observations import BROKERS, METRICS, SEEN, described, healthy_world, right_world
 
 V = KafkaVersion.parse
 CONFIRMED = (V("4.1.2"), V("4.3.1"))
 SINCE_4_1 = Deviation(
     kip=0,
-    says="it is so",
-    does="it is otherwise",
+    promised="it is so",
+    actual="it is otherwise",
     issue="none",
     builds=VersionRange.parse(">=4.1.1"),
     confirmed=CONFIRMED,
@@ -167,7 +167,7 @@ def test_offline_replicas_that_are_not_counted(version: str, counted: int, says:
     world.cluster.distribution, world.cluster.journal = planted.distribution, planted.journal
     cordons = dict.fromkeys(METRICS.log_dir_offline, False) if planted.distribution.version.at_least(4, 3) else {}
     seen = replace(METRICS, offline_replicas=counted, log_dir_cordoned=cordons, cordoned_log_dirs=0)
-    differences = sources.judge_mbeans(world, BROKERS[3], seen, SEEN)
+    differences = observations.judge_mbeans(world, BROKERS[3], seen, SEEN)
     assert [says in each for each in differences if says] == ([True] if says else [])
     assert bool(differences) is bool(says)
     assert noted(planted) == notes
@@ -178,7 +178,7 @@ def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> 
     world.cluster.distribution, world.cluster.journal = planted.distribution, planted.journal
     good = dict.fromkeys(METRICS.log_dir_offline, False)
     seen = replace(METRICS, offline_log_dirs=0, log_dir_offline=good, offline_replicas=0)
-    assert sources.judge_mbeans(world, BROKERS[3], seen, replace(SEEN, partitions=())) == []
+    assert observations.judge_mbeans(world, BROKERS[3], seen, replace(SEEN, partitions=())) == []
     assert noted(planted) == []
 
 
@@ -195,7 +195,7 @@ def test_cordons_that_are_not_printed(
     version: str, is_cordoned: bool | None, says: str | None, notes: list[str]
 ) -> None:
     cluster = of_build(version)
-    differences = sources.judge_printed_cordons(cluster, {2: described(is_cordoned)})
+    differences = observations.judge_printed_cordons(cluster, {2: described(is_cordoned)})
     assert [says in each for each in differences if says] == ([True] if says else [])
     assert bool(differences) is bool(says)
     assert noted(cluster) == notes
@@ -203,7 +203,7 @@ def test_cordons_that_are_not_printed(
 
 def test_a_newer_build_that_prints_cordons_of_some_log_dirs_alone_is_wrong() -> None:
     cluster, (silent, said) = of_build("4.3.2"), (described(None), described(True))
-    [says] = sources.judge_printed_cordons(cluster, {1: silent, 2: said})
+    [says] = observations.judge_printed_cordons(cluster, {1: silent, 2: said})
     assert "doesn't say of 2 of 4 log dirs" in says
     assert noted(cluster) == []
 
@@ -303,7 +303,7 @@ def test_a_broker_refuses_to_start_as_it_should_or_joins(
 DECLARED = [each for each in vars(deviations).values() if isinstance(each, Deviation)]
 
 
-@pytest.mark.parametrize("deviation", DECLARED, ids=lambda deviation: deviation.does[:40])
+@pytest.mark.parametrize("deviation", DECLARED, ids=lambda deviation: deviation.actual[:40])
 def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) -> None:
     """Else no build must show it, and nothing would ever say that it is gone."""
     confirmed = [(mode, each) for mode, releases in CONFIRMED_BUILDS.items() for each in releases]

@@ -13,23 +13,23 @@ from typing import Any, cast
 
 import pytest
 
-from harness.doors.broker_log import BrokerLog
+from harness.cluster.log_dir import LogDir
+from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal, now
-from harness.log_dir import LogDir
-from harness.quorum.kraft import KRaftQuorum
-from harness.quorum.zookeeper import ZooKeeperQuorum
-from harness.releases.versions import KafkaVersion, Mode
-from harness.topic import Partition, Topic
-from suites import deviations, housekeeping
+from harness.kafka.broker_log import BrokerLog
+from harness.kafka.versions import KafkaVersion, Mode
+from suites import deviations, log_cleaning
 from suites.checks import check_says
-from suites.housekeeping import SEGMENT, check_small, until_at_work
 from suites.kip_36 import test_rack_fails
 from suites.kip_36.test_racks import connection
 from suites.kip_112 import test_no_fault
 from suites.kip_113 import test_log_changes
 from suites.kip_113.test_log_changes import check_cut_off_gone
 from suites.kip_113.test_swaps import found_expired
+from suites.log_cleaning import SEGMENT, check_small, until_at_work
 from suites.selftest.test_observing import PlantedBroker, logged, noted, of_build
 from suites.steps import check_not_added, ends_unwritable
 
@@ -57,7 +57,7 @@ def test_a_broker_is_at_work_so_long_after_its_start(version: str, ages_s: list[
 def test_what_is_outdated_has_until_its_broker_is_at_work(
     monkeypatch: pytest.MonkeyPatch, left_s: float, waits: bool
 ) -> None:
-    monkeypatch.setattr(housekeeping, "until_at_work", lambda _: left_s)
+    monkeypatch.setattr(log_cleaning, "until_at_work", lambda _: left_s)
     sizes = iter([3 * SEGMENT] * 3)
     found = lambda *_: (None, SimpleNamespace(size=next(sizes, SEGMENT)))  # noqa: E731
     with breaks(None if waits else "what is outdated in events-0"):

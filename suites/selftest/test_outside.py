@@ -46,7 +46,7 @@ def test_no_scenario():
     raise AssertionError("jbod runs scenarios only")
 '''
 NOTHING = '''
-from harness.case import Case
+from harness.runner.case import Case
 from suites.scenario import scenario
 
 

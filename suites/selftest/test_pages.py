@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.deviation import Deviation
+from harness.runner.deviation import Deviation
 from suites import deviations
 
 ROOT = Path(__file__).resolve().parents[2]

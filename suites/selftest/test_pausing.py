@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from harness.errors import EnvironmentLacks
-from harness.runs.pausing import MOMENTS, Pause
+from harness.runner.pausing import MOMENTS, Pause
 
 
 @pytest.fixture

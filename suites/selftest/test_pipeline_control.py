@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from harness.pipeline.control import STOP, Channel, ControlServer, DriverLink
+from harness.spark.control import STOP, Channel, ControlServer, DriverLink
 from harness.waiting import await_until
 
 

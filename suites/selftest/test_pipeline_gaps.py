@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.pipeline.gaps import ClientTimes, interruption_s, max_gap_s
-from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter
+from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter
+from harness.measure.gaps import ClientTimes, interruption_s, max_gap_s
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import PipelineError
-from harness.pipeline import record
-from harness.pipeline.claim import claim
-from harness.pipeline.consumer import StartAt, resume_at
-from harness.pipeline.history import CONSUMED, PRODUCED, HistoryWriter, table_dir
-from harness.pipeline.recorder import Recorder
-from harness.pipeline.reserved import ERROR, Reservation, settle
+from harness.history import record_format
+from harness.history.part_writer import PartWriter
+from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter, table_dir
+from harness.history.write_ahead import ERROR, Reservation, settle
+from harness.spark.run_once import claim
+from harness.workload.consumer import StartAt, resume_at
 
 RESERVATION = Reservation(
     producer="p0", run_token="run", topic="t", partitions=3, keys=None, record_bytes=100, below=10
@@ -75,7 +75,7 @@ def test_reserved_records_without_a_row_become_indeterminate(tmp_path: Path) -> 
     assert settle(tmp_path) == {"p0": 6}
     added = [row for row in stored(tmp_path, "produced") if row["error"] == ERROR]
     assert [row["seq"] for row in added] == [3, 4, 6, 7, 8, 9]
-    value = record.value_of(record.prefix_of("run", "p0"), 4, record.padding_to(100))
+    value = record_format.value_of(record_format.prefix_of("run", "p0"), 4, record_format.padding_to(100))
     assert added[1] == dict.fromkeys(PRODUCED.names) | {
         "producer": "p0",
         "seq": 4,
@@ -127,12 +127,12 @@ def test_a_consumer_goes_on_where_its_history_ends(tmp_path: Path) -> None:
 
 
 def test_a_recorder_writes_all_that_it_was_given_and_an_empty_part_if_nothing(tmp_path: Path) -> None:
-    recorder: Recorder[int] = Recorder(tmp_path, "produced", "p0", lambda seq: acked(seq))
+    recorder: PartWriter[int] = PartWriter(tmp_path, "produced", "p0", lambda seq: acked(seq))
     for seq in range(50):
         recorder.add(seq)
     recorder.close()
     assert [row["seq"] for row in stored(tmp_path, "produced")] == list(range(50))
-    nothing: Recorder[int] = Recorder(tmp_path, "consumed", "c0-0", lambda _: CONSUMED.empty_table())
+    nothing: PartWriter[int] = PartWriter(tmp_path, "consumed", "c0-0", lambda _: CONSUMED.empty_table())
     nothing.close()
     folder = table_dir(tmp_path, "consumed")
     assert [pq.read_metadata(part).num_rows for part in folder.glob("*.parquet")] == [0]
@@ -143,7 +143,7 @@ def test_a_recorders_error_reaches_the_task(tmp_path: Path) -> None:
     def break_down(_: int) -> pa.Table:
         raise OSError("disk full")
 
-    recorder: Recorder[int] = Recorder(tmp_path, "produced", "p0", break_down)
+    recorder: PartWriter[int] = PartWriter(tmp_path, "produced", "p0", break_down)
     recorder.add(1)
     with pytest.raises(OSError, match="disk full"):
         recorder.close()

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import KafkaError
 
-from harness.pipeline.outcome import outcome_of
+from harness.history.record_outcome import outcome_of
 
 UNCERTAIN = [
     KafkaError._MSG_TIMED_OUT,

@@ -2,8 +2,8 @@
 
 Each error code that can be provoked is, on one small cluster; then the partition is read to its end. Whatever is called
 failed must not be there, whatever was acked must be. Of the indeterminate ones the table of
-:mod:`harness.pipeline.outcome` says why they may be there: where that can be shown, it is, with records of one code of
-which some are there and some are not. The codes that can't be provoked are named there with the reason.
+:mod:`harness.history.record_outcome` says why they may be there: where that can be shown, it is, with records of one
+code of which some are there and some are not. The codes that can't be provoked are named there with the reason.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from faults.base import injected
 from faults.broker import BrokerPaused
 from faults.log_dir import Chmod000
-from harness.cluster import Cluster
+from harness.cluster.cluster import Cluster
+from harness.cluster.nodes.node import Site
+from harness.cluster.spec import ClusterSpec
+from harness.cluster.topic import Partition
+from harness.history.record_outcome import Outcome, outcome_of
+from harness.host.undo import UndoLog
 from harness.journal import Journal
-from harness.machine.undo import UndoLog
-from harness.nodes.base import Site
-from harness.pipeline.outcome import Outcome, outcome_of
-from harness.pipeline.producer import PRODUCER_CONFIG
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
-from harness.topic import Partition
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.versions import Mode
 from harness.waiting import await_until
+from harness.workload.producer import PRODUCER_CONFIG
 
 pytestmark = pytest.mark.cluster
 

@@ -1,7 +1,7 @@
 """The pair and the drain against a real broker and a real Spark: what they write is what happened.
 
 Needs two fixtures: ``bootstrap``, the address of a running Kafka with at least one broker, and ``spark``, a
-:class:`~harness.pipeline.session.SparkHandle` with the Kafka connector's jars.
+:class:`~harness.spark.session.SparkHandle` with the Kafka connector's jars.
 """
 
 import json
@@ -28,17 +28,17 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from harness.errors import Inconclusive, PipelineError, PromiseBroken
+from harness.history.write_ahead import Reservation, settle
 from harness.journal import Journal
-from harness.pipeline import consumer
-from harness.pipeline.consumer import ConsumerSpec, Consuming, StartAt
-from harness.pipeline.control import ABORT, ControlServer, DriverLink
-from harness.pipeline.gaps import ClientTimes
-from harness.pipeline.producer import FLUSH_S, ProducerSpec, produce
-from harness.pipeline.reserved import Reservation, settle
-from harness.pipeline.session import SparkHandle
-from harness.pipeline.tasks import SparkTask
-from harness.pipeline.workload import Workload
+from harness.measure.gaps import ClientTimes
+from harness.spark.control import ABORT, ControlServer, DriverLink
+from harness.spark.session import SparkHandle
+from harness.spark.tasks import SparkTask
 from harness.waiting import await_until
+from harness.workload import consumer
+from harness.workload.consumer import ConsumerSpec, Consuming, StartAt
+from harness.workload.producer import FLUSH_S, ProducerSpec, produce
+from harness.workload.workload import Workload
 
 pytestmark = pytest.mark.cluster
 
@@ -351,8 +351,8 @@ def test_an_error_in_the_block_ends_the_tasks_at_once(
 DRIVER = """
 import sys
 from pathlib import Path
-from harness.pipeline.workload import Workload
-from harness.pipeline.session import start_in_background
+from harness.workload.workload import Workload
+from harness.spark.session import start_in_background
 
 bootstrap, topic, run_dir, *jars = sys.argv[1:]
 spark = start_in_background(None, jars=[Path(jar) for jar in jars])

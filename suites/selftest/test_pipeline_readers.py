@@ -20,12 +20,12 @@ from pyspark.sql import DataFrame
 from harness.checkers.judge import judge
 from harness.checkers.verdict import Verdict
 from harness.journal import Journal
-from harness.pipeline.pair import Pair
-from harness.pipeline.readers import Group, Stream
-from harness.pipeline.session import SparkHandle
-from harness.pipeline.stream import StreamReader
-from harness.pipeline.workload import Workload
+from harness.spark.session import SparkHandle
 from harness.waiting import await_until
+from harness.workload.pair import Pair
+from harness.workload.readers import Group, Stream
+from harness.workload.stream import StreamReader
+from harness.workload.workload import Workload
 
 pytestmark = pytest.mark.cluster
 

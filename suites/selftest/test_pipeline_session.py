@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from harness.errors import HarnessError, UsageError
-from harness.pipeline import session
-from harness.pipeline.session import check_master, jvm_died, start_in_background
-from harness.pipeline.tasks import last_line
+from harness.spark import session
+from harness.spark.session import check_master, jvm_died, start_in_background
+from harness.spark.tasks import last_line
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[4]", "local[*]", "local[4,2]"])

@@ -10,8 +10,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from harness.errors import PipelineError
-from harness.pipeline.consumer import ConsumerSpec, StartAt
-from harness.pipeline.stream import StreamReader
+from harness.workload.consumer import ConsumerSpec, StartAt
+from harness.workload.stream import StreamReader
 
 
 class Query:

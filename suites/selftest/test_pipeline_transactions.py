@@ -22,12 +22,12 @@ from harness.checkers.judge import judge
 from harness.checkers.verdict import Verdict
 from harness.errors import PipelineError
 from harness.journal import Journal
-from harness.pipeline.consumer import Isolation
-from harness.pipeline.drain import await_stable
-from harness.pipeline.producer import Transactions
-from harness.pipeline.session import SparkHandle
-from harness.pipeline.workload import Workload
+from harness.spark.session import SparkHandle
 from harness.waiting import await_until
+from harness.workload.consumer import Isolation
+from harness.workload.drain import await_stable
+from harness.workload.producer import Transactions
+from harness.workload.workload import Workload
 
 BOTH: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 PARTITIONS = 2
@@ -153,7 +153,7 @@ def test_commits_and_aborts_are_told_as_both_isolations_see_them(bench: Bench) -
 def test_an_open_transaction_holds_the_read_committed_consumer_back(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.pipeline.pair.OPEN_TRANSACTION_S", 5.0)
+    monkeypatch.setattr("harness.workload.pair.OPEN_TRANSACTION_S", 5.0)
     never = {"transaction.timeout.ms": 600_000}
     stranger = Producer({"bootstrap.servers": bench.bootstrap, "transactional.id": bench.topic, **never})
     stranger.init_transactions(30)

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.commands.several_builds import probes_of
+from harness.cli.run_on_builds import probes_of
 from harness.errors import HarnessError, UsageError
-from harness.machine.cache import cache_dir
-from harness.releases.builds import BuildOptions, Builds
-from harness.releases.distribution import from_maven
-from harness.releases.versions import DEFAULT_BUILDS, Mode
-from harness.runs.build_lacks import Lack, mode_of, read_lacks, read_probe, told
+from harness.host.cache import cache_dir
+from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.distribution import from_maven
+from harness.kafka.versions import DEFAULT_BUILDS, Mode
+from harness.runner.build_lacks import Lack, mode_of, read_lacks, read_probe, told
 from harness.waiting import await_until
 from suites.probe import command, probing
 from suites.probe.lean import SKIPPED, Lean

@@ -19,7 +19,7 @@ from harness.checkers.verdict import Verdict
 from harness.errors import HarnessError
 from harness.explain import segments
 from harness.explain.segments import read_sessions
-from harness.workload import CaseWorkload
+from harness.runner.case_workload import CaseWorkload
 from suites.selftest.histories import Story
 
 BATCH = (
@@ -114,7 +114,7 @@ def test_a_verdict_is_looked_into_once_more_where_the_client_may_have_doubled(
             journal=SimpleNamespace(write=lambda kind, error: journal.append((kind, error))),
         ),
     )
-    monkeypatch.setattr("harness.workload.judge", judge)
+    monkeypatch.setattr("harness.runner.case_workload.judge", judge)
     monkeypatch.setattr(CaseWorkload, "_sessions", sessions)
     first = story.judged(tmp_path)
     assert first.verdict == "invalid"

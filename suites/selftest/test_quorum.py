@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from harness.quorum.formatted import Formatted
-from harness.quorum.kraft import KRaftQuorum
-from harness.releases.versions import Mode
-from harness.spec import ClusterSpec
+from harness.cluster.quorum.formatted import Formatted
+from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.spec import ClusterSpec
+from harness.kafka.versions import Mode
 
 
 @pytest.mark.parametrize("controllers", [1, 3])

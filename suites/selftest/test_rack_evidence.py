@@ -11,12 +11,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.deviation import Deviation, Expectation
-from harness.doors.admin import Refused
+from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal
-from harness.quorum.zookeeper import ZooKeeperQuorum
-from harness.releases.versions import KafkaVersion, Mode
+from harness.kafka.admin import Refused
+from harness.kafka.versions import KafkaVersion, Mode
+from harness.runner.deviation import Deviation, Expectation
 from suites.deviations import AUTOMATIC_REFUSED, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
 from suites.kip_36 import test_rack_fails, test_racks
 from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped

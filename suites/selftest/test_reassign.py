@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from harness.log_dir import LogDir
-from harness.reassign import Placement, unfinished
+from harness.cluster.log_dir import LogDir
+from harness.cluster.reassign import Placement, unfinished
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2)}
 DIR = LogDir(BROKERS[1], Path("/b1/d2"))

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import EnvironmentLacks, UsageError
-from harness.releases import released
-from harness.releases.released import between, settle
-from harness.releases.versions import KafkaVersion
+from harness.kafka import released
+from harness.kafka.released import between, settle
+from harness.kafka.versions import KafkaVersion
 from suites.selftest.own_maven import OwnMaven
 from suites.selftest.test_maven import mirrored
 

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
-from harness.machine.host import LEAST_NODE
+from harness.host.abilities import LEAST_NODE
 from reports import pages
 from reports.allure import write_result
 from reports.command import read, report
@@ -489,7 +489,7 @@ def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
 
 _THREE = """
 import pytest
-from harness.releases.versions import Mode
+from harness.kafka.versions import Mode
 from suites.scenario import scenario
 
 @scenario("x/one", kip=112, plan="p", modes=(Mode.KRAFT,), judged=False)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from harness.machine.host import ability
+from harness.host.abilities import ability
 from harness.waiting import await_until
 from reports.allure import ALLURE, HISTORY
 from reports.command import report

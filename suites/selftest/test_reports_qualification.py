@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from harness.runs.qualifying import Wanted
+from harness.runner.qualifying import Wanted
 from reports.command import report
 from reports.noise import Runs, beyond_chance, holm, signed_rank
-from reports.qualification import Case, Measure, Qualification, _overall, qualify
+from reports.qualification import ComparedCase, Measure, Qualification, _overall, qualify
 from reports.qualify import _to_json, _told
 from reports.rows import read_runs_dir
 from suites.selftest.run_folders import COSTS, write_run_folder
@@ -53,17 +53,17 @@ def test_chances_allow_for_how_many_are_looked_at() -> None:
     assert holm([]) == []
 
 
-def paired_cases(dice: np.random.Generator, shift: float = 1.0) -> list[Case]:
+def paired_cases(dice: np.random.Generator, shift: float = 1.0) -> list[ComparedCase]:
     """Twenty cases in each mode that ran once on both sides, of three faults that share their run's luck."""
 
     def measure(cost: str, ours: float, theirs: float) -> Measure:
         return Measure(name=cost, candidate=(shift * ours,), baseline=(theirs,))
 
-    def case(number: int, mode: str) -> Case:
+    def case(number: int, mode: str) -> ComparedCase:
         luck = {cost: dice.lognormal(0, 0.3, 2) for cost in COSTS if cost.endswith("_s")}
         faults = {fault: tuple(measure(cost, *both) for cost, both in luck.items()) for fault in ("a", "a 2", "a 3")}
         known: dict[str, Any] = {"kip": 112, "change": "held", "candidate": (), "baseline": (), "backend": "process"}
-        return Case(id=f"kip-112/{number}[{mode}]", mode=mode, faults=faults, **known)
+        return ComparedCase(id=f"kip-112/{number}[{mode}]", mode=mode, faults=faults, **known)
 
     return [case(number, mode) for mode in ("kraft", "zk") for number in range(20)]
 

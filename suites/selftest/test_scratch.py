@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from harness.machine import undo
-from harness.machine.scratch import scratch, scratch_folder, sweep_scratch
+from harness.host import undo
+from harness.host.scratch import scratch, scratch_folder, sweep_scratch
 
 DIES = """
 import os
-from harness.machine.scratch import scratch
+from harness.host.scratch import scratch
 with scratch("subrun"):
     os.kill(os.getpid(), 9)
 """

@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from harness.commands.several_builds import print_whole, verdicts_table
-from harness.runs import ledger
-from harness.runs.several_builds import BuildRun
+from harness.cli.run_on_builds import print_whole, verdicts_table
+from harness.runner import ledger
+from harness.runner.several_builds import BuildRun
 from suites.selftest.own_maven import OwnMaven
 from suites.selftest.planted import Planted
 

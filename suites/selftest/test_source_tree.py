@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import DistributionError
-from harness.machine.cache import cache_dir
-from harness.releases.distribution import Distribution, from_home, from_maven
-from harness.releases.versions import DEFAULT_BUILDS, Mode
+from harness.host.cache import cache_dir
+from harness.kafka.distribution import Distribution, from_home, from_maven
+from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from suites.selftest.processes import JBOD
 
 VERSION = DEFAULT_BUILDS[Mode.KRAFT]

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from harness.releases.tools import reason
+from harness.kafka.tools import reason
 
 LOGGING = "log4j:WARN No appenders could be found for logger (x).\nSLF4J: Failed to load class\n"
 

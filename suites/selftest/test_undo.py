@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from harness.errors import EXIT_HARNESS, HarnessError
-from harness.machine import undo
-from harness.machine.undo import MARK, UndoLog
+from harness.host import undo
+from harness.host.undo import MARK, UndoLog
 from harness.waiting import await_until
 from suites.selftest.processes import JBOD
 
@@ -24,7 +24,7 @@ from suites.selftest.processes import JBOD
 VICTIM = """
 import os, subprocess, sys
 from pathlib import Path
-from harness.machine.undo import MARK, UndoLog
+from harness.host.undo import MARK, UndoLog
 log = UndoLog("doomed")
 child = subprocess.Popen(["sleep", "1000"], env=dict(os.environ, **{MARK: "doomed"}), start_new_session=True)
 outside = Path(sys.argv[1])

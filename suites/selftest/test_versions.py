@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from harness.errors import EnvironmentLacks, UsageError
-from harness.releases.versions import KafkaVersion, Mode, VersionRange
+from harness.kafka.versions import KafkaVersion, Mode, VersionRange
 
 V = KafkaVersion.parse
 

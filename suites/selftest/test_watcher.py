@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from harness import watcher
-from harness.doors.metadata import ClusterState, PartitionState
+from harness.cluster import watcher
+from harness.cluster.watcher import Watcher
 from harness.journal import Journal
-from harness.watcher import Watcher
+from harness.kafka.metadata import ClusterState, PartitionState
 
 
 def seen(leader: int | None, epoch: int, topic_id: str) -> ClusterState:

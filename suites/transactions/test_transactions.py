@@ -14,19 +14,19 @@ import pytest
 
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
-from harness.broker import Broker
-from harness.cluster import Cluster
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.pipeline.producer import Transactions
-from harness.runs.measure import Floors
-from harness.topic import Partition, Topic
-from harness.workload import CaseWorkload
+from harness.measure.fault_costs import Floors
+from harness.runner.case_workload import CaseWorkload
+from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
-from suites.steps import failed, restarted_healed
-from suites.world import World
+from suites.state_check import World
+from suites.steps import log_dirs_failed, restart_after_healing
 
 # Ten transactions under the fault, two of them aborted on purpose.
 RECORDS = 500
@@ -88,8 +88,8 @@ def check_stay_whole(
     victim = role(struck)
     log_dir = struck.log_dir_on(victim)
     with workload.running(orders, transactional=Transactions()) as pair:
-        with failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(world, Chmod000(log_dir)):
             pair.await_progress(after=now(), records=RECORDS)
-        restarted_healed(world, victim)
+        restart_after_healing(world, victim)
     check_delivery(workload)
     check_same_bytes(*state.partitions)

@@ -1,0 +1,210 @@
+"""What ``jbod run`` shows: what it does and how far it is, then a table of verdicts.
+
+A pytest plugin in place of pytest's terminal reporter. On a terminal one line lives while a case runs (seconds; where
+it runs in this process also its phase and the records acked and read); elsewhere (CI) each case prints a line when it
+begins and one when it ends.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from harness.errors import EXIT_NOTHING_RAN
+from harness.measure.fault_costs import never_came
+from harness.runner.case import CaseResult
+from harness.runner.deviation import state_of
+from harness.runner.run import Run, run_of
+
+STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
+_REFRESH_PER_S = 5
+
+
+class ConsoleReporter:
+    """Progress while cases run; the table at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live: Live | None = None
+        self._run: Run | None = None
+        self._total = 0
+        self._shown = 0
+        self._began: dict[str, float] = {}
+        self._note = "looking for scenarios"
+
+    # --- pytest's hooks -----------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Whatever is done from now on is said here."""
+        self._run = run_of(session.config)
+        self._run.say = self._say
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Now it is known how many cases there are."""
+        self._begin(len(session.items))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """The same, said by each worker."""
+        if not self._total:
+            self._begin(len(ids))
+
+    def _begin(self, total: int) -> None:
+        self._total = total
+        if self._total and self.console.is_terminal:
+            self._live = Live(get_renderable=self._status, console=self.console, refresh_per_second=_REFRESH_PER_S)
+            self._live.start()
+
+    def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
+        """A case begins."""
+        self._began[nodeid] = time.monotonic()
+        if not self.console.is_terminal:
+            number = self._shown + len(self._began)
+            self.console.print(f"[{number}/{self._total}] {nodeid.rpartition('::')[2]} …", markup=False)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A case ended: its line, and for what went wrong the reason."""
+        if self._run is None:
+            return
+        if report.when not in ("setup", "call"):
+            self._began.pop(report.nodeid, None)
+        for result in self._run.results.cases[self._shown :]:
+            self._shown += 1
+            self.console.print(_line(result), soft_wrap=True)  # what is a command stays one
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A suite that can't even be read."""
+        if report.failed:
+            self.console.print(Text(f"{report.nodeid}: {report.longreprtext}", style="bold magenta"))
+
+    def pytest_internalerror(self, excrepr: object) -> None:
+        """The harness itself fell."""
+        self.console.print(Text(str(excrepr), style="bold magenta"))
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C, or an error that ends the whole run: said at once, the clean-up follows."""
+        if isinstance(excinfo.value, pytest.exit.Exception):
+            self.console.print(Text(f"jbod: {excinfo.value.msg}", style="bold magenta"), soft_wrap=True)
+        else:
+            self.console.print("interrupted; cleaning up", style="yellow")
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """The table of verdicts."""
+        if self._live:
+            self._live.stop()
+        if self._run and not self._run.results.cases and session.exitstatus == EXIT_NOTHING_RAN:
+            self.console.print("nothing ran: no case is selected in the modes of this run; see `jbod list`")
+        elif self._run and self._run.results.cases:
+            self.console.print(verdict_table(self._run.results.cases))
+            for result in self._run.results.cases:  # below the table, whose cells are too narrow for a command
+                if result.verdict not in ("valid", "skipped"):
+                    self.console.print(_line(result), soft_wrap=True)
+            self.console.print(summary(self._run))
+
+    # --- what is shown ------------------------------------------------------------------------------------------
+
+    def _say(self, line: str) -> None:
+        self._note = line
+        self.console.print(Text(line, style="dim"), soft_wrap=True)
+
+    def _status(self) -> RenderableType:
+        if not self._began:
+            return Text(f"[{self._shown}/{self._total}] ", style="bold").append(self._note)
+        return Group(
+            *(self._running(number, *each) for number, each in enumerate(self._began.items(), self._shown + 1))
+        )
+
+    def _running(self, number: int, nodeid: str, began: float) -> Text:
+        text = Text(f"[{number}/{self._total}] ", style="bold")
+        case = self._run.running if self._run else None
+        text.append(case.id.id if case else nodeid.rpartition("::")[2], style="cyan")
+        text.append(f"  {case.phase if case else ''}  {time.monotonic() - began:.0f} s", style="bold")
+        if self._run and self._run.workload:
+            counts = self._run.workload.counts()
+            text.append("  " + "  ".join(f"{name} {count:,}" for name, count in counts.items()), style="dim")
+        return text
+
+
+def _line(result: CaseResult) -> RenderableType:
+    text = Text(f"{result.verdict:8}", style=STYLES[result.verdict])
+    text.append(f"{result.duration_s:6.1f} s  {result.case.id}", style="default")
+    if result.reason:
+        text.append(f"\n         {result.reason}", style=STYLES[result.verdict])
+        if result.verdict != "skipped":
+            text.append(f"\n         again: {result.rerun}", style="dim")
+    for line in ("kept:", *result.kept) if result.kept else ():
+        text.append(f"\n         {line}", style="default")
+    return text
+
+
+_STATES = {"seen": "deviates", "mended": "mended"}
+MEASURES = {
+    "noticed_s": "noticed",
+    "other_leader_s": "new leader",
+    "produce_gap_s": "no ack",
+    "consume_gap_s": "no read",
+}
+
+
+def verdict_table(results: Sequence[CaseResult]) -> Table:
+    """One row a case; below it its faults with what they cost, in seconds, its known deviations, and its figures.
+
+    At the end the deviations that cases showed whose scenarios don't declare them, each once.
+    """
+    table = Table(title="verdicts", title_justify="left", header_style="bold")
+    table.add_column("case, and its faults", overflow="fold", min_width=44)
+    table.add_column("Kafka", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for name in ("took", *MEASURES.values()):
+        table.add_column(f"{name} s", justify="right", min_width=6)
+    for result in results:
+        verdict = Text(result.verdict, style=STYLES[result.verdict])
+        table.add_row(Text(result.case.id), result.kafka, verdict, f"{result.duration_s:.1f}")
+        for fault in result.faults:
+            proven = "" if fault["proven"] else "not proven"
+            costs = (_cost(fault, measure) for measure in MEASURES)
+            table.add_row(Text(f"  {fault['name']} on {fault['target']}"), "", proven, "", *costs, style="dim")
+        for deviation in result.deviations:
+            if (word := _STATES.get(state_of(deviation))) is not None:
+                table.add_row(Text(f"  {word}: {deviation['does']} ({deviation['issue']})"), style="dim")
+        for name, figure in result.measured.items():
+            table.add_row(Text(f"  {name}: {figure:.2f}"), style="dim")
+    undeclared = Counter(
+        f"{deviation['does']} ({deviation['issue']})"
+        for result in results
+        for deviation in result.deviations
+        if state_of(deviation) == "undeclared"
+    )
+    for what, count in undeclared.items():
+        cases = "1 case that does" if count == 1 else f"{count} cases that do"
+        table.add_row(Text(f"deviates, seen in {cases} not declare it: {what}"), style="dim")
+    return table
+
+
+def _cost(fault: Mapping[str, Any], measure: str) -> str:
+    if never_came(fault, measure):
+        return "never"
+    value = fault.get(measure)
+    return "–" if value is None else f"{value:.2f}"
+
+
+def summary(run: Run) -> Text:
+    """One line: how many of each verdict, how many found a deviation mended, where the folders are, the seed."""
+    text = Text()
+    for verdict, style in STYLES.items():
+        count = sum(result.verdict == verdict for result in run.results.cases)
+        if count:
+            text.append(f"{count} {verdict}  ", style=style)
+    if mended := sum(any(state_of(each) == "mended" for each in of.deviations) for of in run.results.cases):
+        text.append(f"{mended} mended  ", style="green")
+    return text.append(f"run folders in {run.runs_dir}, seed {run.seed}", style="dim")

@@ -1,0 +1,314 @@
+"""Commands that tell: what there is, what this machine can do, what a stored run shows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.shared import (
+    BACKEND,
+    BUILD_OPTIONS,
+    EVERY,
+    PROBE_OPTIONS,
+    Collector,
+    collect,
+    err,
+    fixed_cases,
+    out,
+    seconds,
+    told_by,
+    where,
+    with_options,
+)
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, EXIT_VALID, UsageError
+from harness.runner.subrun import arguments_of
+
+if TYPE_CHECKING:
+    from harness.runner import ledger
+
+
+@click.command(name="list")
+@click.argument("selector", nargs=-1)
+@with_options([*BUILD_OPTIONS, *PROBE_OPTIONS])
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: what of each KIP, by what.")
+def list_scenarios(
+    selector: tuple[str, ...], probe: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None
+) -> int:
+    """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
+    probes = (f"--probe={file}" for file in probe)
+    rows = _scenarios(collect(*where(selector), *arguments_of(options), *probes))
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
+        return EXIT_VALID
+    if as_markdown:
+        click.echo("\n".join(_coverage(rows)))
+        return EXIT_VALID
+    table = Table("scenario", "KIP", "plan item", "modes", "Kafka", "faults", "cases", header_style="bold")
+    for row in rows:
+        modes, kafka, faults = (", ".join(row[key]) for key in ("modes", "kafka", "faults"))
+        table.add_row(row["id"], str(row["kip"]), row["plan"], modes, kafka, faults, str(len(row["cases"])))
+    out.print(table)
+    return EXIT_VALID
+
+
+def _scenarios(collected: Collector) -> list[dict[str, Any]]:
+    """The collected cases, grouped by scenario."""
+    from harness.cluster.nodes.backends import BACKENDS
+    from harness.runner.outside import outside
+
+    rows: dict[str, dict[str, Any]] = {}
+    for case in collected.cases:
+        scenario, mode, version = case.scenario, case.mode, collected.run.version(case)
+        row = rows.setdefault(
+            scenario.id,
+            {
+                "id": scenario.id,
+                "kip": scenario.kip,
+                "plan": scenario.plan,
+                "issue": scenario.issue,
+                "claim": case.claim,
+                "deviations": [],
+                "modes": [],
+                "kafka": [],
+                "faults": [],
+                "backends": list(BACKENDS),
+                "cases": [],
+                "unfit": {},
+                "lacks": {},
+            },
+        )
+        faults = [str(value.name) for value in case.parameters if hasattr(value, "explains")]  # type: ignore[attr-defined]
+        found = {"modes": [str(mode)], "kafka": [str(version)], "faults": faults, "cases": [case.id]}
+        found["deviations"] = [f"{mode}: {each.actual} ({each.issue})" for each in collected.run.expected(case)]
+        for key, values in found.items():
+            row[key] += [value for value in values if value not in row[key]]
+        if (file := outside(case.file)) is not None:
+            row["file"] = str(file)
+        if (why := collected.run.unfit_build(case)) is not None:
+            row["unfit"][case.id] = why
+        elif lacks := collected.run.missing_in_build(case):
+            row["lacks"][case.id] = "; ".join(map(str, lacks))
+    return list(rows.values())
+
+
+_COVERAGE = """# Coverage
+
+What of each KIP is checked, by which scenario, in how many cases: `jbod list --markdown > suites/COVERAGE.md`, which a
+test compares with this; another one knows the items of each KIP's plan, and that none is without a scenario. A case is
+valid if all that its scenario claims was seen, and all that the last column says of this build too: where a build is
+known to do other than its KIP says, one that doesn't is red.
+"""
+
+
+def _coverage(rows: list[dict[str, Any]]) -> list[str]:
+    """KIP by KIP the plan item, the scenario, its cases by mode, and where Kafka is known to do otherwise."""
+    lines, controls = [_COVERAGE], [row for row in rows if row["id"].startswith("control/")]
+    kips: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if row not in controls:
+            kips.setdefault(f"KIP-{row['kip']}", []).append(row)
+    for title, those in (*kips.items(), ("Controls: what must come out invalid, and its twin valid", controls)):
+        lines += [f"## {title}", "", "| plan item, or promise | scenario, and its claim | cases | known to deviate |"]
+        lines += ["|---|---|---|---|"]
+        for row in sorted(those, key=lambda row: str(row["plan"])):  # the KIP's own numbers first
+            modes = (f"{sum(f'[{mode}' in case for case in row['cases'])} {mode}" for mode in row["modes"])
+            cells = (row["plan"], f"`{row['id']}` {row['claim']}", ", ".join(modes), "; ".join(row["deviations"]))
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        lines += [""]
+    return lines[:-1]
+
+
+@click.command(name="ledger")
+@click.argument("runs_dir", required=False, type=click.Path(path_type=Path))
+@with_options(BUILD_OPTIONS)
+@BACKEND
+@EVERY
+@click.option("--by-role", is_flag=True, help="Which faults were proven, at whom, a line each.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show_ledger(
+    runs_dir: Path | None, backend: str, every: str, by_role: bool, as_json: bool, **options: str | None
+) -> int:
+    """What was really run, how it came out, and when last; what has to run (--every) and didn't is exit code 2."""
+    from harness.runner import ledger
+
+    if runs_dir is not None and not runs_dir.is_dir():
+        raise UsageError(f"no such folder: {runs_dir}")
+    fixed = fixed_cases(options, backend)
+    entries = ledger.read(runs_dir or Path("reports/runs"))
+    if by_role:
+        return _show_strikes(ledger.strikes({**fixed.planned, **fixed.lacking}, backend, entries), as_json)
+    cells = ledger.cells(fixed.owed(entries, backend), backend, entries, timedelta(seconds=seconds(every)))
+    overdue = [cell for cell in cells if cell.is_overdue]
+    if as_json:
+        told = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
+        click.echo(json.dumps(told, indent=2))
+    else:
+        columns = (
+            "KIP",
+            "plan item",
+            "case",
+            "Kafka",
+            "runs",
+            "valid",
+            "last",
+            "came out",
+            "struck",
+            "acked, read then",
+        )
+        table = Table(*columns, header_style="bold")
+        for cell in sorted(cells, key=lambda cell: not cell.is_overdue):
+            table.add_row(*map(Text, _cell_row(cell)), style="yellow" if cell.is_overdue else None)
+        out.print(table)
+        out.print(f"{len(cells) - len(overdue)} of {len(cells)} cases ran within {every}; {len(overdue)} have to")
+        for why in fixed.why_not():
+            out.print(Text(why, style="yellow"))
+    if not any(cell.runs for cell in cells):
+        return EXIT_NOTHING_RAN
+    return EXIT_INCONCLUSIVE if overdue else EXIT_VALID
+
+
+def _show_strikes(strikes: list[ledger.Strike], as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "strikes": [strike.to_json() for strike in strikes]}, indent=2))
+    else:
+        table = Table(
+            *("KIP", "plan item", "mode", "Kafka", "fault", "at the", "runs", "valid", "last", "acked, read then"),
+            header_style="bold",
+        )
+        for each in sorted(strikes, key=lambda each: (each.kip, each.plan, each.mode, each.fault, each.role or "")):
+            told = (str(each.kip), each.plan, each.mode, each.kafka, each.fault, each.role or "side")
+            load = "" if each.acked is None else f"{each.acked}, {each.read}"
+            last = f"{each.last:%Y-%m-%d %H:%M}"
+            table.add_row(*map(Text, (*told, str(each.runs), str(each.valid), last, load)))
+        out.print(table)
+        at = Counter(each.role or "side" for each in strikes)
+        out.print(f"{len(strikes)} strikes: " + ", ".join(f"{count} at the {role}" for role, count in at.most_common()))
+    return EXIT_VALID if strikes else EXIT_NOTHING_RAN
+
+
+def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
+    from harness.runner.ledger import roles_of
+
+    told = (str(cell.kip), cell.plan, cell.id, cell.kafka, str(cell.runs), str(cell.valid))
+    if cell.last is None:
+        return (*told, "never", "", "", "")
+    struck = dict.fromkeys(
+        f"{each['fault']} at the {' and '.join(role or 'side' for role in roles_of(each))}" for each in cell.last.struck
+    )
+    loads = [(each["acked"], each["read"]) for each in cell.last.struck if each["acked"] is not None]
+    load = f"{min(acked for acked, _ in loads)}, {min(read for _, read in loads)}" if loads else ""
+    return (*told, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(struck), load)
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(as_json: bool) -> int:
+    """Tell what this machine can do, and for what it can't, the command that fixes it."""
+    from harness.host.abilities import abilities, doctor_json
+
+    collected = collect(*where(()))
+    cases = {case.id: collected.run.unable(case) for case in collected.cases}
+    unable = {id: missing for id, missing in cases.items() if missing}
+    if as_json:
+        told = [
+            {
+                "id": id,
+                "can_run": not missing,
+                "reason": "; ".join(m.found for m in missing),
+                "fix": [m.fix for m in missing],
+            }
+            for id, missing in cases.items()
+        ]
+        click.echo(json.dumps(doctor_json() | {"cases": told}, indent=2))
+        return EXIT_VALID
+    table = Table("", "ability", "found", "needed for", "how to get it", header_style="bold")
+    for ability in abilities():
+        mark = Text("yes", style="green") if ability.present else Text("no", style="yellow")
+        table.add_row(mark, ability.name, ability.found, ability.needed_for, "" if ability.present else ability.fix)
+    out.print(table)
+    out.print(f"{len(cases) - len(unable)} of {len(cases)} cases can run here")
+    for id, missing in unable.items():
+        why = "; ".join(f"{m.name}: {m.found}; {m.fix}" for m in missing)
+        out.print(Text(f"  not {id}: {why}", style="yellow"), soft_wrap=True)
+    return EXIT_VALID
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
+def check(run_dir: Path, spark_master: str | None) -> int:
+    """Judge a stored history again, without a cluster; of what else was wrong with its case it only tells."""
+    from harness.checkers.judge import judge, write_verdict
+    from harness.history import write_ahead
+    from harness.runner.case import read_run_json
+    from harness.runner.results import VERDICT_CODES
+    from harness.spark.session import check_master, end_spark, spark_session
+
+    if not run_dir.is_dir():
+        raise UsageError(f"no such run folder: {run_dir}")
+    check_master(spark_master)
+    with err.status("starting Spark"):
+        spark = spark_session(spark_master, jars=())
+    try:
+        write_ahead.settle(run_dir)  # what producers that were killed with their driver could not write down
+        with err.status(f"judging {run_dir.name}"):
+            verdict = judge(spark, run_dir)
+        write_verdict(run_dir, verdict)
+    finally:
+        end_spark()
+    style = {"valid": "green", "invalid": "bold red", "unknown": "yellow"}[verdict.verdict]
+    out.print(Text(verdict.verdict, style=style), Text(verdict.run_id))
+    for reason in verdict.reasons:
+        out.print(Text(f"  {reason}"))
+    out.print(
+        Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
+    )
+    if (came_out := read_run_json(run_dir).get("outcome")) and came_out["verdict"] != verdict.verdict:
+        out.print(Text(f"  this is of its history; the case was {came_out['verdict']}: {came_out['reason']}", "yellow"))
+    return VERDICT_CODES[verdict.verdict]
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@click.argument("producer", required=False)
+@click.argument("seq", type=int, required=False)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
+    """Tell what happened to the records of a verdict, or to the one named: when, by whom, and where it is now."""
+    from harness.explain.explain import explain_record, explain_verdict
+    from harness.explain.terminal import show
+    from harness.kafka.builds import BuildOptions, Builds
+    from harness.kafka.distribution import Distribution
+    from harness.kafka.versions import Mode
+    from harness.runner.case import read_run_json
+
+    if (producer is None) != (seq is None):
+        raise UsageError("a record is named by its producer and its seq: jbod explain RUN_DIR p0 17")
+    run = read_run_json(run_dir)
+
+    def distribution() -> Distribution:
+        with told_by(run_dir):
+            options = BuildOptions.recorded(run)
+        return Builds.choose(options).of(Mode(run["mode"]))
+
+    with err.status("looking through history, journal, logs and segments"):
+        if producer is not None and seq is not None:
+            stories = [explain_record(run_dir, (producer, seq), distribution)]
+        else:
+            stories = explain_verdict(run_dir, distribution)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "stories": [story.to_json() for story in stories]}, indent=2))
+        return EXIT_VALID
+    for story in stories:
+        show(story, out)
+    if not stories:
+        out.print("the verdict names no record; jbod explain RUN_DIR PRODUCER SEQ tells of any")
+    return EXIT_VALID

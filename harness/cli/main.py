@@ -1,0 +1,91 @@
+"""The command ``jbod``: thin, every command a few lines over the rest (:mod:`harness.cli`).
+
+Bad input ends with one clear line on standard error and the contract's exit code, whatever the command
+(:mod:`harness.errors`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from importlib.metadata import entry_points
+
+import click
+
+from harness.cli.bisect import bisect
+from harness.cli.clusters import clean, cluster, image, tool
+from harness.cli.look import check, doctor, explain, list_scenarios, show_ledger
+from harness.cli.measure_harness import bench
+from harness.cli.run_cases import nightly, repro, run, shrink
+from harness.cli.shared import err, tell
+from harness.errors import EXIT_HARNESS, EXIT_USAGE, JbodError
+
+_COMMANDS = "jbod.commands"
+
+
+class _Commands(click.Group):
+    """The commands here, and those that other packages bring by the entry point ``jbod.commands``.
+
+    The reports are over the harness, which may not import them; they are loaded when they are asked for.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Their names."""
+        return sorted([*super().list_commands(ctx), *entry_points(group=_COMMANDS).names])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name; None where there is none."""
+        for found in entry_points(group=_COMMANDS, name=cmd_name):
+            command: click.Command = found.load()
+            return command
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+def cli() -> None:
+    """Chaos and system tests for Apache Kafka on JBOD."""
+
+
+_RUNNING = (run, repro, shrink, nightly, bisect)
+_LOOKING = (list_scenarios, show_ledger, check, explain, doctor)
+for _command in (*_RUNNING, *_LOOKING, bench, cluster, image, tool, clean):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Entry point: every error becomes one line and the contract's exit code."""
+    for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # All as Ctrl-C, also where a shell has SIGINT ignored: a run that is told to end cleans up after itself.
+        with contextlib.suppress(ValueError):
+            signal.signal(signal_number, signal.default_int_handler)
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        tell(error.format_message())
+        code = EXIT_USAGE
+    except JbodError as error:
+        tell(str(error))
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        tell("interrupted")
+        code = EXIT_HARNESS
+    except Exception as error:
+        # A fault of the harness must never look like one of Kafka's (exit code 1).
+        tell(f"{type(error).__name__}: {error}; JBOD_DEBUG=1 shows where")
+        if os.environ.get("JBOD_DEBUG"):
+            err.print_exception()
+        code = EXIT_HARNESS
+    _leave_streams()
+    sys.exit(int(code or 0))
+
+
+def _leave_streams() -> None:
+    """See that Python's own farewell to streams that are gone does not change the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

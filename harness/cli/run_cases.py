@@ -1,0 +1,264 @@
+"""Commands that run scenarios: once, again, in a night, ever smaller."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from harness.cli.shared import (
+    BACKEND,
+    BUILD_OPTIONS,
+    EVERY,
+    JOBS,
+    OUTCOME_OPTIONS,
+    RUN_OPTIONS,
+    WIDTH,
+    collect,
+    fixed_cases,
+    out,
+    run_pytest,
+    say,
+    say_other_build,
+    seconds,
+    tell,
+    told_by,
+    where,
+    with_options,
+)
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_VALID, UsageError
+from harness.runner.subrun import arguments_of
+
+if TYPE_CHECKING:
+    from harness.kafka.builds import BuildOptions
+
+
+@click.command()
+@click.argument("selector", nargs=-1, required=True)
+@with_options(RUN_OPTIONS)
+@click.option("--junit", metavar="FILE", help="Where JUnit's XML goes (default: junit.xml beside the runs folder).")
+@click.option("--allure", metavar="DIR", help="Where Allure's results go (default: allure-results, as above).")
+@JOBS
+def run(
+    selector: tuple[str, ...],
+    jobs: int,
+    schedule: tuple[str, ...],
+    probe: tuple[str, ...],
+    junit: str | None,
+    allure: str | None,
+    **options: str | None,
+) -> int:
+    """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id, a pytest node id,
+    or a file or folder of your own (tests/test_ours.py).
+
+    With several builds (--kafka 4.4.0,4.3.1) each has a run of its own, and one table shows all.
+    """
+    from harness.cli.run_on_builds import run_on_each
+
+    if "," in (options["kafka"] or ""):
+        return run_on_each(selector, options, jobs, schedule, junit, allure, probe)
+    return _run(selector, options, jobs, schedule, junit, allure, probe)
+
+
+def _run(
+    selector: tuple[str, ...],
+    options: dict[str, str | None],
+    jobs: int = 1,
+    schedules: tuple[str, ...] = (),
+    junit: str | None = None,
+    allure: str | None = None,
+    probes: tuple[str, ...] = (),
+) -> int:
+    """Run scenarios by pytest; several at once by pytest-xdist, whose workers are pytests with a Spark of their own.
+
+    A case waits (for sessions to expire, checkpoints to come due) about as long as it works, so that two at once on two
+    cores take some two thirds of the time; but the machine is then busier than one case would have it, and what clients
+    go without is measured on it. So one is the default.
+    """
+    from harness.cli.console import ConsoleReporter
+    from harness.runner.case import check_runs_dir
+    from harness.runner.published_dir import published_dir
+    from harness.runner.scheduling import SpecAffinityScheduler, Turn
+
+    if jobs > 1 and options.get("pause_at"):
+        raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
+    runs_dir = Path(options.get("runs_dir") or "reports/runs")
+    check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
+    arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
+    arguments += [f"--probe={file}" for file in probes]
+    junit_file = Path(junit or runs_dir.parent / "junit.xml")
+    arguments += [f"--junitxml={junit_file}"]
+    plugins: list[object] = []
+    with published_dir(Path(allure or runs_dir.parent / "allure-results")) as results:
+        arguments += [f"--alluredir={results}"]
+        if jobs > 1:
+            # Chunks of one: no case waits for a worker while another is free.
+            collected = collect(*arguments)
+            workers = min(jobs, len(collected.cases))
+            arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
+            run = collected.run
+            turns = {
+                case.nodeid: Turn(nodes=run.spec(case).nodes, shared=run.shared_spec(case)) for case in collected.cases
+            }
+            plugins.append(SpecAffinityScheduler(turns, by_size=options.get("stop_after") is None))
+        # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
+        with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
+            code = run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)
+    with suppress(OSError, ElementTree.ParseError):  # another run's, amid being written
+        if ElementTree.parse(junit_file).find(".//testcase") is None:
+            junit_file.unlink()  # of no test at all: it reads as one without failures
+    return code
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@with_options(OUTCOME_OPTIONS)
+@click.option("--repeat", metavar="N|until-fail", help="So many times, or until it comes out other than valid.")
+def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
+    """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
+    from harness.errors import worst
+    from harness.kafka.builds import BuildOptions
+    from harness.runner import results
+    from harness.runner.case import check_json_file, read_run_json
+    from harness.runner.outside import selector_of
+    from harness.runner.subrun import repeat_apart
+    from harness.runner.suite_kinds import is_random
+
+    run = read_run_json(run_dir)
+    with told_by(run_dir):
+        build = BuildOptions.recorded(run)
+        again = {"backend": run["backend"], "seed": str(run["seed"]), **vars(build)}
+        selector = selector_of(run["case"], run.get("file"))
+    if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
+        raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
+    say_other_build(run, build)
+    served = run.get("served", [])
+    if served and not any(map(is_random, served)):  # which are told by more than their ids
+        first = shlex.join(["jbod", "run", *served, selector, *arguments_of(again)])
+        tell(f"its cluster had served {len(served)} cases before, and this is a fresh one; with them first: {first}")
+    schedules: tuple[str, ...] = ()
+    if "schedule" in run:
+        selector = re.sub(r"-\d+]$", "-0]", selector)  # the only one of this run
+        schedules = (str(run_dir / "run.json"),)
+    if repeat is None:
+        return _run((selector,), options | again, schedules=schedules)
+    json_file = Path(name) if (name := options.pop("json")) else None
+    check_json_file(json_file)
+    arguments = [selector, *arguments_of(options | again), *(f"--schedule={file}" for file in schedules)]
+    times = int(repeat) if repeat.isdecimal() else None
+    runs = repeat_apart(arguments, times, say)
+    code = worst([each.exit_code for each in runs])
+    cases = [case for each in runs for case in each.cases]
+    return results.write_json(json_file, results.to_json(cases, code, run["seed"]), say)
+
+
+@click.command()
+@click.argument("run_dir", type=click.Path(path_type=Path))
+@JOBS
+def shrink(run_dir: Path, jobs: int) -> int:
+    """Find the smallest part of a random schedule that came out invalid which still does."""
+    from harness.kafka.builds import BuildOptions
+    from harness.runner.case import read_run_json
+    from harness.runner.shrinking import play_command, shrink_run
+
+    run = read_run_json(run_dir)
+    if "schedule" not in run:
+        raise UsageError(f"{run_dir} is no run of a random schedule")
+    with told_by(run_dir):
+        build = BuildOptions.recorded(run)
+        again = arguments_of({**vars(build), "backend": run["backend"]})
+    say_other_build(run, build)
+    shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], say)
+    if shrunk.file is None:
+        return EXIT_INCONCLUSIVE
+    click.echo(play_command(shrunk.file, run))
+    return EXIT_VALID
+
+
+@click.command()
+@click.option("--budget", default="30m", show_default=True, metavar="TIME", help="Such as 90s, 30m, 8h.")
+@EVERY
+@with_options(BUILD_OPTIONS)
+@BACKEND
+@click.option("--seed", type=int, metavar="N", help="Of the schedules, and of all that is left to chance.")
+@click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON.")
+@JOBS
+def nightly(
+    budget: str,
+    every: str,
+    backend: str,
+    seed: int | None,
+    runs_dir: Path,
+    json_file: Path | None,
+    jobs: int,
+    **options: str | None,
+) -> int:
+    """The fixed suites, those first that ran longest ago, then random schedules, within a budget of time."""
+    import random
+
+    from harness.cluster.nodes.backends import backend_kind
+    from harness.kafka.builds import BuildOptions
+    from harness.runner.case import check_json_file, check_runs_dir
+    from harness.runner.nightly import run_night
+    from harness.runner.results import write_json
+
+    budget_s, every_s = seconds(budget), seconds(every)
+    check_runs_dir(runs_dir)
+    check_json_file(json_file)
+    fixed = fixed_cases(options, backend)
+    backend_kind(backend).check()  # only now, as one's own backend comes with the suites' plugins
+    probes = _probed(BuildOptions(**options), runs_dir)
+    fixed = fixed_cases(options, backend, probes)
+    night = run_night(
+        fixed=fixed,
+        backend=backend,
+        budget_s=budget_s,
+        seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
+        runs_dir=runs_dir,
+        every=timedelta(seconds=every_s),
+        jobs=jobs,
+        options=[*arguments_of(options), *probes],
+        say=say,
+    )
+    for why in fixed.why_not():
+        out.print(Text(why, style="yellow"))
+    left, overdue = len(night.left), len(night.overdue)
+    out.print(f"not got to: {left} of {len(fixed.planned)} fixed cases; {overdue} of them overdue")
+    for id, at in night.left.items():
+        out.print(Text(f"  {id}: last run {at or 'never'}", style="yellow" if id in night.overdue else "dim"))
+    return write_json(json_file, night.to_json(), say)
+
+
+def _probed(options: BuildOptions, runs_dir: Path) -> list[str]:
+    """Probe the builds of a night; the options that hand on what was found, and what they lack is said.
+
+    :raises HarnessError: one can't be run at all
+    """
+    from dataclasses import replace
+
+    from harness.kafka.builds import Builds
+    from harness.runner.build_lacks import probe_apart, told
+
+    builds, given = Builds.choose(options), options.kafka_home or options.kafka_tarball
+    found = []
+    for version in dict.fromkeys(builds.version(mode) for mode in builds.modes()):
+        modes = [str(mode) for mode in builds.modes() if builds.version(mode) == version]
+        kafka = None if given else str(version)
+        one = replace(options, kafka=kafka, mode=modes[0] if len(modes) == 1 else options.mode)
+        file = runs_dir.parent / f"probe-{version}.json"
+        probed = probe_apart(one, file, say)
+        found.append(f"--probe={file}")
+        for line in told(probed, ()):
+            out.print(Text(line, style="bold red"), soft_wrap=True)
+    return found

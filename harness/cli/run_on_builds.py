@@ -1,0 +1,159 @@
+"""``jbod run`` on several builds: a run each, then one table with a column for each."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from harness.cli.shared import collect, out, say, where
+from harness.runner.subrun import arguments_of
+
+if TYPE_CHECKING:
+    from harness.kafka.versions import Mode
+    from harness.runner.scenario import DeclaredCase
+    from harness.runner.several_builds import BuildRun
+
+_DEVIATES = "*"
+
+
+def run_on_each(
+    selector: tuple[str, ...],
+    options: Mapping[str, str | None],
+    jobs: int,
+    schedules: tuple[str, ...],
+    junit: str | None,
+    allure: str | None,
+    probes: Sequence[str],
+) -> int:
+    """Run the cases on each build that ``--kafka`` names and that has their mode; the exit code is the worst of all.
+
+    What is wrong with the options or the selectors is told before the first build runs.
+    """
+    from harness.kafka.builds import BuildOptions, Builds
+    from harness.runner import results, several_builds
+    from harness.runner.case import check_json_file, check_runs_dir
+    from harness.runner.published_dir import published_dir
+
+    versions = several_builds.versions_named(options["kafka"])
+    build = {name: options[name] for name in ("kafka_home", "kafka_tarball", "mode")}
+    modes = {kafka: Builds.choose(BuildOptions(kafka=kafka, **build)).modes() for kafka in versions}
+    json_file = Path(options["json"]) if options["json"] else None
+    check_json_file(json_file)
+    runs_dir = Path(options["runs_dir"] or "reports/runs")
+    check_runs_dir(runs_dir)
+    seed = options["seed"] or str(random.SystemRandom().randrange(2**31))
+    same = {**options, "seed": seed, "kafka": None, "json": None, "stop_after": None}
+    rest = [*arguments_of(same), *(f"--schedule={file}" for file in schedules)]
+    stop_after = [f"--stop-after={seconds}"] if (seconds := options["stop_after"]) else []
+    named = _modes_of(selector, collect(*where(selector), *rest, *stop_after).cases)
+    selectors = {kafka: [each for each in selector if named[each] & {*modes[kafka]}] for kafka in versions}
+    probed = probes_of(versions, probes)
+    with published_dir(Path(allure or runs_dir.parent / "allure-results")) as allure_folder:
+        runs = several_builds.run_each(
+            selectors,
+            [*rest, f"--jobs={jobs}"],
+            probes=probed,
+            junit=Path(junit or runs_dir.parent / "junit.xml"),
+            allure=allure_folder,
+            stop_after=float(seconds) if seconds else None,
+            say=lambda line: out.print(Text(line, style="bold")),
+        )
+    _tell(runs)
+    say(f"run folders in {runs_dir}, seed {seed}")
+    return results.write_json(json_file, several_builds.to_json(runs, int(seed)), say)
+
+
+def probes_of(versions: Sequence[str], files: Sequence[str]) -> dict[str, list[str]]:
+    """The files of ``--probe`` for each version.
+
+    :raises UsageError: a file is of none of these
+    """
+    from harness.errors import UsageError
+    from harness.runner.build_lacks import read_probe
+
+    of = {file: read_probe(Path(file)).kafka for file in files}
+    if other := [f"--probe {file} is of Kafka {kafka}" for file, kafka in of.items() if kafka not in versions]:
+        raise UsageError(f"{'; '.join(other)}, which --kafka doesn't name")
+    return {kafka: [file for file in files if of[file] == kafka] for kafka in versions}
+
+
+def _modes_of(selectors: Sequence[str], cases: Sequence[DeclaredCase]) -> dict[str, set[Mode]]:
+    """The modes of the cases that each selector names."""
+    as_pytest = {selector: where((selector,))[-1].removeprefix("--select=") for selector in selectors}
+    names = [(case.mode, case.names()) for case in cases]
+    return {selector: {mode for mode, its in names if name in its} for selector, name in as_pytest.items()}
+
+
+def _tell(runs: Sequence[BuildRun]) -> None:
+    """The table, what each deviation is, and why a case is anything but valid."""
+    print_whole(verdicts_table(runs), out)
+    for run in runs:
+        if not run.cases:
+            out.print(Text(f"Kafka {run.kafka}: no case ran; its run ended with exit code {run.exit_code}", "yellow"))
+    cases = [(run.kafka, case) for run in runs for case in run.cases]
+    deviations = Counter((each["does"], each["issue"], kafka) for kafka, case in cases for each in _deviations(case))
+    for does, issue in dict.fromkeys((does, issue) for does, issue, _ in deviations):
+        on = ", ".join(kafka for its, of, kafka in deviations if (its, of) == (does, issue))
+        out.print(Text(f"{_DEVIATES} {does} ({issue}): {on}", style="dim"), soft_wrap=True)
+    skipped = Counter((kafka, case["reason"]) for kafka, case in cases if case["verdict"] == "skipped")
+    for (kafka, reason), count in skipped.items():
+        out.print(Text(f"skipped on {kafka}, {count}: {reason}", style="dim"), soft_wrap=True)
+    for kafka, case in cases:
+        if case["verdict"] not in ("valid", "skipped"):
+            out.print(_why(kafka, case), soft_wrap=True)
+
+
+def verdicts_table(runs: Sequence[BuildRun]) -> Table:
+    """A row for each case, a column for each build, and how many of each verdict there are."""
+    from harness.cli.console import STYLES
+
+    table = Table(title="verdicts by build", title_justify="left", header_style="bold", show_footer=True)
+    table.add_column("case", overflow="fold", min_width=30, footer=f"{_DEVIATES} known deviation, – not run")
+    for run in runs:
+        counts = Counter(case["verdict"] for case in run.cases)
+        told = [Text(f"{counts[word]} {word}", style) for word, style in STYLES.items() if counts[word]]
+        width = max(map(len, [run.kafka, *map(str, told)]))
+        table.add_column(run.kafka, no_wrap=True, min_width=width, footer=Text("\n").join(told))
+    by_build = [{case["id"]: case for case in run.cases} for run in runs]
+    for id in dict.fromkeys(id for cases in by_build for id in cases):
+        table.add_row(Text(id), *(_cell(cases.get(id), STYLES) for cases in by_build))
+    return table
+
+
+def print_whole(table: Table, console: Console) -> None:
+    """Print a table with all of its columns, though it be wider than the console."""
+    width = console.width
+    narrowest = Measurement.get(console, console.options.update(max_width=sys.maxsize), table).minimum
+    console.width = max(width, narrowest)
+    try:
+        console.print(table)
+    finally:
+        console.width = width
+
+
+def _cell(case: Mapping[str, Any] | None, styles: Mapping[str, str]) -> Text:
+    if case is None:
+        return Text("–", style="dim")
+    return Text(case["verdict"] + (_DEVIATES if _deviations(case) else ""), style=styles[case["verdict"]])
+
+
+def _deviations(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [each for each in case.get("deviations", ()) if each.get("state") != "mended"]
+
+
+def _why(kafka: str, case: Mapping[str, Any]) -> Text:
+    from harness.cli.console import STYLES
+
+    style = STYLES[case["verdict"]]
+    text = Text(f"{case['verdict']:8}", style=style).append(f"{case['id']} on Kafka {kafka}", style="default")
+    text.append(f"\n        {case['reason']}", style=style)
+    return text.append(f"\n        again: {case['rerun']}", style="dim")

@@ -1,0 +1,58 @@
+"""The class archive of a build's nodes, made by a cluster that is booted for it (:mod:`harness.host.class_data`)."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.cluster.cluster import boot
+from harness.cluster.nodes.backends import backend_kind
+from harness.cluster.spec import ClusterSpec
+from harness.errors import EnvironmentLacks, HarnessError, JbodError
+from harness.host import class_data
+from harness.journal import Journal
+from harness.kafka.distribution import Distribution
+from harness.kafka.tools import archive_classes
+from harness.kafka.versions import Mode
+
+
+def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> bool:
+    """Make the class archive for this build, mode and backend if it isn't there; a failure costs speed, and is said.
+
+    Returns whether it is there.
+
+    :raises EnvironmentLacks: the backend can't be had on this machine, or not any more
+    """
+    runtime = backend_kind(backend).runtime(distribution, mode, say)
+
+    def make(folder: Path) -> None:
+        say("preparing fast starts, once for this build, mode and Java")
+        cluster = boot(
+            # The JVM makes no archive with an agent in it.
+            ClusterSpec(mode=mode, brokers=1, log_dirs=1, mbeans=False, backend=backend),
+            distribution,
+            run_id=f"classes-{secrets.token_hex(3)}",
+            record_dir=folder,
+            journal=Journal(None),
+            jvm_options=(class_data.MAKE_OPTION,),
+        )
+        try:
+            cluster.create_topic("classes", partitions=1, replicas=1)
+            with contextlib.suppress(HarnessError):
+                archive_classes(distribution, cluster.bootstrap)
+            cluster.brokers[0].stop()
+            shutil.copyfile(cluster.undo_log.dir / "broker-1" / class_data.NAME, folder / class_data.NAME)
+            shutil.rmtree(folder / "brokers")
+        finally:
+            cluster.stop()
+
+    try:
+        class_data.prepare(runtime.classes(mode), runtime.java_version, make)
+    except EnvironmentLacks:  # no case would come any further
+        raise
+    except (JbodError, OSError) as error:
+        say(f"brokers will start more slowly: {error}")
+    return runtime.classes(mode).exists()

@@ -1,0 +1,373 @@
+"""The members of a cluster, brokers and the nodes beside them: made from a spec, started, taken away without a trace.
+
+Everything that can start side by side does: ZooKeeper or the controller and all brokers are spawned at once and find
+each other; what is waited for is the outcome, seen through Kafka's own protocol from every broker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from harness import timeouts
+from harness.cluster.broker import Broker
+from harness.cluster.nodes.backends import backend_kind
+from harness.cluster.nodes.node import AGENT, SERVICE, Node, NodeSpec, Site
+from harness.cluster.quorum.formatted import formatted
+from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.quorum.quorum import Quorum
+from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.cluster.spec import BROKER_SETTINGS
+from harness.cluster.watcher import MBeanWatcher, Watcher
+from harness.errors import EngineGone, HarnessError, NodeDied, PromiseBroken
+from harness.host import class_data
+from harness.host.cache import cache_dir
+from harness.host.volume import Volume, make_volumes, sync
+from harness.journal import Journal
+from harness.kafka.builds import BuildOptions
+from harness.kafka.connection import NoAnswer
+from harness.kafka.distribution import jolokia_agent
+from harness.kafka.mbeans import MBeans, agent_options
+from harness.kafka.tools import tool_output
+from harness.kafka.versions import Mode, Tool
+from harness.runner.subrun import arguments_of
+from harness.waiting import await_until
+
+
+class Members:
+    """The brokers of a cluster and the nodes beside them.
+
+    :ivar unheard: the brokers, by their ids, that run and of which neither the others nor the controller hear, since
+        they are cut off: what they say is out of date, and they are not asked
+    """
+
+    def __init__(self, site: Site, jvm_options: tuple[str, ...] | None = None) -> None:
+        """:param jvm_options: for every node, in place of those for fast starts (:mod:`harness.host.class_data`)"""
+        self._site = site
+        self.spec, self.distribution = site.spec, site.distribution
+        self.journal, self.undo_log = site.journal, site.undo_log
+        self._backend = backend_kind(site.spec.backend).make(site)
+        self._jvm_options = self._fast_start() if jvm_options is None else jvm_options
+        self._main_class = self.distribution.main_class(Tool.BROKER)
+        self.quorum = self._make_quorum()
+        self.mbeans: dict[str, MBeans] = {}
+        self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
+        self.brokers = [self._broker(id) for id in self.spec.broker_ids]
+        self.unreachable = set[int]()
+        self._reshaped = False
+        self._make_watchers()
+
+    def _make_quorum(self) -> Quorum:
+        if self.spec.mode is Mode.ZK:
+            zookeeper = self.distribution.main_class(Tool.ZOOKEEPER)
+            return ZooKeeperQuorum(work_dir=self._site.work_dir, backend=self._backend, main_class=zookeeper)
+        return KRaftQuorum(
+            spec=self.spec,
+            work_dir=self._site.work_dir,
+            backend=self._backend,
+            formatted=formatted(self.distribution, self.spec.metadata_version),
+            main_class=self._main_class,
+        )
+
+    def _nodes(self) -> list[Node]:
+        return [*self.quorum_nodes, *(broker.node for broker in self.brokers)]
+
+    def _make_watchers(self) -> None:
+        self._watcher, self._mbean_watcher = Watcher(self.brokers, self.journal), MBeanWatcher(self.journal)
+        for node in self._nodes():
+            self._watch_mbeans(node)
+
+    def _watch_mbeans(self, node: Node) -> None:
+        if (mbeans := self.mbeans.get(node.spec.name)) is not None:
+            self._mbean_watcher.watch(node.spec.name, mbeans, node.is_alive)
+
+    def _fast_start(self) -> tuple[str, ...]:
+        archive = self._backend.runtime.classes(self.spec.mode)
+        return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
+
+    def _broker(self, id: int) -> Broker:
+        name, work_dir = f"broker-{id}", self.undo_log.dir
+        log_dirs: dict[Path, Volume | None] = {}
+        for n in range(1, self.spec.log_dirs + 1):
+            if self.spec.volumes is None:
+                log_dirs[work_dir / f"broker-{id}-log-dir-{n}"] = None
+            else:
+                # A folder in the volume, as on real disks: Kafka refuses a log dir with a lost+found in it.
+                at = work_dir / f"broker-{id}-volume-{n}"
+                volume = Volume(at, kind=self.spec.volumes, size_mb=self.spec.volume_mb, undo_log=self.undo_log)
+                log_dirs[at / f"log-dir-{n}"] = volume
+        rack = self.spec.racks[id - 1] if self.spec.racks else None
+        properties = {
+            **BROKER_SETTINGS,
+            "log.dirs": ",".join(map(str, log_dirs)),
+            **({"broker.rack": rack} if rack else {}),
+            **self.quorum.broker_settings(id, self._backend.listeners(name)),
+            **self.spec.overrides,
+        }
+        return Broker(
+            id=id,
+            node=self._node(NodeSpec(name=name, main_class=self._main_class, properties=properties)),
+            mbeans=self.mbeans.get(name),
+            port=self._backend.endpoint(name, SERVICE).port,
+            log_dirs=log_dirs,
+            journal=self.journal,
+            undo_log=self.undo_log,
+            registration_outlives_s=self.quorum.registration_outlives_s,
+        )
+
+    def _node(self, node_spec: NodeSpec) -> Node:
+        """A node with an agent in it that answers for its MBeans, where it is Kafka's and that is wanted."""
+        options = (*self._jvm_options, *node_spec.jvm_options)
+        if self.spec.mbeans and node_spec.main_class == self._main_class:
+            agent = self._backend.endpoint(node_spec.name, AGENT)
+            self.mbeans[node_spec.name] = MBeans(agent.port)
+            options += agent_options(self._backend.file(jolokia_agent(cache_dir())), agent.address)
+        return self._backend.node(replace(node_spec, jvm_options=options))
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Make and format all folders, spawn all nodes, and return without waiting."""
+        volumes = self._volumes()
+        make_volumes(volumes)
+        dirs = {broker.id: self._dirs(broker) for broker in self.brokers}
+        for path in (*self.quorum.dirs(), *(path for paths in dirs.values() for path in paths)):
+            self.brokers[0].node.make_dir(path)
+        self.quorum.format(dirs)
+        sync(volumes)
+        self._backend.start(self._nodes())
+
+    def _volumes(self) -> list[Volume]:
+        return [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
+
+    def sync(self) -> None:
+        """A power cut takes only what is written from now on."""
+        sync(self._volumes())
+
+    def await_ready(self) -> None:
+        """Wait until every broker sees every broker and an elected controller.
+
+        :raises NodeDied: a node ended while it started; the error has its last log lines
+        :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
+        """
+        self.await_members()
+        self._owed = self.undo_log.due()
+        self._configs = {broker.id: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
+        self._begin()
+
+    def _begin(self) -> None:
+        self.journal.write("cluster.ready", bootstrap=self.bootstrap)
+        self._watcher.start()
+        self._mbean_watcher.start()
+
+    def attach_case(self, journal: Journal, record_dir: Path) -> None:
+        """Be another case's cluster from now on, and write into its folder; see :mod:`harness.runner.cluster_reuse`."""
+        self.switch_logs(journal, record_dir / "brokers")
+        self._make_watchers()
+        self._begin()
+
+    def switch_logs(self, journal: Journal, record_dir: Path) -> None:
+        """Have what happens written down elsewhere from now on, nodes' logs too.
+
+        :raises OSError: it can't be done; some logs are written there, some where they were
+        """
+        self.journal = self._site.journal = journal
+        self._site.record_dir = record_dir
+        for broker in self.brokers:
+            broker.journal = journal
+        for node in self._nodes():
+            node.switch_logs()
+
+    def reset_configs(self) -> None:
+        """Take all dynamic configs away that its brokers did not have when it was ready.
+
+        :raises Refused: with Kafka's error
+        """
+        for broker in self.brokers:
+            broker.configure_as(self._configs[broker.id])
+
+    def configs_changed(self) -> list[str]:
+        """In which dynamic configs its brokers are not as they were when it was ready, a phrase each."""
+        has = {broker: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
+        return [
+            f"{broker} has {configs}, and had {self._configs[broker.id]}"
+            for broker, configs in has.items()
+            if configs != self._configs[broker.id]
+        ]
+
+    def drift(self) -> list[str]:
+        """In what it is not as it was made, beside what is in it, a phrase each: nodes, what is done to the machine."""
+        found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_as_made()]
+        found += [f"{node.spec.name} does not run" for node in self._nodes() if not node.is_alive() or node.is_paused()]
+        if self._reshaped:
+            found.append("brokers were added or removed")
+        if due := self.undo_log.due() ^ self._owed:
+            found.append(f"the undo log differs from that at the cluster's start by {len(due)} entries")
+        return found
+
+    def await_members(self) -> None:
+        """Wait until every live broker sees every broker and an elected controller.
+
+        :raises NodeDied: a node ended meanwhile
+        :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
+        """
+
+        def unready() -> list[str]:
+            missing = []
+            for broker in self.live_brokers():
+                seen = broker.describe_cluster().brokers
+                if seen != self._ids():
+                    missing.append(f"{broker} sees brokers {list(seen)}")
+            if self.quorum.controller(self.brokers[0].admin) is None:
+                missing.append("no controller elected")
+            return missing
+
+        await_until(
+            unready,
+            lambda missing: not missing,
+            timeout_s=timeouts.BOOT_S,
+            what=f"{len(self.brokers)} brokers and a controller",
+            retry_on=(NoAnswer,),
+            watch=self.check_nodes,
+            hint=lambda: "; ".join(f"{node.spec.name} logged last: {node.log.tail(1)}" for node in self._nodes()),
+        )
+
+    def _dirs(self, broker: Broker) -> tuple[Path, ...]:
+        return (*self.quorum.broker_dirs(broker.id), *(log_dir.path for log_dir in broker.log_dirs))
+
+    def _ids(self) -> tuple[int, ...]:
+        return tuple(broker.id for broker in self.brokers)
+
+    def add_broker(self) -> Broker:
+        """Start one more broker, an empty one with the next id, and wait until every broker sees it.
+
+        Like the others, but for a rack; its log dirs are in one folder, as where the spec names no volumes.
+        """
+        if self.spec.racks or self.spec.volumes is not None or self.spec.combined:
+            raise ValueError("a broker can't be added to a cluster with racks, volumes or combined nodes")
+        self._reshaped = True
+        broker = self._broker(max(self._ids()) + 1)
+        for path in self._dirs(broker):
+            broker.node.make_dir(path)
+        self.quorum.format_broker(broker.id, self._dirs(broker))
+        self._backend.start([broker.node])
+        self.brokers.append(broker)
+        self.await_members()
+        self._watcher.watch(broker)
+        self._watch_mbeans(broker.node)
+        self.journal.write("broker.added", broker=broker.id, bootstrap=broker.bootstrap)
+        return broker
+
+    def remove_broker(self, broker: Broker) -> None:
+        """Stop a broker for good, so that nobody expects it any more: neither the cluster (KRaft) nor the harness."""
+        self._reshaped = True
+        broker.stop()
+        self.brokers.remove(broker)
+        self.unregister(broker)
+        self.await_members()
+        self.journal.write("broker.removed", broker=broker.id)
+
+    def unregister(self, *brokers: Broker) -> None:
+        """Have the cluster forget brokers that don't run (KRaft; in ZooKeeper mode it has), until they are started."""
+        if self.spec.mode is Mode.KRAFT:
+            for broker in brokers:
+                arguments = ("unregister", "--bootstrap-server", self.bootstrap, "--id", str(broker.id))
+                with tool_output(self.distribution, Tool.CLUSTER, *arguments, timeout_s=timeouts.TOOL_S):
+                    self.journal.write("broker.unregistered", broker=broker.id)
+
+    def check_nodes(self, *, promised: bool = False) -> None:
+        """See that no node ended that nobody had ended.
+
+        :param promised: Kafka promises that its brokers go on; SIGKILL is the kernel's, out of memory, all the same
+        :raises NodeDied: one did
+        :raises PromiseBroken: a broker did, against its promise
+        """
+        for broker in self.brokers:
+            try:
+                broker.node.check_alive()
+            except NodeDied as error:
+                if not promised or broker.node.exit_code() == -signal.SIGKILL:
+                    raise
+                raise PromiseBroken(f"{broker} should go on, wounded or not: {error}") from error
+        for node in self.quorum_nodes:
+            node.check_alive()
+
+    def note_ends(self) -> None:
+        """Write into the journal which nodes ended by themselves: a scenario may have looked at none of them since."""
+        for node in self._nodes():
+            node.note_end()
+
+    def check_watched(self) -> None:
+        """What a scenario takes from the journal that it did not see itself is there to be seen.
+
+        :raises HarnessError: the thread that watches who leads what has ended
+        """
+        if not self._watcher.is_watching:
+            raise HarnessError(
+                "the thread that watches who leads what has ended: standard error has why, or its engine went away"
+            )
+
+    def stop_watching(self) -> None:
+        """Nothing more of what it does is written down."""
+        self._watcher.stop()
+        self._mbean_watcher.stop()
+
+    def stop(self) -> None:
+        """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
+        self.stop_watching()
+
+        def kill(node: Node) -> None:
+            with contextlib.suppress(EngineGone):  # the undo log knows what is left of it
+                node.kill()
+
+        try:
+            with ThreadPoolExecutor(max_workers=len(self._nodes())) as pool:
+                list(pool.map(kill, self._nodes()))
+        finally:
+            try:
+                self.undo_log.close()
+            finally:
+                self._site.ports.release()
+
+    def keep(self) -> None:
+        """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""
+        self.stop_watching()
+        self.undo_log.keep()
+
+    def how_to_reach(self) -> list[str]:
+        """For people: where its brokers and log dirs are, and the commands to look at it and to take it down."""
+        build = shlex.join(arguments_of(vars(BuildOptions.of(self.distribution.to_json()))))
+        where = f"--bootstrap-server {self.brokers[0].bootstrap}"
+        return [
+            f"Kafka {self.distribution.version}, {self.spec.mode}, bootstrap {self.bootstrap}",
+            *(
+                f"  {broker}: {broker.bootstrap} {' '.join(str(d.path) for d in broker.log_dirs)}"
+                for broker in self.brokers
+            ),
+            f"look at it:   jbod tool {build} topics {where} --describe",
+            f"its log dirs: jbod tool {build} log-dirs {where} --describe",
+            f"take it down: jbod cluster down {self.undo_log.run_id}",
+        ]
+
+    # --- who is in it ------------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> str:
+        """Every broker's address, comma separated."""
+        return ",".join(broker.bootstrap for broker in self.brokers)
+
+    def broker(self, id: int) -> Broker:
+        """The broker with this id."""
+        return next(broker for broker in self.brokers if broker.id == id)
+
+    def live_brokers(self) -> list[Broker]:
+        """The brokers whose process runs, and is not paused, and of which the others hear."""
+        return [broker for broker in self.brokers if broker.is_running and broker.id not in self.unreachable]
+
+    def others(self, *than: Broker) -> list[Broker]:
+        """All brokers but these."""
+        return [broker for broker in self.brokers if broker not in than]

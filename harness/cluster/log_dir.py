@@ -1,0 +1,62 @@
+"""A log dir: one of a broker's ``log.dirs``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.host.volume import Volume
+
+if TYPE_CHECKING:
+    from harness.cluster.broker import Broker
+
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
+"""Its checkpoint files."""
+
+
+class LogDir:
+    """One of a broker's log dirs, by its absolute path.
+
+    :ivar volume: the file system of its own that it lies on; None where it shares one with the others
+    """
+
+    def __init__(self, broker: Broker, path: Path, volume: Volume | None = None) -> None:
+        self.broker = broker
+        self.path = path
+        self.volume = volume
+
+    def replica_dir(self, topic: str, partition: int) -> Path:
+        """The folder of a replica in it."""
+        return self.path / f"{topic}-{partition}"
+
+    def named_in(self, checkpoint: str) -> set[str]:
+        """The partitions that a checkpoint file names (``CheckpointFile``); none where the cleaner never wrote its own.
+
+        :raises OSError: it can't be read; each is replaced as a whole
+        """
+        file = self.path / checkpoint
+        if checkpoint == CLEANED and not file.exists():
+            return set()
+        entries = (line.split() for line in file.read_text().splitlines()[2:])  # after the version and their count
+        return {f"{topic}-{partition}" for topic, partition, _offset in entries}
+
+    def directory_id(self) -> str:
+        """Its ``directory.id`` (KIP-858), as its ``meta.properties`` has it."""
+        lines = (self.path / "meta.properties").read_text().splitlines()
+        return next(line.partition("=")[2] for line in lines if line.startswith("directory.id="))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogDir) and self.path == other.path
+
+    def __hash__(self) -> int:
+        return hash(self.path)
+
+    def __str__(self) -> str:
+        return f"{self.path.name} of broker {self.broker.id}"
+
+    def __repr__(self) -> str:
+        return f"<log dir {self.path}>"

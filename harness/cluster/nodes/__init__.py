@@ -1,0 +1,1 @@
+"""What nodes run in: local processes or containers."""

@@ -1,0 +1,145 @@
+"""What ``kafka-storage format`` leaves in a node's dirs, made once a build and cached as a template for every cluster.
+
+The tool's own files are taken as they are, whatever they are called: a ``bootstrap.checkpoint`` up to 4.3, a snapshot
+in ``__cluster_metadata-0`` since 4.4, and what the next release thinks of. Only the ids in ``meta.properties`` are a
+node's own, and are written anew for each. One run of the tool costs a JVM's start (0.7 to 2 s), a template nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness import timeouts
+from harness.errors import DistributionError
+from harness.host.cache import cache_dir, publish
+from harness.host.scratch import scratch
+from harness.kafka.distribution import Distribution
+from harness.kafka.tools import reason, tool_command
+from harness.kafka.versions import Tool
+
+META = "meta.properties"
+
+Role = Literal["controller", "broker"]
+"""What a node is to the metadata log; a combined node is a controller."""
+_ROLES: tuple[Role, ...] = ("controller", "broker")
+_KINDS = ("metadata", "data")
+
+_ID = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Formatted:
+    """A template of formatted dirs.
+
+    :ivar path: has a folder for each role, and in it ``metadata``, as the dir with the metadata log, and ``data``
+    """
+
+    path: Path
+
+    def write(self, dir: Path, *, role: Role, metadata: bool, cluster_id: str, node_id: int) -> None:
+        """Format an empty dir of a node; all in it belongs to whom the dir belongs to.
+
+        :param metadata: it is the dir with the metadata log
+        """
+        template = self.path / role / ("metadata" if metadata else "data")
+        owner = dir.stat()
+        ids = {"cluster.id": cluster_id, "node.id": str(node_id), "directory.id": random_uuid()}
+        for source in sorted(template.rglob("*")):
+            made = dir / source.relative_to(template)
+            if source.is_dir():
+                made.mkdir()
+            elif source.name == META:
+                made.write_text(_with_ids(source.read_text(), ids))
+            else:
+                made.write_bytes(source.read_bytes())
+            if owner.st_uid != os.getuid():
+                os.chown(made, owner.st_uid, owner.st_gid)
+
+    def names(self) -> set[str]:
+        """The files and folders at the top of a formatted dir, of any role."""
+        return {each.name for role in _ROLES for kind in _KINDS for each in (self.path / role / kind).iterdir()}
+
+
+def formatted(distribution: Distribution, metadata_version: str | None = None) -> Formatted:
+    """The template of this build; made if it isn't there yet.
+
+    :param metadata_version: with the features of that version, such as 4.2-IV1; None: the build's own
+    :raises DistributionError: ``kafka-storage format`` refused, with its reason, or left what can't be a template
+    """
+    of = "" if metadata_version is None else f"-{metadata_version}"
+    target = cache_dir() / f"kraft-formatted-{distribution.sha256[:16]}{of}"
+    release = () if metadata_version is None else ("--release-version", metadata_version)
+
+    def make(folder: Path) -> None:
+        for role in _ROLES:
+            _format(distribution, folder / role, role, *release)
+
+    return Formatted(path=publish(target, make, _is_whole))
+
+
+def random_uuid() -> str:
+    """A UUID as Kafka writes it: 22 characters of URL-safe base64, never beginning with a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def _is_whole(folder: Path) -> bool:
+    return all((folder / role / kind / META).is_file() for role in _ROLES for kind in _KINDS)
+
+
+def _format(distribution: Distribution, into: Path, role: Role, *release: str) -> None:
+    with scratch("format") as folder:
+        config = folder / "server.properties"
+        dirs = {kind: into / kind for kind in _KINDS}
+        listener = "CONTROLLER" if role == "controller" else "PLAINTEXT"
+        voter = _ID if role == "controller" else _ID + 1
+        config.write_text(
+            f"process.roles={role}\nnode.id={_ID}\nlog.dirs={dirs['data']}\nmetadata.log.dir={dirs['metadata']}\n"
+            f"controller.quorum.voters={voter}@127.0.0.1:1\ncontroller.listener.names=CONTROLLER\n"
+            f"listeners={listener}://127.0.0.1:1\n"
+            "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT\n"
+        )
+        cluster_id = random_uuid()
+        argv = tool_command(distribution, Tool.STORAGE, "format", "-t", cluster_id, "-c", str(config), *release)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=timeouts.BOOT_S, check=False)
+        what = f"kafka-storage format of {distribution.origin}"
+        if done.returncode:
+            raise DistributionError(f"{what} failed: {reason(done.stdout.splitlines(), done.stderr)}")
+        for dir in dirs.values():
+            if not (dir / META).is_file():
+                left = sorted(str(each.relative_to(dir)) for each in dir.rglob("*")) or "nothing"
+                raise DistributionError(f"{what} left no {META} in a {role}'s {dir.name} dir, but {left}")
+            _check_anonymous(dir, what, cluster_id)
+
+
+def _check_anonymous(dir: Path, what: str, cluster_id: str) -> None:
+    """See that no file but meta.properties has an id in it, which would make every cluster this one.
+
+    :raises DistributionError: one has
+    """
+    ids = _properties((dir / META).read_text())
+    for name, text in {"cluster.id": cluster_id, "directory.id": ids.get("directory.id", "")}.items():
+        raw = base64.urlsafe_b64decode(text + "==")
+        for file in (each for each in dir.rglob("*") if each.is_file() and each.name != META):
+            content = file.read_bytes()
+            if text and (text.encode() in content or raw in content):
+                raise DistributionError(f"{what} wrote the {name} into {file.name}, which jbod can't write anew")
+
+
+def _properties(text: str) -> Mapping[str, str]:
+    lines = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, value in lines}
+
+
+def _with_ids(text: str, ids: Mapping[str, str]) -> str:
+    """The same properties with these ids; ``directory.id`` also where the build has none yet (before 3.7)."""
+    return "".join(f"{key}={value}\n" for key, value in {**_properties(text), **ids}.items())

@@ -1,8 +1,0 @@
-"""How a running cluster is asked: Kafka's protocol, its MBeans, its logs, and what its programs print."""
-
-import warnings
-
-with warnings.catch_warnings():
-    # kafka-python reads its 109 schemas, as it is imported, by functions that Python 3.11 calls deprecated.
-    warnings.filterwarnings("ignore", r"(read_text|open_text) is deprecated", DeprecationWarning)
-    import kafka  # noqa: F401

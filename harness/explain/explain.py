@@ -1,0 +1,71 @@
+"""Explains a run: gathers the records, looks where they are, and tells their stories."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from harness.checkers.settings import read_settings
+from harness.errors import HarnessError, UsageError
+from harness.explain.records import gather, worst_records
+from harness.explain.segments import Name
+from harness.explain.story import Story, read_sources, stored_replicas, tell, write_stories
+from harness.explain.whereabouts import brokers_of, look
+from harness.kafka.distribution import Distribution
+from harness.runner.case import read_run_json
+
+
+def explain_verdict(run_dir: Path, distribution: Callable[[], Distribution]) -> list[Story]:
+    """The stories of the worst records of the run's verdict; written to explained.json too.
+
+    :raises HarnessError: there is no verdict, or no history
+    """
+    stories = _stories(run_dir, worst_records(run_dir, read_verdict(run_dir)), distribution)
+    write_stories(run_dir, stories)
+    return stories
+
+
+def explain_record(run_dir: Path, name: Name, distribution: Callable[[], Distribution]) -> Story:
+    """The story of any record of the run.
+
+    :raises UsageError: the history knows of no such record
+    """
+    try:
+        kinds = worst_records(run_dir, read_verdict(run_dir)).get(name, [])
+    except HarnessError:
+        kinds = []  # not judged yet
+    stories = _stories(run_dir, {name: kinds}, distribution)
+    if not stories:
+        raise UsageError(f"{run_dir}: the history knows of no record {name[0]} #{name[1]}")
+    return stories[0]
+
+
+def read_verdict(run_dir: Path) -> Mapping[str, object]:
+    """verdict.json.
+
+    :raises HarnessError: it is missing, cut off, or of another run
+    """
+    path = run_dir / "verdict.json"
+    try:
+        verdict = json.loads(path.read_text())
+        verdict["anomalies"], verdict["verdict"]
+    except FileNotFoundError:
+        raise HarnessError(f"{path} is missing: jbod check {run_dir} judges the run") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HarnessError(f"{path} can't be read: {error!r}; jbod check {run_dir} judges the run again") from error
+    own = read_settings(run_dir).run_id
+    if verdict.get("run_id", own) != own:
+        raise HarnessError(f"{path} is of the run {verdict['run_id']}, not of {own}; jbod check {run_dir} judges it")
+    return verdict  # type: ignore[no-any-return]
+
+
+def _stories(
+    run_dir: Path, records: Mapping[Name, Sequence[str]], distribution: Callable[[], Distribution]
+) -> list[Story]:
+    known = [facts for name in records if (facts := gather(run_dir, name)) is not None]
+    replicas = stored_replicas(run_dir)
+    if known and brokers_of(run_dir):
+        replicas |= look(run_dir, distribution(), read_run_json(run_dir)["run_token"], known)
+    sources = read_sources(run_dir)
+    return [tell(sources, facts, records[facts.name], replicas.get(facts.name)) for facts in known]

@@ -1,0 +1,145 @@
+"""Write-ahead for producers: no record is sent whose name isn't on disk first.
+
+A row of ``history/produced`` is written when a record's fate is known. A producer that is killed takes the rows of its
+last second with it, and what Kafka has of these records would look like phantoms. So a producer reserves its next
+block of numbers in ``history/reserved/<producer>.json`` before it sends the first of them, and :func:`settle` later
+adds a row for each reserved number that has none: ``indeterminate``, which is all that is known of it. A record's value
+follows from its name and size (:mod:`harness.history.record_format`), so the row has its CRC-32; it has no times.
+
+The price is at most one block of rows for records that were never sent: right by the contract (an indeterminate
+record may be missing), a few hundred too many in the counts of a run whose producer was killed. A row before each
+record would be exact and cost the throughput; a file per second of rows sent but not settled would be as loose.
+
+A transactional producer reserves each transaction by itself, with its name, so that the rows added here are grouped as
+the records were: the judge may still ask whether a killed producer's last transactions are there in whole or not at
+all.
+
+The file is replaced, not appended to, and not synced: it is to outlive a process, not a power cut.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import HistoryError
+from harness.history import record_format
+from harness.history.tables import PRODUCED, HistoryWriter, table_dir
+from harness.host.atomic_write import write_atomically
+
+ERROR = "_PRODUCER_DIED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reservation:
+    """A producer's promise: seqs from 0 to below ``below`` may have been sent, no others."""
+
+    producer: str
+    run_token: str
+    topic: str
+    partitions: int
+    keys: int | None
+    record_bytes: int
+    below: int = 0
+    transactions: Sequence[tuple[int, str]] = ()
+    """The newest transactions: the first seq of each, rising, and its name. It goes on to the next one's first seq, the
+    last one to ``below``."""
+    settled: bool = False
+    """Every record below has its row in ``history/produced``."""
+
+    def write(self, run_dir: Path) -> Reservation:
+        """Put it on disk, in place of what was there; returns itself."""
+        path = run_dir / "history" / "reserved" / f"{self.producer}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(asdict(self)))
+        return self
+
+
+def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str, int]:
+    """Add the rows that killed producers could not write; nothing to do is the rule. May be called any number of times.
+
+    :param producers: only these; None is all of the run. None of them may still be running
+    :returns: how many rows were added for which producer
+    """
+    added: dict[str, int] = {}
+    for path in sorted((run_dir / "history" / "reserved").glob("*.json")):
+        if producers is not None and path.stem not in producers:
+            continue
+        reservation = _read(path)
+        if reservation.settled:
+            continue
+        missing = np.setdiff1d(np.arange(reservation.below), _recorded(run_dir, reservation.producer))
+        if missing.size:
+            HistoryWriter(run_dir, "produced", f"{reservation.producer}-settled").write(_rows(reservation, missing))
+            added[reservation.producer] = int(missing.size)
+        replace(reservation, settled=True).write(run_dir)
+    return added
+
+
+def promised(run_dir: Path) -> dict[str, int]:
+    """By producer, below which number each of its records has its row in ``produced``, or had: a part has gone since.
+
+    0 for one that is yet to be settled; empty where nobody promised anything: a history of another tool's.
+
+    :raises HistoryError: a reservation is cut off
+    """
+    reservations = [_read(path) for path in sorted((run_dir / "history" / "reserved").glob("*.json"))]
+    return {each.producer: each.below if each.settled else 0 for each in reservations}
+
+
+def _read(path: Path) -> Reservation:
+    try:
+        return Reservation(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise HistoryError(f"{path} is cut off or no reservation of a producer's: {error}") from error
+
+
+def _recorded(run_dir: Path, producer: str) -> np.ndarray:
+    """The seqs of which this producer wrote a row."""
+    seqs = [
+        pq.read_table(part, columns=["seq"], filters=[("producer", "==", producer)])["seq"].to_numpy()
+        for part in sorted(table_dir(run_dir, "produced").glob("*.parquet"))
+    ]
+    return np.concatenate(seqs) if seqs else np.empty(0, dtype=np.int64)
+
+
+def _rows(reservation: Reservation, seqs: np.ndarray) -> pa.Table:
+    count = len(seqs)
+    prefix = record_format.prefix_of(reservation.run_token, reservation.producer)
+    padding = record_format.padding_to(reservation.record_bytes)
+    keys, partitions = reservation.keys, reservation.partitions
+    transactions = [_transaction_of(reservation, int(seq)) for seq in seqs]
+    columns = {
+        "producer": pa.repeat(reservation.producer, count),
+        "seq": pa.array(seqs, pa.int64()),
+        "topic": pa.repeat(reservation.topic, count),
+        "key": pa.array([record_format.key_of(int(seq), keys) for seq in seqs], pa.string()),
+        "partition": pa.array([record_format.partition_of(int(seq), keys, partitions) for seq in seqs], pa.int32()),
+        "offset": pa.nulls(count, pa.int64()),
+        "outcome": pa.repeat("indeterminate", count),
+        "error": pa.repeat(ERROR, count),
+        "crc32": pa.array([zlib.crc32(record_format.value_of(prefix, int(seq), padding)) for seq in seqs], pa.int64()),
+    }
+    columns["transaction"] = pa.array(transactions, pa.string())
+    columns["transaction_outcome"] = pa.array([name and "indeterminate" for name in transactions], pa.string())
+    for name in ("sent_at", "ended_at"):
+        columns[name] = pa.nulls(count, PRODUCED.field(name).type)
+    return pa.table([columns[name] for name in PRODUCED.names], schema=PRODUCED)
+
+
+def _transaction_of(reservation: Reservation, seq: int) -> str | None:
+    """The transaction that a record was sent in, if it was sent; None outside transactions."""
+    if not reservation.transactions:
+        return None
+    index = bisect_right([first for first, _ in reservation.transactions], seq) - 1
+    # Older than what is remembered (a disk that was seconds behind): by itself, because a wrong grouping would accuse
+    # Kafka of half a transaction.
+    return f"{reservation.producer}-seq{seq}" if index < 0 else reservation.transactions[index][1]

@@ -1,0 +1,384 @@
+"""A Kafka build, from Maven, a folder, a source tree or a tarball: its jars, its version, and its checksum for reports.
+
+Brokers and tools are started as plain ``java -cp``, not by ``bin/*.sh``: Maven has no scripts, and the scripts guess
+heap, GC and log folders that the harness decides. So a build is a class path and the facts of its version
+(:mod:`harness.kafka.versions`).
+
+What a build costs to get is kept in the cache and checked against its own checksum each time (0.1 s for 60 MB), so
+that a damaged cache costs a fetch and not an afternoon. A folder (``--kafka-home``) is used where it lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import BuildLacks, DistributionError, EnvironmentLacks, HarnessError, UsageError
+from harness.host.broker_user import broker_user
+from harness.host.cache import make_open_dir, publish
+from harness.host.java import java_version
+from harness.kafka.main_classes import main_class
+from harness.kafka.maven import ArtifactNotFound, copy_dependencies, silent
+from harness.kafka.source_tree import is_source_tree, jars_of
+from harness.kafka.tarball import unpack
+from harness.kafka.versions import KafkaVersion, Mode, Tool
+
+Source = Literal["maven", "home", "tarball"]
+
+# As bin/kafka-run-class.sh leaves them out.
+NOT_TO_RUN = re.compile(r"-(test|test-sources|src|sources|scaladoc|javadoc)\.jar$|^connect-file.*\.jar$|^\.")
+_SUMS = "build.json"
+_PROBE_S = 10.0
+
+# pyspark's own version; beyond what pyspark ships, its Kafka connector needs exactly these.
+_SPARK = "4.2.0"
+_SPARK_KAFKA = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_SPARK}",
+    f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{_SPARK}",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+
+_JOLOKIA = "2.6.0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distribution:
+    """A Kafka build that can be run.
+
+    :ivar origin: where it is from: the Maven coordinate, the folder, the tarball
+    :ivar class_path: its jars, absolute, sorted by name; all readable by the brokers' user
+    :ivar sha256: of the lines that ``LC_ALL=C sha256sum *.jar`` prints for these jars
+    :ivar commit: Kafka's source commit, as the build says; empty where it doesn't
+    :ivar archive_sha256: of the tarball, None for other sources
+    :ivar scripts: its ``bin`` folder; None where it has none, as from Maven
+    """
+
+    version: KafkaVersion
+    source: Source
+    origin: str
+    class_path: tuple[Path, ...]
+    sha256: str
+    commit: str = ""
+    archive_sha256: str | None = None
+    scripts: Path | None = None
+
+    def modes(self) -> tuple[Mode, ...]:
+        """The metadata modes in which this build has JBOD."""
+        return self.version.modes()
+
+    def main_class(self, tool: Tool | str) -> str:
+        """The class to give to ``java``.
+
+        :param tool: a :class:`Tool` or its value, such as "dump-log"
+        :raises BuildLacks: this build has no such tool
+        """
+        try:
+            return main_class(self.class_path, self.scripts, Tool(tool))
+        except BuildLacks as error:
+            raise BuildLacks(f"Kafka {self.version} {error}") from error
+
+    @property
+    def uses_log4j2(self) -> bool:
+        """Whether it logs through log4j 2 (``-Dlog4j2.configurationFile``), as from 4.0 on.
+
+        Else it is log4j 1, or reload4j, which reads the same (``-Dlog4j.configuration``).
+        """
+        return any(jar.name.startswith("log4j-core-") for jar in self.class_path)
+
+    def to_json(self) -> dict[str, object]:
+        """What run.json records of it."""
+        return {
+            "version": str(self.version),
+            "source": self.source,
+            "origin": self.origin,
+            "sha256": self.sha256,
+            "commit": self.commit,
+            "archive_sha256": self.archive_sha256,
+            "jars": len(self.class_path),
+        }
+
+
+def from_maven(version: KafkaVersion, cache: Path, *, say: Callable[[str], None] = silent) -> Distribution:
+    """A release from Maven Central or the user's mirrors, kept in the cache.
+
+    A snapshot is asked for each time, since it may be another one by now, and each one seen keeps a folder of its own.
+
+    :raises UsageError: there is no such version
+    :raises EnvironmentLacks, HarnessError: it can't be fetched, see
+        :func:`harness.kafka.maven.copy_dependencies`, or this Java doesn't run it
+    """
+    builds = cache / "kafka"
+
+    def fetch(folder: Path) -> None:
+        say(f"Kafka {version}: fetching it with mvn")
+        try:
+            copy_dependencies(version.coordinates, folder, say=say)
+        except ArtifactNotFound as error:
+            if "org.apache.kafka:" not in error.coordinate:
+                raise EnvironmentLacks(f"{error}; Kafka {version} needs it to log") from error
+            raise UsageError(
+                f"Kafka {version} is not on Maven Central or your mirrors; for a build of your own there are "
+                "--kafka-tarball and --kafka-home"
+            ) from error
+        _write_sums(folder)
+
+    if version.is_snapshot:
+        make_open_dir(builds)
+        with tempfile.TemporaryDirectory(prefix=".snapshot-", dir=builds) as staging:
+            fetch(Path(staging))
+            name = f"maven-{version}-{_stored_sum(Path(staging))[:12]}"
+            folder = publish(builds / name, partial(shutil.copytree, staging, dirs_exist_ok=True), is_sound)
+    else:
+        target = builds / f"maven-{version}"
+        if target.exists() and not is_sound(target):
+            say(f"Kafka {version}: the cached build is damaged, fetching it again")
+        folder = publish(target, fetch, is_sound)
+    return _distribution(folder, "maven", version.coordinates[0], sha256=_stored_sum(folder))
+
+
+def from_home(home: Path) -> Distribution:
+    """A Kafka folder as an unpacked release has it, or a source tree that Gradle has built, used where it lies.
+
+    :raises UsageError: there is no such folder
+    :raises DistributionError: it is there and is no Kafka that can be run
+    """
+    home = _named("--kafka-home", home)
+    try:
+        if not home.exists():
+            raise UsageError(f"--kafka-home {home}: there is no such folder")
+        if not home.is_dir():
+            raise DistributionError(f"--kafka-home {home} is a file; a tarball goes to --kafka-tarball")
+        if (home / "libs").is_dir():
+            return _distribution(home / "libs", "home", str(home), scripts=home / "bin")
+        if not is_source_tree(home):
+            raise DistributionError(f"--kafka-home {home} is no Kafka: it has no libs folder, and is no source tree")
+        jars = jars_of(home, to_run=lambda jar: not NOT_TO_RUN.search(jar.name))
+        return _distribution(home, "home", str(home), jars=jars, scripts=home / "bin")
+    except OSError as error:
+        raise DistributionError(f"--kafka-home {home} can't be read: {error.strerror}: {error.filename}") from error
+
+
+def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent) -> Distribution:
+    """A release or release candidate as ``kafka_2.13-X.tgz``, unpacked into the cache once for each content.
+
+    :raises UsageError: there is no such file
+    :raises DistributionError: it is broken, unsafe to unpack or no Kafka; nothing of it stays in the cache
+    """
+    file = _named("--kafka-tarball", file)
+    try:
+        if not file.exists():
+            raise UsageError(f"--kafka-tarball {file}: there is no such file")
+        if not file.is_file():
+            raise DistributionError(f"--kafka-tarball {file} is no file; a folder goes to --kafka-home")
+        checksum = _sha256(file)
+    except OSError as error:
+        raise DistributionError(f"--kafka-tarball {file} can't be read: {error.strerror}") from error
+
+    def make(folder: Path) -> None:
+        say(f"unpacking {file.name}")
+        unpacked = folder / "unpacked"
+        unpacked.mkdir()
+        unpack(file, unpacked)
+        homes = [home for home in (unpacked, *sorted(unpacked.iterdir())) if (home / "libs").is_dir()]
+        if len(homes) > 1:
+            names = " and ".join(home.name for home in homes)
+            raise DistributionError(f"--kafka-tarball {file} holds several Kafkas: {names}; leave one in it")
+        if not homes:
+            raise DistributionError(f"--kafka-tarball {file} holds no Kafka: no folder libs in it or in its top folder")
+        for name in ("libs", "bin"):
+            if (homes[0] / name).is_dir():
+                (homes[0] / name).rename(folder / name)
+        shutil.rmtree(unpacked)
+        # Before it is published: a tarball that is no Kafka shall leave nothing.
+        _distribution(folder / "libs", "tarball", str(file), to_run=False)
+        _write_sums(folder / "libs")
+
+    folder = publish(cache / "kafka" / f"tarball-{checksum[:16]}", make, lambda folder: is_sound(folder / "libs"))
+    libs = folder / "libs"
+    return _distribution(
+        libs, "tarball", str(file), sha256=_stored_sum(libs), archive_sha256=checksum, scripts=folder / "bin"
+    )
+
+
+def spark_kafka_jars(cache: Path, *, say: Callable[[str], None] = silent) -> tuple[Path, ...]:
+    """The jars that pyspark needs beyond its own for its Kafka source; from the cache or from Maven.
+
+    :raises EnvironmentLacks, HarnessError: they can't be fetched, see :func:`harness.kafka.maven.copy_dependencies`
+    """
+
+    return _fetched(
+        cache / "spark" / f"kafka-connector-{_SPARK}",
+        _SPARK_KAFKA,
+        what=f"Spark {_SPARK}: fetching its Kafka connector with mvn",
+        who_needs_it="the record pipeline",
+        say=say,
+    )
+
+
+def jolokia_agent(cache: Path, *, say: Callable[[str], None] = silent) -> Path:
+    """Jolokia's JVM agent, through which MBeans are read (:mod:`harness.kafka.mbeans`); from the cache or from Maven.
+
+    :raises EnvironmentLacks, HarnessError: it can't be fetched, see :func:`harness.kafka.maven.copy_dependencies`
+    """
+    [jar] = _fetched(
+        cache / f"jolokia-{_JOLOKIA}",
+        [f"org.jolokia:jolokia-agent-jvm:{_JOLOKIA}:javaagent"],
+        what=f"Jolokia {_JOLOKIA}: fetching it with mvn",
+        who_needs_it="reading brokers' MBeans",
+        say=say,
+    )
+    return jar
+
+
+def _fetched(
+    folder: Path, coordinates: Sequence[str], *, what: str, who_needs_it: str, say: Callable[[str], None]
+) -> tuple[Path, ...]:
+    """Exactly these artifacts' jars, in a folder of the cache."""
+
+    def fetch(folder: Path) -> None:
+        say(what)
+        try:
+            copy_dependencies(coordinates, folder, transitive=False, say=say)
+        except ArtifactNotFound as error:
+            raise EnvironmentLacks(f"{error}; {who_needs_it} can't do without") from error
+        _write_sums(folder)
+
+    return _jars(publish(folder, fetch, is_sound))
+
+
+def _named(option: str, path: Path) -> Path:
+    """The absolute path of an option.
+
+    :raises UsageError: it begins with the home of a user that there is not
+    """
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise UsageError(f"{option} {path}: {str(error).rstrip('.')}") from error
+
+
+# --- a folder of jars and its checksum ------------------------------------------------------------------------------
+
+
+def is_sound(libs: Path) -> bool:
+    """Whether a cached folder of jars is just as it was when it was made."""
+    try:
+        return _stored_sum(libs) == _sum_of(_jars(libs))
+    except (OSError, HarnessError):
+        return False
+
+
+def _jars(libs: Path) -> tuple[Path, ...]:
+    return tuple(sorted(jar for jar in libs.glob("*.jar") if not NOT_TO_RUN.search(jar.name)))
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _sum_of(jars: Iterable[Path]) -> str:
+    lines = "".join(f"{_sha256(jar)}  {jar.name}\n" for jar in jars)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _write_sums(libs: Path) -> None:
+    (libs / _SUMS).write_text(json.dumps({"schema": 1, "sha256": _sum_of(_jars(libs))}) + "\n")
+
+
+def _stored_sum(libs: Path) -> str:
+    try:
+        return str(json.loads((libs / _SUMS).read_text())["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise HarnessError(f"{libs / _SUMS} can't be read: {error}") from error
+
+
+def _distribution(
+    libs: Path,
+    source: Source,
+    origin: str,
+    *,
+    sha256: str | None = None,
+    archive_sha256: str | None = None,
+    scripts: Path | None = None,
+    jars: tuple[Path, ...] | None = None,
+    to_run: bool = True,
+) -> Distribution:
+    """Look at a folder of jars, and make sure that it is a Kafka and, with ``to_run``, that brokers can run it here.
+
+    :param jars: where they are somewhere below that folder
+    """
+    jars = jars or _jars(libs)
+    core = [jar for jar in jars if re.match(r"kafka_2\.\d+-\d", jar.name)]
+    clients = [jar for jar in jars if re.match(r"kafka-clients-\d", jar.name)]
+    if len(core) != 1 or len(clients) != 1:
+        found = ", ".join(jar.name for jar in core + clients) or "neither"
+        raise DistributionError(f"{origin} is no Kafka: {libs} has {found} of one kafka_2.* and one kafka-clients jar")
+    if ":" in str(libs):
+        raise DistributionError(f"{libs} has a colon in its name, which a Java class path can't have")
+    broken = [jar.name for jar in jars if not zipfile.is_zipfile(jar)]
+    if broken:
+        raise DistributionError(f"{origin} has broken jars in {libs}: {', '.join(broken)}")
+    facts = _facts(clients[0])
+    try:
+        version = KafkaVersion.parse(facts.get("version", ""))
+    except UsageError as error:
+        raise DistributionError(f"{origin}: {clients[0].name} doesn't say its version: {error}") from error
+    if to_run:
+        version.check_java(java_version()[0])
+        _check_readable(jars)
+    return Distribution(
+        version=version,
+        source=source,
+        origin=origin,
+        class_path=jars,
+        sha256=sha256 or _sum_of(jars),
+        commit=facts.get("commitId", ""),
+        archive_sha256=archive_sha256,
+        scripts=scripts if scripts and scripts.is_dir() else None,
+    )
+
+
+def _facts(clients: Path) -> dict[str, str]:
+    """kafka-version.properties, which org.apache.kafka.common.utils.AppInfoParser reads too."""
+    try:
+        with zipfile.ZipFile(clients) as jar:
+            text = jar.read("kafka/kafka-version.properties").decode()
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise DistributionError(f"{clients} doesn't say which Kafka it is: {error}") from error
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+    return {key.strip(): value.strip() for key, value in pairs}
+
+
+def _check_readable(jars: Iterable[Path]) -> None:
+    """See that the brokers' user, who may be another one, can read every jar."""
+    user = broker_user()
+    if not user.drop or shutil.which("setpriv") is None:
+        return
+    script = 'for jar; do [ -r "$jar" ] || { echo "$jar"; exit 1; }; done'
+    done = subprocess.run(
+        [*user.command(), "sh", "-c", script, "sh", *map(str, jars)],
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_PROBE_S,
+        check=False,
+    )
+    if done.returncode:
+        what = done.stdout.strip() or done.stderr.strip()
+        raise DistributionError(
+            f"brokers run as uid {user.uid} and can't read {what}; open it and the folders above it (chmod a+rX), "
+            "put the build elsewhere, or name a user in JBOD_BROKER_USER"
+        )

@@ -1,0 +1,87 @@
+"""The releases of Kafka on Maven Central or the user's mirrors, and which of them ``latest`` and ``latest-3.9`` are.
+
+What counts is Maven's own list of versions (:func:`harness.kafka.maven.versions_of`). Release candidates, snapshots
+and vendors' builds are no releases here, whichever repository has them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+from harness.errors import UsageError
+from harness.host.cache import cache_dir
+from harness.kafka.distribution import from_maven
+from harness.kafka.maven import silent, versions_of
+from harness.kafka.versions import KafkaVersion
+
+LATEST = "latest"
+_LINE = re.compile(rf"{LATEST}(?:-(\d{{1,4}})(?:\.(\d{{1,4}}))?)?")
+_RELEASE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
+_HIGHEST = 9999
+_LINES_TOLD = 6
+
+_known: dict[str, tuple[KafkaVersion, ...]] = {}
+
+
+def settle(kafka: str | None, say: Callable[[str], None] = silent) -> str | None:
+    """``--kafka`` with a version for each ``latest`` or ``latest-LINE`` in it; Maven is asked only where there is one.
+
+    :param kafka: a version or several, with commas between them; None where the option was not given
+    :param say: is told what each word came to, and what was fetched for it
+    :raises UsageError: such a word names no line of releases
+    :raises EnvironmentLacks, HarnessError: Maven can't be asked, see :func:`harness.kafka.maven.versions_of`
+    """
+    if kafka is None:
+        return None
+    words = kafka.split(",")
+    return ",".join(str(_newest(word.strip(), say)) if word.strip().startswith(LATEST) else word for word in words)
+
+
+def between(low: KafkaVersion, high: KafkaVersion, say: Callable[[str], None] = silent) -> tuple[KafkaVersion, ...]:
+    """The releases from one to another, both included if they are releases, in numeric order.
+
+    :raises EnvironmentLacks, HarnessError: Maven can't be asked
+    """
+    artifacts = dict.fromkeys(map(_artifact, (low, high)))
+    return tuple(sorted(each for artifact in artifacts for each in _listed(artifact, say) if low <= each <= high))
+
+
+def _newest(word: str, say: Callable[[str], None]) -> KafkaVersion:
+    """What a word like ``latest-3.9`` stands for: a release that can be fetched, for a mirror may list others."""
+    match = _LINE.fullmatch(word)
+    if match is None:
+        raise UsageError(f"--kafka {word}: say latest, or the newest of a line with latest-4 or latest-3.9")
+    line = tuple(int(number) for number in match.groups() if number is not None)
+    major, minor = (*line, _HIGHEST, _HIGHEST)[:2]
+    artifact = _artifact(KafkaVersion(major=major, minor=minor, patch=0))
+    listed = _listed(artifact, say)
+    for version in sorted(listed, reverse=True):
+        if version.release[: len(line)] != line:
+            continue
+        try:
+            from_maven(version, cache_dir(), say=say)
+        except UsageError:
+            say(f"Kafka {version} is listed by your Maven repositories, and none of them has it")
+            continue
+        say(f"Kafka {word} is {version}")
+        return version
+    raise UsageError(f"--kafka {word}: no such release on Maven Central or your mirrors; there is {_lines_of(listed)}")
+
+
+def _artifact(version: KafkaVersion) -> str:
+    """``group:artifact`` of the broker's jar."""
+    return version.coordinates[0].rpartition(":")[0]
+
+
+def _listed(artifact: str, say: Callable[[str], None]) -> tuple[KafkaVersion, ...]:
+    """The releases that are fetched as this artifact; Maven is asked once, so that a process sees one list."""
+    if artifact not in _known:
+        versions = map(KafkaVersion.parse, filter(_RELEASE.fullmatch, versions_of(artifact, say=say)))
+        _known[artifact] = tuple(version for version in versions if _artifact(version) == artifact)
+    return _known[artifact]
+
+
+def _lines_of(versions: Iterable[KafkaVersion]) -> str:
+    lines = [*dict.fromkeys(f"{each.major}.{each.minor}" for each in sorted(versions))]
+    return ", ".join(["…", *lines[-_LINES_TOLD:]] if len(lines) > _LINES_TOLD else lines) or "none"

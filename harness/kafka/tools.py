@@ -1,0 +1,111 @@
+"""Kafka's own command-line programs, each run as one short JVM of its own.
+
+Most of what such a JVM does is to load classes; they share an archive of them, where there is one
+(:mod:`harness.host.class_data`).
+
+Started as plain ``java -cp``, like the brokers (:mod:`harness.kafka.distribution`), and by the harness's own user: a
+tool only reads what it is pointed at, and must be able to where a broker's user no longer is.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from harness.errors import HarnessError, ToolFailed
+from harness.host import class_data
+from harness.host.java import FAST_START, java_command, java_version
+from harness.kafka.distribution import Distribution
+from harness.kafka.versions import Tool
+
+_ARCHIVE_S = 60.0
+_QUIET = "-Xlog:disable"  # what a JVM says of its archive would be among what the tool says
+
+
+def tool_command(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
+    """The command that runs a tool of this build.
+
+    :raises EnvironmentLacks: there is no Java
+    """
+    return _command(distribution, tool, _archive_options(distribution), *arguments)
+
+
+def _command(distribution: Distribution, tool: Tool, options: Iterable[str], *arguments: str) -> list[str]:
+    class_path = os.pathsep.join(map(str, distribution.class_path))
+    return [*java_command(), *FAST_START, *options, "-cp", class_path, distribution.main_class(tool), *arguments]
+
+
+def _archive(distribution: Distribution) -> Path:
+    return class_data.archive_path(
+        "tools",
+        build=distribution.sha256,
+        class_path=[str(jar) for jar in distribution.class_path],
+        java_version=java_version()[1],
+    )
+
+
+def _archive_options(distribution: Distribution) -> tuple[str, ...]:
+    with suppress(HarnessError):  # no cache, say: nothing but speed depends on it
+        archive = _archive(distribution)
+        if archive.exists():
+            return (*class_data.use_options(archive), _QUIET)
+    return ()
+
+
+def archive_classes(distribution: Distribution, bootstrap: str) -> None:
+    """Have the archive that tools share made, if it isn't there: by one that asks this cluster for its topics.
+
+    :raises HarnessError: the cache can't be written, or no archive came of it
+    """
+
+    def make(folder: Path) -> None:
+        options = (class_data.MAKE_OPTION.format(home=folder), _QUIET)
+        command = _command(distribution, Tool.TOPICS, options, "--bootstrap-server", bootstrap, "--describe")
+        with suppress(subprocess.TimeoutExpired):  # as if it had made none
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ARCHIVE_S, check=False)
+
+    class_data.prepare(_archive(distribution), java_version()[1], make)
+
+
+@contextmanager
+def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
+    """Run a tool to its end and read what it printed; from a file, since a dump may be as long as a log.
+
+    :raises ToolFailed: it ends with an error, or takes longer than ``timeout_s``
+    """
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+        try:
+            done = subprocess.run(
+                tool_command(distribution, tool, *arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise ToolFailed(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
+        output.seek(0)
+        if done.returncode != 0:
+            raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {reason(output, done.stderr)}")
+        yield output
+
+
+_LOGGING = ("log4j:", "SLF4J:")  # of itself
+
+
+def reason(output: Iterable[str], errors: str) -> str:
+    """What a tool that failed gave as its reason: some print it, with the causes below or as the last they say, others
+    log it.
+    """
+    printed = [line.strip() for line in output if line.strip()]
+    said = [line for line in printed if line.startswith(("Error", "Caused by: "))]
+    logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith(("at ", "... ", *_LOGGING))]
+    return "; ".join(said) or (logged or printed or ["it printed nothing"])[-1]

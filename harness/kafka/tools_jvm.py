@@ -1,0 +1,221 @@
+"""Kafka's own command-line programs in a JVM that stays, for what is asked of them at each step.
+
+A JVM of its own for every question is what an operator starts, and what :mod:`harness.kafka.tools` does; it costs
+0.4 s of CPU, of which all but some 10 ms go into starting: at four questions a step and 350 steps, more than the rest
+of a run. So the programs' ``main`` is called where they are loaded already, with the same arguments, and what they
+print is what is read. They end by Kafka's own ``Exit.exit`` (as Kafka's tests use it), which here notes the exit code
+and leaves the JVM alive. A build in which that hook is not to be found has a JVM of its own for each question.
+
+One JVM for each build and process of the harness, by py4j, as Spark's is, but started here: a start has a time-out, and
+what it says where it fails is told. It ends with the process, however that ends, since its standard input does. Py4j is
+called by a thread of its own: it takes Ctrl-C for an answer that did not come. A program runs in a thread of Java's, so
+that what it throws is printed, as where it runs alone, and does not come to Python: pyspark has py4j ask Spark's JVM
+for the words of all exceptions, whosever they are. What the programs print goes to a file, since a dump may be as long
+as a log.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from py4j.java_collections import JavaArray
+from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, find_jar_path
+
+from harness import timeouts
+from harness.errors import HarnessError, ToolFailed
+from harness.host.java import FAST_START, java_command
+from harness.kafka.distribution import Distribution
+from harness.kafka.main_classes import exit_hook
+from harness.kafka.tools import reason, tool_output
+from harness.kafka.versions import Tool
+
+_STOP_S = 10.0
+_UNCAUGHT = "Exception in thread "
+_OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
+
+_standing: dict[tuple[Path, ...], _ToolsJvm] = {}
+_changing = threading.Lock()
+
+
+def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
+    """What a tool prints, run to its end.
+
+    :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S`
+    :raises HarnessError: its JVM does not start, or ended
+    """
+    hook = exit_hook(distribution.class_path)
+    if hook is None:
+        with tool_output(distribution, tool, *arguments, timeout_s=timeouts.TOOL_S) as lines:
+            return [*lines]
+    with _changing:
+        jvm = _standing.get(distribution.class_path) or _ToolsJvm(distribution, hook)
+        _standing[distribution.class_path] = jvm
+    return jvm.run(tool, *arguments)
+
+
+def end_tools() -> None:
+    """End this process's JVMs, whatever state they are in."""
+    with _changing:
+        while _standing:
+            _, jvm = _standing.popitem()
+            jvm.end()
+
+
+class _ToolsJvm:
+    """One JVM with one build's tools; they print to its one standard output, so that one runs at a time."""
+
+    def __init__(self, distribution: Distribution, hook: str) -> None:
+        """:param hook: see :func:`harness.kafka.main_classes.exit_hook`"""
+        self._distribution = distribution
+        self._hook = hook
+        class_path = os.pathsep.join(map(str, (find_jar_path(), *distribution.class_path)))
+        server = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
+        with tempfile.TemporaryFile("w+") as said:
+            self._process = subprocess.Popen(
+                [*java_command(), *_OPTIONS, "-cp", class_path, *server],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+            )
+            self._asker = ThreadPoolExecutor(1, "kafka-tools")
+            self._open = ExitStack()
+            try:
+                self._within(timeouts.BOOT_S, self._prepare)
+            except BaseException as error:
+                # An error of Java's may ask its JVM for its words.
+                told = "not in time" if isinstance(error, TimeoutError) else repr(error)
+                self.end()
+                if not isinstance(error, Exception):
+                    raise
+                said.seek(0)
+                raise HarnessError(f"a JVM for Kafka's tools did not start: {said.read().strip() or told}") from None
+
+    def _within(self, timeout_s: float, do: Callable[..., Any], *arguments: Any) -> Any:
+        """Have the thread that asks do it.
+
+        :raises TimeoutError: it takes longer
+        """
+        return self._asker.submit(do, *arguments).result(timeout_s)
+
+    def _prepare(self) -> None:
+        assert self._process.stdout is not None
+        # What the JVM has to complain of comes before the port.
+        port = next((line for line in self._process.stdout if line.strip().isdigit()), "")
+        token = self._process.stdout.readline().strip()
+        # Nothing of Java's is let go of when Python pleases: what there is stays, but for what _call detaches.
+        at = GatewayParameters(port=int(port), auth_token=token, enable_memory_management=False)
+        self._gateway = JavaGateway(gateway_parameters=at)
+        self._open.callback(self._gateway.close)
+        jvm = self._gateway.jvm
+        self._printed, self._logged = (self._open.enter_context(_Caught(jvm, each)) for each in ("setOut", "setErr"))
+        self._codes = jvm.java.util.ArrayDeque()
+        # An Exit.Procedure that adds what it is first given, the exit code, to them.
+        procedure = jvm.Class.forName(f"{self._hook}$Procedure")
+        noted = jvm.java.beans.EventHandler.create(procedure, self._codes, "add", "")
+        getattr(jvm, self._hook).setExitProcedure(noted)
+        self._runnable = jvm.Class.forName("java.lang.Runnable")
+
+    def run(self, tool: Tool, *arguments: str) -> list[str]:
+        """See :func:`tool_lines`."""
+        main_class = self._distribution.main_class(tool)
+        try:
+            code, printed, logged = self._within(timeouts.QUESTION_S, self._call, main_class, *arguments)
+        except BaseException as error:
+            self._give_up()
+            if isinstance(error, TimeoutError):
+                raise ToolFailed(f"kafka-{tool} did not end within {timeouts.QUESTION_S:.0f} s") from error
+            if not isinstance(error, Exception):
+                raise
+            raise HarnessError(f"kafka-{tool} did not get to its end, its JVM no longer answers: {error!r}") from None
+        if code != 0:
+            raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
+        lines: list[str] = printed
+        return lines
+
+    def _call(self, main_class: str, *arguments: str) -> tuple[int, list[str], str]:
+        """Exit code, lines printed, and what went to standard error."""
+        given = self._array("String", *arguments)
+        call = self._array("Object", given)
+        self._printed.clear()
+        self._logged.clear()
+        self._codes.clear()
+        jvm = self._gateway.jvm
+        program = jvm.Class.forName(main_class)
+        main = jvm.java.beans.Statement(program, "main", call)
+        runs_it = jvm.java.beans.EventHandler.create(self._runnable, main, "execute")
+        thread = jvm.Thread(runs_it, "main")
+        thread.start()
+        thread.join()
+        for each in (given, call, program, main, runs_it, thread):
+            self._gateway.detach(each)
+        code, logged = self._codes.peekFirst(), "".join(self._logged.lines())
+        if code is None:
+            code = int(logged.startswith(_UNCAUGHT))
+        return code, self._printed.lines(), logged
+
+    def _array(self, kind: str, *values: object) -> JavaArray:
+        """A new array of a class of ``java.lang``."""
+        array = self._gateway.new_array(getattr(self._gateway.jvm, kind), len(values))
+        for at, value in enumerate(values):
+            array[at] = value
+        return array
+
+    def _give_up(self) -> None:
+        """Nobody knows what it still does, and would print among what the next one does: the next gets another JVM."""
+        with _changing:
+            if _standing.get(self._distribution.class_path) is self:
+                del _standing[self._distribution.class_path]
+        self.end()
+
+    def end(self) -> None:
+        """It ends with its standard input, or else by SIGKILL; and with it whoever waits for an answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(timeout=_STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._asker.shutdown()
+        self._open.close()
+        self._process.stdout.close()
+
+
+class _Caught(AbstractContextManager["_Caught"]):
+    """A file without a name, to which goes what is printed to one of the JVM's standard streams."""
+
+    def __init__(self, jvm: Any, set_stream: str) -> None:
+        with tempfile.NamedTemporaryFile() as named:
+            self._file: IO[str] = Path(named.name).open(errors="replace", encoding="utf-8", newline="\n")  # noqa: SIM115
+            self._stream: JavaObject = jvm.java.io.FileOutputStream(named.name)
+        getattr(jvm.System, set_stream)(jvm.java.io.PrintStream(self._stream, True, "UTF-8"))
+        self._channel: JavaObject = self._stream.getChannel()
+
+    def clear(self) -> None:
+        """Nothing was printed."""
+        self._channel.truncate(0)
+
+    def lines(self) -> list[str]:
+        """What was printed since."""
+        self._file.seek(0)
+        return [*self._file]
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+
+atexit.register(end_tools)
+logging.getLogger("py4j").addHandler(logging.NullHandler())  # it says as errors what is raised as well

@@ -1,0 +1,1 @@
+"""Runs cases, decides what they come out as, and remembers it."""

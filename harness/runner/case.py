@@ -1,0 +1,316 @@
+"""One case: a scenario with its parameters, run once, and the folder that tells of it.
+
+The folder (``run.json``, ``events.jsonl``, ``history/``, ``brokers/``, ``verdict.json``) is all that reports, ``jbod
+check`` and ``jbod repro`` read; so run.json is written when the case begins and again when it ends, and says in between
+that it has not ended.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import secrets
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.checkers.verdict import Verdict
+from harness.cluster.spec import ClusterSpec
+from harness.errors import HarnessError, UsageError
+from harness.host.atomic_write import write_atomically
+from harness.journal import Journal, now
+from harness.kafka.distribution import Distribution
+from harness.kafka.versions import Mode
+from harness.runner.outside import selector_of
+
+Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
+_SHORT_CASE = 4 << 20  # bytes
+PHASES = ("boot", "load", "fault", "recover", "drain", "judge", "teardown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseId:
+    """What a case is: ids and parameters, as the contract's ``--json`` has them."""
+
+    id: str
+    kip: int
+    plan: str
+    mode: str
+    seed: int
+    nodeid: str
+    issue: str | None = None
+    """The bug of Kafka that the scenario was written for, such as ``KAFKA-16709``."""
+    file: str | None = None
+    """The file that it is in, where that is outside the suites."""
+
+    @property
+    def selector(self) -> str:
+        """What selects it on the command line."""
+        return selector_of(self.id, self.file)
+
+
+@dataclass(kw_only=True)
+class CaseResult:
+    """How a case came out; one entry of ``scenarios`` in ``--json``."""
+
+    case: CaseId
+    kafka: str
+    backend: str
+    verdict: Outcome
+    reason: str
+    duration_s: float
+    run_dir: Path | None
+    phases_s: Mapping[str, float]
+    faults: Sequence[Mapping[str, Any]]
+    rerun: str
+    deviations: Sequence[Mapping[str, object]] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+    kept: Sequence[str] = ()
+    served: Sequence[str] = ()
+    """The cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)."""
+    sha256: str = ""
+    """Of the jars of the Kafka build; empty where the case ended before it was known."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As the contract has it."""
+        entry = {
+            "id": self.case.id,
+            "kip": self.case.kip,
+            "plan": self.case.plan,
+            "issue": self.case.issue,
+            "mode": self.case.mode,
+            "kafka": self.kafka,
+            "backend": self.backend,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "duration_s": round(self.duration_s, 3),
+            "run_dir": str(self.run_dir) if self.run_dir else None,
+            "phases_s": {name: round(seconds, 3) for name, seconds in self.phases_s.items()},
+            "faults": list(self.faults),
+            "rerun": self.rerun,
+        }
+        entry |= {"file": self.case.file} if self.case.file else {}
+        entry |= {"measured": dict(self.measured)} if self.measured else {}
+        entry |= {"kept": list(self.kept)} if self.kept else {}
+        entry |= {"served": list(self.served)} if self.served else {}
+        entry |= {"kafka_sha256": self.sha256} if self.sha256 else {}
+        if self.deviations:
+            entry |= {"deviation": self.deviations[0], "deviations": list(self.deviations)}
+        return entry
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], *, nodeid: str, seed: int) -> CaseResult:
+        """What :meth:`to_json` made of a result, as a result again."""
+        fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
+        case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}
+        return cls(
+            case=CaseId(**case, nodeid=nodeid, seed=seed, file=entry.get("file")),
+            run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
+            faults=entry["faults"],
+            rerun=entry["rerun"],
+            deviations=entry.get("deviations", ()),
+            measured=entry.get("measured", {}),
+            kept=entry.get("kept", ()),
+            served=entry.get("served", ()),
+            sha256=entry.get("kafka_sha256", ""),
+            **fields,
+        )
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A case that is running: its folder, its journal, and which phase it is in.
+
+    :ivar verdict: the judge's, of the whole history so far; a pair that runs afterwards makes it void
+    :ivar shortfalls: why it has shown nothing, whatever the judge says
+    :ivar measured: figures that say something of themselves, by name; none of them decides the verdict
+    :ivar kept: how to reach the cluster, where it was left standing
+    """
+
+    id: CaseId
+    run_dir: Path
+    journal: Journal
+    extra: dict[str, Any] = field(default_factory=dict)
+    phase: str = "boot"
+    verdict: Verdict | None = None
+    shortfalls: list[str] = field(default_factory=list)
+    measured: dict[str, float] = field(default_factory=dict)
+    kept: Sequence[str] = ()
+    _phases_s: dict[str, float] = field(default_factory=dict)
+    _since: float = field(default_factory=time.monotonic)
+    _began: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begin(cls, id: CaseId, runs_dir: Path, argv: Sequence[str]) -> Case:
+        """Make the run folder and write the first run.json.
+
+        :raises HarnessError: the runs folder can't be written
+        """
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", id.id).strip("-")
+        run_dir = runs_dir.absolute() / f"{now():%Y%m%dT%H%M%S}-{slug}-{secrets.token_hex(3)}"
+        try:
+            run_dir.mkdir(parents=True)
+            journal = Journal(run_dir / "events.jsonl")
+        except OSError as error:
+            raise HarnessError(f"the run folder {run_dir} can't be made: {error.strerror}; see --runs-dir") from error
+        case = cls(id=id, run_dir=run_dir, journal=journal)
+        case.extra = {
+            "schema": 1,
+            "run_id": run_dir.name,
+            "case": id.id,
+            "kip": id.kip,
+            "plan": id.plan,
+            "issue": id.issue,
+            "mode": id.mode,
+            "seed": id.seed,
+            "nodeid": id.nodeid,
+            **({"file": id.file} if id.file else {}),
+            "run_token": case.run_token,
+            "argv": list(argv),
+            "host": {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},
+            "started_at": now().isoformat(),
+            "ended_at": None,
+            "outcome": None,
+        }
+        case.record()
+        journal.write("case.started", case=id.id, seed=id.seed)
+        return case
+
+    @property
+    def run_token(self) -> str:
+        """What the records of this case say they are of (:mod:`harness.history.record_format`)."""
+        return self.run_dir.name[-6:]
+
+    def record(self, **more: Any) -> None:
+        """Add to run.json and write it, whole or not at all."""
+        self.extra |= more
+        write_atomically(self.run_dir / "run.json", json.dumps(self.extra, indent=2, default=str) + "\n")
+
+    def record_cluster(self, spec: ClusterSpec, distribution: Distribution) -> None:
+        """What runs in this case: the build with its checksum and the cluster's shape."""
+        self.record(
+            kafka=distribution.to_json(),
+            backend=spec.backend,
+            cluster={
+                "brokers": spec.brokers,
+                "log_dirs": spec.log_dirs,
+                "racks": spec.racks,
+                "volumes": spec.volumes,
+                **({"controllers": spec.controllers, "combined": spec.combined} if spec.mode is Mode.KRAFT else {}),
+            },
+            overrides=dict(spec.overrides),
+        )
+
+    def enter(self, phase: str) -> None:
+        """The case goes into another phase; seconds are added up per phase."""
+        self._phases_s[self.phase] = self._phases_s.get(self.phase, 0.0) + time.monotonic() - self._since
+        self._since = time.monotonic()
+        if phase != self.phase:
+            self.phase = phase
+            self.journal.write("phase", phase=phase)
+
+    def measure(self, name: str, figure: float) -> None:
+        """Note a figure that the scenario measured: for the table, ``--json`` and run.json."""
+        self.measured[name] = round(figure, 3)
+        self.journal.write("measured", name=name, figure=self.measured[name])
+
+    @contextmanager
+    def within(self, phase: str) -> Iterator[None]:
+        """In another phase inside the block, back in this one after it."""
+        before = self.phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
+
+    def phases_s(self) -> dict[str, float]:
+        """Seconds spent in each phase so far."""
+        self.enter(self.phase)
+        return {name: self._phases_s.get(name, 0.0) for name in PHASES}
+
+    def duration_s(self) -> float:
+        """Seconds since the case began."""
+        return time.monotonic() - self._began
+
+    def end(
+        self,
+        verdict: Outcome,
+        reason: str,
+        faults: Sequence[Mapping[str, Any]],
+        deviations: Sequence[Mapping[str, object]],
+        errors: Sequence[Mapping[str, Any]],
+    ) -> None:
+        """Write the outcome; nothing may be added afterwards.
+
+        :param errors: what was logged that no fault explains (:mod:`harness.measure.errors_logged`)
+        """
+        self.journal.write("case.ended", verdict=verdict, reason=reason)
+        self.record(
+            ended_at=now().isoformat(),
+            outcome={"verdict": verdict, "reason": reason},
+            phases_s=self.phases_s(),
+            faults=list(faults),
+            deviations=list(deviations),
+            measured=self.measured,
+            errors_logged=list(errors),
+        )
+        self.journal.close()
+
+
+def read_run_json(run_dir: Path) -> dict[str, Any]:
+    """What a run folder says of itself.
+
+    :raises UsageError: there is no such folder
+    :raises HarnessError: it has no run.json, or one that is cut off
+    """
+    if not run_dir.is_dir():
+        raise UsageError(f"no such run folder: {run_dir}")
+    path = run_dir / "run.json"
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise HarnessError(f"{path} can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise HarnessError(f"{path} is no JSON object")
+    return content
+
+
+def check_runs_dir(runs_dir: Path) -> None:
+    """Make the folder for run folders, if need be, and write into it what a short case would.
+
+    :raises HarnessError: it can't be written
+    """
+    probe = runs_dir / f".probe-{secrets.token_hex(4)}"
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            probe.write_bytes(bytes(_SHORT_CASE))
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise HarnessError(f"the runs folder {runs_dir} can't be written: {error.strerror}; see --runs-dir") from error
+
+
+def check_json_file(path: Path | None) -> None:
+    """See at the start, and not after hours, that results can be written there.
+
+    :raises UsageError: its folder is not there, or it is a folder itself
+    """
+    if path is None:
+        return
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--json {path}: there is no folder {path.absolute().parent}")
+    if path.is_dir():
+        raise UsageError(f"--json {path}: it is a folder")
+
+
+def rerun_command(run_dir: Path) -> str:
+    """The one command that runs a case again which has left a run folder."""
+    return f"jbod repro {shlex.quote(str(run_dir))}"

@@ -1,0 +1,199 @@
+"""The pair of a case: the pipeline, bound to the cluster, the journal and the run folder.
+
+The pipeline (:mod:`harness.workload`) knows addresses and topic names; scenarios speak of topics and brokers. This
+module is the small piece between, and the one place where a case's history is drained and judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+
+from harness.checkers.judge import judge, write_verdict
+from harness.checkers.settings import Session
+from harness.checkers.verdict import Verdict
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.cluster.topic import Topic
+from harness.errors import HarnessError, Inconclusive, PipelineError, PromiseBroken
+from harness.explain.explain import explain_verdict
+from harness.explain.segments import read_sessions
+from harness.measure.fault_costs import Floors, measure_faults, shortfalls
+from harness.runner.case import Case
+from harness.spark.session import SparkHandle, check_jvm
+from harness.workload.drain import await_stable
+from harness.workload.pair import OPEN_TRANSACTION_S, Pair
+from harness.workload.producer import Transactions
+from harness.workload.workload import Workload
+
+_OVERTAKEN = "Out of order sequence number"
+"""``ProducerAppendInfo.checkSequence``, of a batch that came before its turn. One that came in its turn, and is refused
+because the broker has forgotten its producer, is a fatal error to librdkafka."""
+
+
+class CaseWorkload:
+    """Runs pairs on the case's cluster and judges what they saw."""
+
+    def __init__(self, case: Case, cluster: Cluster, spark: SparkHandle, floors: Floors) -> None:
+        self._case = case
+        self._floors = floors
+        self._cluster = cluster
+        self._spark = spark
+        self._pipeline = Workload(
+            spark,
+            case.run_dir,
+            run_token=case.run_token,
+            on_event=lambda kind, **f: case.journal.write(kind, **f),
+        )
+        self._topics: list[Topic] = []
+        self._pair: Pair | None = None
+        self._in_transactions = False
+        self._groups: dict[str, str] = {}
+
+    @contextmanager
+    def running(
+        self, topic: Topic, *, via: Broker | None = None, transactional: Transactions | None = None, **settings: object
+    ) -> Iterator[Pair]:
+        """A producer and a live consumer run on the topic inside the block; both get through before it begins.
+
+        :param via: the only broker that the clients are told of (default: all)
+        :param transactional: as :meth:`harness.workload.workload.Workload.running` has it; aborts follow the case's
+            seed
+        :param settings: passed on to :meth:`harness.workload.workload.Workload.running`
+        """
+        bootstrap = via.bootstrap if via else self._cluster.bootstrap
+        self._topics.append(topic)
+        self._case.verdict = None
+        if transactional is not None:
+            self._in_transactions = True
+            settings["transactional"] = replace(transactional, seed=self._case.id.seed)
+        phase = self._case.phase
+        self._case.enter("load")
+        with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
+            self._case.enter(phase if phase != "boot" else "fault")
+            self._pair = pair
+            # The judge has to know who reads for whom.
+            self._groups |= {
+                member: reader.name
+                for reader in pair.readers
+                for member in reader.consumers
+                if len(reader.consumers) > 1
+            }
+            if self._groups:
+                self._case.record(groups=self._groups)
+            pair.await_count(self._floors.before, failure=Inconclusive)
+            self._cluster.await_made()  # the consumers' __consumer_offsets may be a second old
+            try:
+                yield pair
+            finally:
+                self._pair = None
+
+    @property
+    def topics(self) -> tuple[Topic, ...]:
+        """Those that a pair ran on."""
+        return tuple(self._topics)
+
+    def drain_and_judge(self) -> Verdict:
+        """Heal-check, drain every topic that a pair ran on, and judge the whole history; writes verdict.json.
+
+        Drained in both isolations if a pair had transactions. By then they must all have ended: one that stays open
+        holds read_committed readers back for ever, of which the judge, who knows no time, can only say `held_back`.
+
+        :raises HarnessError: a pair still runs, so that there would be more to judge
+        :raises PromiseBroken: the cluster, all faults undone, does not become healthy, or a transaction stays open
+        :raises Inconclusive: the drain failed
+        :raises PipelineError: Spark's JVM was killed
+        """
+        if self._pair is not None:
+            raise HarnessError("a history is judged when its pair has ended: leave running() first")
+        self._case.enter("recover")
+        self._cluster.await_healthy(failure=PromiseBroken)
+        self._case.enter("drain")
+        try:
+            ends = stable = self._cluster.end_offsets(self._topics)
+            if self._in_transactions:
+                stable = await_stable(self._cluster.bootstrap, ends, OPEN_TRANSACTION_S)
+                self._pipeline.drain(self._cluster.bootstrap, ends, isolation="read_committed")
+            self._pipeline.drain(self._cluster.bootstrap, ends)
+        except PipelineError as error:
+            check_jvm()
+            raise Inconclusive(f"nobody could read the logs to their end: {error}") from error
+        self._case.enter("judge")
+        verdict = self._judged_by_sessions(judge(self._spark.session(), self._case.run_dir))
+        check_jvm()
+        write_verdict(self._case.run_dir, verdict)
+        if verdict.verdict != "valid":
+            self._explain()
+        self._case.journal.write("judged", verdict=verdict.verdict, reasons=list(verdict.reasons))
+        self._case.verdict, self._case.shortfalls = verdict, self._shortfalls()
+        self._case.enter("teardown")
+        held_back = [f"{t}-{p} at {stable[t, p]} of {end}" for (t, p), end in ends.items() if stable[t, p] < end]
+        if held_back:
+            raise PromiseBroken(
+                f"a transaction is still open {OPEN_TRANSACTION_S:.0f} s after healing, and holds read_committed "
+                f"readers back: {', '.join(held_back)}"
+            )
+        return verdict
+
+    def _judged_by_sessions(self, verdict: Verdict) -> Verdict:
+        """The verdict once it is known of which producer session each batch is, where that may matter.
+
+        It may where anything is there twice and a broker has said what makes librdkafka take a new epoch by itself. It
+        does so too when records time out or are refused for good, but that may be a broker's doing.
+        """
+        if all(anomaly.kind != "duplicated" for anomaly in verdict.anomalies):
+            return verdict
+        if not any(broker.log.first(_OVERTAKEN) for broker in self._cluster.brokers):
+            return verdict
+        try:
+            self._case.record(producer_sessions=self._sessions())
+            again = judge(self._spark.session(), self._case.run_dir)
+            if again.verdict != "unknown":
+                return again
+            why = "; ".join(again.reasons)
+        except Exception as error:  # the verdict stands
+            why = f"{type(error).__name__}: {error}"
+        self._case.record(producer_sessions=None)
+        self._case.journal.write("sessions.unread", error=why)
+        return verdict
+
+    def _sessions(self) -> dict[str, dict[str, list[Session]]]:
+        """By topic and partition, as the leaders have them on disk."""
+        return {
+            topic.name: {
+                str(partition.index): read_sessions(
+                    self._cluster.distribution,
+                    partition.log_dir_on(partition.leader()).replica_dir(topic.name, partition.index),
+                )
+                for partition in topic.partitions
+            }
+            for topic in self._topics
+        }
+
+    def _explain(self) -> None:
+        """While the segments are there: what happened to the worst records, and where they are now."""
+        try:
+            explain_verdict(self._case.run_dir, lambda: self._cluster.distribution)
+        except Exception as error:  # the verdict stands, told or not
+            self._case.journal.write("explain.failed", error=f"{type(error).__name__}: {error}")
+
+    def _shortfalls(self) -> list[str]:
+        """Why the case has shown nothing, whatever the judge says of its history: a sentence each."""
+        events = self._case.journal.events
+        found = shortfalls(measure_faults(events, self._case.run_dir), self._floors)
+        behind = self._case.journal.of_kind("consumer.behind")
+        return found + [
+            f"consumer {event['consumer']} never came back: it ended before what was acked" for event in behind
+        ]
+
+    def counts(self) -> Mapping[str, int]:
+        """What the pair at work has done so far, for a progress line."""
+        if self._pair is None:
+            return {}
+        progress = self._pair.progress
+        return {"acked": progress.acked, "read": progress.read, "restarts": progress.restarts}
+
+    def close(self) -> None:
+        """Let go of all tasks."""
+        self._pipeline.close()

@@ -1,0 +1,47 @@
+"""Stand still at a fault, so that somebody can look: ``--pause-at inject`` or ``heal``.
+
+A listener of the journal, in whose words both moments are known: after a fault was proven, and before it is taken back.
+The case waits in its own thread; brokers and clients go on. Asked at the terminal itself, because pytest has standard
+input and output for its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import EnvironmentLacks
+
+if TYPE_CHECKING:
+    from harness.cluster.cluster import Cluster
+
+MOMENTS = {"inject": "fault.injected", "heal": "fault.healing"}
+
+
+class Pause:
+    """Waits at each of these moments of a case until somebody presses Enter.
+
+    :param moment: of :data:`MOMENTS`
+    :raises EnvironmentLacks: there is no terminal
+    """
+
+    def __init__(self, moment: str, terminal: Path = Path("/dev/tty")) -> None:
+        self._kind = MOMENTS[moment]
+        self._terminal = terminal
+        self.cluster: Cluster | None = None
+        try:
+            terminal.open().close()
+        except OSError as error:
+            raise EnvironmentLacks(f"--pause-at {moment} waits for Enter, and there is no terminal: {error}") from error
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """An event was written."""
+        if event["kind"] == self._kind and self.cluster is not None:
+            self._wait([f"{event['kind']}: {event['fault']} on {event['target']}", *self.cluster.how_to_reach()])
+
+    def _wait(self, lines: list[str]) -> None:
+        with self._terminal.open("w") as out, self._terminal.open() as keys:
+            out.write("\n".join(["", *lines, "Enter goes on "]))
+            out.flush()
+            keys.readline()

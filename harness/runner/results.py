@@ -1,0 +1,197 @@
+"""All results of a run, gathered from pytest's reports, and what follows from them: the exit code and ``--json``.
+
+From the reports, and not where a case ends, because with ``--jobs`` cases end in other processes: pytest-xdist brings
+the reports here, in a run without it pytest itself does, and nothing else differs.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from harness.errors import (
+    EXIT_HARNESS,
+    EXIT_INCONCLUSIVE,
+    EXIT_INVALID,
+    EXIT_VALID,
+    worst,
+)
+from harness.host.atomic_write import write_atomically
+from harness.journal import now
+from harness.runner.case import CaseResult
+from harness.runner.deviation import State, state_of
+from harness.runner.ledger import note
+
+RESULTS_FILES = "results-*.json"
+"""What each run leaves beside its run folders: ``--json``'s content, and which cases never got their turn."""
+
+VERDICT_CODES = {
+    "valid": EXIT_VALID,
+    "invalid": EXIT_INVALID,
+    "unknown": EXIT_INCONCLUSIVE,
+    "error": EXIT_HARNESS,
+}
+
+
+_STATES: Mapping[str, State] = {"deviations": "seen", "mended": "mended"}
+"""How many cases have any such deviation; what a scenario does not declare is told of each case, and not counted."""
+
+
+def to_json(cases: Sequence[Mapping[str, Any]], exit_code: int, seed: int) -> dict[str, Any]:
+    """What ``--json`` says of cases, each of which says it of itself already."""
+    totals = {word: sum(case["verdict"] == word for case in cases) for word in (*VERDICT_CODES, "skipped")}
+    states = [{state_of(each) for each in case.get("deviations", ())} for case in cases]
+    return {
+        "schema": 1,
+        "exit_code": exit_code,
+        "seed": seed,
+        "scenarios": [*cases],
+        "totals": totals | {name: sum(state in of for of in states) for name, state in _STATES.items()},
+    }
+
+
+class Overdue(NamedTuple):
+    """A case that had to run in a night, and didn't; and when it was last run."""
+
+    id: str
+    kafka: str
+    backend: str
+    last: datetime | None
+
+
+def write_night(
+    runs_dir: Path, began: datetime, overdue: Sequence[Overdue], skipped: Sequence[Mapping[str, Any]]
+) -> None:
+    """What a night leaves beside its runs' results, for the report. Nothing where there is nothing to tell.
+
+    :param skipped: the cases that this machine or the backend can't do, as ``--json`` has cases; no run of the night
+        was asked for them
+    """
+    if overdue or skipped:
+        told = {each.id: each.last.isoformat() if each.last else None for each in overdue}
+        on = {each.id: {"kafka": each.kafka, "backend": each.backend} for each in overdue}
+        content = {"schema": 1, "started_at": began.isoformat(), "scenarios": [*skipped]}
+        _leave(runs_dir, began, "night", content | {"overdue": told, "overdue_on": on})
+
+
+def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, Any]) -> None:
+    """One of :data:`RESULTS_FILES`."""
+    with suppress(OSError):  # a full disk has been said already, and the exit code must not change by it
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        name = RESULTS_FILES.replace("*", f"{began:%Y%m%dT%H%M%S}-{which}")
+        write_atomically(runs_dir / name, json.dumps(content, indent=2) + "\n")
+
+
+def write_json(path: Path | None, content: Mapping[str, Any], say: Callable[[str], None]) -> int:
+    """Write what ``--json`` asks for, if it does; returns its exit code, or what that comes to where it can't."""
+    code = int(content["exit_code"])
+    if path is None:
+        return code
+    try:
+        write_atomically(path, json.dumps(content, indent=2) + "\n")
+    except OSError as error:  # what was broken stays broken
+        say(f"--json {path} can't be written: {error.strerror}")
+        return worst([code, EXIT_HARNESS])
+    return code
+
+
+class Results:
+    """A pytest plugin: is told of every report, and has the last word on the exit code.
+
+    :param on: what cases run on: the ``backend``, and ``kafka``'s version by mode
+    :ivar cases: of the scenarios that ended, in that order; at the end of the run in that of the suites
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        json_file: Path | None,
+        runs_dir: Path,
+        argv: Sequence[str],
+        say: Callable[[str], None],
+        on: Mapping[str, Any],
+    ) -> None:
+        self.cases: list[CaseResult] = []
+        self._seed = seed
+        self._json_file = json_file
+        self._runs_dir = runs_dir
+        self._argv = argv
+        self._say = say
+        self._on = on
+        self._started_at = now()
+        self._wanted: list[str] = []
+        self._ended: set[str] = set()
+        self._other_codes: list[int] = []
+
+    # --- pytest's hooks -----------------------------------------------------------------------------------------
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All of these are to end."""
+        self._wanted = [item.nodeid for item in session.items]
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """The same, said by a worker."""
+        self._wanted = ids
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A part of a test ended: a scenario's last one brings its result along."""
+        if report.when == "teardown":
+            self._ended.add(report.nodeid)
+        result = getattr(report, "case_result", None)
+        if result is not None:
+            self.cases.append(CaseResult.from_json(json.loads(result), nodeid=report.nodeid, seed=self._seed))
+            note(self._runs_dir, self.cases[-1])
+        elif report.when not in ("setup", "call", "teardown"):
+            self._other_codes.append(EXIT_HARNESS)  # xdist's word for a worker that died
+        elif "scenario" not in report.keywords:
+            if report.failed:
+                self._other_codes.append(EXIT_INVALID)
+            elif report.when == "call" and report.passed:
+                self._other_codes.append(EXIT_VALID)
+
+    @pytest.hookimpl(tryfirst=True)  # on a full disk JUnit's file fails, and what was broken is to be told all the same
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        """Turn all outcomes into one exit code, and write the JSON."""
+        if session.config.option.collectonly:
+            return
+        session.exitstatus = self._exit_code(session, int(exitstatus))
+        self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
+        content = to_json([each.to_json() for each in self.cases], int(session.exitstatus), self._seed)
+        if self.cases:
+            self._leave(content)
+        session.exitstatus = write_json(self._json_file, content, self._say)
+
+    # --- what follows -------------------------------------------------------------------------------------------
+
+    def _exit_code(self, session: pytest.Session, pytests: int) -> int:
+        """One code for all: no case may go missing, and nothing that pytest calls failed may come out as a pass."""
+        codes = [VERDICT_CODES[each.verdict] for each in self.cases if each.verdict != "skipped"] + self._other_codes
+        if pytests in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            return worst([*codes, pytests])
+        if pytests == pytest.ExitCode.INTERRUPTED:
+            # Ctrl-C, or a suite that can't be read: what was broken before stays broken.
+            unreadable = session.testsfailed and not any(codes)
+            return worst([*codes, EXIT_HARNESS if unreadable else EXIT_INCONCLUSIVE])
+        if not any(codes) and (session.testsfailed or set(self._wanted) - self._ended):
+            codes.append(EXIT_HARNESS)
+        return worst(codes)
+
+    def _leave(self, content: dict[str, Any]) -> None:
+        """For the reports: a case that was skipped or never got its turn has no folder that could tell of it."""
+        more = {
+            "started_at": self._started_at.isoformat(),
+            "ended_at": now().isoformat(),
+            "argv": list(self._argv),
+            "not_reached": [nodeid for nodeid in self._wanted if nodeid not in self._ended],
+            **self._on,
+        }
+        _leave(self._runs_dir, self._started_at, secrets.token_hex(3), content | more)

@@ -1,0 +1,128 @@
+"""A scenario as a test declares it (:func:`suites.scenario.scenario`), and its cases as pytest collects them."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster.spec import ClusterSpec
+from harness.kafka.versions import KafkaVersion, Mode, VersionRange
+from harness.measure.fault_costs import Floors
+from harness.runner.case import CaseId
+from harness.runner.deviation import Deviation, Expectation
+from harness.runner.outside import outside
+from harness.runner.selection import names_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What a test declares; each as :func:`suites.scenario.scenario` has it.
+
+    :ivar spec: fields of :class:`harness.cluster.spec.ClusterSpec`, other than the mode, by mode
+    """
+
+    id: str
+    kip: int
+    plan: str
+    modes: tuple[Mode, ...]
+    builds: VersionRange
+    judged: bool
+    floors: Floors
+    needs: tuple[str, ...]
+    issue: str | None
+    deviations: tuple[Deviation, ...]
+    fresh: bool
+    spec: Mapping[Mode, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeclaredCase:
+    """A scenario in one mode, with one set of parameters: what is to be run, and not yet how it went.
+
+    :ivar id: such as ``kip-112/leader-at-runtime[kraft-chmod_000]``
+    :ivar parameters: the test's, which may be faults and have needs of their own
+    :ivar claim: the first line of the test's docstring
+    :ivar file: in which the test is
+    """
+
+    id: str
+    scenario: Scenario
+    mode: Mode
+    parameters: Sequence[object]
+    claim: str
+    nodeid: str
+    file: Path
+
+    def identity(self, seed: int) -> CaseId:
+        """As results and run folders have it."""
+        scenario = self.scenario
+        return CaseId(
+            id=self.id,
+            kip=scenario.kip,
+            plan=scenario.plan,
+            issue=scenario.issue,
+            mode=str(self.mode),
+            seed=seed,
+            nodeid=self.nodeid,
+            file=str(file) if (file := outside(self.file)) else None,
+        )
+
+    def names(self) -> set[str]:
+        """All selectors that name it."""
+        return names_of(self.id, self.nodeid, outside(self.file))
+
+    def spec(self, backend: str) -> ClusterSpec:
+        """The cluster that it is given: the scenario's, with what the faults among its parameters need."""
+        wanted = [getattr(value, "cluster", {}) for value in self.parameters]
+        settings = functools.reduce(operator.or_, wanted, self.scenario.spec[self.mode])
+        return ClusterSpec(mode=self.mode, backend=backend, **settings)
+
+    def needs(self) -> set[str]:
+        """The abilities of the machine that the scenario and the faults among its parameters can't do without."""
+        return {*self.scenario.needs, *(name for value in self.parameters for name in getattr(value, "needs", ()))}
+
+    def expected(self, version: KafkaVersion) -> list[Deviation]:
+        """What the scenario declares that this build does, or, where it is newer than those confirmed to, may do."""
+        declared = self.scenario.deviations
+        return [each for each in declared if each.expectation(version, self.mode) is not Expectation.NONE]
+
+    def pollutes_cluster(self) -> bool:
+        """Whether it shows what keeps its cluster from serving another, on some build in its mode."""
+        return any(
+            each.pollutes and each.deterministic and self.mode in each.modes for each in self.scenario.deviations
+        )
+
+
+def scenario_of(item: pytest.Item) -> Scenario | None:
+    """What a test declares; None where it is an ordinary test."""
+    marker = item.get_closest_marker("scenario")
+    if marker is None:
+        return None
+    [scenario] = marker.args
+    assert isinstance(scenario, Scenario)
+    return scenario
+
+
+def case_of(item: pytest.Item) -> DeclaredCase | None:
+    """The case that a collected test is; None where it is an ordinary test."""
+    scenario = scenario_of(item)
+    if scenario is None:
+        return None
+    assert isinstance(item, pytest.Function)
+    mode = item.callspec.params["mode"]
+    assert isinstance(mode, Mode)
+    return DeclaredCase(
+        id=scenario.id + item.name[item.name.index("[") :],
+        scenario=scenario,
+        mode=mode,
+        parameters=[*item.callspec.params.values()],
+        claim=(item.function.__doc__ or "").strip().partition("\n")[0],
+        nodeid=item.nodeid,
+        file=item.path,
+    )

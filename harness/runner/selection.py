@@ -1,0 +1,68 @@
+"""Selectors: a KIP, a suite, a scenario id, a case id, a pytest node id, a folder.
+
+``kip-112``, ``kafkatest-parity`` (the part before the slash), ``kip-112/leader-at-runtime``,
+``kip-112/leader-at-runtime[kraft-chmod_000]``,
+``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``, ``suites/kip_112/``. A case outside the suites
+(:mod:`harness.runner.outside`) has the same, and ``/elsewhere/test_ours.py``, alone or with ``::`` and a test or an id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from difflib import get_close_matches
+from pathlib import Path, PurePosixPath
+from typing import TypeVar
+
+from harness.errors import UsageError
+from harness.runner.outside import unknown
+
+T = TypeVar("T")
+
+
+class Selection:
+    """What was asked for by name; falsy where nothing was."""
+
+    def __init__(self, selectors: Sequence[str]) -> None:
+        self._selectors = tuple(selectors)
+
+    def __bool__(self) -> bool:
+        return bool(self._selectors)
+
+    def among(
+        self, cases: Sequence[T], names_of: Callable[[T], Collection[str]], covered: Callable[[T], bool]
+    ) -> list[T]:
+        """The cases that any selector names and that this run covers, in their own order.
+
+        :param names_of: all selectors that name a case
+        :param covered: whether a case is in this run at all (its metadata mode)
+        :raises UsageError: a selector names none; or only such as this run doesn't cover, while others name more
+        """
+        named = {selector: [case for case in cases if selector in names_of(case)] for selector in self._selectors}
+        for selector, hits in named.items():
+            if not hits:
+                known = sorted({name for case in cases for name in names_of(case)})
+                raise unknown(selector, get_close_matches(selector, known, n=1))
+        chosen = [case for case in cases if covered(case) and any(case in hits for hits in named.values())]
+        for selector, hits in named.items():
+            if chosen and not any(map(covered, hits)):
+                raise UsageError(f"{selector!r} is not in the modes of this run (--mode, --kafka)")
+        return chosen
+
+    def place(self, names: Collection[str]) -> int:
+        """Where the first selector stands that is among these names of a case."""
+        return next(place for place, selector in enumerate(self._selectors) if selector in names)
+
+
+def names_of(case_id: str, node_id: str, outside: Path | None = None) -> set[str]:
+    """The selectors that name a case: its suite, its scenario, itself, and the same as pytest has them.
+
+    :param outside: the absolute path of its file, where that is outside the suites
+    """
+    scenario, function = case_id.partition("[")[0], node_id.partition("[")[0]
+    file = function.partition("::")[0]
+    folders = {f"{folder}{end}" for folder in PurePosixPath(file).parents[:-1] for end in ("", "/")}
+    names = {scenario.partition("/")[0], scenario, case_id, *folders, file, function, node_id}
+    if outside is None:
+        return names
+    by_path = names_of(case_id, f"{outside}::{node_id.partition('::')[2]}")
+    return names | by_path | {f"{outside}::{scenario}", f"{outside}::{case_id}"}

@@ -1,1 +1,0 @@
-"""What runs, what came of it, and what is remembered of it."""

@@ -1,0 +1,1 @@
+"""Producer, live consumer and independent readers, all in Spark tasks."""

@@ -1,0 +1,261 @@
+"""One verdict from all that happened in a case: the worst voice wins, and none can be talked over."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.checkers.verdict import Counts, Verdict, VerdictWord
+from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
+from harness.journal import Journal, now
+from harness.kafka.versions import KafkaVersion, Mode, VersionRange
+from harness.runner.case import Case, CaseId, CaseResult
+from harness.runner.case_outcome import CaseLog, conclude, deviations_of
+from harness.runner.deviation import Deviation
+from harness.runner.results import to_json
+from suites.observing import observe
+
+HERE = Path(__file__)
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    id = CaseId(id="kip-0/x[zk]", kip=0, plan="", mode="zk", seed=1, nodeid="x")
+    return Case.begin(id, tmp_path, [])
+
+
+def on_build(version: str, journal: Journal) -> Any:
+    """A cluster as far as :mod:`suites.observing` looks."""
+    distribution = SimpleNamespace(version=KafkaVersion.parse(version))
+    return SimpleNamespace(distribution=distribution, spec=SimpleNamespace(mode=Mode.KRAFT), journal=journal)
+
+
+def verdict(word: VerdictWord) -> Verdict:
+    return Verdict(run_id="r", verdict=word, counts=Counts(), reasons=() if word == "valid" else (f"so it is {word}",))
+
+
+def concluded(seen: CaseLog, case: Case | None, judged: bool = True) -> str:
+    return conclude(seen, case, must_be_judged=judged, test_file=HERE)[0]
+
+
+def test_valid_is_run_to_the_end_judged_and_nobody_objects(case: Case) -> None:
+    case.verdict = verdict("valid")
+    assert conclude(CaseLog(called=True), case, must_be_judged=True, test_file=HERE) == ("valid", "")
+
+
+def test_not_judged_is_not_valid(case: Case) -> None:
+    assert concluded(CaseLog(called=True), case) == "unknown"
+    assert concluded(CaseLog(called=True), case, judged=False) == "valid"
+
+
+@pytest.mark.parametrize("word", ["invalid", "unknown"])
+def test_a_scenario_that_ignores_the_judge_is_not_heard(case: Case, word: VerdictWord) -> None:
+    case.verdict = verdict(word)
+    assert conclude(CaseLog(called=True), case, must_be_judged=True, test_file=HERE) == (word, f"so it is {word}")
+
+
+def test_too_little_load_is_unknown_whatever_the_judge_says(case: Case) -> None:
+    case.verdict, case.shortfalls = verdict("valid"), ["3 records were acked"]
+    assert concluded(CaseLog(called=True), case) == "unknown"
+    case.verdict = verdict("invalid")
+    assert concluded(CaseLog(called=True), case) == "invalid"
+
+
+def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
+    declared = Deviation(
+        kip=0, promised="it is so", actual="it is otherwise", issue="none", builds=VersionRange.parse("")
+    )
+    case.verdict = verdict("valid")
+    outcome = partial(conclude, CaseLog(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared])
+    assert outcome() == ("unknown", "nothing showed what this build is known for: it is otherwise")
+    cluster = on_build("4.3.1", case.journal)
+    other = replace(declared, actual="it is otherwise still")
+    observe(other, cluster, deviates=True, seen="that")
+    assert outcome()[0] == "unknown"
+    assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
+    undeclared = other.to_json() | {"state": "undeclared"}
+    # what a build shows as it happens isn't told of a case that didn't
+    assert deviations_of(case, [declared]) == [undeclared]
+    observe(declared, cluster, deviates=True, seen="this")
+    assert outcome() == ("valid", "")
+    assert deviations_of(case, [declared]) == [declared.to_json() | {"state": "seen"}, undeclared]
+
+
+@pytest.mark.parametrize(
+    ("does", "state"), [((False,), "mended"), ((True,), "seen"), ((False, True), "seen"), ((True, False), "seen")]
+)
+def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
+    case: Case, does: tuple[bool, ...], state: str
+) -> None:
+    """One that was seen once is not mended; and neither is no answer, as on the builds that it was confirmed on."""
+    declared = Deviation(
+        kip=0, promised="it is so", actual="it is otherwise", issue="none", builds=VersionRange.parse("")
+    )
+    case.verdict = verdict("valid")
+    outcome = partial(conclude, CaseLog(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared])
+    assert outcome() == ("unknown", "nothing showed what this build is known for: it is otherwise")
+    assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
+    for deviates in does:
+        observe(declared, on_build("4.3.2", case.journal), deviates=deviates)
+    assert outcome() == ("valid", "")
+    assert deviations_of(case, [declared]) == [declared.to_json() | {"state": state}]
+    assert deviations_of(case, []) == ([] if state == "mended" else [declared.to_json() | {"state": "undeclared"}])
+
+
+def test_states_are_counted_by_case_and_files_without_any_know_those_seen() -> None:
+    states = ("seen seen", "mended seen", "mended", "undeclared", "", None)
+    cases = [
+        {"verdict": "valid"} | ({} if of is None else {"deviations": [{"state": each} for each in of.split()] or [{}]})
+        for of in states
+    ]
+    totals = to_json(cases, 0, 1)["totals"]
+    assert (totals["deviations"], totals["mended"], totals["valid"]) == (3, 2, 6)
+
+
+def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
+    case.verdict = verdict("valid")
+    case.journal.write("fault.not_proven", fault="chmod_000", target="log-dir-1 of broker 1")
+    assert concluded(CaseLog(called=True), case) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("node", "exit_code", "wanted"),
+    [("broker-2", 1, "invalid"), ("broker-2", -9, "error"), ("controller-100", 1, "error"), ("zookeeper", 0, "error")],
+)
+def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, exit_code: int, wanted: str) -> None:
+    """But not where the scenario was broken off, and may have left it with nothing to live on."""
+    case.verdict = verdict("valid")
+    case.journal.write("node.ended_by_itself", node=node, exit_code=exit_code)
+    assert concluded(CaseLog(called=True), case) == wanted
+    assert concluded(CaseLog(troubles=[Inconclusive("too slow")]), case) == "unknown"
+
+
+def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
+    """A disk that is full for the harness is full for the brokers' logs too: their silence is no broken promise."""
+    case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))
+    case.journal.write("phase", phase="fault")
+    case.journal.write("phase", phase="drain")  # whoever writes, be it to clean up, goes on
+    seen = CaseLog(troubles=[PromiseBroken("nobody noticed")])
+    outcome, reason = conclude(seen, case, must_be_judged=True, test_file=HERE)
+    assert outcome == "error"
+    assert "No space left on device" in reason
+    assert "--runs-dir" in reason
+    assert "nobody noticed" in reason
+    assert len(case.journal.events) == 2
+    case.journal.close()
+
+
+@pytest.mark.parametrize("by_s", [-10.0, 0.0, 0.4])
+def test_a_clock_that_is_set_meanwhile_makes_all_else_void(
+    case: Case, monkeypatch: pytest.MonkeyPatch, by_s: float
+) -> None:
+    monkeypatch.setattr("harness.journal.now", lambda: now() + timedelta(seconds=by_s))
+    case.journal.write("phase", phase="drain")
+    case.verdict = verdict("invalid")
+    outcome, reason = conclude(CaseLog(called=True), case, must_be_judged=True, test_file=HERE)
+    assert case.journal.clock_stepped_s() == pytest.approx(by_s, abs=0.02)
+    assert (outcome, "so it is invalid" in reason) == ("unknown" if by_s else "invalid", True)
+    assert (f"set by {by_s:+.2f} s" in reason) == bool(by_s)
+
+
+def test_a_processor_that_was_away_is_no_step_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, passed, away_s = now(), 0.0, iter([0.0, 0.3, 0.3, 0.0])
+
+    def wall() -> datetime:
+        nonlocal passed
+        at = start + timedelta(seconds=passed)
+        passed += next(away_s)
+        return at
+
+    monkeypatch.setattr("harness.journal.now", wall)
+    monkeypatch.setattr("harness.journal.time", SimpleNamespace(monotonic=lambda: passed))
+    journal = Journal(None)
+    journal.write("phase", phase="load")
+    journal.write("phase", phase="drain")
+    assert list(away_s) == [], "both clocks are read again where the processor was away between"
+    assert journal.clock_stepped_s() == 0.0
+
+
+def test_events_of_many_threads_stand_in_the_order_of_their_instants() -> None:
+    journal = Journal(None)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: journal.write("x"), range(5000)))
+    instants = [event["monotonic_s"] for event in journal.events]
+    assert instants == sorted(instants)
+
+
+def test_a_case_that_never_ran_is_an_error() -> None:
+    assert concluded(CaseLog(), None) == "error"
+
+
+def test_a_skip_is_a_skip_only_where_nothing_went_wrong(case: Case) -> None:
+    assert concluded(CaseLog(skipped="no xfs"), None) == "skipped"
+    assert concluded(CaseLog(skipped="no xfs"), case) == "skipped"
+    assert concluded(CaseLog(skipped="oh", troubles=[PromiseBroken("lost")]), case) == "invalid"
+    case.journal.write("fault.injecting", fault="chmod_000", target="log-dir-1 of broker 1")
+    assert concluded(CaseLog(skipped="oh"), case) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("troubles", "word"),
+    [
+        ([PromiseBroken("b")], "invalid"),
+        ([Inconclusive("i")], "unknown"),
+        ([FaultNotProven("f")], "unknown"),
+        ([HarnessError("h")], "error"),
+        ([ValueError("v")], "error"),
+        ([Inconclusive("i"), HarnessError("h")], "error"),
+        ([HarnessError("h"), Inconclusive("i"), PromiseBroken("b")], "invalid"),
+    ],
+)
+def test_the_worst_trouble_decides(case: Case, troubles: list[BaseException], word: str) -> None:
+    assert concluded(CaseLog(troubles=troubles), case) == word
+
+
+def test_an_undo_that_fails_does_not_hide_the_broken_promise(case: Case) -> None:
+    def scenario() -> None:
+        try:
+            raise PromiseBroken("the leader stayed")
+        finally:
+            raise OSError("undo failed")
+
+    with pytest.raises(OSError, match="undo failed") as raised:
+        scenario()
+    assert concluded(CaseLog(troubles=[raised.value]), case) == "invalid"
+
+
+def test_an_assert_of_the_scenario_is_a_promise_and_one_of_the_harness_is_not(case: Case) -> None:
+    try:
+        assert case is None, "promised"
+    except AssertionError as error:
+        troubles: list[BaseException] = [error]
+    assert concluded(CaseLog(troubles=troubles), case) == "invalid"
+    other_file = Path("elsewhere.py")
+    assert conclude(CaseLog(troubles=troubles), case, must_be_judged=True, test_file=other_file)[0] == "error"
+
+
+@pytest.mark.parametrize("shown", [[], [{"does": "a"}], [{"does": "a"}, {"does": "b"}]], ids=len)
+def test_all_deviations_are_told_and_the_first_under_its_old_name(case: Case, shown: list[dict[str, object]]) -> None:
+    result = CaseResult(
+        case=case.id,
+        kafka="4.3.1",
+        backend="process",
+        verdict="valid",
+        reason="",
+        duration_s=1.0,
+        run_dir=None,
+        phases_s={},
+        faults=[],
+        rerun="",
+        deviations=shown,
+    )
+    entry = result.to_json()
+    assert (entry.get("deviation"), entry.get("deviations", [])) == (shown[0] if shown else None, shown)
+    assert CaseResult.from_json(entry, nodeid=case.id.nodeid, seed=1).to_json() == entry

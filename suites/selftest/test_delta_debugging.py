@@ -1,0 +1,260 @@
+"""The shrinker finds the smallest failing part, whatever it is, in few rounds.
+
+Schedules are drawn, written to files and read again as in a real night. Planted is ``jbod run``: it plays no schedule,
+and says of each whether it fails by the steps that it has. The commands themselves are tried on planted plays
+(:mod:`suites.selftest.planted`).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import HarnessError
+from harness.runner import shrinking
+from harness.runner.delta_debugging import shrink
+from harness.runner.shrinking import Shrunk, shrink_run
+from harness.runner.subrun import SubRun
+from suites.schedules.schedule import Schedule, Step, draw, read
+from suites.selftest.planted import Planted
+
+
+@given(st.integers(1, 24).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
+def test_it_finds_exactly_what_it_takes(case: tuple[int, set[int]]) -> None:
+    """Where a candidate fails if it has all the culprits, they are what is left, in their order."""
+    count, culprits = case
+    asked: list[tuple[str, ...]] = []
+
+    def failing(candidates: list[list[str]]) -> list[bool]:
+        asked.extend(tuple(candidate) for candidate in candidates)
+        return [{str(each) for each in culprits} <= set(candidate) for candidate in candidates]
+
+    items = [str(number) for number in range(count)]
+    assert shrink(items, failing) == [str(each) for each in sorted(culprits)]
+    assert len(set(asked)) == len(asked)
+    assert tuple(items) not in asked
+
+
+def test_what_fails_now_and_then_still_ends() -> None:
+    """Where nothing smaller fails, the whole is returned, after as many trials as it has parts."""
+    rounds: list[int] = []
+    items = list("abcdefghijkl")
+
+    def failing(candidates: list[list[str]]) -> list[bool]:
+        rounds.append(len(candidates))
+        return [False] * len(candidates)
+
+    assert shrink(items, failing) == items
+    assert sum(rounds) == 2 + 4 * 2 + 6 * 2 + 12 * 2
+
+
+def test_any_part_of_a_schedule_is_one() -> None:
+    """A schedule survives its way through JSON, and so does what is left of it."""
+    schedule = draw(7)
+    assert Schedule.from_json(schedule.to_json()) == schedule
+    assert draw(7) == schedule != draw(9)
+    part = Schedule(steps=schedule.steps[3:5], seed=7, volumes=schedule.volumes)
+    assert Schedule.from_json(part.to_json()) == part
+
+
+# --- a schedule of a run --------------------------------------------------------------------------------------------
+
+PART_S = 60.0
+"""What a part takes to play, by the planted clock."""
+
+
+class PlantedRuns:
+    """In place of ``jbod run``: which schedules it was given, and how often.
+
+    :ivar verdict: of a schedule that is played for the so-manieth time, from 0
+    """
+
+    def __init__(self, verdict: Callable[[Schedule, int], str]) -> None:
+        self.verdict = verdict
+        self.plays: Counter[tuple[Step, ...]] = Counter()
+        self.now_s = 0.0
+
+    def run(self, *arguments: str, quiet: bool = False) -> SubRun:
+        """Play the schedules of the files, one after another, and begin none when it is too late."""
+        options = [argument.partition("=") for argument in arguments]
+        files = [Path(value) for name, _, value in options if name == "--schedule"]
+        stop_at = next((self.now_s + float(value) for name, _, value in options if name == "--stop-after"), None)
+        cases = []
+        for number, file in enumerate(files):
+            schedule, verdict = read(file), "skipped"
+            if stop_at is None or self.now_s <= stop_at:
+                verdict = self.verdict(schedule, self.plays[schedule.steps])
+                self.plays[schedule.steps] += 1
+                self.now_s += PART_S
+            cases.append({"id": f"schedules/random[kraft-{number}]", "verdict": verdict, "reason": "planted"})
+        return SubRun(exit_code=0, cases=tuple(cases))
+
+
+@pytest.fixture
+def schedule(tmp_path: Path) -> Schedule:
+    """Twelve steps, drawn and kept in the run.json of a run; no two of them alike."""
+    drawn = next(found for found in map(draw, range(100)) if len(set(found.steps)) == 12)
+    (tmp_path / "run.json").write_text(json.dumps({"schedule": drawn.to_json()}))
+    return drawn
+
+
+def shrunk(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch, runs: PlantedRuns, until: float = float("inf")
+) -> tuple[Shrunk, list[str]]:
+    said: list[str] = []
+    monkeypatch.setattr(shrinking, "run_apart", runs.run)
+    monkeypatch.setattr(shrinking, "time", SimpleNamespace(monotonic=lambda: runs.now_s))
+    return shrink_run(run_dir, ["--mode=kraft"], said.append, until), said
+
+
+@pytest.mark.parametrize("culprits", [(0, 11), (3, 4), (1, 6, 10)], ids=str)
+def test_two_or_three_steps_of_twelve_are_left(
+    schedule: Schedule, culprits: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And kept as a schedule that can be played, with how often it fails."""
+    wanted = {schedule.steps[each] for each in culprits}
+    runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs)
+    assert found.file is not None
+    assert set(read(Path(found.file)).steps) == wanted
+    assert read(Path(found.file)).volumes == schedule.volumes
+    assert (found.steps_before, len(found.steps), found.fails, found.of) == (12, len(culprits), 3, 3)
+    kept = json.loads(Path(found.file).read_text())
+    assert (kept["fails"], kept["of"]) == (3, 3)
+    assert f"{len(culprits)} of 12 steps are left, which fail 3 of 3 times" in said[-1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "smallest.json"]
+
+
+def test_one_that_fails_two_times_of_three_is_found_all_the_same(
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of it holds at first, and fails when it is played again; the number of times is told as it is."""
+    wanted = {schedule.steps[2], schedule.steps[9]}
+    runs = PlantedRuns(lambda part, play: "invalid" if wanted <= set(part.steps) and play % 3 else "valid")
+    found, _ = shrunk(tmp_path, monkeypatch, runs)
+    assert {Step(**step) for step in found.steps} == wanted
+    assert (found.fails, found.of) == (2, 3)
+
+
+def test_one_that_never_fails_again_is_not_looked_through(
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part would cost a cluster's life, to find nothing; no smallest part is kept that doesn't fail."""
+    runs = PlantedRuns(lambda _part, _play: "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs)
+    assert (found.file, found.fails, found.of) == (None, 0, 3)
+    assert runs.plays == {schedule.steps: 3}
+    assert "does not fail again" in said[-1]
+    assert not (tmp_path / "smallest.json").exists()
+
+
+@pytest.mark.parametrize(("parts", "left"), [(0, 12), (3, 9), (5, 9), (13, 6)])
+def test_the_budget_ends_midway(
+    schedule: Schedule, parts: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also within a round of many parts: no part is begun any more, and what is kept is one that failed, once.
+
+    The first and the last step are what it takes, so that both halves hold: the hardest to find.
+    """
+    wanted = {schedule.steps[0], schedule.steps[11]}
+    runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
+    assert wanted <= {Step(**step) for step in found.steps}
+    assert (len(found.steps), found.fails, found.of) == (left, 1, 1)
+    assert json.loads((tmp_path / "smallest.json").read_text())["of"] == 1
+    [line] = [line for line in said if "no time to look on" in line]
+    assert line.endswith(f": jbod shrink {tmp_path}")
+    assert sum(runs.plays.values()) <= parts + 1
+    assert schedule.steps not in runs.plays
+
+
+def test_within_a_budget_that_is_enough(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each part is played once, and what is left as often as ever; that the whole failed was known."""
+    wanted = {schedule.steps[0], schedule.steps[11]}
+    runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
+    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
+    assert {Step(**step) for step in found.steps} == wanted
+    assert (found.fails, found.of) == (3, 3)
+    [(_, plays)] = [(steps, count) for steps, count in runs.plays.items() if count > 1]
+    assert plays == 1 + 3
+    assert schedule.steps not in runs.plays
+    assert not any("no time" in line for line in said)
+
+
+def test_within_a_budget_one_that_never_fails_again(
+    schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is kept of which it is known that it doesn't fail."""
+    found, said = shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: "valid"), until=PART_S * 100)
+    assert (found.file, found.fails, found.of) == (None, 0, 3)
+    assert "does not fail again, in 3 times" in said[-1]
+    assert not (tmp_path / "smallest.json").exists()
+
+
+@pytest.mark.parametrize("verdict", ["error", "skipped"])
+def test_a_part_that_cannot_be_played_is_none_that_holds(
+    schedule: Schedule, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that can't do what the schedule needs: it is said, and nothing is concluded."""
+    with pytest.raises(HarnessError, match="could not be played: planted"):
+        shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: verdict))
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_of_a_run_is_played_again_and_shrunk(planted: Planted) -> None:
+    """By what its run folder says alone; what is kept fails, too, by the command that is printed."""
+    kafka, whole = planted.kafka("4.3.1"), draw(8)
+    culprits = [asdict(whole.steps[each]) for each in (0, 1)]  # found in the fewest rounds
+    planted.culprits(culprits)
+
+    def played(*arguments: str) -> Path:
+        """The run folder of the one case that came out invalid."""
+        code, _ = planted.jbod(*arguments, "--json=told.json")
+        told = json.loads((planted.folder / "told.json").read_text())
+        [invalid] = [case["run_dir"] for case in told["scenarios"] if case["verdict"] == "invalid"]
+        assert code == 1
+        return Path(invalid)
+
+    run_dir = played(
+        "run", "schedules", "--seed=7", "--schedules=2", "--backend=planted", f"--kafka-home={kafka}", "--mode=kraft"
+    )
+    assert read(run_dir / "run.json") == whole  # the second of them
+
+    again = played("repro", str(run_dir))
+    assert again != run_dir
+    assert read(again / "run.json") == whole
+
+    code, said = planted.jbod("shrink", run_dir)
+    assert code == 0
+    smallest = run_dir / "smallest.json"
+    kept = json.loads(smallest.read_text())
+    assert (kept["steps"], kept["fails"], kept["of"]) == (culprits, 3, 3)
+    chosen = ("--kafka-home", str(kafka)), ("--mode", "kraft"), ("--backend", "planted"), ("--schedule", str(smallest))
+    command = said.splitlines()[-1]
+    assert command == shlex.join(["jbod", "run", "schedules", *("=".join(each) for each in chosen)])
+    part = played(*shlex.split(command)[1:])
+    assert read(part / "run.json") == read(smallest)
+    assert not list(planted.runs_dir.glob("*/candidate-*"))
+
+
+def test_a_schedule_that_does_not_fail_again_is_inconclusive(planted: Planted) -> None:
+    """Nothing is kept, and nothing printed that could be played."""
+    planted.plays({"schedules/random[kraft-0]": "invalid valid"})
+    kafka = planted.kafka("4.3.1")
+    assert planted.jbod("run", "schedules", "--backend=planted", f"--kafka-home={kafka}")[0] == 1
+    [run_dir] = [path.parent for path in planted.runs_dir.glob("*/run.json")]
+    code, said = planted.jbod("shrink", run_dir)
+    assert code == 2
+    assert "it does not fail again, in 3 times" in said.splitlines()[-1]
+    assert not (run_dir / "smallest.json").exists()

@@ -1,0 +1,419 @@
+"""Every source of the model of where everything is: quiet where the model is right, named where it is wrong.
+
+The answers are those of real brokers (4.3.1, KRaft) with broker 3's first log dir failed, less a few partitions; the
+expectation is what is made wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from harness.cluster.log_dir import LogDir
+from harness.kafka.mbeans import BrokerMetrics
+from harness.kafka.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
+from harness.kafka.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
+from harness.kafka.versions import Mode
+from suites import observations
+from suites.state_check import World
+
+ANSWERS = Path(__file__).with_name("answers")
+IDS = {  # directory.id of the good log dirs
+    (1, 1): "CDcygthCQruRvucVxVzhUw",
+    (1, 2): "79Jhl1IwTF-VSw_ricrjNw",
+    (2, 1): "Gg8qJ8BCRoqJmwFScXMcPg",
+    (2, 2): "WS6228hhSkCvXYtlRPjaIQ",
+    (3, 2): "eKdAf3zzQmSENcN4FdLmCg",
+}
+
+
+class OneBroker(SimpleNamespace):
+    """What the comparisons need of a broker."""
+
+    def __str__(self) -> str:
+        return f"broker {self.id}"
+
+
+BROKERS: dict[int, Any] = {id: OneBroker(id=id) for id in (1, 2, 3)}
+DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/data/broker-{id}-log-dir-{n}")) for id in BROKERS for n in (1, 2)}
+for id, broker in BROKERS.items():
+    broker.log_dirs = (DIRS[id, 1], DIRS[id, 2])
+
+
+def state(topic: str, partition: int, *replicas: int, offline: tuple[int, ...] = ()) -> PartitionState:
+    isr = tuple(id for id in replicas if id not in offline)
+    return PartitionState(
+        topic=topic,
+        partition=partition,
+        leader=isr[0] if isr else None,
+        leader_epoch=0,
+        replicas=replicas,
+        isr=isr,
+        offline_replicas=offline,
+    )
+
+
+SEEN = ClusterState(
+    racks={},
+    cluster_id="c",
+    controller=1,
+    brokers=(1, 2, 3),
+    partitions=(
+        state("orders", 0, 3, 1, 2, offline=(3,)),
+        state("lone", 0, 3, offline=(3,)),
+        state("lone", 1, 1),
+        state("lone", 3, 3),
+        state("elsewhere", 0, 3, offline=(3,)),
+    ),
+)
+METRICS = BrokerMetrics(
+    offline_log_dirs=1,
+    log_dir_offline={"/data/broker-3-log-dir-1": True, "/data/broker-3-log-dir-2": False},
+    offline_replicas=3,
+)
+
+
+def healthy_world() -> World:
+    """As the model has it before the fault."""
+    spec = SimpleNamespace(mode=Mode.KRAFT)
+    world = World(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()), spec=spec, unreachable=set())))
+    world.add(state("orders", 0, 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
+    world.add(state("lone", 0, 3), {3: DIRS[3, 1]})
+    world.add(state("lone", 1, 1), {1: DIRS[1, 2]})
+    world.add(state("lone", 3, 3), {3: DIRS[3, 2]})
+    return world
+
+
+def right_world() -> World:
+    world = healthy_world()
+    world.log_dir_failed(DIRS[3, 1])
+    return world
+
+
+def other_dir_failed() -> World:
+    world = healthy_world()
+    world.log_dir_failed(DIRS[3, 2])
+    return world
+
+
+def replica_elsewhere() -> World:
+    """One replica on a good log dir is expected in its broker's other one."""
+    world = right_world()
+    world.add(state("lone", 1, 1), {1: DIRS[1, 1]})
+    return world
+
+
+def copy_on_its_way() -> World:
+    """A replica is expected to be on its way into its broker's other log dir, which is not the one with a copy."""
+    world = right_world()
+    world.moving(cast(Any, SimpleNamespace(topic="lone", index=1)), DIRS[1, 1])
+    return world
+
+
+def once_in_another_epoch() -> World:
+    """A partition on a good log dir was seen in another leader epoch before: its leader bounced."""
+    world = healthy_world()
+    world.add(replace(state("lone", 1, 1), leader_epoch=4), {1: DIRS[1, 2]})
+    world.log_dir_failed(DIRS[3, 1])
+    return world
+
+
+def answer(name: str) -> list[str]:
+    return (ANSWERS / f"{name}.txt").read_text().splitlines()
+
+
+def metadata(world: World) -> Iterable[str]:
+    return observations.compare_metadata(world, BROKERS[1], SEEN)
+
+
+def log_dirs_tool(world: World) -> Iterable[str]:
+    seen = read_log_dirs(answer("kafka-log-dirs"))
+    for id, broker in BROKERS.items():
+        yield from observations.compare_log_dirs(world, broker, seen[id], by=f"kafka-log-dirs of {broker}")
+
+
+def folders(world: World) -> Iterable[str]:
+    on_disk = ["cleaner-offset-checkpoint", "lone-1", "lone-3.0f3b-delete", "orders-0-future", "meta.properties"]
+    return observations.compare_folders(world, DIRS[1, 2], on_disk)
+
+
+def folders_of_the_other(world: World) -> Iterable[str]:
+    return observations.compare_folders(world, DIRS[1, 1], ["orders-0", "orders-1.0f3b-future", "lone-1.0f3b-delete"])
+
+
+def mbeans(world: World) -> Iterable[str]:
+    return observations.compare_mbeans(world, BROKERS[3], METRICS, SEEN, uncounted=False, cordons=False)
+
+
+def offline_partitions(world: World) -> Iterable[str]:
+    return observations.compare_offline_partitions(world, 2, SEEN)
+
+
+def topics_tool(world: World) -> Iterable[str]:
+    return observations.compare_topics(world, read_topics(answer("kafka-topics")), by="kafka-topics --describe shows")
+
+
+def under_replicated_tool(world: World) -> Iterable[str]:
+    return observations.compare_under_replicated(world, set(read_topics(answer("kafka-topics-under-replicated"))))
+
+
+def unavailable_tool(world: World) -> Iterable[str]:
+    return observations.compare_unavailable(world, set(read_topics(answer("kafka-topics-unavailable"))))
+
+
+def registrations(world: World) -> Iterable[str]:
+    good = {DIRS[where]: id for where, id in IDS.items() if DIRS[where] not in world.failed}
+    return observations.compare_registrations(world, good, read_directories(answer("kafka-dump-log")))
+
+
+def test_a_registration_has_a_rack_or_none_and_the_last_one_counts() -> None:
+    assert read_directories(answer("kafka-dump-log")).racks == {1: None, 2: None, 3: None}
+    again = next(line for line in answer("kafka-dump-log") if '"brokerId":2' in line and "REGISTER_BROKER" in line)
+    assert read_directories([again, again.replace('"rack":null', '"rack":"b"')]).racks == {2: "b"}
+
+
+ALL = (
+    metadata,
+    log_dirs_tool,
+    folders,
+    mbeans,
+    offline_partitions,
+    topics_tool,
+    under_replicated_tool,
+    unavailable_tool,
+    registrations,
+)
+
+
+@pytest.mark.parametrize("source", ALL)
+def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], Iterable[str]]) -> None:
+    assert list(source(right_world())) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong", "says"),
+    [
+        (
+            metadata,
+            healthy_world,
+            "broker 1 sees orders-0: leader 1 instead of 3, offline_replicas {3} instead of set()",
+        ),
+        (
+            metadata,
+            once_in_another_epoch,
+            "broker 1 sees lone-1: leader epoch 0 instead of 4, though nothing has touched it",
+        ),
+        (log_dirs_tool, healthy_world, "kafka-log-dirs of broker 3 describes broker-3-log-dir-1 of broker 3 as KAFKA_"),
+        (
+            log_dirs_tool,
+            other_dir_failed,
+            "kafka-log-dirs of broker 3 describes broker-3-log-dir-2 of broker 3 as online",
+        ),
+        (
+            log_dirs_tool,
+            replica_elsewhere,
+            "kafka-log-dirs of broker 1 has no lone-1 in broker-1-log-dir-1 of broker 1",
+        ),
+        (log_dirs_tool, replica_elsewhere, "kafka-log-dirs of broker 1 has a lone-1 in broker-1-log-dir-2 of broker 1"),
+        (folders, replica_elsewhere, "the disk has a lone-1 in broker-1-log-dir-2 of broker 1"),
+        (
+            log_dirs_tool,
+            copy_on_its_way,
+            "kafka-log-dirs of broker 1 has no copy of lone-1 on its way into broker-1-log-dir-1 of broker 1",
+        ),
+        (folders_of_the_other, copy_on_its_way, "the disk has no copy of lone-1 on its way into broker-1-log-dir-1"),
+        (mbeans, healthy_world, "the MBeans of broker 3 say OfflineLogDirectoryCount 1 instead of 0"),
+        (mbeans, other_dir_failed, "the MBeans of broker 3 say LogDirectoryOffline {'broker-3-log-dir-1': 1, "),
+        (mbeans, other_dir_failed, "the MBeans of broker 3 say OfflineReplicaCount 3 instead of 2"),
+        (offline_partitions, healthy_world, "the controller's MBean says OfflinePartitionsCount 2 instead of 1"),
+        (topics_tool, healthy_world, "kafka-topics --describe shows lone-0: leader None instead of 3"),
+        (topics_tool, other_dir_failed, "kafka-topics --describe shows lone-3: leader 3 instead of None"),
+        (
+            under_replicated_tool,
+            healthy_world,
+            "kafka-topics --under-replicated-partitions lists ['lone-0', 'orders-0']",
+        ),
+        (
+            unavailable_tool,
+            other_dir_failed,
+            "kafka-topics --unavailable-partitions lists ['lone-0'] instead of ['lone-3']",
+        ),
+        (
+            registrations,
+            other_dir_failed,
+            "the metadata log registers broker 3 with ['eKdAf3zzQmSENcN4FdLmCg'] instead",
+        ),
+        (registrations, replica_elsewhere, "the metadata log assigns lone-1 on broker 1 to 79Jhl1IwTF-VSw_ricrjNw"),
+    ],
+)
+def test_a_wrong_expectation_is_named_with_its_source(
+    source: Callable[[World], Iterable[str]], wrong: Callable[[], World], says: str
+) -> None:
+    found = list(source(wrong()))
+    assert any(difference.startswith(says) for difference in found), found
+
+
+def test_a_copy_on_its_way_is_seen_on_disk() -> None:
+    seen = ["orders-0", "lone-1.0f3b-future"]
+    assert list(observations.compare_folders(copy_on_its_way(), DIRS[1, 1], seen)) == []
+
+
+def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> None:
+    none = replace(METRICS, offline_replicas=0)
+    assert list(observations.compare_mbeans(right_world(), BROKERS[3], none, SEEN, uncounted=True, cordons=False)) == []
+    [mended] = observations.compare_mbeans(right_world(), BROKERS[3], METRICS, SEEN, uncounted=True, cordons=False)
+    assert "no longer deviates" in mended
+
+
+@pytest.mark.parametrize(("counted", "too_many"), [(0, False), (3, False), (4, True)])
+def test_a_broker_that_started_with_a_bad_dir_may_count_too_few(counted: int, too_many: bool) -> None:
+    world = healthy_world()
+    world.broker_gone(BROKERS[3])
+    world.log_dir_failed(DIRS[3, 1])
+    world.broker_back(BROKERS[3])
+    assert observations.offline_replicas(world, BROKERS[3], SEEN) == 3
+    seen = replace(METRICS, offline_replicas=counted)
+    found = [*observations.compare_mbeans(world, BROKERS[3], seen, SEEN, uncounted=False, cordons=False)]
+    assert any("OfflineReplicaCount" in difference for difference in found) == too_many
+
+
+# --- cordons (KIP-1066) -----------------------------------------------------------------------------------------------
+
+CONFIGS = """\
+All configs for broker 1 are:
+  compression.type=producer sensitive=false synonyms={DEFAULT_CONFIG:compression.type=producer}
+  cordoned.log.dirs= sensitive=false synonyms={DEFAULT_CONFIG:cordoned.log.dirs=}
+All configs for broker 2 are:
+  cordoned.log.dirs=* sensitive=false synonyms={DYNAMIC_BROKER_CONFIG:cordoned.log.dirs=*}
+All configs for broker 3 are:
+  cordoned.log.dirs=/data/broker-3-log-dir-1, /data/broker-3-log-dir-2 sensitive=false synonyms={STATIC_BROKER_CONFIG:x}
+  ssl.protocol=TLSv1.3 sensitive=false synonyms={DEFAULT_CONFIG:ssl.protocol=TLSv1.3}
+Default configs for brokers in the cluster are:
+  min.insync.replicas=1 sensitive=false synonyms={DYNAMIC_DEFAULT_BROKER_CONFIG:min.insync.replicas=1}
+"""
+REGISTERED = """\
+payload: {"type":"REGISTER_BROKER_RECORD","version":4,"data":{"brokerId":3,"rack":null,"logDirs":["a","b"]}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":[]}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":0,"data":{"brokerId":3,"brokerEpoch":16,"fenced":-1}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":3,"data":{"brokerId":3,"cordonedLogDirs":["a"]}}
+payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":1,"data":{"brokerId":3,"fenced":1}}
+"""
+
+
+def cordoned(*where: tuple[int, int]) -> World:
+    """A world without a fault, and with these log dirs cordoned."""
+    world = healthy_world()
+    for id, broker in BROKERS.items():
+        world.cordons(broker, *(DIRS[each] for each in where if each[0] == id))
+    return world
+
+
+def described(is_cordoned: bool | None) -> tuple[LogDirState, ...]:
+    """Broker 2's log dirs, which hold one replica; of the second one it is said or not said that it is cordoned."""
+    orders = ReplicaInDir(topic="orders", partition=0, size=1, offset_lag=0, is_future=False)
+    first, second = (str(DIRS[2, n].path) for n in (1, 2))
+    return (
+        LogDirState(path=first, error=None, replicas=(orders,), is_cordoned=None if is_cordoned is None else False),
+        LogDirState(path=second, error=None, replicas=(), is_cordoned=is_cordoned),
+    )
+
+
+@pytest.mark.parametrize(
+    ("says", "of", "differs"),
+    [
+        (True, (2, 2), None),
+        (None, (2, 2), None),  # before 4.3
+        (False, (1, 1), None),
+        (False, (2, 2), "describes broker-2-log-dir-2 of broker 2 as not cordoned"),
+        (True, (1, 1), "describes broker-2-log-dir-2 of broker 2 as cordoned"),
+    ],
+)
+def test_a_described_cordon_is_compared(says: bool | None, of: tuple[int, int], differs: str | None) -> None:
+    found = list(observations.compare_log_dirs(cordoned(of), BROKERS[2], described(says), by="broker 2"))
+    assert found == ([] if differs is None else [f"broker 2 {differs}"])
+
+
+@pytest.mark.parametrize(
+    ("is_cordoned", "printed", "says"),
+    [
+        (True, True, []),
+        (None, False, []),
+        (None, True, ["kafka-log-dirs doesn't say of 2 of 2 log dirs whether they are cordoned"]),
+        (True, False, ["no longer deviates: kafka-log-dirs prints nothing of it; DescribeLogDirs v5 has it"]),
+    ],
+)
+def test_kafka_log_dirs_must_print_cordons_or_is_known_not_to(
+    is_cordoned: bool | None, printed: bool, says: list[str]
+) -> None:
+    assert list(observations.compare_printed_cordons({2: described(is_cordoned)}, printed=printed)) == says
+
+
+def test_kafka_log_dirs_is_read_with_and_without_a_word_on_cordons() -> None:
+    line = '{"brokers":[{"broker":1,"logDirs":[{"logDir":"/a","error":null,"partitions":[]%s}]}],"version":1}'
+    for more, is_cordoned in (("", None), (',"isCordoned":true', True), (',"cordoned":false', False)):
+        [state] = read_log_dirs([line % more])[1]
+        assert state.is_cordoned is is_cordoned
+
+
+def test_cordons_are_among_the_mbeans_from_4_3_on() -> None:
+    paths = [str(log_dir.path) for log_dir in BROKERS[3].log_dirs]
+    seen = BrokerMetrics(
+        offline_log_dirs=0,
+        log_dir_offline=dict.fromkeys(paths, False),
+        offline_replicas=0,
+        cordoned_log_dirs=1,
+        log_dir_cordoned={paths[0]: True, paths[1]: False},
+    )
+    nowhere = replace(SEEN, partitions=())
+    assert (
+        list(observations.compare_mbeans(cordoned((3, 1)), BROKERS[3], seen, nowhere, uncounted=False, cordons=True))
+        == []
+    )
+    assert list(
+        observations.compare_mbeans(cordoned((3, 2), (3, 1)), BROKERS[3], seen, nowhere, uncounted=False, cordons=True)
+    ) == [
+        "the MBeans of broker 3 say LogDirectoryCordoned {'broker-3-log-dir-1': 1, 'broker-3-log-dir-2': 0} instead of "
+        "{'broker-3-log-dir-1': 1, 'broker-3-log-dir-2': 1}",
+        "the MBeans of broker 3 say CordonedLogDirectoryCount 1 instead of 2",
+    ]
+    missing = replace(seen, cordoned_log_dirs=None, log_dir_cordoned={})
+    assert list(
+        observations.compare_mbeans(cordoned(), BROKERS[3], missing, nowhere, uncounted=False, cordons=True)
+    ) == [
+        "the MBeans of broker 3 say LogDirectoryCordoned {} instead of "
+        "{'broker-3-log-dir-1': 0, 'broker-3-log-dir-2': 0}",
+        "the MBeans of broker 3 say CordonedLogDirectoryCount None instead of 0",
+    ]
+    assert (
+        list(observations.compare_mbeans(cordoned(), BROKERS[3], missing, nowhere, uncounted=False, cordons=False))
+        == []
+    )
+
+
+def test_the_last_word_of_the_metadata_log_on_cordons_counts_and_the_first_is_kept() -> None:
+    seen = read_directories(f" {line}" for line in REGISTERED.splitlines())
+    assert seen.cordoned == {3: {"a"}}
+    assert seen.registered_as_cordoned == {3: None}
+    ids = {DIRS[3, 1]: "a", DIRS[3, 2]: "b"}
+
+    def of_broker_3(world: World) -> list[str]:
+        return [each for each in observations.compare_registrations(world, ids, seen) if "cordoned" in each]
+
+    assert of_broker_3(cordoned((3, 1))) == []
+    assert of_broker_3(cordoned()) == ["the metadata log has ['a'] of broker 3 cordoned instead of []"]
+
+
+def test_kafka_configs_shows_cordons_by_name_and_by_star() -> None:
+    seen = read_broker_configs(CONFIGS.splitlines())
+    assert seen[3]["ssl.protocol"] == "TLSv1.3"
+    assert list(observations.compare_configs(cordoned((2, 1), (2, 2), (3, 1), (3, 2)), seen)) == []
+    found = list(observations.compare_configs(cordoned((1, 1), (2, 1), (3, 1), (3, 2)), seen))
+    assert [line.partition(" instead of ")[0] for line in found] == [
+        "kafka-configs shows cordoned.log.dirs= of broker 1",
+        "kafka-configs shows cordoned.log.dirs=* of broker 2",
+    ]
