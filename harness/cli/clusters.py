@@ -10,6 +10,7 @@ import click
 from harness.cli.shared import BACKEND, BUILD_OPTIONS, err, note, out, say, with_options
 from harness.errors import EXIT_VALID, HarnessError, UsageError
 from harness.host import undo
+from harness.host.marked_processes import marked_processes
 from harness.host.volume import VolumeKind
 
 
@@ -83,7 +84,7 @@ def status() -> int:
     """List the clusters that were left standing."""
     kept = [log.parent.name for log in undo.logs() if undo.is_kept(log)]
     for name in kept:
-        processes = list(undo.marked_processes(name))
+        processes = list(marked_processes(name))
         click.echo(f"{name}: {len(processes)} processes, data in {undo.workspace() / name}")
     if not kept:
         click.echo("no cluster stands")

@@ -37,7 +37,7 @@ from docker.errors import (
 from docker.types import LogConfig
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
-from harness.host.undo import MARK, kill_marked
+from harness.host.marked_processes import MARK, kill_marked
 from harness.waiting import await_until, let_pass
 
 LABEL = "jbod.run"

@@ -31,21 +31,20 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
 from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
+from harness.host.marked_processes import kill_marked
 from harness.host.scratch import sweep_scratch
 from harness.waiting import await_until
 
-MARK = "JBOD_RUN"
 _LOG_NAME = "undo.jsonl"
 _KILL_WAIT_S = 10.0
 _UNMOUNT_WAIT_S = 5.0
-_EXEC_S = 1.0
 _PATH = {"PATH": os.environ.get("PATH", os.defpath)}
 
 # linux/fs.h
@@ -233,37 +232,6 @@ def unmount(path: Path) -> bool:
     if done.returncode and "busy" not in done.stderr and is_mounted(path):
         raise HarnessError(f"{path} can't be unmounted: {done.stderr.strip()}")
     return done.returncode == 0
-
-
-def marked_processes(mark: str) -> Iterator[psutil.Process]:
-    """Every process whose environment carries ``JBOD_RUN=mark`` (this one excepted).
-
-    Not by ``psutil.process_iter``, which remembers processes: one whose id has been used anew since would be taken for
-    the old one, so "gone", and be left alive.
-    """
-    for pid in psutil.pids():
-        with contextlib.suppress(psutil.Error, OSError):
-            process = psutil.Process(pid)
-            if pid != os.getpid() and _environment(process).get(MARK) == mark:
-                yield process
-
-
-def kill_marked(mark: str) -> list[psutil.Process]:
-    """Kill every process that carries the mark (this one excepted); returns them, of which some may yet have to end."""
-    mine = list(marked_processes(mark))
-    for process in mine:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    return mine
-
-
-def _environment(process: psutil.Process) -> Mapping[str, str]:
-    """Its environment; a child of ours that was spawned just now has none until its program begins (``execve``)."""
-    environment = process.environ()
-    if not environment and process.ppid() == os.getpid():
-        with contextlib.suppress(AwaitTimeout):
-            environment = await_until(process.environ, timeout_s=_EXEC_S, what="a program to begin")
-    return environment
 
 
 # --- the log ---------------------------------------------------------------------------------------------------

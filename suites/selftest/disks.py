@@ -20,7 +20,8 @@ import psutil
 from harness.cluster.log_dir import LogDir
 from harness.host.broker_user import broker_user
 from harness.host.control_group import SlowGroup
-from harness.host.undo import MARK, UndoLog, workspace
+from harness.host.marked_processes import MARK
+from harness.host.undo import UndoLog, workspace
 from harness.host.volume import Volume, VolumeKind, make_volumes
 from harness.journal import Journal
 from harness.waiting import await_until

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import psutil
 
-from harness.host.undo import MARK
+from harness.host.marked_processes import MARK
 from suites.selftest.disks import traces
 
 EVERY_S = 2.0

@@ -16,7 +16,8 @@ from pathlib import Path
 import psutil
 
 from harness.errors import HarnessError
-from harness.host.undo import MARK, is_mounted, marked_processes, unmount
+from harness.host.marked_processes import MARK, marked_processes
+from harness.host.undo import is_mounted, unmount
 from harness.waiting import await_until
 
 _START_S = 60.0

@@ -14,7 +14,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from harness.host.undo import MARK
+from harness.host.marked_processes import MARK
 from harness.waiting import await_until
 
 JBOD = Path(sys.executable).with_name("jbod")

@@ -19,7 +19,8 @@ from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.host import undo
 from harness.host.abilities import ENGINE_DISK_BYTES, ability
 from harness.host.engine import compose, compose_program, compose_version, engine, execute, explained, host, remove_run
-from harness.host.undo import MARK, UndoLog
+from harness.host.marked_processes import MARK, kill_marked
+from harness.host.undo import UndoLog
 from harness.waiting import await_until
 from suites.selftest.needs import require
 from suites.selftest.processes import LEASH_S, marked
@@ -192,7 +193,7 @@ def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_look
             await_until(lambda: marked(run), lambda left: not left, timeout_s=LEASH_S, what="the leash to end")
         finally:
             harness.kill()
-            undo.kill_marked(run)
+            kill_marked(run)
     assert still_there == [1, 1]  # it looks a second time for what the engine had been asked for
 
 

@@ -29,7 +29,7 @@ from harness.errors import EXIT_HARNESS
 from harness.host.abilities import ability
 from harness.host.cache import cache_path
 from harness.host.engine import host
-from harness.host.undo import MARK
+from harness.host.marked_processes import MARK
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.versions import Mode
 from suites.selftest.needs import require

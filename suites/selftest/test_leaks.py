@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.host.undo import MARK
+from harness.host.marked_processes import MARK
 from suites.selftest import leaks
 from suites.selftest.leaks import Life, left, main
 

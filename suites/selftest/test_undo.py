@@ -16,7 +16,8 @@ import pytest
 
 from harness.errors import EXIT_HARNESS, HarnessError
 from harness.host import undo
-from harness.host.undo import MARK, UndoLog
+from harness.host.marked_processes import MARK
+from harness.host.undo import UndoLog
 from harness.waiting import await_until
 from suites.selftest.processes import JBOD
 
@@ -24,7 +25,8 @@ from suites.selftest.processes import JBOD
 VICTIM = """
 import os, subprocess, sys
 from pathlib import Path
-from harness.host.undo import MARK, UndoLog
+from harness.host.undo import UndoLog
+from harness.host.marked_processes import MARK
 log = UndoLog("doomed")
 child = subprocess.Popen(["sleep", "1000"], env=dict(os.environ, **{MARK: "doomed"}), start_new_session=True)
 outside = Path(sys.argv[1])

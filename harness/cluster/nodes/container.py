@@ -45,7 +45,7 @@ from harness.host.broker_user import broker_user
 from harness.host.control_group import FROZEN, SlowGroup, controller, freezer_state, group_of
 from harness.host.engine import compose, compose_program, engine, execute, explained, host, run_once
 from harness.host.java import FAST_START
-from harness.host.undo import MARK
+from harness.host.marked_processes import MARK
 from harness.kafka.versions import Mode, Tool
 
 _FILES = Path(__file__).resolve().parent.parent.parent / "compose"

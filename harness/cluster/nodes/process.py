@@ -28,8 +28,8 @@ from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
 from harness.host.broker_user import broker_user
 from harness.host.control_group import SlowGroup
 from harness.host.java import java_command, java_version
+from harness.host.marked_processes import MARK
 from harness.host.ports import HOST
-from harness.host.undo import MARK
 from harness.kafka.distribution import Distribution
 from harness.kafka.tools import tool_command
 from harness.kafka.versions import Tool
