@@ -17,8 +17,8 @@ from typing import Any
 
 from harness.errors import HarnessError
 from harness.explain.story import EXPLAINED_FILE
+from harness.history.run_folder import read_run_json
 from harness.kafka.broker_log import BrokerLog, LogLine
-from harness.runner.case import read_run_json
 
 Event = Mapping[str, Any]
 _FIRST_FILES = ("run.json", "events.jsonl")

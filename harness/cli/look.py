@@ -248,7 +248,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     """Judge a stored history again, without a cluster; of what else was wrong with its case it only tells."""
     from harness.checkers.judge import judge, write_verdict
     from harness.history import write_ahead
-    from harness.runner.case import read_run_json
+    from harness.history.run_folder import read_run_json
     from harness.runner.results import VERDICT_CODES
     from harness.spark.session import check_master, end_spark, spark_session
 
@@ -285,10 +285,10 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
     """Tell what happened to the records of a verdict, or to the one named: when, by whom, and where it is now."""
     from harness.explain.explain import explain_record, explain_verdict
     from harness.explain.terminal import show
+    from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions, Builds
     from harness.kafka.distribution import Distribution
     from harness.kafka.versions import Mode
-    from harness.runner.case import read_run_json
 
     if (producer is None) != (seq is None):
         raise UsageError("a record is named by its producer and its seq: jbod explain RUN_DIR p0 17")

@@ -127,9 +127,10 @@ def _run(
 def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.errors import worst
+    from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions
     from harness.runner import results
-    from harness.runner.case import check_json_file, read_run_json
+    from harness.runner.case import check_json_file
     from harness.runner.outside import selector_of
     from harness.runner.subrun import repeat_apart
     from harness.runner.suite_kinds import is_random
@@ -167,8 +168,8 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
 @JOBS
 def shrink(run_dir: Path, jobs: int) -> int:
     """Find the smallest part of a random schedule that came out invalid which still does."""
+    from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions
-    from harness.runner.case import read_run_json
     from harness.runner.shrinking import play_command, shrink_run
 
     run = read_run_json(run_dir)

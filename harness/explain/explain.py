@@ -12,8 +12,8 @@ from harness.explain.records import gather, worst_records
 from harness.explain.segments import Name
 from harness.explain.story import Story, read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import brokers_of, look
+from harness.history.run_folder import read_run_json
 from harness.kafka.distribution import Distribution
-from harness.runner.case import read_run_json
 
 
 def explain_verdict(run_dir: Path, distribution: Callable[[], Distribution]) -> list[Story]:

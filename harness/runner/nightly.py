@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, JbodError, worst
+from harness.history.run_folder import read_run_json
 from harness.journal import now
 from harness.runner import ledger, results
-from harness.runner.case import read_run_json
 from harness.runner.shrinking import Shrunk, shrink_command, shrink_run
 from harness.runner.subrun import SubRun, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import EXIT_USAGE, EnvironmentLacks, JbodError, UsageError
+from harness.history.run_folder import read_run_json
 from harness.host.cache import cache_dir
 from harness.host.java import java_version
 from harness.host.scratch import scratch
@@ -20,7 +21,7 @@ from harness.kafka.distribution import from_maven
 from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner import ledger
 from harness.runner.bisecting import CaseRun, Trial
-from harness.runner.case import CaseId, read_run_json
+from harness.runner.case import CaseId
 from harness.runner.subrun import run_apart
 
 _JUDGED = ("valid", "invalid")
