@@ -36,7 +36,7 @@ class Fault(ABC):
     :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
     :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
     :ivar may_hold_up_clients: while it is in force clients may get nowhere, as those that go on asking a broker that
-        can't know any better: no load is asked for then (:func:`harness.measure.fault_costs.shortfalls`)
+        can't know any better: no load is asked for then (:func:`harness.measure.floors.shortfalls`)
     """
 
     name: ClassVar[str]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.kafka.versions import Mode, VersionRange
-from harness.measure.fault_costs import DEFAULT_FLOORS, Floors
+from harness.measure.floors import DEFAULT_FLOORS, Floors
 from harness.runner.deviation import Deviation
 from harness.runner.scenario import Scenario
 

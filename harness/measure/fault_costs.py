@@ -30,13 +30,13 @@ it doesn't apply:
 Who was hit: ``role`` and ``also`` (:mod:`harness.measure.roles`).
 
 And how many records were acked before it, and acked and read while it was in force and had been noticed, in each
-partition of the pairs that ran when it struck: a fault that met no load has shown nothing (:func:`shortfalls`).
+partition of the pairs that ran when it struck: a fault that met no load has shown nothing
+(:mod:`harness.measure.floors`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -48,24 +48,6 @@ from harness.measure.roles import in_sync, led_by, roles
 Event = Mapping[str, Any]
 _ENDS = ("node.stopping", "node.killed")
 _BLOWS = ("fault.injecting", "node.paused", *_ENDS)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Floors:
-    """The least that must have happened for a case to show anything; part of a scenario's spec.
-
-    :ivar faults: proven faults that struck while a pair ran
-    :ivar before: records acked before each of those
-    :ivar during: records acked, and records read, while each of those was in force, but for those that may hold up
-        clients
-    """
-
-    faults: int = 1
-    before: int = 100
-    during: int = 100
-
-
-DEFAULT_FLOORS = Floors()
 
 
 def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any]]:
@@ -101,26 +83,6 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
             entry |= _felt_by_clients(events, times, at, bites, end)
         entries.append(entry)
     return entries
-
-
-def shortfalls(entries: Sequence[Mapping[str, Any]], floors: Floors) -> list[str]:
-    """What stayed below the floors, a sentence each; nothing where the case has shown something."""
-    struck = [entry for entry in entries if entry["proven"] and entry["acked_before"] is not None]
-    found = []
-    if len(struck) < floors.faults:
-        found.append(f"{len(struck)} proven faults struck while a pair ran, at least {floors.faults} wanted")
-    for entry in struck:
-        during = 0 if entry.get("may_hold_up_clients") else floors.during
-        for count, floor, what in (
-            (entry["acked_before"], floors.before, "acked before"),
-            (entry["acked_during"], during, "acked during"),
-            (entry["read_during"], during, "read during"),
-        ):
-            if count < floor:
-                found.append(
-                    f"{count} records were {what} {entry['name']} on {entry['target']}, at least {floor} wanted"
-                )
-    return found
 
 
 def _at(event: Event) -> datetime:

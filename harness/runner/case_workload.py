@@ -19,7 +19,8 @@ from harness.cluster.topic import Topic
 from harness.errors import HarnessError, Inconclusive, PipelineError, PromiseBroken
 from harness.explain.explain import explain_verdict
 from harness.explain.segments import read_sessions
-from harness.measure.fault_costs import Floors, measure_faults, shortfalls
+from harness.measure.fault_costs import measure_faults
+from harness.measure.floors import Floors, shortfalls
 from harness.runner.case import Case
 from harness.spark.session import SparkHandle, check_jvm
 from harness.workload.drain import await_stable

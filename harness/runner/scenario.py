@@ -13,7 +13,7 @@ import pytest
 
 from harness.cluster.spec import ClusterSpec
 from harness.kafka.versions import KafkaVersion, Mode, VersionRange
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case import CaseId
 from harness.runner.deviation import Deviation, Expectation
 from harness.runner.outside import outside

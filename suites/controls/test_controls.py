@@ -28,7 +28,7 @@ from harness.errors import Inconclusive
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.versions import Mode
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass

@@ -23,7 +23,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass

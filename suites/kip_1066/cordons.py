@@ -23,7 +23,7 @@ from harness.journal import Journal
 from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.waiting import await_until
 from suites.scenario import scenario
 from suites.state_check import World

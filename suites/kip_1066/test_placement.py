@@ -13,7 +13,7 @@ from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import Admin
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery

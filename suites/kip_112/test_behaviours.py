@@ -20,7 +20,7 @@ from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_topics
 from harness.kafka.versions import Mode
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_ends, check_known, check_refused

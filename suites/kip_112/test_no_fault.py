@@ -25,7 +25,7 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Deviation, Expectation

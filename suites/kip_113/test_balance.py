@@ -20,7 +20,7 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_log_dirs
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until

@@ -19,7 +19,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import HarnessError
 from harness.journal import now
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.measure.gaps import ClientTimes
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload

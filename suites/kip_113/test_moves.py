@@ -23,7 +23,7 @@ from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.broker_log import LogLine
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_says
 from suites.kip_113.moving import Move, a_move, each_role, let_meet, moves_let_go, moving

@@ -18,7 +18,7 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import Refused
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import ANY_REFUSED

@@ -18,7 +18,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.reassign import Placement
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.scenario import scenario

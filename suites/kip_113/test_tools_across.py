@@ -19,7 +19,7 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.kafka.admin import NewTopic
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised

@@ -21,7 +21,7 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.kafka.tool_answers import describe_log_dirs
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_settings, promised

@@ -24,7 +24,7 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.metadata import ProducerState
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from harness.workload.producer import Transactions

@@ -11,7 +11,7 @@ from harness.cluster.cluster import Cluster
 from harness.errors import Inconclusive
 from harness.journal import now
 from harness.kafka.admin import NewTopic
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_ends, promised

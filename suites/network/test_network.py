@@ -22,7 +22,7 @@ from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter
-from harness.measure.fault_costs import Floors, measure_faults, shortfalls
+from harness.measure.fault_costs import measure_faults
+from harness.measure.floors import Floors, shortfalls
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LOG = "[2026-01-01 00:00:02,250] WARN Stopping serving logs in dir /d (kafka.log.LogManager)\n"

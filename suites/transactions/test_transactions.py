@@ -19,7 +19,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.measure.fault_costs import Floors
+from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
