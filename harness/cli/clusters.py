@@ -46,6 +46,7 @@ def up(
     from harness.cluster.spec import ClusterSpec
     from harness.journal import Journal
     from harness.kafka.builds import BuildOptions, Builds
+    from harness.runner.standing_cluster import how_to_reach
 
     kind = backend_kind(backend)
     pairs = [pair.partition("=") for pair in overrides]
@@ -75,7 +76,7 @@ def up(
         folder = undo.workspace() / name  # its logs go with it
         running = boot(spec, distribution, run_id=name, record_dir=folder, journal=Journal(None), outlives=True)
         running.keep()
-    click.echo("\n".join([f"{name}: logs in {folder / 'brokers'}", *running.how_to_reach()]))
+    click.echo("\n".join([f"{name}: logs in {folder / 'brokers'}", *how_to_reach(running)]))
     return EXIT_VALID
 
 

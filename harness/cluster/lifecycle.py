@@ -7,7 +7,6 @@ each other; what is waited for is the outcome, seen through Kafka's own protocol
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -28,13 +27,11 @@ from harness.host import class_data
 from harness.host.cache import cache_dir
 from harness.host.volume import Volume, make_volumes, sync
 from harness.journal import Journal
-from harness.kafka.builds import BuildOptions
 from harness.kafka.connection import NoAnswer
 from harness.kafka.distribution import jolokia_agent
 from harness.kafka.mbeans import MBeans, agent_options
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import Mode, Tool
-from harness.runner.subrun import arguments_of
 from harness.waiting import await_until
 
 
@@ -337,23 +334,6 @@ class Members:
         """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""
         self.stop_watching()
         self.undo_log.keep()
-
-    def how_to_reach(self) -> list[str]:
-        """For people: where its brokers and log dirs are, and the commands to look at it and to take it down."""
-        build = shlex.join(arguments_of(vars(BuildOptions.of(self.distribution.to_json()))))
-        where = f"--bootstrap-server {self.brokers[0].bootstrap}"
-        return [
-            f"Kafka {self.distribution.version}, {self.spec.mode}, bootstrap {self.bootstrap}",
-            *(
-                f"  {broker}: {broker.bootstrap} {' '.join(str(d.path) for d in broker.log_dirs)}"
-                for broker in self.brokers
-            ),
-            f"look at it:   jbod tool {build} topics {where} --describe",
-            f"its log dirs: jbod tool {build} log-dirs {where} --describe",
-            f"take it down: jbod cluster down {self.undo_log.run_id}",
-        ]
-
-    # --- who is in it ------------------------------------------------------------------------------------------
 
     @property
     def bootstrap(self) -> str:

@@ -7,14 +7,11 @@ input and output for its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import EnvironmentLacks
-
-if TYPE_CHECKING:
-    from harness.cluster.cluster import Cluster
 
 MOMENTS = {"inject": "fault.injected", "heal": "fault.healing"}
 
@@ -29,7 +26,7 @@ class Pause:
     def __init__(self, moment: str, terminal: Path = Path("/dev/tty")) -> None:
         self._kind = MOMENTS[moment]
         self._terminal = terminal
-        self.cluster: Cluster | None = None
+        self.how_to_reach: Callable[[], list[str]] | None = None
         try:
             terminal.open().close()
         except OSError as error:
@@ -37,8 +34,8 @@ class Pause:
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """An event was written."""
-        if event["kind"] == self._kind and self.cluster is not None:
-            self._wait([f"{event['kind']}: {event['fault']} on {event['target']}", *self.cluster.how_to_reach()])
+        if event["kind"] == self._kind and self.how_to_reach is not None:
+            self._wait([f"{event['kind']}: {event['fault']} on {event['target']}", *self.how_to_reach()])
 
     def _wait(self, lines: list[str]) -> None:
         with self._terminal.open("w") as out, self._terminal.open() as keys:

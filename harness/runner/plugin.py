@@ -12,6 +12,7 @@ import itertools
 import json
 import shlex
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from harness.runner.case_workload import CaseWorkload
 from harness.runner.run import RUN, Run, run_of
 from harness.runner.scenario import DeclaredCase, case_of, scenario_of
 from harness.runner.scheduling import together
+from harness.runner.standing_cluster import how_to_reach
 from harness.spark.session import SparkHandle, end_spark, start_in_background
 from harness.workload.warm_up import warm_up
 
@@ -234,7 +236,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
         outlives=run.keep_cluster != "never",
     )
     if run.pause:
-        run.pause.cluster = cluster
+        run.pause.how_to_reach = partial(how_to_reach, cluster)
         case.journal.listener = run.pause
     yield cluster
     case.journal.listener = None
@@ -244,7 +246,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     failed = request.node.stash[_SEEN].came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
         cluster.keep()
-        case.kept = cluster.how_to_reach()
+        case.kept = how_to_reach(cluster)
         return
     handed_on = False
     try:

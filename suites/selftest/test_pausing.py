@@ -9,8 +9,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -35,8 +33,7 @@ def terminal() -> Iterator[tuple[int, Path]]:
 
 def a_pause(moment: str, terminal: Path) -> Pause:
     pause = Pause(moment, terminal)
-    cluster: Any = SimpleNamespace(how_to_reach=lambda: ["bootstrap 127.0.0.1:1"])
-    pause.cluster = cluster
+    pause.how_to_reach = lambda: ["bootstrap 127.0.0.1:1"]
     return pause
 
 
