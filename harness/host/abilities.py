@@ -116,7 +116,7 @@ def abilities(names: Collection[str] | None = None) -> tuple[Ability, ...]:
     """
     wanted = [name for name, probe in _PROBES.items() if names is None or name in names or probe.required]
     if _OF_CONTAINERS.intersection(wanted):
-        import harness.cluster.nodes.images  # noqa: F401 - before threads do: imported by two at once, Docker's SDK may deadlock
+        import harness.host.engine  # noqa: F401 - before threads do: imported by two at once, Docker's SDK may deadlock
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
         return tuple(pool.map(ability, wanted))
 
@@ -147,6 +147,17 @@ def ability(name: str) -> Ability:
         fix=probe.fix,
         required=probe.required,
     )
+
+
+_FROM_ABOVE: dict[str, Callable[[], Seen]] = {}
+
+
+def look_by(name: str, look: Callable[[], Seen]) -> None:
+    """Have an ability probed by a function of an upper layer, which registers it as it is imported.
+
+    :param look: whether the ability is there, and what was seen, for people
+    """
+    _FROM_ABOVE[name] = look
 
 
 def doctor_json() -> dict[str, object]:
@@ -333,10 +344,7 @@ def _compose() -> Seen:
 
 
 def _container_image() -> Seen:
-    from harness.cluster.nodes.images import images_here
-
-    here = images_here()
-    return bool(here), ", ".join(here) or "none with Kafka, and none to build one on"
+    return _FROM_ABOVE["container image"]()
 
 
 def _container_disk() -> Seen:
