@@ -26,10 +26,10 @@ def check_unmade(
     :raises PromiseBroken: it does it, or refuses otherwise, or does it in spite of what it says
     """
     check_refused(ask, error, saying)
-    check_there(cluster, topic, there)
+    check_only_replicas(cluster, topic, there)
 
 
-def check_there(cluster: Cluster, topic: str, there: Sequence[tuple[int, ...]]) -> None:
+def check_only_replicas(cluster: Cluster, topic: str, there: Sequence[tuple[int, ...]]) -> None:
     """Every broker sees just these replicas of the topic's partitions, and none is being reassigned.
 
     What a broker hears of a config that is set now it hears after all that the controller wrote before.

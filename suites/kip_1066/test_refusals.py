@@ -31,7 +31,7 @@ from suites.deviations import (
     REASSIGNMENT_ANSWERED_OTHERWISE,
 )
 from suites.kip_1066.cordons import a_cordon, cordon
-from suites.kip_1066.refused import answer_of, check_there, check_unmade
+from suites.kip_1066.refused import answer_of, check_only_replicas, check_unmade
 from suites.observing import expectation_of
 from suites.state_check import World
 from suites.steps import finish_move
@@ -100,7 +100,7 @@ def check_explicit(
         try:
             partition = ask(first.admin, name, [*ids])
         except Refused as refusal:
-            check_there(cluster, name, there)
+            check_only_replicas(cluster, name, there)
             return answer_of(refusal)
         return await_made(partition, broker)
 

@@ -110,7 +110,7 @@ def test_reassignment_cancelled(cluster: Cluster, workload: CaseWorkload) -> Non
             pair.await_progress(after=now(), records=1000)  # more than the spare may fetch at once
             execute(cluster, away, throttle=SLOW)
             pair.await_progress(after=now())
-            check_under_way(cluster, away, adding=spare, removing=victim)
+            check_reassignment_under_way(cluster, away, adding=spare, removing=victim)
             cancel(cluster, away)
             await_no_reassignment(cluster)
             world.reassignment_cancelled(orders[0], away.brokers)
@@ -122,7 +122,7 @@ def test_reassignment_cancelled(cluster: Cluster, workload: CaseWorkload) -> Non
     check_delivery(workload)
 
 
-def check_under_way(cluster: Cluster, placement: Placement, *, adding: Broker, removing: Broker) -> None:
+def check_reassignment_under_way(cluster: Cluster, placement: Placement, *, adding: Broker, removing: Broker) -> None:
     """The tool and the wire both say that the one move is under way.
 
     :raises Inconclusive: it has ended; there is nothing to cancel

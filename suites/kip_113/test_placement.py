@@ -36,7 +36,7 @@ from suites.steps import (
 )
 
 
-def check_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
+def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
     """Asked to move the replica into this log dir, its broker answers with one of these errors.
 
     :raises PromiseBroken: with another, or it does as it is told
@@ -86,8 +86,8 @@ def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
     [coming] = cluster.others(leader_of(orders[0]), *staying)
     with workload.running(orders) as pair:
         place = fuller_of(world, coming)
-        check_refused(orders[0], LogDir(coming, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
-        check_refused(orders[0], place, "REPLICA_NOT_AVAILABLE")
+        check_move_refused(orders[0], LogDir(coming, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
+        check_move_refused(orders[0], place, "REPLICA_NOT_AVAILABLE")
         reassign_over_the_wire(world, orders[0], coming, *staying)
         check_in(orders[0], place)
         check_placed(world, place)
@@ -103,7 +103,7 @@ def check_placed(world: World, log_dir: LogDir) -> None:
     :raises PromiseBroken: the broker answers otherwise, or it is elsewhere
     """
     refunds = Partition(world.cluster, "refunds", 0)
-    check_refused(refunds, log_dir, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
+    check_move_refused(refunds, log_dir, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
     world.learn(world.cluster.create_topic(refunds.topic, replicas=len(world.cluster.brokers)))
     check_in(refunds, log_dir)
 
@@ -135,11 +135,11 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
     here = orders[0].log_dir_on(wounded)
     bad, good = (log_dir for log_dir in wounded.log_dirs if log_dir != here)
     with workload.running(orders) as pair:
-        check_refused(orders[0], LogDir(wounded, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
+        check_move_refused(orders[0], LogDir(wounded, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
         # "topicPartition.<uuid>-future" would be longer than a file's name may be (KAFKA-4893).
         alone = leader_of(long_name[0])
         away = next(each for each in alone.log_dirs if each != long_name[0].log_dir_on(alone))
-        check_refused(long_name[0], away, "INVALID_TOPIC")
+        check_move_refused(long_name[0], away, "INVALID_TOPIC")
         with moves_held(wounded):
             begin_move(orders[0], good)
             with promised(cluster, unless=ANY_REFUSED, seen=": LOG_DIR_NOT_FOUND") as cancelled:
@@ -150,11 +150,11 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
         finish_move(world, orders[0], here)
         with log_dirs_failed(world, Chmod000(bad)):
             [lost] = {key for key in world.replicas_in(bad) if key[0] == "beside"}
-            check_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
-            check_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
-            check_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
+            check_move_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
+            check_move_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
+            check_move_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
             # What is yet to come is refused in the same way, or remembered all the same.
-            check_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
+            check_move_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
             check_placed(world, fuller_of(world, wounded))
             pair.await_progress(after=now())
         restart_after_healing(world, wounded)

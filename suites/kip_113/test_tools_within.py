@@ -70,7 +70,9 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
             check_under_way(orders[0], there)
             world.moving(orders[0], there)
             world.check()
-            check_says(cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress.")
+            check_verify_says(
+                cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress."
+            )
             check_asked_for(cluster, orders, here)
             check_lag_told(orders[0], there)
             mover.configure(LEAVES_LATE)
@@ -81,7 +83,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
                 world.check()
             mover.configure(dict.fromkeys(LEAVES_LATE))
             where = f"from log dir {here.path} to {there.path}"
-            check_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
+            check_verify_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
             execute(cluster, placement, log_dirs_throttle=AMPLE)
             check_settings(mover, {MOVE_THROTTLE: str(AMPLE)})
             await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
@@ -146,7 +148,7 @@ def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
     return beside
 
 
-def check_says(cluster: Cluster, placement: Placement, line: str) -> None:
+def check_verify_says(cluster: Cluster, placement: Placement, line: str) -> None:
     """kafka-reassign-partitions --verify says this one thing of what is not done.
 
     :raises PromiseBroken: it says something else

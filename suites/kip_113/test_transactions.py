@@ -70,7 +70,7 @@ def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
                 check_under_way(partition, there)
         for partition, there in ends.items():
             finish_move(world, partition, there)
-        check_known(ledger[0], known)
+        check_producers_known(ledger[0], known)
         check_reads(ledger, "read_committed", kept)  # what came later waits for the end of what was begun
         ended, ended_too = before.write(commit=True), amid.write(commit=False)
         committed = [*kept, *begun, *kept_too, *ended]
@@ -145,7 +145,7 @@ class Stranger:
             raise PromiseBroken(f"the transactional producer {self._name} can't go on: {error}") from error
 
 
-def check_known(partition: Partition, before: Sequence[ProducerState]) -> None:
+def check_producers_known(partition: Partition, before: Sequence[ProducerState]) -> None:
     """Its leader knows of producers what it knew before, when the last of them had written; two have begun something.
 
     :raises PromiseBroken: it doesn't

@@ -27,7 +27,7 @@ from suites.checks import check_commits, check_handlers, check_notified, promise
 from suites.kip_113.test_log_changes import check_cut_off, check_outvoted
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools_across import check_gave_up
-from suites.kip_113.test_transactions import check_known
+from suites.kip_113.test_transactions import check_producers_known
 from suites.on_disk import (
     CHECKPOINTS,
     check_checkpoints,
@@ -421,4 +421,4 @@ def test_what_a_log_knew_of_producers_it_must_know(
         topic="ledger", index=0, leader=lambda: SimpleNamespace(admin=admin, journal=Journal(None))
     )
     with outcome:
-        check_known(partition, [OPEN, replace(OPEN, producer=8)])
+        check_producers_known(partition, [OPEN, replace(OPEN, producer=8)])

@@ -23,7 +23,7 @@ from suites.background import in_background
 from suites.kip_1066.cordons import await_known_to_controller, cordons_told
 from suites.kip_1066.creation import Asked, Creation, made_unheeded, topics_created
 from suites.kip_1066.emptied import check_empty
-from suites.kip_1066.refused import answer_of, check_there
+from suites.kip_1066.refused import answer_of, check_only_replicas
 from suites.kip_1066.test_motives import check_only_on, check_some_in
 from suites.kip_1066.test_placement import came
 
@@ -195,10 +195,10 @@ def test_nothing_comes_of_what_was_refused(
     broker = SimpleNamespace(configure=lambda _: None, admin=SimpleNamespace(describe_cluster=lambda topics: state))
     cluster: Any = SimpleNamespace(live_brokers=lambda: [broker], reassignments=lambda: under_way)
     if says is None:
-        check_there(cluster, "t", [(1,)])
+        check_only_replicas(cluster, "t", [(1,)])
     else:
         with pytest.raises(PromiseBroken, match=says):
-            check_there(cluster, "t", [(1,)])
+            check_only_replicas(cluster, "t", [(1,)])
 
 
 # --- topics, all the while --------------------------------------------------------------------------------------------
