@@ -67,7 +67,10 @@ class Fault(ABC):
 
     @abstractmethod
     def proof(self) -> str | None:
-        """Look from outside Kafka whether it is broken: what was seen that proves it, or None."""
+        """Look from outside Kafka whether it is broken: what was seen that proves it, or None.
+
+        :raises FaultNotProven: it does not show, and there is something to say about it, such as what was measured
+        """
 
     @abstractmethod
     def mend(self) -> None:
@@ -82,14 +85,15 @@ class Fault(ABC):
         journal = self.broker.journal
         more = {"may_hold_up_clients": True} if self.may_hold_up_clients else {}
         self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explains, **more)
-        self.break_it()
-        self.injected_monotonic_s = time.monotonic()
-        evidence = self.proof()
-        if evidence is None:
-            journal.write("fault.not_proven", **fields)
-            raise FaultNotProven(
-                f"{self.name} on {self.target} was injected, but nothing outside Kafka shows its effect"
-            )
+        try:
+            self.break_it()
+            self.injected_monotonic_s = time.monotonic()
+            evidence = self.proof()
+            if evidence is None:
+                raise FaultNotProven("nothing outside Kafka shows its effect")
+        except FaultNotProven as error:
+            journal.write("fault.not_proven", **fields, why=str(error))
+            raise FaultNotProven(f"{self.name} on {self.target} was injected, but is not proven: {error}") from error
         journal.write("fault.injected", **fields, injecting_at=self.injected_at.isoformat(), evidence=evidence)
 
     def undo(self) -> None:

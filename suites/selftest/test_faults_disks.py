@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from faults import slow
 from faults.base import Fault, injected
 from faults.file_system import VOLUME_FAULTS, Eio, Full, NearlyFull, NoInodes, PowerCut, VolumeFault
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
@@ -248,7 +250,20 @@ def test_no_space_at_all_is_not_taken_for_no_inodes(disks: Disks) -> None:
 def test_a_disk_that_is_not_slow_proves_nothing(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SlowGroup, "limit", lambda _self, _rate: None)
     broker = disks.broker(need(Slow))
-    with pytest.raises(FaultNotProven), injected(Slow(broker.log_dirs[0])):
+    monkeypatch.setattr(slow, "_LIMITED_WITHIN_S", 0.5)
+    says = r"a synced write to .* to take 0\.100 s with the limit, was \d\.\d+ s; last seen: 0\."
+    with pytest.raises(FaultNotProven, match=says), injected(Slow(broker.log_dirs[0])):
+        pytest.fail("must not get here")
+    [event] = broker.journal.of_kind("fault.not_proven")
+    assert re.search(says, event["why"])
+
+
+def test_a_disk_that_was_slow_before_proves_nothing(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "_QUICK_WITHIN_S", 0.5)
+    broker = disks.broker(need(Slow))
+    monkeypatch.setattr(Slow, "least_s", 0.0)  # each write is too slow for that
+    says = r"waited 0\.5 s for a synced write to .* to take at most 0\.000 s before the fault; last seen: 0\."
+    with pytest.raises(FaultNotProven, match=says), injected(Slow(broker.log_dirs[0])):
         pytest.fail("must not get here")
 
 
