@@ -48,7 +48,7 @@ from harness.host.java import FAST_START
 from harness.host.marked_processes import MARK
 from harness.kafka.versions import Mode, Tool
 
-_FILES = Path(__file__).resolve().parent.parent.parent / "compose"
+_FILES = Path(__file__).resolve().parents[3] / "compose"
 _DESCRIBED = {"broker": 3, "controller": 100}
 """The id of the last of each kind that stands in the files."""
 _ADDRESSES = {"broker": 10, "controller": 0}

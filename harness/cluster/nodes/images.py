@@ -39,7 +39,7 @@ _BASES = ("eclipse-temurin:17-jre", OWN_BASE)
 _BASE_VARIABLE = "JBOD_BASE_IMAGE"
 _MADE_ON = "jbod.base"
 """A label of own images."""
-_DOCKERFILE = Path(__file__).resolve().parent.parent.parent / "compose" / "Dockerfile"
+_DOCKERFILE = Path(__file__).resolve().parents[3] / "compose" / "Dockerfile"
 _LIBS = "/opt/kafka/libs"
 _LOOK_S = 60.0
 _LOOK = f"java -XX:-UsePerfData -version 2>&1 && ls {_LIBS}/*.jar && bash -c true"
