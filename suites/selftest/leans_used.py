@@ -42,6 +42,7 @@ _FINDS_BUILDS = {
 """Of the harness: what looks for programs in a build."""
 _OF_OURS = ("host", "history", "spark", "checkers", "workload", "measure", "bench", "runner", "cli", "cluster/nodes")
 """Folders of the harness that have options and files of their own."""
+_EMPTIES_CLUSTERS = "harness/runner/cluster_reuse.py"
 
 
 @dataclass(frozen=True, order=True)
@@ -123,7 +124,7 @@ def _in_module(path: str, tree: ast.Module, names: _Names) -> Iterator[Used]:
                 yield Used("request", called.removesuffix("Request"), path)
     if path not in _FINDS_BUILDS:
         yield from _tools(path, tree)
-    ours = path.startswith(tuple(f"harness/{folder}/" for folder in _OF_OURS))
+    ours = path.startswith(tuple(f"harness/{folder}/" for folder in _OF_OURS)) and path != _EMPTIES_CLUSTERS
     kafkas = path not in _FINDS_BUILDS and not ours
     asks_tools = kafkas and any(_tools(path, tree))
     for literal in _literals(tree):

@@ -122,7 +122,8 @@ from suites.kip_112.plays import play
 from suites.scenario import scenario
 
 DEVIATION = Deviation(
-    kip=112, says="nothing", does="planted deviation", issue="none", builds=VersionRange(), always=False, lasts=False
+    kip=112, promised="nothing", actual="planted deviation", issue="none", builds=VersionRange(),
+    deterministic=False, pollutes=False,
 )
 
 

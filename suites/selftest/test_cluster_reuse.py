@@ -143,8 +143,8 @@ def test_one_whose_logs_can_not_be_handed_on_is_stopped() -> None:
 @pytest.mark.usefixtures("empties")
 def test_a_mistake_of_the_harness_is_seen_and_leaves_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
-    monkeypatch.delattr(Served, "serve")
-    with pytest.raises(AttributeError, match="serve"):
+    monkeypatch.delattr(Served, "attach_case")
+    with pytest.raises(AttributeError, match="attach_case"):
         standing(cluster, "first").take(cluster.spec, case("second"))
     assert cluster.stopped == 1
 

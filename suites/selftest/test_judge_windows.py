@@ -443,7 +443,7 @@ def test_too_much_of_a_large_history_to_look_into(
     monkeypatch.setattr(judge_module, "AT_ONCE", 0)
     monkeypatch.setattr(judge_module, "SIZES", Sizes(window=10))
     monkeypatch.setattr(limit, most)
-    monkeypatch.setattr(judge_module, "spread_over", lambda _: here)
+    monkeypatch.setattr(judge_module, "spark_map_over", lambda _: here)
     story = Story()
     for seq in range(1000):
         story.send(seq, seq)
