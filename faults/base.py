@@ -88,13 +88,21 @@ class Fault(ABC):
         try:
             self.break_it()
             self.injected_monotonic_s = time.monotonic()
-            evidence = self.proof()
-            if evidence is None:
-                raise FaultNotProven("nothing outside Kafka shows its effect")
+            evidence = self._evidence()
         except FaultNotProven as error:
             journal.write("fault.not_proven", **fields, why=str(error))
-            raise FaultNotProven(f"{self.name} on {self.target} was injected, but is not proven: {error}") from error
+            raise FaultNotProven(f"{self.name} on {self.target} is not proven: {error}") from error
         journal.write("fault.injected", **fields, injecting_at=self.injected_at.isoformat(), evidence=evidence)
+
+    def _evidence(self) -> str:
+        """What proves it.
+
+        :raises FaultNotProven: nothing does
+        """
+        evidence = self.proof()
+        if evidence is None:
+            raise FaultNotProven("nothing outside Kafka shows its effect")
+        return evidence
 
     def undo(self) -> None:
         """Take it back; from any state, any number of times."""
