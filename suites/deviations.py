@@ -135,7 +135,8 @@ TOLD_AS_SWAPPED = Deviation(
 EXPIRED_UNTRIMMED = Deviation(
     kip=113,
     promised="a broker that found a replica twice says itself: recover by manually deleting one of the two directories",
-    actual="it marked the other's log dir as cleanly shut down and left its time index untrimmed: acked records expire",
+    actual="it marked the other's log dir as cleanly shut down and left its time index untrimmed: "
+    "acked records expire, or the follower stops fetching",
     issue="KAFKA-10207 is the same at another time",
     builds=VersionRange.parse("<4.0.0"),
     modes=(Mode.ZK,),
@@ -157,6 +158,16 @@ RETENTION_WAITS = Deviation(
     actual="neither loses what has expired for as long as the move takes",
     issue="none known; ReplicaManager.alterReplicaLogDirs pauses more than the compaction",
     builds=VersionRange.parse(""),
+)
+
+COORDINATOR_RELOADED = Deviation(
+    kip=112,
+    promised="transactions go on when a log dir with a replica of the transaction coordinator's log fails",
+    actual="the coordinator loads its log again, though it led before, and a transaction under way then never ends",
+    issue="KAFKA-15468",
+    builds=VersionRange.parse(">=3.7.0,<3.8.0"),
+    modes=(Mode.KRAFT,),
+    deterministic=False,  # only if a record of the coordinator's log waited for followers as it was loaded
 )
 
 GOOD_LOG_DIR_OFFLINE = Deviation(

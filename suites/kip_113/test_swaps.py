@@ -13,6 +13,7 @@ where the disk with the replica was replaced by an empty one.
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
+from harness.kafka.broker_log import LogLine
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
@@ -279,17 +281,49 @@ def start_on_what_is_there(cluster: Cluster, move: Move, *, twice: bool) -> None
                 delete_by_hand(move.partition, move.here)
                 move.world.moved(move.partition, move.there)
                 raise PromiseBroken(refuses)
-    expires = passed_over and left_untrimmed(move)
+    untrimmed = passed_over and left_untrimmed(move)
     if not move.broker.is_running:
         move.broker.start()
-    cluster.await_healthy(failure=PromiseBroken)
-    move.world.log_dirs_back(move.broker)
-    move.world.check(timeouts.RECOVERY_S)
-    if passed_over:  # of the two replicas it was loaded first; the other took its place, and was closed properly
-        deletes = f"^{move.broker} deletes records of {move.partition}"
-        with promised(cluster, unless=EXPIRED_UNTRIMMED, seen=deletes):
-            if expires:
-                check_kept_by(move)
+    breaks = rf"^{move.broker} (?:deletes records|stops fetching records) of {move.partition}"
+    with promised(cluster, unless=EXPIRED_UNTRIMMED, seen=breaks) if passed_over else nullcontext():
+        await_caught_up(move, untrimmed=untrimmed)
+        move.world.log_dirs_back(move.broker)
+        move.world.check(timeouts.RECOVERY_S)
+        if untrimmed:
+            check_kept_by(move)
+
+
+def await_caught_up(move: Move, *, untrimmed: bool) -> None:
+    """Wait until the cluster is healthy with the broker.
+
+    Its replica may have a time index that is full of zeros. If the leader's next records reach it before retention
+    does, the follower rolls the segment, cannot append to the index, and gives the partition up. The replica is then
+    made anew.
+
+    :raises PromiseBroken: the cluster is not healthy in time, or the broker has given the partition up
+    """
+    cluster, broker = move.world.cluster, move.broker
+    pattern = rf"processing data for partition {move.partition} at offset (?s:.*)java\.nio\.BufferOverflowException"
+    given_up: LogLine | None = None
+
+    def look() -> list[str]:
+        nonlocal given_up
+        given_up = broker.log.first(pattern, since=broker.started_at) if untrimmed else None
+        return [] if given_up else cluster.health_problems()
+
+    await_until(
+        look,
+        lambda problems: not problems,
+        timeout_s=timeouts.RECOVERY_S,
+        what="a healthy cluster",
+        retry_on=(NoAnswer,),
+        watch=partial(cluster.check_nodes, promised=True),
+        failure=PromiseBroken,
+    )
+    if given_up:
+        move.world.log_dirs_back(broker)
+        remake(move)
+        raise PromiseBroken(f"{broker} stops fetching records of {move.partition}: {given_up.text.splitlines()[0]}")
 
 
 def left_untrimmed(move: Move) -> bool:
@@ -319,13 +353,18 @@ def check_kept_by(move: Move) -> None:
         failure=PromiseBroken,
     )
     assert line is not None
+    remake(move)
+    raise PromiseBroken(f"{move.broker} deletes records of {move.partition} that were acked just now: {line.text}")
+
+
+def remake(move: Move) -> None:
+    """Delete the moved replica by hand while its broker is down, so that the broker makes it anew."""
     move.broker.stop()
     move.world.broker_gone(move.broker)
     delete_by_hand(move.partition, move.there)
     move.broker.start()
     move.world.remade(move.there)
     move.ends[move.partition] = move.world.log_dir_of(move.partition, move.broker)
-    raise PromiseBroken(f"{move.broker} deletes records of {move.partition} that were acked just now: {line.text}")
 
 
 def found_expired(partition: Partition) -> str:

@@ -14,15 +14,19 @@ import pytest
 
 from faults.log_dir import Chmod000
 from faults.targets import follower_of, leader_of
+from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition, Topic
-from harness.errors import Inconclusive
+from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
+from harness.workload.pair import Pair
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
+from suites.deviations import COORDINATOR_RELOADED
+from suites.observing import observe
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
 from suites.state_check import World
@@ -35,6 +39,7 @@ FLOORS = Floors(during=300)
 # (suites/FINDINGS.md, 2). For a transaction's marker that is request.timeout.ms of the broker. For a record of the
 # coordinator's log it is transaction.timeout.ms (10 s here), and then the coordinator goes on at the next turn of its
 # TransactionMarkerChannelManager's thread: with nothing else to do, one each request.timeout.ms. By default, 30 s.
+COORDINATOR_STUCK = "completing transaction state transition while it does not have a pending state"
 OVERRIDES = {"request.timeout.ms": "3000"}
 
 
@@ -57,6 +62,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
     plan="2), 3) Log directory failure during runtime, of the transaction coordinator's log",
     floors=FLOORS,
     overrides=OVERRIDES,
+    deviations=(COORDINATOR_RELOADED,),
 )
 @pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
@@ -89,7 +95,26 @@ def check_stay_whole(
     log_dir = struck.log_dir_on(victim)
     with workload.running(orders, transactional=Transactions()) as pair:
         with log_dirs_failed(world, Chmod000(log_dir)):
-            pair.await_progress(after=now(), records=RECORDS)
+            await_transactions(pair, world, state[0].leader())
         restart_after_healing(world, victim)
     check_delivery(workload)
     check_same_bytes(*state.partitions)
+
+
+def await_transactions(pair: Pair, world: World, coordinator: Broker) -> None:
+    """Transactions go on. Where the coordinator reloaded its log and is stuck, they go on once it is restarted.
+
+    :raises PromiseBroken: they do not go on
+    """
+    try:
+        pair.await_progress(after=now(), records=RECORDS)
+    except PromiseBroken as error:
+        if (line := coordinator.log.first(COORDINATOR_STUCK)) is None:
+            raise
+        observe(COORDINATOR_RELOADED, world.cluster, deviates=True, seen=line.text, broken=error)
+        coordinator.stop()
+        world.broker_gone(coordinator)
+        coordinator.start()
+        world.broker_back(coordinator)
+        world.check(timeouts.RECOVERY_S)
+        pair.await_progress(after=now(), records=RECORDS)
