@@ -30,7 +30,7 @@ from harness.kafka.versions import Tool
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_noticed, check_notified, check_rebuilt, promised, refuses_to_start
-from suites.deviations import CANCELLED_COPY_STAYS, UNWRITABLE_ENDS_START
+from suites.deviations import CANCELLED_COPY_STAYS, MOVE_NEVER_ENDS, UNWRITABLE_ENDS_START
 from suites.observations import metadata_log
 from suites.observing import observe
 from suites.on_disk import check_no_remains
@@ -438,12 +438,20 @@ def await_checkpoints(log_dir: LogDir, count: int) -> None:
         )
 
 
+ACKNOWLEDGEMENT_FAILED = r"Unexpected error handling \S*AssignmentResponseEvent(?s:.*)updateReassignmentState"
+"""What a KRaft broker logs that fails to handle the controller's acknowledgement of moves."""
+
+
 def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeouts.MOVE_S) -> None:
-    """The replica is in this log dir, and no copy of it is on its way into any of the broker's (KIP-113).
+    """The replica is in this log dir, and no future replica of it is in any of the broker's (KIP-113).
+
+    On builds whose broker loses an acknowledgement the move is asked for again, as an operator would.
 
     :raises PromiseBroken: it doesn't get there
     """
-    await_until(
+    broker = log_dir.broker
+    wait = functools.partial(
+        await_until,
         lambda: not_moved(partition, log_dir),
         lambda what: what is None,
         timeout_s=timeout_s,
@@ -451,7 +459,15 @@ def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeou
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    log_dir.broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
+    try:
+        wait()
+    except PromiseBroken as error:
+        if (line := broker.log.first(ACKNOWLEDGEMENT_FAILED)) is None:
+            raise
+        observe(MOVE_NEVER_ENDS, partition.cluster, deviates=True, seen=line.text, broken=error)
+        partition.move_to(log_dir)
+        wait()
+    broker.journal.write("move.done", partition=str(partition), to=str(log_dir))
 
 
 def not_moved(partition: Partition, log_dir: LogDir) -> str | None:
