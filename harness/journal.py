@@ -1,10 +1,8 @@
-"""What happened in a run, append-only: ``events.jsonl``.
+"""The journal of a run: an append-only list of events, and ``events.jsonl`` in the run folder.
 
-One JSON object a line, flushed at once, so that a run that was killed has all that happened before. Each has ``at``
-(UTC, ISO 8601, microseconds), ``monotonic_s`` and ``kind``; the rest depends on the kind (``node.started``,
-``fault.injected``, ``partition.changed`` …). Every thread may write, and none is ended by a disk that takes no more:
-what is written to clean up must not fail for it. The case that it belongs to has shown nothing then
-(:mod:`harness.runner.case_outcome`).
+Each event is written and flushed at once, so a run that was killed has all that happened before. The kinds are in
+:mod:`harness.events`. Any thread may write. A full disk does not raise here, because the clean-up writes too;
+``Journal.failure`` keeps the error, and the case has shown nothing then (:mod:`harness.runner.case_outcome`).
 """
 
 from __future__ import annotations
@@ -13,22 +11,26 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
+from harness import events
+from harness.events import Event, Note
+
+E = TypeVar("E", bound=Event)
 _STEP_S = 0.05
 _TOGETHER_S = 0.01
 
 
 def now() -> datetime:
-    """The present, in UTC, with microseconds."""
+    """Now, in UTC, with microseconds."""
     return datetime.now(UTC)
 
 
 def _both_clocks() -> tuple[datetime, float]:
-    """The present by the machine's clock and by the monotonic one; read again where the processor was away between."""
+    """Now, by the machine's clock and by the monotonic one; read again if the thread was preempted between the two."""
     while True:
         before, at, after = time.monotonic(), now(), time.monotonic()
         if after - before < _TOGETHER_S:
@@ -38,27 +40,35 @@ def _both_clocks() -> tuple[datetime, float]:
 class Journal:
     """The journal of one run; a ``None`` path keeps it in memory only (``cluster up``).
 
-    :ivar listener: is told of each event once it is written, by the thread that wrote it
-    :ivar failure: why the file has not all events; None where it has
+    :ivar events: all events, oldest first
+    :ivar listener: is called with each event after it was written, by the thread that wrote it
+    :ivar failure: the error that keeps events out of the file; None if it has all of them
     """
 
     def __init__(self, path: Path | None) -> None:
         self.failure: OSError | None = None
-        self.listener: Callable[[Mapping[str, Any]], None] | None = None
+        self.listener: Callable[[Event], None] | None = None
         self._lock = threading.Lock()
         self._file = path.open("a", encoding="utf-8") if path else None
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
 
-    def write(self, kind: str, **fields: Any) -> datetime:
-        """Append one event; returns the instant that it was given."""
+    def write(self, kind: str, **fields: object) -> datetime:
+        """Append one event; returns its instant.
+
+        :param fields: by their names in JSON; what JSON does not have is written as text
+        :raises TypeError: the kind has a class in :mod:`harness.events`, and these are not its fields
+        """
         with self._lock:  # the clocks too, or two threads might append theirs in another order
             at, monotonic_s = _both_clocks()
-            event = {"at": at.isoformat(timespec="microseconds"), "monotonic_s": round(monotonic_s, 6), "kind": kind}
-            event |= fields
+            content = {"at": at.isoformat(timespec="microseconds"), "monotonic_s": round(monotonic_s, 6), "kind": kind}
+            line = json.dumps(content | fields, default=str)
+            event = events.from_json(json.loads(line))  # as a reader of the file will see it
+            if isinstance(event, Note) and kind in events.KINDS:
+                raise TypeError(f"{line} is not as {events.KINDS[kind].__name__} has it")
             self.events.append(event)
             if self._file and self.failure is None:
                 try:
-                    self._file.write(json.dumps(event, default=str) + "\n")
+                    self._file.write(line + "\n")
                     self._file.flush()
                 except OSError as error:
                     self.failure = error
@@ -66,23 +76,28 @@ class Journal:
             self.listener(event)
         return at
 
-    def of_kind(self, kind: str) -> Iterator[dict[str, Any]]:
-        """The events of a kind, oldest first."""
-        return (event for event in list(self.events) if event["kind"] == kind)
+    def of(self, kind: type[E]) -> Iterator[E]:
+        """The events of a class, oldest first."""
+        return (event for event in list(self.events) if isinstance(event, kind))
+
+    def notes(self, kind: str) -> Iterator[Note]:
+        """The events of a kind without a class of its own, oldest first."""
+        return (event for event in self.of(Note) if event.kind == kind)
 
     def clock_stepped_s(self) -> float:
-        """By how many seconds somebody set the machine's clock, forward or back, while this was written: the farthest
-        that it ever was from where it began; 0.0 where nobody did. Told by the events' two times, of which one is of
-        the clock; what a time server does to both alike, by less than a thousandth, is no step.
+        """How far the machine's clock was set forward or back while this was written, in seconds; 0.0 if it was not.
+
+        The two times of an event show it: only one follows the clock. A time server slews both by less than a
+        thousandth, which is no step.
         """
-        ahead = [datetime.fromisoformat(event["at"]).timestamp() - event["monotonic_s"] for event in list(self.events)]
+        ahead = [event.at.timestamp() - event.monotonic_s for event in list(self.events)]
         farthest = max((each - ahead[0] for each in ahead), key=abs, default=0.0)
         return round(farthest, 3) if abs(farthest) >= _STEP_S else 0.0
 
     def close(self) -> None:
-        """No more events."""
+        """Close the file; no event may follow."""
         with self._lock:
             if self._file:
-                with contextlib.suppress(OSError):  # what could not be written is tried once more
+                with contextlib.suppress(OSError):  # closing writes once more what the disk refused
                     self._file.close()
                 self._file = None

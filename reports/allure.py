@@ -196,7 +196,7 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
             {"name": "backend", "value": row.backend},
             *([{"name": "seed", "value": str(row.seed), "excluded": True}] if row.seed is not None else []),
             # Excluded from what makes a test the same test: which broker a fault hits is left to chance.
-            *({"name": "fault", "value": f"{f['name']} on {f['target']}", "excluded": True} for f in row.faults),
+            *({"name": "fault", "value": f"{f.name} on {f.target}", "excluded": True} for f in row.faults),
         ],
         "links": list(_links(row)),
         "steps": list(_steps(folder, began, _STATUS[row.standing])) if folder else [],
@@ -223,8 +223,9 @@ def _deviates(deviation: Mapping[str, Any]) -> str:
 def _description(row: Row) -> str:
     lines = [f"**{row.verdict}**: {row.says}", "", f"Again: `{row.rerun}`"]
     for fault in row.faults:
-        costs = ", ".join(f"{words} {fault[key]} s" for key, (words, _) in COSTS.items() if fault.get(key) is not None)
-        lines += ["", f"{fault['name']} on {fault['target']}: {costs or 'not proven'}"]
+        figures = {words: fault.figure(key) for key, (words, _) in COSTS.items()}
+        costs = ", ".join(f"{words} {figure} s" for words, figure in figures.items() if figure is not None)
+        lines += ["", f"{fault.name} on {fault.target}: {costs or 'not proven'}"]
     for each in row.deviations:
         lines += ["", f"Deviation, {each['state']}: {_deviates(each)}"]
     return "\n".join(lines)

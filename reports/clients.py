@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.events import PairReady, PairStopping
 from harness.history.tables import TableName, table_dir
 from harness.measure.gaps import interruption_s
 from reports.folder import RunFolder
@@ -266,10 +267,10 @@ def _windows(folder: RunFolder) -> dict[str, list[Span]]:
     """While a pair was running, by topic."""
     found: dict[str, list[Span]] = {}
     for index, event in enumerate(folder.events):
-        if event["kind"] == "pair.ready":
-            stops = (e for e in folder.events[index:] if e["kind"] == "pair.stopping" and e["topic"] == event["topic"])
-            end = next((folder.at(stop["at"]) for stop in stops), folder.ended)
-            found.setdefault(event["topic"], []).append((folder.at(event["at"]), end))
+        if isinstance(event, PairReady):
+            stops = (e for e in folder.events[index:] if isinstance(e, PairStopping) and e.topic == event.topic)
+            end = next((folder.at(stop.at) for stop in stops), folder.ended)
+            found.setdefault(event.topic, []).append((folder.at(event.at), end))
     return found
 
 

@@ -15,12 +15,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from harness.errors import HarnessError
+from harness.events import Event, from_json
 from harness.explain.story import EXPLAINED_FILE
 from harness.history.run_folder import read_run_json
 from harness.kafka.broker_log import BrokerLog, LogLine
+from harness.measure.fault_costs import FaultCosts
 
-Event = Mapping[str, Any]
 _FIRST_FILES = ("run.json", "events.jsonl")
 NOT_ENDED = "it was cut off: the case began and never ended"
 
@@ -67,7 +70,12 @@ class RunFolder:
     @cached_property
     def ended(self) -> float:
         """When the last thing happened, in seconds from the beginning."""
-        return max((self.at(event["at"]) for event in self.events), default=0.0)
+        return max((self.at(event.at) for event in self.events), default=0.0)
+
+    @cached_property
+    def faults(self) -> tuple[FaultCosts, ...]:
+        """What each fault cost, in the order of injection."""
+        return tuple(map(FaultCosts.from_json, self.run.get("faults") or ()))
 
     @property
     def outcome(self) -> tuple[str, str]:
@@ -106,8 +114,8 @@ def read_folder(path: Path) -> RunFolder:
         run = read_run_json(path)
         run["case"], run["kip"], run["mode"], _instant(run["started_at"])
         for fault in run.get("faults") or ():
-            fault["name"], fault["target"], fault["proven"]
-    except (HarnessError, KeyError, TypeError, ValueError) as error:
+            FaultCosts.from_json(fault)
+    except (HarnessError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
         said = f"run.json lacks {error}" if isinstance(error, KeyError) else str(error)
         raise Damaged(f"{path} is damaged: {said}") from error
     notes: list[str] = []
@@ -166,10 +174,8 @@ def _events(path: Path, notes: list[str]) -> list[Event]:
         return events
     for number, line in enumerate(lines, 1):
         try:
-            event = json.loads(line)
-            event["kind"], _instant(event["at"])
-        except (ValueError, KeyError, TypeError):
+            events.append(from_json(json.loads(line)))
+        except (ValueError, TypeError):
             notes.append(f"{path.name} is cut off in line {number} of {len(lines)}")
             break
-        events.append(event)
     return events

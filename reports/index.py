@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from harness.measure.fault_costs import never_came
+from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
 from reports.deviations import Noted, noted
 from reports.rows import VERDICTS, Row, RunsRead, newest, so_many_cases
@@ -98,7 +97,7 @@ class Beside:
     def cost(self, backend: str, name: str) -> float | None:
         """The longest of what its faults cost there."""
         row = self.runs.get(backend)
-        return max((fault[name] for fault in row.faults if fault.get(name) is not None), default=None) if row else None
+        return max(_known(row.faults, name), default=None) if row else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,12 +228,12 @@ def answer(
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
     """What each way of failing cost in each role and mode, over all times that it was proven and the cost measured."""
-    found: dict[tuple[str, str, str, str], list[Mapping[str, Any]]] = {}
+    found: dict[tuple[str, str, str, str], list[FaultCosts]] = {}
     for row in rows:
         for fault in row.faults:
-            if fault.get("proven"):
-                role = fault.get("role") or "–"
-                found.setdefault((fault["name"], role, row.mode, row.build), []).append(fault)
+            if fault.proven:
+                role = fault.role or "–"
+                found.setdefault((fault.name, role, row.mode, row.build), []).append(fault)
     return [
         Cell(
             fault=name,
@@ -244,14 +243,14 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
             times=len(faults),
             costs={cost: _spread(_known(faults, cost)) for cost in COSTS},
             measured={cost: len(_known(faults, cost)) for cost in COSTS},
-            never=sum(never_came(fault, "other_leader_s") for fault in faults),
+            never=sum(fault.never_came("other_leader_s") for fault in faults),
         )
         for (name, role, mode, build), faults in sorted(found.items())
     ]
 
 
-def _known(faults: Sequence[Mapping[str, Any]], cost: str) -> list[float]:
-    return [fault[cost] for fault in faults if fault.get(cost) is not None]
+def _known(faults: Sequence[FaultCosts], cost: str) -> list[float]:
+    return [figure for fault in faults if (figure := fault.figure(cost)) is not None]
 
 
 def in_several_backends(rows: Sequence[Row]) -> list[Beside]:

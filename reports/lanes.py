@@ -14,9 +14,30 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from reports.folder import Event, RunFolder
+from harness.events import (
+    BrokerEnded,
+    BrokersChanged,
+    ClusterReady,
+    CordonInForce,
+    Event,
+    FaultEvent,
+    FaultInjected,
+    FaultInjecting,
+    FaultUndone,
+    MBeansChanged,
+    NodeEndedByItself,
+    NodeEvent,
+    NodeGoesOn,
+    NodeKilled,
+    NodeStarted,
+    NodeStopped,
+    PartitionChanged,
+    PhaseEntered,
+    TopicDeleted,
+)
+from reports.folder import RunFolder
 
-_ENDS_NODE = ("node.stopped", "node.killed", "node.ended_by_itself", "broker.ended")
+_ENDS_NODE = (NodeStopped, NodeKilled, NodeEndedByItself, BrokerEnded)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,35 +77,35 @@ class Lane:
 
 def phases(folder: RunFolder) -> Lane:
     """What the harness was about."""
-    points = [(0.0, "boot"), *((folder.at(e["at"]), e["phase"]) for e in folder.events if e["kind"] == "phase")]
+    points = [(0.0, "boot"), *((folder.at(e.at), e.phase) for e in folder.events if isinstance(e, PhaseEntered))]
     return Lane(name="phase", spans=tuple(_until_next(points, folder.ended, lambda p: ("phase", p, f"phase {p}"))))
 
 
-def faults(folder: RunFolder) -> list[tuple[Event, Span]]:
+def faults(folder: RunFolder) -> list[tuple[FaultInjecting, Span]]:
     """Each fault from the beginning of its injection until it was undone, with the event that began it."""
     found = []
     for index, event in enumerate(folder.events):
-        if event["kind"] != "fault.injecting":
+        if not isinstance(event, FaultInjecting):
             continue
         later = [e for e in folder.events[index + 1 :] if _same_fault(e, event)]
-        undone = next((e for e in later if e["kind"] == "fault.undone"), None)
-        proof = next((e for e in later if e["kind"] == "fault.injected"), None)
-        end = folder.at(undone["at"]) if undone else folder.ended
-        proven = f"proven after {folder.at(proof['at']) - folder.at(event['at']):.2f} s" if proof else "NOT PROVEN"
-        says = f"{event['fault']} on {event['target']}: {proven}" + (f", {proof['evidence']}" if proof else "")
+        undone = next((e for e in later if isinstance(e, FaultUndone)), None)
+        proof = next((e for e in later if isinstance(e, FaultInjected)), None)
+        end = folder.at(undone.at) if undone else folder.ended
+        proven = f"proven after {folder.at(proof.at) - folder.at(event.at):.2f} s" if proof else "NOT PROVEN"
+        says = f"{event.fault} on {event.target}: {proven}" + (f", {proof.evidence}" if proof else "")
         span = Span(
-            start=folder.at(event["at"]),
+            start=folder.at(event.at),
             end=end,
             look="fault" if proof else "fault unproven",
-            text=f"{event['fault']} on {event['target']}",
+            text=f"{event.fault} on {event.target}",
             says=says + ("" if undone else "; never undone in this journal"),
         )
         found.append((event, span))
     return found
 
 
-def _same_fault(event: Event, other: Event) -> bool:
-    return all(event.get(key) == other[key] for key in ("fault", "target"))
+def _same_fault(event: Event, other: FaultEvent) -> bool:
+    return isinstance(event, FaultEvent) and (event.fault, event.target) == (other.fault, other.target)
 
 
 # --- brokers and log dirs -------------------------------------------------------------------------------------------
@@ -106,15 +127,15 @@ def nodes(folder: RunFolder) -> list[Lane]:
     """Brokers, controllers, ZooKeeper: starting, up, paused, stopping, down."""
     points: dict[str, list[tuple[float, tuple[str, str]]]] = {}
     for event in folder.events:
-        at = folder.at(event["at"])
-        if event["kind"] in _NODE_SAYS:
-            look, says = _NODE_SAYS[event["kind"]]
-            name = _node_of(event)
-            points.setdefault(name, []).append((at, (look, says.format_map(_Lenient(event)))))
-        elif event["kind"] in ("brokers.changed", "cluster.ready"):
+        at = folder.at(event.at)
+        if isinstance(event, NodeEvent | BrokerEnded) and event.kind in _NODE_SAYS:
+            look, says = _NODE_SAYS[event.kind]
+            points.setdefault(event.node, []).append((at, (look, says.format_map(dict(event.details())))))
+        elif isinstance(event, BrokersChanged | ClusterReady):
+            brokers = event.brokers if isinstance(event, BrokersChanged) else ()
             for name, known in points.items():
                 number = name.removeprefix("broker-")
-                registered = int(number) in event.get("brokers", ()) if number.isdigit() else True
+                registered = int(number) in brokers if number.isdigit() else True
                 if known[-1][1][0] == "starting" and registered:
                     known.append((at, ("up", "is up")))
     lanes = []
@@ -149,11 +170,6 @@ def log_dirs(folder: RunFolder) -> list[Lane]:
     return lanes
 
 
-def _node_of(event: Event) -> str:
-    """Whom the event is of, which names a node or a broker."""
-    return event.get("node") or f"broker-{event.get('broker')}"
-
-
 def log_dir_name(broker: int, path: Path) -> str:
     """Short, and with its broker in front."""
     return f"broker {broker} {path.name.removeprefix(f'broker-{broker}-')}"
@@ -161,18 +177,18 @@ def log_dir_name(broker: int, path: Path) -> str:
 
 def _of_a_log_dir(folder: RunFolder, broker: int, path: Path) -> Iterator[tuple[float, str, str]]:
     for event in folder.events:
-        at = folder.at(event["at"])
-        if event["kind"] in ("node.started", "node.goes_on") and _node_of(event) == f"broker-{broker}":
+        at = folder.at(event.at)
+        if isinstance(event, NodeStarted | NodeGoesOn) and event.node == f"broker-{broker}":
             yield at, "up", "yes"
-        elif event["kind"] in _ENDS_NODE and _node_of(event) == f"broker-{broker}":
+        elif isinstance(event, _ENDS_NODE) and event.node == f"broker-{broker}":
             yield at, "up", ""
-        elif event.get("target") == f"{path.name} of broker {broker}" and event.get("broker") == broker:
-            if event["kind"] == "fault.injecting":
-                yield at, "hurt", event["fault"]
-            elif event["kind"] == "fault.undone":
+        elif isinstance(event, FaultEvent) and event.target == f"{path.name} of broker {broker}":
+            if isinstance(event, FaultInjecting):
+                yield at, "hurt", event.fault
+            elif isinstance(event, FaultUndone):
                 yield at, "hurt", ""
-        elif event["kind"] == "cordon.in_force" and event["broker"] == broker:
-            yield at, "cordoned", "yes" if f"{path.name} of broker {broker}" in event["log_dirs"] else ""
+        elif isinstance(event, CordonInForce) and event.broker == broker:
+            yield at, "cordoned", "yes" if f"{path.name} of broker {broker}" in event.log_dirs else ""
     said = re.compile(
         r"(Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir) "
         rf"{re.escape(str(path))}(?![\w.-])"
@@ -199,35 +215,32 @@ def _worst(state: Mapping[str, str]) -> tuple[str, str]:
 
 def partitions(folder: RunFolder) -> list[Lane]:
     """Each partition's leader, ISR and offline replicas, as the watcher saw them."""
-    changes: dict[tuple[str, int], list[tuple[float, Event | None]]] = {}
+    changes: dict[tuple[str, int], list[tuple[float, PartitionChanged | None]]] = {}
     for event in folder.events:
-        if event["kind"] == "partition.changed":
-            points = changes.setdefault((event["topic"], event["partition"]), [])
-            points.append((folder.at(event["at"]), event))
-        elif event["kind"] == "topic.deleted":
+        if isinstance(event, PartitionChanged):
+            changes.setdefault(event.key, []).append((folder.at(event.at), event))
+        elif isinstance(event, TopicDeleted):
             for key, points in changes.items():
-                if key[0] == event["topic"]:
-                    points.append((folder.at(event["at"]), None))
+                if key[0] == event.topic:
+                    points.append((folder.at(event.at), None))
     lanes = []
     for (topic, partition), points in sorted(changes.items()):
-        replicas = max(len({*e["isr"], *e["offline_replicas"]}) for _, e in points if e is not None)
+        replicas = max(len({*e.isr, *e.offline_replicas}) for _, e in points if e is not None)
         spans = tuple(_until_next(points, folder.ended, _partition_look(replicas)))
         lanes.append(Lane(name=f"{topic}-{partition}", spans=spans, quiet=len(points) == 1))
     return lanes
 
 
-def _partition_look(replicas: int) -> Callable[[Event | None], tuple[str, str, str]]:
-    def look(event: Event | None) -> tuple[str, str, str]:
+def _partition_look(replicas: int) -> Callable[[PartitionChanged | None], tuple[str, str, str]]:
+    def look(event: PartitionChanged | None) -> tuple[str, str, str]:
         if event is None:
             return "gone", "deleted", "the topic was deleted"
-        leader, isr, offline = event["leader"], event["isr"], event["offline_replicas"]
+        leader, isr, offline = event.leader, list(event.isr), list(event.offline_replicas)
         classes = ["leaderless" if leader is None else f"leader b{(leader - 1) % 6 + 1}"]
         classes += ["shrunk"] if len(isr) < replicas else []
         classes += ["offline-replicas"] if offline else []
         text = ("no leader" if leader is None else f"{leader}") + f" · ISR {','.join(map(str, isr)) or 'empty'}"
-        says = (
-            f"leader {leader or 'none'}, epoch {event['leader_epoch']}, ISR {isr}, offline replicas {offline or 'none'}"
-        )
+        says = f"leader {leader or 'none'}, epoch {event.leader_epoch}, ISR {isr}, offline replicas {offline or 'none'}"
         return " ".join(classes), text, says
 
     return look
@@ -249,9 +262,9 @@ def mbeans(folder: RunFolder) -> list[Lane]:
     """What each node's MBeans counted; other than 0 stands out."""
     points: dict[tuple[str, str], list[tuple[float, int | None]]] = {}
     for event in folder.events:
-        if event["kind"] == "mbeans.changed":
-            for name, value in event["values"].items():
-                points.setdefault((name, event["node"]), []).append((folder.at(event["at"]), value))
+        if isinstance(event, MBeansChanged):
+            for name, value in event.values.items():
+                points.setdefault((name, event.node), []).append((folder.at(event.at), value))
     lanes = []
     for (name, node), values in sorted(points.items(), key=lambda item: (item[0][0], _in_order(item[0][1]))):
         changed = [p for i, p in enumerate(values) if i == 0 or values[i - 1][1] != p[1]]
@@ -290,10 +303,3 @@ def short(text: str, longest: int = 400) -> str:
     """No longer than so many characters, and without the folders above a log dir."""
     text = re.sub(r"(?<![\w/])/[^\s,\]()']*/(?=[^\s/]*log-dir-)", "", text)
     return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-class _Lenient(dict[str, Any]):
-    """For a journal of another version: what it doesn't tell is "?"."""
-
-    def __missing__(self, key: str) -> str:
-        return "?"

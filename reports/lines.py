@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from harness.events import Event, StateValidated
 from harness.kafka.broker_log import LogLine
-from reports.folder import Event, RunFolder
+from reports.folder import RunFolder
 from reports.lanes import short
 
 _MOST = 250
@@ -112,22 +113,26 @@ def _matters(line: LogLine) -> bool:
 def harness_events(folder: RunFolder) -> list[Mark]:
     """What the harness did and saw, but for what has a lane of its own."""
     return [
-        Mark(at=folder.at(e["at"]), who="jbod", look="jbod", says=short(_told(e), 200), detail=_told(e))
+        Mark(at=folder.at(e.at), who="jbod", look="jbod", says=short(_told(e), 200), detail=_told(e))
         for e in folder.events
-        if e["kind"] not in _NOT_TOLD
+        if e.kind not in _NOT_TOLD
     ]
 
 
 def _told(event: Event) -> str:
-    fields = {key: value for key, value in event.items() if key not in ("at", "monotonic_s", "kind", "noticed_by")}
-    if event["kind"] == "state.validated":
-        sources, many = ", ".join(event.get("sources", ())), len(event.get("expected", ()))
+    if isinstance(event, StateValidated):
+        sources, many = ", ".join(event.sources), len(event.expected)
         return f"state.validated: {many} partitions are as the model has them, says each of {sources}"
-    words = ", ".join(f"{key} {_value(value)}" for key, value in fields.items() if value not in (None, [], {}, ""))
-    return f"{event['kind']}: {words}" if words else event["kind"]
+    fields = {key: value for key, value in event.details().items() if key != "noticed_by"}
+    words = ", ".join(f"{key} {_value(value)}" for key, value in fields.items() if not _is_empty(value))
+    return f"{event.kind}: {words}" if words else event.kind
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, list):
+def _is_empty(value: object) -> bool:
+    return value is None or value is False or value in ([], (), {}, "")
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
         return " ".join(map(str, value)) if len(value) <= 12 else f"{len(value)} of them"
     return str(value)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from harness.host.atomic_write import write_atomically
-from harness.measure.fault_costs import never_came
+from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
 from reports.lanes import short
 
@@ -57,9 +56,9 @@ def seconds(value: float | None) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def told(fault: Mapping[str, Any], cost: str) -> str:
-    """What a fault cost, as a table has it; what never came is told from what didn't apply."""
-    return "never" if never_came(fault, cost) else seconds(fault.get(cost))
+def told(fault: FaultCosts, cost: str) -> str:
+    """What a fault cost, as a table has it: "never" for what did not happen, "–" for what does not apply."""
+    return "never" if fault.never_came(cost) else seconds(fault.figure(cost))
 
 
 def _place(value: float) -> float:

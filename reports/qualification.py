@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
+from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
 from reports.deviations import Compared, compare_deviations
 from reports.index import Answer
@@ -277,8 +278,7 @@ def _change(ours: set[str], theirs: set[str], alone: bool) -> Change:
 
 def _measures(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, tuple[Measure, ...]]:
     def values(rows: Sequence[Row], fault: str, cost: str) -> tuple[float, ...]:
-        told = (_faults(row).get(fault, {}).get(cost) for row in rows)
-        return tuple(value for value in told if value is not None)
+        return tuple(value for row in rows if (value := _figure(row, fault, cost)) is not None)
 
     names = dict.fromkeys(name for row in (*ours, *theirs) for name in _faults(row))
     return {
@@ -290,14 +290,19 @@ def _measures(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, tuple[Mea
     }
 
 
-def _faults(row: Row) -> dict[str, Mapping[str, float | None]]:
-    """A row's faults by name, numbered where several have one; which broker each hit is left to chance."""
-    found: dict[str, Mapping[str, float | None]] = {}
+def _faults(row: Row) -> dict[str, FaultCosts]:
+    """A row's proven faults by name, numbered if several have one name: chance chose which broker each hit."""
+    found: dict[str, FaultCosts] = {}
     for fault in row.faults:
-        if fault.get("proven"):
-            count = sum(name.split(" ")[0] == fault["name"] for name in found)
-            found[fault["name"] + (f" {count + 1}" if count else "")] = fault
+        if fault.proven:
+            count = sum(name.split(" ")[0] == fault.name for name in found)
+            found[fault.name + (f" {count + 1}" if count else "")] = fault
     return found
+
+
+def _figure(row: Row, fault: str, cost: str) -> float | None:
+    found = _faults(row).get(fault)
+    return None if found is None else found.figure(cost)
 
 
 def _with_chances(cases: Sequence[ComparedCase]) -> list[ComparedCase]:
@@ -317,7 +322,7 @@ def _runs(case: ComparedCase) -> Runs:
     """A case's times as the statistics have them: its measures in order, a row for each run."""
 
     def table(rows: Sequence[Row]) -> np.ndarray:
-        told = [[_faults(row).get(f, {}).get(m.name) for f, of in case.faults.items() for m in of] for row in rows]
+        told = [[_figure(row, f, m.name) for f, of in case.faults.items() for m in of] for row in rows]
         columns = sum(len(of) for of in case.faults.values())
         return np.array(told, dtype=float).reshape(len(rows), columns)
 

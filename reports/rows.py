@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.events import DeviationSeen
+from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import rerun_command
 from harness.runner.deviation import State, state_of
 from harness.runner.results import RESULTS_FILES
@@ -45,7 +47,7 @@ class Row:
     """How one run of one case came out.
 
     :ivar run_id: of its run folder; None where it left none
-    :ivar faults: what each cost, as run.json has it
+    :ivar faults: what each cost
     :ivar deviations: as ``--json`` has them, each with its ``state`` (:data:`harness.runner.deviation.State`)
     :ivar seen: what the build was seen to do other than a KIP says, however the case came out, and whether it must show
         it each time: else that is Kafka's choice
@@ -64,7 +66,7 @@ class Row:
     duration_s: float
     began: str
     run_id: str | None
-    faults: tuple[Mapping[str, Any], ...]
+    faults: tuple[FaultCosts, ...]
     deviations: Sequence[Mapping[str, Any]]
     rerun: str
     seed: int | None = None
@@ -158,13 +160,13 @@ def row_of(folder: RunFolder) -> Row:
         duration_s=folder.ended,
         began=run["started_at"],
         run_id=folder.name,
-        faults=tuple(run.get("faults") or ()),
+        faults=folder.faults,
         deviations=[{**each, "state": state_of(each)} for each in run.get("deviations") or ()],
         rerun=rerun_command(folder.path),
         seed=run.get("seed"),
         errors_logged=run.get("errors_logged") or (),
         measured=run.get("measured") or {},
-        seen={e["does"]: e.get("always", True) for e in folder.events if e["kind"] == "deviation.seen"},
+        seen={event.does: event.always for event in folder.events if isinstance(event, DeviationSeen)},
     )
 
 

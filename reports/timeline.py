@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from harness.events import FaultInjecting, Trouble
+from harness.measure.fault_costs import FaultCosts
 from reports import lanes
 from reports.clients import Clients, Name, look_at_clients, to_json
 from reports.costs import COSTS
-from reports.folder import Event, RunFolder
+from reports.folder import RunFolder
 from reports.lanes import Lane, Span
 from reports.lines import Mark, harness_events, log_lines
 
@@ -53,7 +55,7 @@ class Timeline:
     end: float
     began_ms: float
     clients: Clients
-    faults: Sequence[tuple[Span, Mapping[str, Any]]]
+    faults: Sequence[tuple[Span, FaultCosts | None]]
     groups: Sequence[tuple[str, Sequence[Lane]]]
     marks: Sequence[Mark]
     anomalies: Sequence[Anomaly]
@@ -72,7 +74,7 @@ class Timeline:
                 {"name": "throughput", "unit": "records/s", "lines": [to_json(x) for x in self.clients.throughput]},
                 {"name": "latency", "unit": "ms", "log": True, "lines": [to_json(x) for x in self.clients.latency]},
             ],
-            "faults": [[*span.to_json(), dict(cost)] for span, cost in self.faults],
+            "faults": [[*span.to_json(), costs.to_json() if costs else {}] for span, costs in self.faults],
             "costs": {name: cost.words for name, cost in COSTS.items()},
             "groups": [
                 {"name": name, "key": _KEYS.get(name, ""), "lanes": [lane.to_json() for lane in of]}
@@ -116,10 +118,9 @@ def make_timeline(folder: RunFolder) -> Timeline:
 def _troubles(folder: RunFolder) -> Iterator[Anomaly]:
     """What ended the scenario, or its setting up or taking down; but for the judge's word, which has examples."""
     for event in folder.events:
-        if event["kind"] == "trouble":
-            error = str(event["error"])
-            kind = _TROUBLES.get(error) or error
-            yield Anomaly(at=folder.at(event["at"]), by="the scenario", kind=kind, says=event["says"])
+        if isinstance(event, Trouble):
+            kind = _TROUBLES.get(event.error) or event.error
+            yield Anomaly(at=folder.at(event.at), by="the scenario", kind=kind, says=event.says)
 
 
 def _judged(
@@ -149,10 +150,12 @@ def _named(example: Mapping[str, Any]) -> Sequence[Name]:
     return () if producer is None or seq is None else ((producer, seq),)
 
 
-def _with_costs(folder: RunFolder, found: Sequence[tuple[Event, Span]]) -> list[tuple[Span, Mapping[str, Any]]]:
-    """Each fault with what it cost, as run.json has it, in the same order."""
-    costs = folder.run.get("faults") or []
-    return [(span, costs[index] if index < len(costs) else {}) for index, (_, span) in enumerate(found)]
+def _with_costs(
+    folder: RunFolder, found: Sequence[tuple[FaultInjecting, Span]]
+) -> list[tuple[Span, FaultCosts | None]]:
+    """Each fault with what it cost; run.json has the same order."""
+    costs = folder.faults
+    return [(span, costs[index] if index < len(costs) else None) for index, (_, span) in enumerate(found)]
 
 
 def _silent(clients: Clients) -> list[Lane]:

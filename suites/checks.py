@@ -26,6 +26,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.quorum.zookeeper import LogDirEvents
 from harness.errors import Inconclusive, PromiseBroken
+from harness.events import GroupEvent, GroupRevoked
 from harness.journal import Journal, now
 from harness.kafka.admin import Refused
 from harness.kafka.broker_log import LogLine
@@ -276,14 +277,13 @@ def check_commits(journal: Journal, *, since: datetime | None = None) -> int:
     :param since: when assignments begin to count; None: from the first
     :raises PromiseBroken: an acknowledged commit is gone
     """
-    events = [*journal.of_kind("group.revoked"), *journal.of_kind("group.assigned")]
     given: dict[str, int] = {}
     went_on = []
-    for event in sorted(events, key=lambda event: float(event["when"])):
-        if event["kind"] == "group.revoked":
-            given |= {} if event["error"] else {key: end for key, end in event["committed"].items() if end > 0}
-        elif since is None or event["when"] >= since.timestamp():
-            went_on += [(key, given[key], at) for key, at in event["committed"].items() if key in given]
+    for event in sorted(journal.of(GroupEvent), key=lambda event: event.when):
+        if isinstance(event, GroupRevoked):
+            given |= {} if event.error else {key: end for key, end in event.committed.items() if end > 0}
+        elif since is None or event.when >= since.timestamp():
+            went_on += [(key, given[key], at) for key, at in event.committed.items() if key in given]
     if lost := [f"partition {key}: committed {end}, then {at}" for key, end, at in went_on if at < end]:
         raise PromiseBroken(f"the group's commits were acknowledged, and are gone: {'; '.join(lost)}")
     journal.write("group.went_on", times=len(went_on))

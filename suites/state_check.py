@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 
 from harness import timeouts
 from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
+from harness.events import PartitionChanged
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
@@ -110,15 +110,14 @@ class World(Model):
         :raises HarnessError: it watches no more
         """
         self.cluster.check_watched()
-        for event in self.cluster.journal.of_kind("partition.changed"):
-            key = (event["topic"], event["partition"])
-            led = self._led.get(key)
-            if led is None or event["leader"] == led.leader or event["leader_epoch"] <= led.epoch:
+        for event in self.cluster.journal.of(PartitionChanged):
+            led = self._led.get(event.key)
+            if led is None or event.leader == led.leader or event.leader_epoch <= led.epoch:
                 continue
-            if datetime.fromisoformat(event["at"]) > led.at:
+            if event.at > led.at:
                 told = (
-                    f"broker {led.leader} should lead {key[0]}-{key[1]} all the while; at {event['at']} broker "
-                    f"{event['seen_by']} saw it led by {event['leader'] or 'nobody'}"
+                    f"broker {led.leader} should lead {event.topic}-{event.partition} all the while; at "
+                    f"{event.at.isoformat()} broker {event.seen_by} saw it led by {event.leader or 'nobody'}"
                 )
                 hit = self.dead | {id for id, at in self._hit.items() if at >= led.at}
                 if starved := lost_session(self.cluster, but=hit, since=led.at):

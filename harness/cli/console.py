@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from rich.console import Console, Group, RenderableType
@@ -19,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.errors import EXIT_NOTHING_RAN
-from harness.measure.fault_costs import never_came
+from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import CaseResult
 from harness.runner.deviation import state_of
 from harness.runner.run import Run, run_of
@@ -171,9 +170,9 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
         verdict = Text(result.verdict, style=STYLES[result.verdict])
         table.add_row(Text(result.case.id), result.kafka, verdict, f"{result.duration_s:.1f}")
         for fault in result.faults:
-            proven = "" if fault["proven"] else "not proven"
+            proven = "" if fault.proven else "not proven"
             costs = (_cost(fault, measure) for measure in MEASURES)
-            table.add_row(Text(f"  {fault['name']} on {fault['target']}"), "", proven, "", *costs, style="dim")
+            table.add_row(Text(f"  {fault.name} on {fault.target}"), "", proven, "", *costs, style="dim")
         for deviation in result.deviations:
             if (word := _STATES.get(state_of(deviation))) is not None:
                 table.add_row(Text(f"  {word}: {deviation['does']} ({deviation['issue']})"), style="dim")
@@ -191,10 +190,10 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
     return table
 
 
-def _cost(fault: Mapping[str, Any], measure: str) -> str:
-    if never_came(fault, measure):
+def _cost(fault: FaultCosts, measure: str) -> str:
+    if fault.never_came(measure):
         return "never"
-    value = fault.get(measure)
+    value = fault.figure(measure)
     return "–" if value is None else f"{value:.2f}"
 
 

@@ -195,16 +195,15 @@ def _show_strikes(strikes: list[ledger.Strike], as_json: bool) -> int:
 
 
 def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
-    from harness.runner.ledger import roles_of
 
     told = (str(cell.kip), cell.plan, cell.id, cell.kafka, str(cell.runs), str(cell.valid))
     if cell.last is None:
         return (*told, "never", "", "", "")
     struck = dict.fromkeys(
-        f"{each['fault']} at the {' and '.join(role or 'side' for role in roles_of(each))}" for each in cell.last.struck
+        f"{each.fault} at the {' and '.join(role or 'side' for role in each.roles())}" for each in cell.last.struck
     )
-    loads = [(each["acked"], each["read"]) for each in cell.last.struck if each["acked"] is not None]
-    load = f"{min(acked for acked, _ in loads)}, {min(read for _, read in loads)}" if loads else ""
+    loads = [(a, r) for each in cell.last.struck if (a := each.acked) is not None and (r := each.read) is not None]
+    load = ", ".join(map(str, map(min, zip(*loads, strict=True))))
     return (*told, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(struck), load)
 
 

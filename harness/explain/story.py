@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from harness import events
 from harness.explain.records import Facts, Row
 from harness.explain.segments import Copy
 from harness.explain.whereabouts import Replica
@@ -76,7 +77,7 @@ _OF_A_DIR = re.compile(r"Stopping serving|marked offline")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class Moment:
     """One thing that happened; ``at`` None where nobody noted when."""
 
     at: datetime | None
@@ -95,7 +96,7 @@ class Story:
     seq: int
     kinds: tuple[str, ...]
     summary: str
-    timeline: tuple[Event, ...]
+    timeline: tuple[Moment, ...]
     replicas: tuple[Replica, ...] | None
 
     def to_json(self) -> dict[str, Any]:
@@ -111,7 +112,7 @@ class Sources:
     :ivar logs: the lines of each node's log, by the node's name
     """
 
-    journal: Sequence[Row]
+    journal: Sequence[events.Event]
     logs: Mapping[str, Sequence[LogLine]]
 
 
@@ -146,58 +147,59 @@ def tell(sources: Sources, facts: Facts, kinds: Sequence[str], replicas: Sequenc
 # --- the sources ----------------------------------------------------------------------------------------------------
 
 
-def _journal(run_dir: Path) -> Iterator[Row]:
-    """The journal up to the verdict; what comes after (the cluster's end) is no part of any story."""
+def _journal(run_dir: Path) -> Iterator[events.Event]:
+    """The journal up to the verdict; the cluster's end, which follows, is no part of any story."""
     try:
         lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
     except OSError:
         return
     for line in lines:
         try:
-            event = json.loads(line)
+            event = events.from_json(json.loads(line))
         except ValueError:
             return  # a run that was cut off
-        if event["kind"] == "judged":
+        if isinstance(event, events.Judged):
             return
-        yield event | {"at": datetime.fromisoformat(event["at"])}
+        yield event
 
 
-def _history(facts: Facts, leader_at: Callable[[Row, str], str]) -> Iterator[Event]:
+def _history(facts: Facts, leader_at: Callable[[Row, str], str]) -> Iterator[Moment]:
     if (sent := facts.sent) is not None:
         group = f" in transaction {sent['transaction']}" if sent["transaction"] else ""
-        yield Event(at=sent["sent_at"], source=sent["producer"], says=f"sent to {_place(sent, False)}{group}")
+        yield Moment(at=sent["sent_at"], source=sent["producer"], says=f"sent to {_place(sent, False)}{group}")
         if sent["outcome"] == "acked":
             says = f"acked at {_place(sent)}{leader_at(sent, 'ended_at')}"
         else:
             says = f"{sent['outcome']}: {sent['error']}"
         if sent["transaction"]:
             says += f"; the transaction: {sent['transaction_outcome']}"
-        yield Event(at=sent["ended_at"], source=sent["producer"], says=says)
+        yield Moment(at=sent["ended_at"], source=sent["producer"], says=says)
     for row in facts.reads:
         other = " WITH ANOTHER CRC-32" if sent is not None and row["crc32"] != sent["crc32"] else ""
         says = f"read at {_place(row)} by {row['role']} consumer {row['consumer']}, session {row['session']}{other}"
-        yield Event(at=row["read_at"], source=row["consumer"], says=says)
+        yield Moment(at=row["read_at"], source=row["consumer"], says=says)
     for row in facts.others:
         who = f"{row['producer']} #{row['seq']}" if row["producer"] else "a record of nobody's"
         if "outcome" in row:
             says = f"{who} is acked at {_place(row)}{leader_at(row, 'ended_at')}"
-            yield Event(at=row["ended_at"], source=row["producer"], says=says)
+            yield Moment(at=row["ended_at"], source=row["producer"], says=says)
         else:
-            yield Event(at=row["read_at"], source=row["consumer"], says=f"{who} is read at {_place(row)}")
+            yield Moment(at=row["read_at"], source=row["consumer"], says=f"{who} is read at {_place(row)}")
 
 
-def _journal_events(journal: Iterable[Row], facts: Facts) -> Iterator[Event]:
+def _journal_events(journal: Iterable[events.Event], facts: Facts) -> Iterator[Moment]:
     partitions = {place[:2] for place in facts.places}
     for event in journal:
-        pattern = _JOURNAL_SAYS.get(event["kind"])
+        pattern = _JOURNAL_SAYS.get(event.kind)
         if pattern is None:
             continue
-        if event["kind"] == "partition.changed" and (event["topic"], event["partition"]) not in partitions:
+        if isinstance(event, events.PartitionChanged) and event.key not in partitions:
             continue
-        yield Event(at=event["at"], source="jbod", says=_short(pattern.format_map(_Lenient(event))))
+        says = pattern.format_map(_Lenient(event.details()))
+        yield Moment(at=event.at, source="jbod", says=_short(says))
 
 
-def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator[Event]:
+def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator[Moment]:
     names = {f"{place[0]}-{place[1]}" for place in facts.places}
     if not names:
         return
@@ -207,10 +209,10 @@ def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator
         for line in lines:
             first = line.text.splitlines()[0]
             if pattern.search(first) and (own.search(first) or _OF_A_DIR.search(first)):
-                yield Event(at=line.at, source=who, says=_plain(first))
+                yield Moment(at=line.at, source=who, says=_plain(first))
 
 
-def _from_when_it_mattered(timeline: Sequence[Event], facts: Facts) -> Iterator[Event]:
+def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator[Moment]:
     """From shortly before the sending on; of what was before, the last that is known of the partition's leader."""
     sent_at = facts.sent["sent_at"] if facts.sent else min((row["read_at"] for row in facts.reads), default=None)
     begin = _EVER if sent_at is None else sent_at - _BEFORE
@@ -222,16 +224,16 @@ def _from_when_it_mattered(timeline: Sequence[Event], facts: Facts) -> Iterator[
 # --- what it comes to -----------------------------------------------------------------------------------------------
 
 
-def _leader_at(journal: Iterable[Row]) -> Callable[[Row, str], str]:
-    """Who led a partition at an instant of a row, by the watcher: ", by broker 3 in epoch 0"."""
-    changes = [event for event in journal if event["kind"] == "partition.changed"]
+def _leader_at(journal: Iterable[events.Event]) -> Callable[[Row, str], str]:
+    """Who led a partition at an instant of a row, by the watcher: ", when broker 3 led in epoch 0"."""
+    changes = [event for event in journal if isinstance(event, events.PartitionChanged)]
 
     def words(row: Row, column: str) -> str:
         if row[column] is None:
             return ""
-        known = [e for e in changes if (e["topic"], e["partition"]) == (row["topic"], row["partition"])]
-        before = [event for event in known if event["at"] <= row[column]] or known[:1]
-        return f", when broker {before[-1]['leader']} led in epoch {before[-1]['leader_epoch']}" if before else ""
+        known = [event for event in changes if event.key == (row["topic"], row["partition"])]
+        before = [event for event in known if event.at <= row[column]] or known[:1]
+        return f", when broker {before[-1].leader} led in epoch {before[-1].leader_epoch}" if before else ""
 
     return words
 
@@ -299,7 +301,7 @@ def _short(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-class _Lenient(dict[str, Any]):
+class _Lenient(dict[str, object]):
     """For a journal of another version: what it doesn't tell is "?"."""
 
     def __missing__(self, key: str) -> str:

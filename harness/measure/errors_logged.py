@@ -1,21 +1,22 @@
-"""What the nodes of a case logged as errors that no fault of it explains: told, and never decisive.
+"""The errors that a case's nodes logged and that no fault of the case explains. They never decide the verdict.
 
-Kafka logs errors for much that is as it should be, such as a request about a topic that is just being made, and in
-other words in each release: a list of those that are fine would be wrong by the next one. So they are grouped, counted
-and kept with the run (``errors_logged`` in run.json), where a reader sees that a thread died although nobody missed it.
+Kafka logs errors in normal operation too, such as a request for a topic that is being created, and words them otherwise
+in each release. A list of harmless errors would be wrong for the next release. So they are grouped, counted and kept
+with the run (``errors_logged`` in run.json), where a reader can see that a thread died.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from harness.events import Event, FaultInjecting
 from harness.kafka.broker_log import BrokerLog
 
 KEPT = 20
-"""Groups, those that are seldom first: what happens hundreds of times is seldom what went wrong."""
+"""How many groups are kept, rare ones first: an error that was logged hundreds of times is seldom the cause."""
 _VARYING = (
     (re.compile(r"(?<![\w.])/\S+"), "…"),
     (re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])"), "ID"),
@@ -23,28 +24,45 @@ _VARYING = (
 )
 
 
-def errors_logged(events: Sequence[Mapping[str, Any]], run_dir: Path) -> list[dict[str, Any]]:
-    """The groups: how many lines, of which nodes, the first of them, and the exception below it.
+@dataclass(kw_only=True)
+class ErrorGroup:
+    """Lines that differ in names and numbers only.
 
-    :param events: the journal's; each fault there names the lines that it explains (:class:`faults.base.Fault`)
+    :ivar nodes: the nodes that logged them, by their folder in ``brokers/``
+    :ivar at: of the first, UTC, ISO 8601
+    :ivar line: the first, with the first line of its stack trace
     """
-    explained = [pattern for event in events if event["kind"] == "fault.injecting" for pattern in event["explains"]]
-    fine = re.compile("|".join(explained)) if explained else None
-    groups: dict[str, dict[str, Any]] = {}
+
+    count: int
+    nodes: list[str]
+    at: str
+    line: str
+
+
+def errors_logged(events: Sequence[Event], run_dir: Path) -> list[ErrorGroup]:
+    """The groups of errors in the logs of a run folder, at most :data:`KEPT`.
+
+    :param events: the journal's; each fault names the lines that it explains (:class:`faults.base.Fault`)
+    """
+    explained = [pattern for event in events if isinstance(event, FaultInjecting) for pattern in event.explains]
+    harmless = re.compile("|".join(explained)) if explained else None
+    groups: dict[str, ErrorGroup] = {}
     for log in sorted(run_dir.glob("brokers/*/broker.log")):
+        node = log.parent.name
         for line in BrokerLog(log).lines():
-            if line.level not in ("ERROR", "FATAL") or (fine and fine.search(line.text)):
+            if line.level not in ("ERROR", "FATAL") or (harmless and harmless.search(line.text)):
                 continue
-            said = " | ".join(line.text.splitlines()[:2])[:300]
-            group = groups.setdefault(_kind(said), {"count": 0, "nodes": [], "at": line.at.isoformat(), "line": said})
-            group["count"] += 1
-            if log.parent.name not in group["nodes"]:
-                group["nodes"].append(log.parent.name)
-    return sorted(groups.values(), key=lambda group: int(group["count"]))[:KEPT]
+            text = " | ".join(line.text.splitlines()[:2])[:300]
+            new = ErrorGroup(count=0, nodes=[], at=line.at.isoformat(), line=text)
+            group = groups.setdefault(_kind(text), new)
+            group.count += 1
+            if node not in group.nodes:
+                group.nodes.append(node)
+    return sorted(groups.values(), key=lambda group: group.count)[:KEPT]
 
 
 def _kind(line: str) -> str:
-    """What is the same in lines that differ in names and numbers only."""
+    """The line without its paths, ids and numbers."""
     for pattern, by in _VARYING:
         line = pattern.sub(by, line)
     return line

@@ -1,128 +1,345 @@
-"""How long each fault was felt, and under what load, from the run folder alone.
+"""What each fault cost: how long it was felt, and under what load. Read from the run folder alone.
 
-Of each fault, in seconds from its injection (``fault.injecting`` in the journal) but for ``recovered_s``, None where
-it doesn't apply:
+:class:`FaultCosts` has the figures. All times are seconds from the fault's injection (``fault.injecting`` in the
+journal), except ``recovered_s``.
 
-* ``noticed_s``: until the broker's log says so (a log dir; counted from the broker's start where it was down), or
-  until another broker's metadata no longer has it (a killed broker);
-* ``other_leader_s``: until every partition that the broker led and lost by this fault had another leader, as the first
-  broker saw it, and ``no_other_leader``: how many had none, until the fault's end, or the next fault on or stop of the
-  same broker. A broker that was stopped or killed loses all that it led; by any other fault it loses those that then
-  had none, or another while it was among the offline replicas (a move or an election that was asked for leaves it
-  online). None where it lost nothing (``no_other_leader`` is 0 then) or one of them never had another leader, unless
-  its topic was deleted;
-* ``controller_told_s``: until the log of a controller says that it has been told, of the log dir or of the broker
-  (counted as ``noticed_s``); what it says is told at INFO by all builds since 2.0 (``KafkaController``) and since 3.7
-  (KRaft's ``ReplicationControlManager``);
-* ``first_ack_s``: until the ack that ended the longest stretch without one, if that was an interruption at all
-  (:func:`harness.measure.gaps.interruption_s`); None too where none came while the fault was in force;
-* ``produce_gap_s``, ``consume_gap_s``: the longest that producers went without an ack, consumers without a record,
-  while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
-  measured at the clients.
-* ``recovered_s``: from the fault's end, or its broker's start after that, until the broker was back in the ISR of every
-  partition that had it there before and no more at the fault's end; None too where it never was (a fault that was taken
-  back while another was in force, a replica that was moved away). A fault that ends its broker is over when that is
-  started again, and topics that were deleted count no more.
-
-* ``reader_gaps_s``: only where independent readers ran beside the pair; by reader, the longest without a record of some
-  partition. The figures above are the pair's own, which is read in milliseconds; a stream's batches are not.
-
-Who was hit: ``role`` and ``also`` (:mod:`harness.measure.roles`).
-
-And how many records were acked before it, and acked and read while it was in force and had been noticed, in each
-partition of the pairs that ran when it struck: a fault that met no load has shown nothing
-(:mod:`harness.measure.floors`).
+A fault ends when it is undone, or with the case. A fault that ends its broker is over when the broker is started again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+import msgspec
+
+from harness.events import (
+    BrokersChanged,
+    Event,
+    FaultEvent,
+    FaultInjected,
+    FaultInjecting,
+    FaultUndone,
+    NodeEvent,
+    NodeKilled,
+    NodePaused,
+    NodeStarted,
+    NodeStopping,
+    PairReady,
+    PairStopping,
+    PartitionChanged,
+    StateValidated,
+    TopicDeleted,
+)
 from harness.kafka.broker_log import BrokerLog
 from harness.measure.gaps import ClientTimes
-from harness.measure.roles import in_sync, led_by, roles
+from harness.measure.roles import in_sync, led_by, role_of
 
-Event = Mapping[str, Any]
-_ENDS = ("node.stopping", "node.killed")
-_BLOWS = ("fault.injecting", "node.paused", *_ENDS)
+_ENDS = (NodeStopping, NodeKilled)
+_BLOWS = (NodePaused, *_ENDS)
 
 
-def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any]]:
-    """One entry a fault, as ``--json`` has them; the counts are None where no pair ran when it struck."""
-    entries, times = [], ClientTimes(run_dir)
-    for index, event in enumerate(events):
-        if event["kind"] != "fault.injecting":
-            continue
-        before, later = events[:index], events[index:]
-        at = _at(event)
-        proven = _next(later, "fault.injected", event)
-        undone = _next(later, "fault.undone", event)
-        entry = {"name": event["fault"], "target": event["target"], "proven": proven is not None}
-        entry |= {"may_hold_up_clients": True} if event.get("may_hold_up_clients") else {}
-        if proven is not None:
-            entry |= roles(event, before)
-            end = _at(undone) if undone else _at(events[-1])
-            noticed_at = _noticed_at(event, before, later, at, end, run_dir)
-            noticed_s = None if noticed_at is None else _noticed_s(event, later, at, noticed_at)
-            lost = _lost_leaderships(
-                event, before, later[: later.index(proven)], _afterwards(event, proven, later, end)
+@dataclass(frozen=True, kw_only=True)
+class FaultCosts:
+    """What one fault cost. A figure is None where it does not apply, and all of them are if the fault is not proven.
+
+    :ivar may_hold_up_clients: the fault may stop clients while it is in force, so it has no floor of load
+    :ivar role: "leader", "follower" or "controller" (:mod:`harness.measure.roles`)
+    :ivar also: what the broker was besides: "controller", "coordinator"
+    :ivar noticed_s: until the broker's log tells of the log dir, counted from the broker's start if it was down; or
+        until another broker's metadata no longer has the killed broker
+    :ivar controller_told_s: until the log of a controller tells of the log dir or of the broker, counted in the same
+        way. All builds since 2.0 log it at INFO (``KafkaController``), KRaft since 3.7 (``ReplicationControlManager``)
+    :ivar other_leader_s: until every partition that the broker led and lost by this fault had another leader, as the
+        first broker saw it; None if it lost none, or if one never had another leader
+    :ivar no_other_leader: how many of these partitions had no other leader until the fault's end, or until the next
+        fault or stop of the same broker. A broker that is stopped or killed loses all that it led. By another fault it
+        loses the partitions that then had no leader, or another one while it was among the offline replicas: a move or
+        an election on request leaves it online. Deleted topics do not count
+    :ivar recovered_s: from the fault's end, or the broker's next start, until the broker was back in the ISR of every
+        partition that had it there before the fault and not at its end; None too if it never came back. Deleted topics
+        do not count
+    :ivar first_ack_s: until the ack that ended the longest stretch without one, if that was an interruption
+        (:func:`harness.measure.gaps.interruption_s`); None too if none came while the fault was in force
+    :ivar produce_gap_s: the longest stretch without an ack while the fault was in force and a pair ran
+    :ivar consume_gap_s: the same without a record read. Both are measured at the clients, not in metadata
+    :ivar acked_before: records acked before the fault, in the partition with the fewest, of the pairs that ran when it
+        struck; None if none ran. A fault that met no load has shown nothing (:mod:`harness.measure.floors`)
+    :ivar acked_during: records acked while the fault was in force and had been noticed, counted in the same way
+    :ivar read_during: the same of records read
+    :ivar reader_gaps_s: by independent reader, the longest stretch without a record of some partition
+    """
+
+    name: str
+    target: str
+    proven: bool
+    may_hold_up_clients: bool = False
+    role: str | None = None
+    also: tuple[str, ...] = ()
+    noticed_s: float | None = None
+    controller_told_s: float | None = None
+    other_leader_s: float | None = None
+    no_other_leader: int = 0
+    recovered_s: float | None = None
+    first_ack_s: float | None = None
+    produce_gap_s: float | None = None
+    consume_gap_s: float | None = None
+    acked_before: int | None = None
+    acked_during: int | None = None
+    read_during: int | None = None
+    reader_gaps_s: Mapping[str, float] = field(default_factory=dict)
+
+    def figure(self, name: str) -> float | None:
+        """One of the figures in seconds, by its name."""
+        value: float | None = getattr(self, name)
+        return value
+
+    def never_came(self, figure: str) -> bool:
+        """Whether a figure is None because what it waits for never happened, and not because it does not apply."""
+        return figure == "other_leader_s" and bool(self.no_other_leader)
+
+    def to_json(self) -> dict[str, object]:
+        """As ``--json`` and run.json have it; a fault that is not proven has no figures."""
+        content = asdict(self) | {"also": list(self.also)}
+        if not self.proven:
+            content = {name: content[name] for name in ("name", "target", "proven", "may_hold_up_clients")}
+        left_out = [name for name in ("may_hold_up_clients", "reader_gaps_s") if not content.get(name, True)]
+        return {name: value for name, value in content.items() if name not in left_out}
+
+    @classmethod
+    def from_json(cls, content: object) -> FaultCosts:
+        """What :meth:`to_json` wrote, also by an older version, which may lack figures.
+
+        :raises msgspec.ValidationError: it is not that
+        """
+        return msgspec.convert(content, cls)
+
+
+def measure_faults(events: Sequence[Event], run_dir: Path) -> list[FaultCosts]:
+    """The costs of each fault in the journal, in the order of injection.
+
+    :param events: the whole journal
+    """
+    times = ClientTimes(run_dir)
+    return [
+        _Fault(events, index, event, run_dir).costs(times)
+        for index, event in enumerate(events)
+        if isinstance(event, FaultInjecting)
+    ]
+
+
+class _Fault:
+    """One injection of a fault, and the journal around it."""
+
+    def __init__(self, events: Sequence[Event], index: int, event: FaultInjecting, run_dir: Path) -> None:
+        self._events = events
+        self._before = events[:index]
+        self._later = events[index:]
+        self._event = event
+        self._broker = event.broker
+        self._node = f"broker-{event.broker}"
+        self._run_dir = run_dir
+
+    def costs(self, times: ClientTimes) -> FaultCosts:
+        """All figures."""
+        event = self._event
+        if self._proven is None:
+            return FaultCosts(
+                name=event.fault, target=event.target, proven=False, may_hold_up_clients=event.may_hold_up_clients
             )
-            moved_at = [when for when in lost.values() if when is not None]
-            # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
-            bites = max([noticed_at or at, *moved_at])
-            validated = (_at(e) for e in later if e["kind"] == "state.validated")
-            bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
-            told_s = _controller_told_s(event, later, at, end, run_dir)
-            entry |= {"noticed_s": noticed_s, "controller_told_s": told_s}
-            entry |= {"other_leader_s": _since(at, max(moved_at)) if moved_at and None not in lost.values() else None}
-            entry |= {"no_other_leader": sum(when is None for when in lost.values())}
-            entry |= {"recovered_s": _recovered_s(event, before, later, end) if undone else None}
-            entry |= _felt_by_clients(events, times, at, bites, end)
-        entries.append(entry)
-    return entries
+        lost = self._lost_leaderships()
+        had_another = [at for at in lost.values() if at is not None]
+        noticed_at = self._noticed_at
+        clients = self._clients(times, self._takes_effect_at(had_another))
+        return FaultCosts(
+            name=event.fault,
+            target=event.target,
+            proven=True,
+            may_hold_up_clients=event.may_hold_up_clients,
+            role=(hit := role_of(event, self._before)).role,
+            also=hit.also,
+            noticed_s=None if noticed_at is None else self._noticed_s(noticed_at),
+            controller_told_s=self._controller_told_s(),
+            other_leader_s=_s(event.at, max(had_another)) if had_another and None not in lost.values() else None,
+            no_other_leader=sum(at is None for at in lost.values()),
+            recovered_s=self._recovered_s() if self._undone else None,
+            first_ack_s=_most(each.first_ack_s for each in clients),
+            produce_gap_s=_most(each.produce_gap_s for each in clients),
+            consume_gap_s=_most(each.consume_gap_s for each in clients),
+            acked_before=min((each.acked_before for each in clients), default=None),
+            acked_during=min((each.acked_during for each in clients), default=None),
+            read_during=min((each.read_during for each in clients), default=None),
+            reader_gaps_s={name: gap for each in clients for name, gap in each.reader_gaps_s.items()},
+        )
+
+    # --- its own events ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _steps(self) -> list[FaultEvent]:
+        """The later steps of this injection; the same fault may be injected again afterwards."""
+        steps = []
+        for event in self._later[1:]:
+            if isinstance(event, FaultEvent) and (event.fault, event.target) == (self._event.fault, self._event.target):
+                if isinstance(event, FaultInjecting):
+                    break
+                steps.append(event)
+        return steps
+
+    @cached_property
+    def _proven(self) -> FaultInjected | None:
+        return next((step for step in self._steps if isinstance(step, FaultInjected)), None)
+
+    @cached_property
+    def _undone(self) -> FaultUndone | None:
+        return next((step for step in self._steps if isinstance(step, FaultUndone)), None)
+
+    @property
+    def _end(self) -> datetime:
+        return (self._undone or self._events[-1]).at
+
+    @property
+    def _ends_its_broker(self) -> bool:
+        """Such a fault is noticed by other brokers, not in the broker's own log."""
+        return self._event.noticed_by is None
+
+    # --- who noticed ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _noticed_at(self) -> datetime | None:
+        if self._event.noticed_by is not None:
+            log = BrokerLog(self._run_dir / "brokers" / str(self._broker) / "broker.log")
+            line = log.first(self._event.noticed_by, since=self._event.at)
+            return None if line is None else line.at
+        known = [e.brokers for e in self._before if isinstance(e, BrokersChanged)]
+        if known and self._broker not in known[-1]:
+            return None  # the broker was down before: nothing notices what happens to its disk
+        gone = (e.at for e in self._later if isinstance(e, BrokersChanged) and self._broker not in e.brokers)
+        return next((at for at in gone if at <= self._end), None)  # later ones belong to another fault
+
+    def _noticed_s(self, at: datetime) -> float:
+        return _s(self._event.at, at) if self._ends_its_broker else self._s_since_it_ran(self._event.at, at)
+
+    def _controller_told_s(self) -> float | None:
+        """From the logs of all nodes, because any of them may have been the controller."""
+        pattern = (_TOLD_OF_BROKER if self._ends_its_broker else TOLD_OF_LOG_DIR).format(broker=self._broker)
+        logs = map(BrokerLog, self._run_dir.glob("brokers/*/broker.log"))
+        lines = (log.first(pattern, since=self._event.at) for log in logs)
+        told_at = min((line.at for line in lines if line is not None and line.at <= self._end), default=None)
+        return None if told_at is None else self._s_since_it_ran(self._event.at, told_at)
+
+    def _s_since_it_ran(self, since: datetime, at: datetime) -> float:
+        """Seconds since an instant, or since the last start of the broker between that and ``at``."""
+        starts = [e.at for e in self._starts if since <= e.at <= at]
+        return _s(starts[-1] if starts else since, at)
+
+    @cached_property
+    def _starts(self) -> list[NodeStarted]:
+        return [e for e in self._later if isinstance(e, NodeStarted) and e.node == self._node]
+
+    # --- leaders and the ISR ----------------------------------------------------------------------------------------
+
+    def _takes_effect_at(self, had_another: Sequence[datetime]) -> datetime:
+        """Clients get through until the fault is noticed, which is no load under the fault.
+
+        The cluster's watcher may hear of a new leader later than the scenario did.
+        """
+        noticed = max([self._noticed_at or self._event.at, *had_another])
+        validated = next((e.at for e in self._later if isinstance(e, StateValidated)), noticed)
+        return min(noticed, validated)
+
+    def _lost_leaderships(self) -> dict[tuple[str, int], datetime | None]:
+        """The partitions that the broker no longer leads, and when each had another leader; None if never."""
+        assert self._proven is not None
+        gone = _deleted(self._before)
+        led = {partition for partition in led_by(self._broker, self._before) if partition[0] not in gone}
+        while_injected = self._later[: self._later.index(self._proven)]
+        ended = any(isinstance(e, _ENDS) and e.node == self._node for e in while_injected)
+        lost: dict[tuple[str, int], datetime | None] = dict.fromkeys(led) if ended else {}
+        own = self._until_next_blow()
+        for e in own:
+            if not isinstance(e, PartitionChanged) or e.key not in led or e.leader == self._broker:
+                continue
+            if ended or e.leader is None or self._broker in e.offline_replicas:
+                lost.setdefault(e.key)
+            if e.leader is not None:
+                led.remove(e.key)  # what happens to the next leader is no cost of this fault
+                if e.key in lost:
+                    lost[e.key] = e.at
+        gone = _deleted(own)
+        return {partition: at for partition, at in lost.items() if at is not None or partition[0] not in gone}
+
+    def _until_next_blow(self) -> list[Event]:
+        """The events from the fault to its end, or to the next fault or stop of its broker."""
+        assert self._proven is not None
+        after = self._later[self._later.index(self._proven) + 1 :]
+        blows = (e.at for e in after if _hits(e, self._node))
+        until = min(self._end, next(blows, self._end))
+        return [e for e in self._later if e.at <= until]
+
+    def _recovered_s(self) -> float | None:
+        end = self._end
+        if self._ends_its_broker and self._starts:
+            end = min(end, self._starts[0].at)
+        had = in_sync(self._broker, self._before)
+        has = in_sync(self._broker, [*self._before, *(e for e in self._later if e.at <= end)])
+        deleted = _deleted(self._later)
+        missing = {partition for partition in had - has if partition[0] not in deleted}
+        back: dict[tuple[str, int], datetime] = {}
+        for e in self._later:
+            if isinstance(e, PartitionChanged) and e.at > end and self._broker in e.isr:
+                back.setdefault(e.key, e.at)
+        if not missing or not missing <= back.keys():
+            return None
+        return self._s_since_it_ran(end, max(back[partition] for partition in missing))
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    def _clients(self, times: ClientTimes, takes_effect_at: datetime) -> list[_Clients]:
+        """What the clients of each pair felt that ran when the fault struck, until the pair stopped."""
+        found = []
+        start = self._event.at
+        for index, pair in enumerate(self._events):
+            if not isinstance(pair, PairReady) or pair.at > start:
+                continue
+            stops = (e for e in self._events[index:] if isinstance(e, PairStopping) and e.topic == pair.topic)
+            until = min(self._end, next(stops, self._events[-1]).at)
+            if until <= start:
+                continue
+            topic, own = pair.topic, pair.consumers
+            gap = times.worst_gap(topic, start, until, consumers=own)
+            effective = takes_effect_at < until
+            acked, read = times.passed(topic, takes_effect_at, until, consumers=own) if effective else (0, 0)
+            found.append(
+                _Clients(
+                    first_ack_s=None if gap is None or gap.acked_again_s is None else round(gap.acked_again_s, 3),
+                    produce_gap_s=None if gap is None else round(gap.produce_s, 3),
+                    consume_gap_s=None if gap is None else round(gap.consume_s, 3),
+                    acked_before=times.passed(topic, self._events[0].at, start)[0],
+                    acked_during=acked,
+                    read_during=read,
+                    reader_gaps_s={
+                        name: round(times.reader_gap_s(topic, start, until, consumers), 3)
+                        for name, consumers in pair.readers.items()
+                    },
+                )
+            )
+        return found
 
 
-def _at(event: Event) -> datetime:
-    return datetime.fromisoformat(event["at"])
+@dataclass(frozen=True, kw_only=True)
+class _Clients:
+    """What the clients of one pair felt of a fault; the fields are those of :class:`FaultCosts`."""
 
-
-def _next(events: Sequence[Event], kind: str, like: Event) -> Event | None:
-    """The next event of a kind of the fault that ``like``, the first of ``events``, began; not one of its next time."""
-    for event in events[1:]:
-        if all(event.get(key) == like[key] for key in ("fault", "target")):
-            if event["kind"] == kind:
-                return event
-            if event["kind"] == "fault.injecting":
-                return None
-    return None
-
-
-def _noticed_at(
-    event: Event, before: Sequence[Event], later: Sequence[Event], at: datetime, end: datetime, run_dir: Path
-) -> datetime | None:
-    if event["noticed_by"] is None:
-        known = [e["brokers"] for e in before if e["kind"] == "brokers.changed"]
-        if known and event["broker"] not in known[-1]:
-            return None  # it was gone before: what rots on its disk is noticed by nobody
-        seen = (_at(e) for e in later if e["kind"] == "brokers.changed" and event["broker"] not in e["brokers"])
-        return next((when for when in seen if when <= end), None)  # what comes after it is another fault's
-    line = BrokerLog(run_dir / "brokers" / str(event["broker"]) / "broker.log").first(event["noticed_by"], since=at)
-    return None if line is None else line.at
-
-
-def _noticed_s(event: Event, later: Sequence[Event], at: datetime, noticed_at: datetime) -> float:
-    """Its own word counts from its start, where that came after the fault; others' that it is gone, from the fault."""
-    return _since(at, noticed_at) if event["noticed_by"] is None else _since_it_ran(event, later, at, noticed_at)
-
-
-def _since_it_ran(event: Event, later: Sequence[Event], at: datetime, then: datetime) -> float:
-    """Seconds from the fault, or from the start of its broker where that was down."""
-    node = f"broker-{event['broker']}"
-    starts = [_at(e) for e in later if e["kind"] == "node.started" and e["node"] == node and _at(e) <= then]
-    return _since(starts[-1] if starts else at, then)
+    first_ack_s: float | None
+    produce_gap_s: float | None
+    consume_gap_s: float | None
+    acked_before: int
+    acked_during: int
+    read_during: int
+    reader_gaps_s: Mapping[str, float]
 
 
 TOLD_OF_LOG_DIR = (
@@ -135,118 +352,20 @@ _TOLD_OF_BROKER = (
 )
 
 
-def _controller_told_s(
-    event: Event, later: Sequence[Event], at: datetime, end: datetime, run_dir: Path
-) -> float | None:
-    """As the logs of all nodes have it: any of them may have been the controller."""
-    pattern = (_TOLD_OF_BROKER if event["noticed_by"] is None else TOLD_OF_LOG_DIR).format(broker=event["broker"])
-    lines = (BrokerLog(log).first(pattern, since=at) for log in run_dir.glob("brokers/*/broker.log"))
-    told = min((line.at for line in lines if line is not None and line.at <= end), default=None)
-    return None if told is None else _since_it_ran(event, later, at, told)
-
-
-def never_came(fault: Mapping[str, Any], figure: str) -> bool:
-    """Whether a figure of :func:`measure_faults` is None since what it waits for never was, and not since it doesn't
-    apply.
-    """
-    return figure == "other_leader_s" and bool(fault.get("no_other_leader"))
-
-
-def _afterwards(event: Event, proven: Event, later: Sequence[Event], end: datetime) -> list[Event]:
-    """The events from a fault to its end, or to the next blow to its broker: what comes of that is not this fault's."""
-    since = later.index(proven) + 1
-    blows = (_at(e) for e in later[since:] if e["kind"] in _BLOWS and _node(e) == f"broker-{event['broker']}")
-    until = min(end, next(blows, end))
-    return [e for e in later if _at(e) <= until]
-
-
-def _node(event: Event) -> str:
-    return str(event.get("node", f"broker-{event.get('broker')}"))
-
-
-def _lost_leaderships(
-    event: Event, before: Sequence[Event], while_injected: Sequence[Event], afterwards: Sequence[Event]
-) -> dict[tuple[str, int], datetime | None]:
-    """The partitions that the broker lost as their leader, and when each had another; None where none came."""
-    broker = event["broker"]
-    gone = _deleted(before)
-    led = {partition for partition in led_by(broker, before) if partition[0] not in gone}
-    ended = any(e["kind"] in _ENDS and _node(e) == f"broker-{broker}" for e in while_injected)
-    lost: dict[tuple[str, int], datetime | None] = dict.fromkeys(led) if ended else {}
-    for e in afterwards:
-        partition = (e.get("topic"), e.get("partition"))
-        if e["kind"] != "partition.changed" or partition not in led or e["leader"] == broker:
-            continue
-        if ended or e["leader"] is None or broker in e["offline_replicas"]:
-            lost.setdefault(partition)
-        if e["leader"] is not None:
-            led.remove(partition)  # what comes after that is another leader's affair
-            if partition in lost:
-                lost[partition] = _at(e)
-    gone = _deleted(afterwards)
-    return {partition: when for partition, when in lost.items() if when is not None or partition[0] not in gone}
+def _hits(event: Event, node: str) -> bool:
+    """Whether an event is another fault on a node, or a stop of it."""
+    if isinstance(event, FaultInjecting):
+        return event.struck == node
+    return isinstance(event, _BLOWS) and isinstance(event, NodeEvent) and event.node == node
 
 
 def _deleted(events: Sequence[Event]) -> set[str]:
-    return {e["topic"] for e in events if e["kind"] == "topic.deleted"}
+    return {e.topic for e in events if isinstance(e, TopicDeleted)}
 
 
-def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], end: datetime) -> float | None:
-    starts = (_at(e) for e in later if e["kind"] == "node.started" and e["node"] == f"broker-{event['broker']}")
-    if event["noticed_by"] is None:  # it was the broker's own end
-        end = min(end, next(starts, end))
-    had = in_sync(event["broker"], before)
-    has = in_sync(event["broker"], [*before, *(e for e in later if _at(e) <= end)])
-    deleted = _deleted(later)
-    missing = {partition for partition in had - has if partition[0] not in deleted}
-    back: dict[tuple[str, int], datetime] = {}
-    for e in later:
-        if e["kind"] == "partition.changed" and _at(e) > end and event["broker"] in e["isr"]:
-            back.setdefault((e["topic"], e["partition"]), _at(e))
-    if not missing or not missing <= back.keys():
-        return None
-    last = max(back[partition] for partition in missing)
-    return _since_it_ran(event, [e for e in later if _at(e) >= end], end, last)
+def _most(figures: Iterable[float | None]) -> float | None:
+    return max((figure for figure in figures if figure is not None), default=None)
 
 
-def _felt_by_clients(
-    events: Sequence[Event], times: ClientTimes, start: datetime, bites: datetime, end: datetime
-) -> dict[str, Any]:
-    """Gaps from ``start`` and counts from ``bites`` on, over the pairs that ran at ``start``, until they stopped."""
-    felt: list[dict[str, Any]] = []
-    stalled: dict[str, float] = {}
-    for index, event in enumerate(events):
-        if event["kind"] != "pair.ready" or _at(event) > start:
-            continue
-        stops = (e for e in events[index:] if e["kind"] == "pair.stopping" and e["topic"] == event["topic"])
-        until = min(end, _at(next(stops, events[-1])))
-        if until <= start:
-            continue
-        topic, own = event["topic"], event.get("consumers")
-        gap = times.worst_gap(topic, start, until, consumers=own)
-        acked, read = times.passed(topic, bites, until, consumers=own) if bites < until else (0, 0)
-        for name, consumers in event.get("readers", {}).items():
-            stalled[name] = round(times.reader_gap_s(topic, start, until, consumers), 3)
-        felt.append(
-            {
-                "first_ack_s": None if gap is None or gap.acked_again_s is None else round(gap.acked_again_s, 3),
-                "produce_gap_s": None if gap is None else round(gap.produce_s, 3),
-                "consume_gap_s": None if gap is None else round(gap.consume_s, 3),
-                "acked_before": times.passed(topic, _at(events[0]), start)[0],
-                "acked_during": acked,
-                "read_during": read,
-            }
-        )
-    longest = {
-        name: max((each[name] for each in felt if each[name] is not None), default=None)
-        for name in ("first_ack_s", "produce_gap_s", "consume_gap_s")
-    }
-    least = {
-        name: min((each[name] for each in felt), default=None)
-        for name in ("acked_before", "acked_during", "read_during")
-    }
-    return longest | least | ({"reader_gaps_s": stalled} if stalled else {})
-
-
-def _since(start: datetime, then: datetime) -> float:
-    return round(max((then - start).total_seconds(), 0.0), 3)
+def _s(since: datetime, at: datetime) -> float:
+    return round(max((at - since).total_seconds(), 0.0), 3)

@@ -1,10 +1,11 @@
-"""The least load that a case must have seen to show anything, and what stayed below it."""
+"""The least load that a case must have had to show anything, and what was below it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from harness.measure.fault_costs import FaultCosts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,21 +26,19 @@ class Floors:
 DEFAULT_FLOORS = Floors()
 
 
-def shortfalls(entries: Sequence[Mapping[str, Any]], floors: Floors) -> list[str]:
-    """What stayed below the floors, a sentence each; nothing where the case has shown something."""
-    struck = [entry for entry in entries if entry["proven"] and entry["acked_before"] is not None]
+def shortfalls(faults: Sequence[FaultCosts], floors: Floors) -> list[str]:
+    """What was below the floors, a sentence each; empty if the case has shown something."""
+    struck = [fault for fault in faults if fault.proven and fault.acked_before is not None]
     found = []
     if len(struck) < floors.faults:
         found.append(f"{len(struck)} proven faults struck while a pair ran, at least {floors.faults} wanted")
-    for entry in struck:
-        during = 0 if entry.get("may_hold_up_clients") else floors.during
+    for fault in struck:
+        during = 0 if fault.may_hold_up_clients else floors.during
         for count, floor, what in (
-            (entry["acked_before"], floors.before, "acked before"),
-            (entry["acked_during"], during, "acked during"),
-            (entry["read_during"], during, "read during"),
+            (fault.acked_before, floors.before, "acked before"),
+            (fault.acked_during, during, "acked during"),
+            (fault.read_during, during, "read during"),
         ):
-            if count < floor:
-                found.append(
-                    f"{count} records were {what} {entry['name']} on {entry['target']}, at least {floor} wanted"
-                )
+            if count is not None and count < floor:
+                found.append(f"{count} records were {what} {fault.name} on {fault.target}, at least {floor} wanted")
     return found

@@ -1,56 +1,61 @@
-"""Whom a fault hit: what its broker was to the load and to the cluster when it struck, from the journal alone.
-
-``role`` is one word: "leader" of some partition that a pair was at work on, or else "follower" of one; "controller" for
-a node that is nothing else; None where no pair was, or the broker had none of it. ``also`` is what the broker was
-besides: "controller" (it alone had an OfflinePartitionsCount, by its MBeans, up to a second before) and "coordinator"
-(it led a partition of the logs in which consumer groups' offsets and transactions are).
-"""
+"""Whom a fault hit: what its broker was to the load and to the cluster when it struck. Read from the journal alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-Event = Mapping[str, Any]
+from harness.events import Event, FaultInjecting, MBeansChanged, PairReady, PartitionChanged
 
 _OF_COORDINATORS = {"__consumer_offsets", "__transaction_state"}
 _OF_CONTROLLER = "OfflinePartitionsCount"
 
 
-def roles(event: Event, before: Sequence[Event]) -> dict[str, Any]:
-    """``role`` and ``also`` of a fault.
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """What a fault's broker was.
 
-    :param event: its ``fault.injecting``
-    :param before: all events before that
+    :ivar role: "leader" of some partition that a pair used, else "follower" of one; "controller" for a node that is
+        nothing else; None if no pair ran, or if the broker had no replica of its topics
+    :ivar also: "controller" if its MBeans had an OfflinePartitionsCount up to a second before, which only the active
+        controller's have; "coordinator" if it led a partition of ``__consumer_offsets`` or ``__transaction_state``
     """
-    broker = event["broker"]
-    node = event.get("node", f"broker-{broker}")
-    if node != f"broker-{broker}":
-        return {"role": "controller", "also": []}
-    written = {e["topic"] for e in before if e["kind"] == "pair.ready"}
-    changes = [e for e in before if e["kind"] == "partition.changed" and e["topic"] in written]
+
+    role: str | None
+    also: tuple[str, ...]
+
+
+def role_of(fault: FaultInjecting, before: Sequence[Event]) -> Role:
+    """The role of the node that a fault hit.
+
+    :param before: all events before the fault's injection
+    """
+    broker = fault.broker
+    if fault.struck != f"broker-{broker}":
+        return Role(role="controller", also=())
+    used = {e.topic for e in before if isinstance(e, PairReady)}
+    changes = [e for e in before if isinstance(e, PartitionChanged) and e.topic in used]
     role = "leader" if led_by(broker, changes) else "follower" if in_sync(broker, changes) else None
-    also = ["controller"] if node in _controllers(before) else []
-    if any(topic in _OF_COORDINATORS for topic, _ in led_by(broker, before)):
-        also.append("coordinator")
-    return {"role": role, "also": also}
+    controls = fault.struck in _controllers(before)
+    coordinates = any(topic in _OF_COORDINATORS for topic, _ in led_by(broker, before))
+    return Role(role=role, also=("controller",) * controls + ("coordinator",) * coordinates)
 
 
 def led_by(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions that the broker leads after these events."""
-    leaders = {(e["topic"], e["partition"]): e["leader"] for e in events if e["kind"] == "partition.changed"}
+    """The partitions, as topic and number, that the broker leads after these events."""
+    leaders = {e.key: e.leader for e in events if isinstance(e, PartitionChanged)}
     return {partition for partition, leader in leaders.items() if leader == broker}
 
 
 def in_sync(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions that have the broker in their ISR after these events."""
-    isr = {(e["topic"], e["partition"]): e["isr"] for e in events if e["kind"] == "partition.changed"}
+    """The partitions, as topic and number, that have the broker in their ISR after these events."""
+    isr = {e.key: e.isr for e in events if isinstance(e, PartitionChanged)}
     return {partition for partition, brokers in isr.items() if broker in brokers}
 
 
 def _controllers(events: Sequence[Event]) -> set[str]:
     counts: dict[str, int | None] = {}
     for e in events:
-        if e["kind"] == "mbeans.changed" and _OF_CONTROLLER in e["values"]:
-            counts[e["node"]] = e["values"][_OF_CONTROLLER]
+        if isinstance(e, MBeansChanged) and _OF_CONTROLLER in e.values:
+            counts[e.node] = e.values[_OF_CONTROLLER]
     return {node for node, count in counts.items() if count is not None}

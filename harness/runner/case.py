@@ -16,7 +16,7 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +27,8 @@ from harness.host.atomic_write import write_atomically
 from harness.journal import Journal, now
 from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
+from harness.measure.errors_logged import ErrorGroup
+from harness.measure.fault_costs import FaultCosts
 from harness.runner.outside import selector_of
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
@@ -67,7 +69,7 @@ class CaseResult:
     duration_s: float
     run_dir: Path | None
     phases_s: Mapping[str, float]
-    faults: Sequence[Mapping[str, Any]]
+    faults: Sequence[FaultCosts]
     rerun: str
     deviations: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -92,7 +94,7 @@ class CaseResult:
             "duration_s": round(self.duration_s, 3),
             "run_dir": str(self.run_dir) if self.run_dir else None,
             "phases_s": {name: round(seconds, 3) for name, seconds in self.phases_s.items()},
-            "faults": list(self.faults),
+            "faults": [each.to_json() for each in self.faults],
             "rerun": self.rerun,
         }
         entry |= {"file": self.case.file} if self.case.file else {}
@@ -112,7 +114,7 @@ class CaseResult:
         return cls(
             case=CaseId(**case, nodeid=nodeid, seed=seed, file=entry.get("file")),
             run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
-            faults=entry["faults"],
+            faults=[FaultCosts.from_json(each) for each in entry["faults"]],
             rerun=entry["rerun"],
             deviations=entry.get("deviations", ()),
             measured=entry.get("measured", {}),
@@ -243,9 +245,9 @@ class Case:
         self,
         verdict: Outcome,
         reason: str,
-        faults: Sequence[Mapping[str, Any]],
+        faults: Sequence[FaultCosts],
         deviations: Sequence[Mapping[str, object]],
-        errors: Sequence[Mapping[str, Any]],
+        errors: Sequence[ErrorGroup],
     ) -> None:
         """Write the outcome; nothing may be added afterwards.
 
@@ -256,10 +258,10 @@ class Case:
             ended_at=now().isoformat(),
             outcome={"verdict": verdict, "reason": reason},
             phases_s=self.phases_s(),
-            faults=list(faults),
+            faults=[each.to_json() for each in faults],
             deviations=list(deviations),
             measured=self.measured,
-            errors_logged=list(errors),
+            errors_logged=[asdict(each) for each in errors],
         )
         self.journal.close()
 

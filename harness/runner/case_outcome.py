@@ -17,6 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, BuildLacks, JbodError
+from harness.events import (
+    DeviationMended,
+    DeviationNoted,
+    DeviationSeen,
+    FaultInjecting,
+    FaultNotProven,
+    NodeEndedByItself,
+)
 from harness.runner.case import Case, Outcome
 from harness.runner.deviation import JSON_NAMES, Deviation, State
 
@@ -64,7 +72,7 @@ def conclude(
     if seen.called and case is not None:
         reasons += _unmissed(case)
     if not reasons and seen.skipped is not None:
-        if case is None or not any(case.journal.of_kind("fault.injecting")):
+        if case is None or not any(case.journal.of(FaultInjecting)):
             return "skipped", seen.skipped
         reasons.append((EXIT_INCONCLUSIVE, f"skipped in the midst of it: {seen.skipped}"))
     if not reasons and not seen.called:
@@ -90,18 +98,18 @@ def deviations_of(case: Case, declared: Sequence[Deviation]) -> list[dict[str, o
 
     One that was seen once is not mended, though a part of it may be.
     """
-    seen, mended = _noted(case, "deviation.seen"), _noted(case, "deviation.mended")
+    seen, mended = _noted(case, DeviationSeen), _noted(case, DeviationMended)
     known = {each.actual: each.to_json() for each in declared}
     states: dict[str, State] = {does: "seen" if does in seen else "mended" for does in known if does in seen | mended}
     told = [known[does] | {"state": state} for does, state in states.items()]
     return told + [event | {"state": "undeclared"} for does, event in seen.items() if does not in known]
 
 
-def _noted(case: Case, kind: str) -> dict[str, dict[str, object]]:
+def _noted(case: Case, kind: type[DeviationNoted]) -> dict[str, dict[str, object]]:
     """The deviations of which the journal has an event of this kind, by what builds with them do."""
     return {
-        event["does"]: {name: value for name, value in event.items() if name in JSON_NAMES}
-        for event in case.journal.of_kind(kind)
+        event.does: {name: value for name, value in event.details().items() if name in JSON_NAMES}
+        for event in case.journal.of(kind)
     }
 
 
@@ -159,10 +167,10 @@ def _unmissed(case: Case) -> Iterator[tuple[int, str]]:
     One that was broken off may have left a broker without what it needs. What a broken broker means, and one that was
     killed: :meth:`harness.cluster.cluster.Cluster.check_nodes`.
     """
-    for event in case.journal.of_kind("node.ended_by_itself"):
-        node, code = str(event["node"]), event["exit_code"]
-        promised = node.startswith("broker-") and code != -signal.SIGKILL
-        reason = f"{node} ended by itself, with exit code {code}, and the scenario went on: its log is in brokers/"
+    for event in case.journal.of(NodeEndedByItself):
+        code = event.exit_code
+        promised = event.node.startswith("broker-") and code != -signal.SIGKILL
+        reason = f"{event.node} ended by itself with exit code {code}, and the scenario went on: its log is in brokers/"
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 
 
@@ -172,5 +180,5 @@ def _judged(case: Case) -> Iterator[tuple[int, str]]:
         yield code, "; ".join(case.verdict.reasons)
     if case.shortfalls:
         yield EXIT_INCONCLUSIVE, "; ".join(case.shortfalls)
-    for event in case.journal.of_kind("fault.not_proven"):
-        yield EXIT_INCONCLUSIVE, f"{event['fault']} on {event['target']} was not proven to have taken effect"
+    for event in case.journal.of(FaultNotProven):
+        yield EXIT_INCONCLUSIVE, f"{event.fault} on {event.target} was not proven to have taken effect"

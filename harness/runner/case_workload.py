@@ -17,6 +17,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
 from harness.errors import HarnessError, Inconclusive, PipelineError, PromiseBroken
+from harness.events import ConsumerBehind
 from harness.explain.explain import explain_verdict
 from harness.explain.segments import read_sessions
 from harness.measure.fault_costs import measure_faults
@@ -183,9 +184,9 @@ class CaseWorkload:
         """Why the case has shown nothing, whatever the judge says of its history: a sentence each."""
         events = self._case.journal.events
         found = shortfalls(measure_faults(events, self._case.run_dir), self._floors)
-        behind = self._case.journal.of_kind("consumer.behind")
         return found + [
-            f"consumer {event['consumer']} never came back: it ended before what was acked" for event in behind
+            f"consumer {event.consumer} never came back: it ended before what was acked"
+            for event in self._case.journal.of(ConsumerBehind)
         ]
 
     def counts(self) -> Mapping[str, int]:

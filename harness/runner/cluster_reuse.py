@@ -35,6 +35,7 @@ from harness.cluster.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, RECOVE
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.topic import Topic
 from harness.errors import HarnessError, JbodError
+from harness.events import DeviationSeen
 from harness.journal import Journal
 from harness.kafka.connection import NoAnswer
 from harness.runner.case import Case
@@ -114,7 +115,7 @@ def try_to_empty(cluster: Cluster, case: Case) -> bool:
     ``cluster.not_handed_on``): what else happens from here on is no part of the case, and is written down apart.
     """
     cluster.stop_watching()
-    seen = [event["does"] for event in case.journal.of_kind("deviation.seen") if event["lasts"]]
+    seen = [event.does for event in case.journal.of(DeviationSeen) if event.lasts]
     try:
         if why := "; ".join([*cluster.drift(), *(f"seen in it: {deviation}" for deviation in seen)]):
             raise HarnessError(why)

@@ -12,10 +12,11 @@ import os
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness.journal import now
 from harness.runner.case import CaseResult
@@ -30,13 +31,30 @@ UNKNOWN_S = 40.0
 
 
 @dataclass(frozen=True, kw_only=True)
+class Struck:
+    """Whom a proven fault hit.
+
+    :ivar role: what its broker was, and ``also`` besides (:class:`harness.measure.roles.Role`)
+    :ivar acked: records acked while it was in force, and ``read`` records read; None if no pair ran
+    """
+
+    fault: str
+    role: str | None
+    also: tuple[str, ...] = ()
+    acked: int | None
+    read: int | None
+
+    def roles(self) -> Sequence[str | None]:
+        """All that the broker was; None alone if it was nothing."""
+        return [role for role in (self.role, *self.also) if role] or [None]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """One case that ran.
 
     :ivar faults: those that were proven, each as "name on target"
-    :ivar struck: of each of these its ``fault``, the ``role`` of the broker that it hit and what it was ``also``
-        (:mod:`harness.measure.roles`), and the load: how many records were ``acked`` and ``read`` while it was in
-        force; empty in lines of old
+    :ivar struck: whom each of these hit, and under what load; empty in older lines
     :ivar sha256: of the build's jars; empty in lines of old
     """
 
@@ -53,18 +71,18 @@ class Entry:
     seed: int
     faults: tuple[str, ...]
     sha256: str = ""
-    struck: tuple[Mapping[str, Any], ...] = ()
+    struck: tuple[Struck, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """One line of the file."""
-        return {**vars(self), "at": self.at.isoformat()}
+        return {**vars(self), "at": self.at.isoformat(), "struck": [asdict(each) for each in self.struck]}
 
 
 def note(runs_dir: Path, result: CaseResult) -> None:
     """Append a case that ended, unless it was skipped."""
     if result.verdict == "skipped" or result.run_dir is None:
         return
-    proven = [fault for fault in result.faults if fault["proven"]]
+    proven = [fault for fault in result.faults if fault.proven]
     entry = Entry(
         at=now(),
         id=result.case.id,
@@ -77,16 +95,10 @@ def note(runs_dir: Path, result: CaseResult) -> None:
         duration_s=round(result.duration_s, 1),
         run_id=result.run_dir.name,
         seed=result.case.seed,
-        faults=tuple(f"{fault['name']} on {fault['target']}" for fault in proven),
+        faults=tuple(f"{fault.name} on {fault.target}" for fault in proven),
         sha256=result.sha256,
         struck=tuple(
-            {
-                "fault": fault["name"],
-                "role": fault.get("role"),
-                "also": fault.get("also", []),
-                "acked": fault.get("acked_during"),
-                "read": fault.get("read_during"),
-            }
+            Struck(fault=fault.name, role=fault.role, also=fault.also, acked=fault.acked_during, read=fault.read_during)
             for fault in proven
         ),
     )
@@ -108,11 +120,8 @@ def read(runs_dir: Path) -> list[Entry]:
         return []
     entries, latest = [], now() + CLOCKS_DIFFER
     for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError, KeyError, TypeError):
-            content = json.loads(line)
-            content |= {"at": datetime.fromisoformat(content["at"])}
-            content |= {name: tuple(content.get(name, ())) for name in ("faults", "struck")}
-            if (entry := Entry(**content)).at <= latest:
+        with suppress(msgspec.MsgspecError, TypeError):  # a clock without a time zone
+            if (entry := msgspec.json.decode(line, type=Entry)).at <= latest:
                 entries.append(entry)
     return entries
 
@@ -153,7 +162,7 @@ class Cell(Planned):
     last: Entry | None
     is_overdue: bool
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As ``jbod ledger --json`` has it."""
         return {**vars(self), "last": self.last.to_json() if self.last else None}
 
@@ -210,7 +219,7 @@ class Strike(Planned):
     acked: int | None
     read: int | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As ``jbod ledger --by-role --json`` has it."""
         return {**vars(self), "last": self.last.isoformat()}
 
@@ -222,7 +231,7 @@ def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]
     A broker with two roles counts in both; an error is no run.
     """
     builds = {(planned.mode, planned.kafka) for planned in cases.values()}
-    found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Mapping[str, Any]]]] = {}
+    found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Struck]]] = {}
     for entry in alike(entries, cases, backend):
         planned = cases.get(entry.id)
         if is_random(entry.id) and (entry.mode, entry.kafka) in builds:  # drawn anew each time
@@ -230,19 +239,12 @@ def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]
         if planned is None or entry.verdict == "error":
             continue
         for struck in entry.struck:
-            for role in roles_of(struck):
-                found.setdefault((planned, struck["fault"], role), []).append((entry, struck))
+            for role in struck.roles():
+                found.setdefault((planned, struck.fault, role), []).append((entry, struck))
     return [_strike(*what, backend, of) for what, of in found.items()]
 
 
-def roles_of(struck: Mapping[str, Any]) -> list[str | None]:
-    """All that the broker was which this hit; None alone where it was nothing."""
-    return [role for role in (struck["role"], *struck.get("also", ())) if role] or [None]
-
-
-def _strike(
-    planned: Planned, fault: str, role: str | None, backend: str, of: Sequence[tuple[Entry, Mapping[str, Any]]]
-) -> Strike:
+def _strike(planned: Planned, fault: str, role: str | None, backend: str, of: Sequence[tuple[Entry, Struck]]) -> Strike:
     runs = {entry.run_id: entry for entry, _ in of}.values()
     return Strike(
         **vars(planned),
@@ -252,8 +254,8 @@ def _strike(
         runs=len(runs),
         valid=sum(entry.verdict == "valid" for entry in runs),
         last=max(entry.at for entry in runs),
-        acked=min((struck["acked"] for _, struck in of if struck["acked"] is not None), default=None),
-        read=min((struck["read"] for _, struck in of if struck["read"] is not None), default=None),
+        acked=min((struck.acked for _, struck in of if struck.acked is not None), default=None),
+        read=min((struck.read for _, struck in of if struck.read is not None), default=None),
     )
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from harness.errors import EnvironmentLacks
+from harness.events import Event, FaultEvent, FaultHealing, FaultInjected
 
-MOMENTS = {"inject": "fault.injected", "heal": "fault.healing"}
+MOMENTS: Mapping[str, type[FaultEvent]] = {"inject": FaultInjected, "heal": FaultHealing}
 
 
 class Pause:
@@ -32,10 +32,10 @@ class Pause:
         except OSError as error:
             raise EnvironmentLacks(f"--pause-at {moment} waits for Enter, and there is no terminal: {error}") from error
 
-    def __call__(self, event: Mapping[str, Any]) -> None:
-        """An event was written."""
-        if event["kind"] == self._kind and self.how_to_reach is not None:
-            self._wait([f"{event['kind']}: {event['fault']} on {event['target']}", *self.how_to_reach()])
+    def __call__(self, event: Event) -> None:
+        """Wait if this event is the moment."""
+        if isinstance(event, self._kind) and self.how_to_reach is not None:
+            self._wait([f"{event.kind}: {event.fault} on {event.target}", *self.how_to_reach()])
 
     def _wait(self, lines: list[str]) -> None:
         with self._terminal.open("w") as out, self._terminal.open() as keys:

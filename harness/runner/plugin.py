@@ -29,7 +29,7 @@ from harness.kafka.distribution import jolokia_agent, spark_kafka_jars
 from harness.kafka.tools_jvm import end_tools
 from harness.kafka.versions import Mode
 from harness.measure.errors_logged import errors_logged
-from harness.measure.fault_costs import measure_faults
+from harness.measure.fault_costs import FaultCosts, measure_faults
 from harness.runner import run_options
 from harness.runner.case import Case, CaseResult, Outcome, check_runs_dir, rerun_command
 from harness.runner.case_outcome import CaseLog, conclude, deviations_of
@@ -317,7 +317,7 @@ def pytest_runtest_logfinish() -> None:
 
 def _result(item: pytest.Item, run: Run, seen: CaseLog) -> CaseResult:
     declared, case = _declared(item), item.stash.get(_CASE, None)
-    faults: list[dict[str, Any]] = []
+    faults: list[FaultCosts] = []
     if case is not None:
         try:
             faults = measure_faults(case.journal.events, case.run_dir)

@@ -19,6 +19,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.nodes.node import Node
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.errors import PromiseBroken
+from harness.events import NodeStarted
 from harness.journal import Journal
 from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
@@ -107,8 +108,7 @@ ACTIVE = r"Becoming the active controller"
 
 def last_start(journal: Journal, node: Node) -> datetime:
     """When a node was started last."""
-    starts = (event["at"] for event in journal.of_kind("node.started") if event["node"] == node.spec.name)
-    return datetime.fromisoformat(list(starts)[-1])
+    return [event.at for event in journal.of(NodeStarted) if event.node == node.spec.name][-1]
 
 
 def cordons_told(lines: Iterable[str], broker: int) -> set[str] | None:

@@ -60,7 +60,7 @@ def play(case, mode, config, always=None):
     words = (always or plays.get(f"{case.id.id} {build.version}") or plays.get(case.id.id, "valid")).split()
     word = words[min(before, len(words) - 1)]
     if word == "deviates":
-        case.journal.write("deviation.seen", does="planted deviation", lasts=False)
+        case.journal.write("deviation.seen", kip=112, does="planted deviation", lasts=False)
     if word == "waits":
         await_until(lambda: False, timeout_s=120, what="its end, which is not its own")
     if word == "killed":

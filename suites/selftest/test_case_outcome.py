@@ -121,7 +121,7 @@ def test_states_are_counted_by_case_and_files_without_any_know_those_seen() -> N
 
 def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
     case.verdict = verdict("valid")
-    case.journal.write("fault.not_proven", fault="chmod_000", target="log-dir-1 of broker 1")
+    case.journal.write("fault.not_proven", fault="chmod_000", target="log-dir-1 of broker 1", broker=1)
     assert concluded(CaseLog(called=True), case) == "unknown"
 
 
@@ -187,7 +187,7 @@ def test_events_of_many_threads_stand_in_the_order_of_their_instants() -> None:
     journal = Journal(None)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda _: journal.write("x"), range(5000)))
-    instants = [event["monotonic_s"] for event in journal.events]
+    instants = [event.monotonic_s for event in journal.events]
     assert instants == sorted(instants)
 
 
@@ -199,7 +199,7 @@ def test_a_skip_is_a_skip_only_where_nothing_went_wrong(case: Case) -> None:
     assert concluded(CaseLog(skipped="no xfs"), None) == "skipped"
     assert concluded(CaseLog(skipped="no xfs"), case) == "skipped"
     assert concluded(CaseLog(skipped="oh", troubles=[PromiseBroken("lost")]), case) == "invalid"
-    case.journal.write("fault.injecting", fault="chmod_000", target="log-dir-1 of broker 1")
+    case.journal.write("fault.injecting", fault="chmod_000", target="log-dir-1 of broker 1", broker=1)
     assert concluded(CaseLog(skipped="oh"), case) == "unknown"
 
 

@@ -31,6 +31,7 @@ from harness.journal import Journal
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
+from suites.selftest.journal_lines import lines_of
 from suites.selftest.processes import JBOD, InTerminal, Running, marked
 
 pytestmark = pytest.mark.cluster
@@ -288,7 +289,7 @@ def test_a_broker_hangs_while_it_stops(tmp_path: Path, open_folder: Path, monkey
         assert len(marked("selftest-hangs")) == 2
         cluster.brokers[0].pause()
         cluster.brokers[0].stop()
-        assert [event["after_s"] for event in journal.of_kind("node.stop_timed_out")] == [2.0]
+        assert [event["after_s"] for event in lines_of(journal, "node.stop_timed_out")] == [2.0]
         assert not cluster.brokers[0].is_alive
     finally:
         cluster.stop()

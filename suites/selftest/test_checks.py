@@ -141,8 +141,9 @@ WHOLE = {"0.log": batch(0) + batch(7)}
 def test_a_groups_commit_that_is_gone_is_seen(error: str | None, at: int, means: AbstractContextManager[Any]) -> None:
     """Whoever is assigned the partition, and in whatever order the two tell of it."""
     journal, since = Journal(None), now()
-    journal.write("group.assigned", when=since.timestamp() + 2, committed={"0": at, "1": 0})
-    journal.write("group.revoked", when=since.timestamp() + 1, committed={"0": 7}, error=error)
+    later, sooner = since.timestamp() + 2, since.timestamp() + 1
+    journal.write("group.assigned", consumer="g1", partitions=[0, 1], when=later, committed={"0": at, "1": 0})
+    journal.write("group.revoked", consumer="g0", partitions=[0], when=sooner, committed={"0": 7}, error=error)
     with means as times:
         assert check_commits(journal, since=since) == times
     assert check_commits(journal, since=since + timedelta(seconds=3)) == 0

@@ -31,6 +31,7 @@ from harness.kafka.versions import Mode
 from harness.runner.case import Case
 from harness.runner.cluster_reuse import AT_MOST, ClusterPool, leftovers, try_to_empty
 from harness.waiting import await_until
+from suites.selftest.journal_lines import lines_of
 from suites.steps import write_untracked_records
 
 COUNT = "i=0; while :; do echo $i; i=$((i + 1)); done"
@@ -136,7 +137,7 @@ def test_one_whose_logs_can_not_be_handed_on_is_stopped() -> None:
     second = case("second")
     assert standing(cluster, "first").take(cluster.spec, second) is None
     assert cluster.stopped == 1
-    [event] = second.journal.of_kind("cluster.not_handed_on")
+    [event] = lines_of(second.journal, "cluster.not_handed_on")
     assert "cross-device" in event["why"]
 
 
@@ -173,7 +174,7 @@ def test_one_to_which_something_happened_meanwhile_is_stopped() -> None:
     cluster.left = ["broker-1 does not run"]
     assert stands.take(cluster.spec, second) is None
     assert cluster.stopped == 1
-    assert [event["why"] for event in second.journal.of_kind("cluster.not_handed_on")] == cluster.left
+    assert [event["why"] for event in lines_of(second.journal, "cluster.not_handed_on")] == cluster.left
 
 
 @pytest.mark.usefixtures("empties")
@@ -203,17 +204,17 @@ def test_what_can_not_be_undone_of_one_is_said_and_is_no_fault_of_the_next_case(
 def test_a_cluster_that_was_changed_is_not_even_emptied() -> None:
     first = case("first")
     assert not try_to_empty(cast(Cluster, Served(ClusterSpec(mode=Mode.ZK))), first)
-    [event] = first.journal.of_kind("cluster.not_handed_on")
+    [event] = lines_of(first.journal, "cluster.not_handed_on")
     assert event["why"] == "it was changed"
 
 
 def test_nor_is_one_that_has_shown_a_deviation_that_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
     first = case("first")
-    first.journal.write("deviation.seen", does="a figure is 0", lasts=False)
-    first.journal.write("deviation.seen", does="cleaning stops", lasts=True)
+    first.journal.write("deviation.seen", kip=112, does="a figure is 0", lasts=False)
+    first.journal.write("deviation.seen", kip=113, does="cleaning stops", lasts=True)
     monkeypatch.setattr(Served, "drift", lambda _self: [])
     assert not try_to_empty(cast(Cluster, Served(ClusterSpec(mode=Mode.ZK))), first)
-    [event] = first.journal.of_kind("cluster.not_handed_on")
+    [event] = lines_of(first.journal, "cluster.not_handed_on")
     assert event["why"] == "seen in it: cleaning stops"
 
 
@@ -269,7 +270,7 @@ def test_a_used_cluster_is_emptied_and_serves_another_case(used: Cluster, tmp_pa
     [broker] = used.brokers
     first, second = (case(str(tmp_path / name)) for name in ("first", "second"))
     used.attach_case(first.journal, first.run_dir)
-    assert [event["node"] for event in first.journal.of_kind("node.goes_on")][-1] == "broker-1"
+    assert [event["node"] for event in lines_of(first.journal, "node.goes_on")][-1] == "broker-1"
     orders = used.create_topic("orders", partitions=4, replicas=1)
     write_untracked_records(orders, 100)
     broker.configure({"log.cleaner.threads": "2"})
@@ -278,8 +279,8 @@ def test_a_used_cluster_is_emptied_and_serves_another_case(used: Cluster, tmp_pa
     before = broker.log.path
     told = before.read_text()
     assert try_to_empty(used, first), first.journal.events[-1]
-    assert first.journal.events[-1]["kind"] == "cluster.handed_on"
-    assert not list(first.journal.of_kind("topic.deleted"))
+    assert first.journal.events[-1].kind == "cluster.handed_on"
+    assert not list(lines_of(first.journal, "topic.deleted"))
     assert list(leftovers(used)) == []
     used.attach_case(second.journal, second.run_dir)
     assert before.read_text().startswith(told)
@@ -290,7 +291,7 @@ def test_a_used_cluster_is_emptied_and_serves_another_case(used: Cluster, tmp_pa
     assert (broker.log.path.parent / "server.properties").exists()
     again = used.create_topic("orders", partitions=4, replicas=1)
     assert "orders" in broker.log.path.read_text()
-    assert [event["topic"] for event in second.journal.of_kind("topic.created")] == ["orders"]
+    assert [event["topic"] for event in lines_of(second.journal, "topic.created")] == ["orders"]
     assert [partition.describe().leader_epoch for partition in again.partitions] == [0] * 4
     broker.restart()
     used.await_healthy()
@@ -345,7 +346,7 @@ def test_a_cluster_with_something_left_is_not_handed_on(
     with plant(used):
         first = case(str(tmp_path / "first"))
         assert not try_to_empty(used, first)
-    assert named in first.journal.events[-1]["why"]
+    assert named in str(first.journal.events[-1].details()["why"])
     second = case(str(tmp_path / "second"))
     assert try_to_empty(used, second), second.journal.events[-1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,7 +81,7 @@ def await_known(tmp_path: Path, events: list[tuple[int, str]]) -> None:
         at = START + timedelta(seconds=second)
         if what in nodes:
             journal.write("node.started", node=what)
-            journal.events[-1]["at"] = at.isoformat()
+            journal.events[-1] = replace(journal.events[-1], at=at)
         else:
             lines.append(f"[{at:%Y-%m-%d %H:%M:%S},000] INFO {what}\n")
     log.write_text("".join(lines))

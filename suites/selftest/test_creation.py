@@ -23,6 +23,7 @@ from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.metadata import LogDirState, PartitionState, ReplicaInDir
 from harness.kafka.versions import Mode
+from suites.selftest.journal_lines import lines_of
 
 STUCK = PartitionState(
     topic="refunds", partition=0, leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,), offline_replicas=(2,)
@@ -111,7 +112,7 @@ def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
             cluster.begin_topics(NewTopic(name="refunds"))
     else:
         cluster.begin_topics(NewTopic(name="refunds"))
-        assert [event["topics"] for event in cluster.journal.of_kind("topic.asked_twice")] == [["refunds"]]
+        assert [event["topics"] for event in lines_of(cluster.journal, "topic.asked_twice")] == [["refunds"]]
 
 
 def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> None:

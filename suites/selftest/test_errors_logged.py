@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.events import FaultInjecting
+from harness.journal import now
 from harness.measure.errors_logged import KEPT, errors_logged
 
 LOG = """\
@@ -24,14 +26,14 @@ def test_errors_that_no_fault_explains_are_kept(tmp_path: Path) -> None:
         (tmp_path / "brokers" / node).mkdir(parents=True)
     (tmp_path / "brokers" / "1" / "broker.log").write_text(LOG)
     (tmp_path / "brokers" / "2" / "broker.log").write_text(LOG.replace("GX8Am3SYSTa5cUjzmBmZWg", "A" * 22))
-    fault = {"kind": "fault.injecting", "explains": ["Error while (flushing|reading)"]}
+    fault = FaultInjecting(at=now(), fault="eio", target="d", broker=1, explains=("Error while (flushing|reading)",))
     fatal, died = errors_logged([fault], tmp_path)
-    assert (fatal["count"], fatal["nodes"], fatal["at"]) == (2, ["1", "2"], "2026-01-01T00:00:05+00:00")
-    assert (died["count"], died["line"]) == (
+    assert (fatal.count, fatal.nodes, fatal.at) == (2, ["1", "2"], "2026-01-01T00:00:05+00:00")
+    assert (died.count, died.line) == (
         4,
         "[Thread-1]: Error due to (a.B) | java.lang.NullPointerException: no t-7",
     )
-    assert [group["count"] for group in errors_logged([], tmp_path)] == [2, 2, 4]
+    assert [group.count for group in errors_logged([], tmp_path)] == [2, 2, 4]
 
 
 def test_what_is_logged_all_the_time_gives_way(tmp_path: Path) -> None:
@@ -39,4 +41,4 @@ def test_what_is_logged_all_the_time_gives_way(tmp_path: Path) -> None:
     kinds = "abcdefghijklmnopqrstuvwxyz"
     lines = [f"[2026-01-01 00:00:01,000] ERROR {kind}\n" * (1 + index) for index, kind in enumerate(kinds)]
     (tmp_path / "brokers" / "1" / "broker.log").write_text("".join(lines))
-    assert [group["line"] for group in errors_logged([], tmp_path)] == list(kinds[:KEPT])
+    assert [group.line for group in errors_logged([], tmp_path)] == list(kinds[:KEPT])

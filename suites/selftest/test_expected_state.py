@@ -30,6 +30,7 @@ from suites.observations import (
     offline_replicas,
     processes,
 )
+from suites.selftest.journal_lines import lines_of
 from suites.state_check import Unheld, World
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
@@ -290,7 +291,7 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
     world._hit[3], led_at = now() - timedelta(seconds=2), now() - timedelta(seconds=1)
     world._led = {key: replace(led, at=led_at) for key, led in world._led.items()}
     event(world)
-    journal.write("partition.changed", topic=topic, partition=0, leader=leader, leader_epoch=epoch, seen_by=3)
+    journal.write("partition.changed", topic=topic, partition=0, leader=leader, leader_epoch=epoch, isr=[], seen_by=3)
     with pytest.raises(PromiseBroken, match=f"should lead {topic}-0 all the while") if broken else nullcontext():
         world._check_led_on()
     starved = ["broker 2 lost its session"] if broken else []
@@ -321,7 +322,7 @@ def test_only_a_broker_with_a_slow_disk_may_stay_silent(world: World) -> None:
     assert [told for _, told in world.told_by_each(ask)] == [1, 2, 3]
     silent = {2}
     assert [told for _, told in world.told_by_each(ask)] == [1, 3]
-    noted = [e["broker"] for e in journal.of_kind("broker.silent")]
+    noted = [e["broker"] for e in lines_of(journal, "broker.silent")]
     assert noted == [2]
     silent = {3}
     with pytest.raises(NoAnswer, match="3 gave no answer"):

@@ -30,6 +30,7 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from suites.checks import check_rebuilt
 from suites.selftest.disks import interrupted_after
+from suites.selftest.journal_lines import lines_of
 
 
 class Node:
@@ -62,7 +63,7 @@ def log_dir(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogD
 def test_each_way_is_proven_and_taken_back(log_dir: LogDir, fault_type: type[LogDirFault]) -> None:
     before = log_dir.path.stat()
     with injected(fault_type(log_dir)):
-        [event] = log_dir.broker.journal.of_kind("fault.injected")
+        [event] = lines_of(log_dir.broker.journal, "fault.injected")
         assert fault_type.expected_error in event["evidence"]
     after = log_dir.path.stat()
     assert (after.st_mode, after.st_ino) == (before.st_mode, before.st_ino)
@@ -87,7 +88,7 @@ def test_a_fault_that_does_nothing_is_not_proven(log_dir: LogDir) -> None:
 
     with pytest.raises(FaultNotProven, match="nothing outside Kafka shows its effect"), injected(Nothing(log_dir)):
         pytest.fail("must not get here")
-    assert list(log_dir.broker.journal.of_kind("fault.not_proven"))
+    assert list(lines_of(log_dir.broker.journal, "fault.not_proven"))
 
 
 def test_a_dir_that_was_broken_before_proves_nothing(log_dir: LogDir) -> None:
@@ -189,10 +190,10 @@ def witness(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_another_controller_takes_over(witness: Any) -> None:
     cluster = Controllers(3)
     with injected(ControllerKilled(cast(Any, cluster), witness)) as fault:
-        [event] = witness.journal.of_kind("fault.injected")
+        [event] = lines_of(witness.journal, "fault.injected")
         assert fault.target == "controller-100"
         assert event["evidence"] == "exit code -9; controller-101 is the active controller"
-        [event] = witness.journal.of_kind("controller.taken_over")
+        [event] = lines_of(witness.journal, "controller.taken_over")
         assert (event["before"], event["after"]) == ("controller-100", "controller-101")
     assert all(node.is_alive() for node in cluster.quorum_nodes)
     assert cluster.active == {101}
@@ -203,7 +204,7 @@ def test_an_only_controller_leaves_none(witness: Any) -> None:
     cluster.heir = None
     with injected(ControllerKilled(cast(Any, cluster), witness)), pytest.raises(NoAnswer, match="not 0"):
         cluster.active_controller()
-    assert not list(witness.journal.of_kind("controller.taken_over"))
+    assert not list(lines_of(witness.journal, "controller.taken_over"))
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,7 @@ def test_a_controller_that_is_not_followed_by_another_proves_nothing(
     vars(cluster).update(changes)
     with pytest.raises(FaultNotProven, match=says), injected(ControllerKilled(cast(Any, cluster), witness)):
         pytest.fail("must not get here")
-    assert not list(witness.journal.of_kind("fault.injected"))
+    assert not list(lines_of(witness.journal, "fault.injected"))
 
 
 @pytest.mark.parametrize(

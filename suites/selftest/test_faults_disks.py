@@ -28,6 +28,7 @@ from harness.host.control_group import SlowGroup
 from harness.host.volume import Volume, VolumeKind
 from harness.waiting import await_until
 from suites.selftest.disks import StandIn, broker_on, interrupted_after, traces
+from suites.selftest.journal_lines import lines_of
 from suites.selftest.needs import require
 
 ALL: tuple[type[VolumeFault] | type[SlowVolume] | type[PowerCut], ...] = (
@@ -99,7 +100,7 @@ def test_each_way_is_proven_and_taken_back(disks: Disks, fault_type: type[Fault]
     (broker.log_dirs[0].path / "kept").write_text("kept")
     os.sync()
     with injected(make(fault_type, broker)):
-        [event] = broker.journal.of_kind("fault.injected")
+        [event] = lines_of(broker.journal, "fault.injected")
         if issubclass(fault_type, LogDirFault):
             assert fault_type.expected_error in event["evidence"]
             assert writable(broker.log_dirs[1])
@@ -224,7 +225,7 @@ def test_what_a_broker_lets_go_of_at_the_end_is_used_up_too(
     monkeypatch.setattr(fault_type, "break_it", then_let_go)
     with injected(fault_type(broker.log_dirs[0])) as fault:
         assert fault.error_of_writing() is not None
-    assert broker.journal.of_kind("volume.used_up_again")
+    assert lines_of(broker.journal, "volume.used_up_again")
 
 
 def test_what_a_killed_broker_was_about_to_rename_gives_no_inode_back(disks: Disks) -> None:
@@ -254,7 +255,7 @@ def test_a_disk_that_is_not_slow_proves_nothing(disks: Disks, monkeypatch: pytes
     says = r"a synced write to .* to take 0\.100 s with the limit, was \d\.\d+ s; last seen: 0\."
     with pytest.raises(FaultNotProven, match=says), injected(Slow(broker.log_dirs[0])):
         pytest.fail("must not get here")
-    [event] = broker.journal.of_kind("fault.not_proven")
+    [event] = lines_of(broker.journal, "fault.not_proven")
     assert re.search(says, event["why"])
 
 
@@ -313,7 +314,7 @@ def test_a_stall_goes_on_and_off(disks: Disks, monkeypatch: pytest.MonkeyPatch) 
     with injected(Stalled(broker.log_dirs[0])):
         assert all(writable(broker.log_dirs[0]) for _ in range(2))  # waits for the disk; then it flows
         kinds = await_until(
-            lambda: [event["kind"] for event in broker.journal.events if event["kind"].startswith("disk.")],
+            lambda: [event.kind for event in broker.journal.events if event.kind.startswith("disk.")],
             lambda kinds: len(kinds) >= 4,
             timeout_s=30,
             what="the disk to stall twice",
@@ -347,7 +348,7 @@ def test_a_broker_that_holds_on_to_a_dead_volume_is_started_anew(disks: Disks) -
     pid = broker.pid()
     with injected(Eio(broker.log_dirs[0])):
         pass
-    assert list(broker.journal.of_kind("fault.undo_ends_broker"))
+    assert list(lines_of(broker.journal, "fault.undo_ends_broker"))
     assert broker.is_alive
     assert broker.pid() != pid
 
@@ -444,7 +445,7 @@ from suites.selftest.disks import broker_on
 broker = broker_on("tmpfs")
 for fault_type in (FullTmpfs, Chmod000):
     with injected(fault_type(broker.log_dirs[0])):
-        print(broker_user().bare, broker.journal.events[-1]["evidence"])
+        print(broker_user().bare, broker.journal.events[-1].details()["evidence"])
 """
 
 

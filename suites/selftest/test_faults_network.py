@@ -17,6 +17,7 @@ from faults.network import Cut, CutOff, CutOffInwards, CutOffOneWay
 from harness import timeouts
 from harness.errors import FaultNotProven, HarnessError
 from harness.journal import Journal
+from suites.selftest.journal_lines import lines_of
 from suites.selftest.needs import require
 
 Link = tuple[str, str]
@@ -203,10 +204,10 @@ def test_packets_are_dropped_and_get_through_again(
     fault = between(fault_type, *neighbours)
     with injected(fault):
         assert "-j DROP" in neighbours[0].run_as_user(["iptables", "--list-rules"]).stdout
-    kinds = [event["kind"] for event in fault.broker.journal.events]
+    kinds = [event.kind for event in fault.broker.journal.events]
     assert kinds[-2:] == ["fault.undone", "cut.gone"]
     fault.undo()  # what is undone twice is looked for once
-    assert [event["shown_with"] for event in fault.broker.journal.of_kind("cut.gone")] == [["peer"]]
+    assert [event["shown_with"] for event in lines_of(fault.broker.journal, "cut.gone")] == [["peer"]]
     fault.inject()  # as of old: nothing is left that would make it no proof
     fault.undo()
 
@@ -225,7 +226,7 @@ def test_a_cut_that_is_not_gone_is_told(
     )
     with pytest.raises(HarnessError, match=told + r".* -A OUTPUT -d 198\.18\.0\.2/32 -p tcp .* --dport 9093 -j DROP"):
         fault.undo()
-    assert not [*fault.broker.journal.of_kind("cut.gone")]
+    assert not [*lines_of(fault.broker.journal, "cut.gone")]
 
 
 def test_who_does_not_listen_is_cut_off_no_longer(neighbours: tuple[Networked, Networked]) -> None:
@@ -238,4 +239,4 @@ def test_who_does_not_listen_is_cut_off_no_longer(neighbours: tuple[Networked, N
     fault.break_it()
     peer.end()
     fault.undo()
-    assert [event["shown_with"] for event in fault.broker.journal.of_kind("cut.gone")] == [["peer"], []]
+    assert [event["shown_with"] for event in lines_of(fault.broker.journal, "cut.gone")] == [["peer"], []]

@@ -16,6 +16,7 @@ from harness.runner.deviation import Deviation
 from suites import deviations
 from suites.checks import check_known, check_refused
 from suites.deviations import REASSIGNMENT_ACCEPTED
+from suites.selftest.journal_lines import lines_of
 
 DEVIATES, MENDED = KafkaVersion.parse("4.3.1"), KafkaVersion.parse("4.4.0")
 OF_KIP_1066 = [each for each in vars(deviations).values() if getattr(each, "kip", None) == 1066]
@@ -41,7 +42,7 @@ def test_only_what_is_known_of_the_build_is_quiet(version: KafkaVersion, seen: s
     cluster = of_build(version)
     with nullcontext() if says is None else pytest.raises(PromiseBroken, match=says):
         check_known(REASSIGNMENT_ACCEPTED, cluster, seen, promised="INELIGIBLE_REPLICA", known="done")
-    noted = [event["seen"] for event in cluster.journal.of_kind("deviation.seen")]
+    noted = [event["seen"] for event in lines_of(cluster.journal, "deviation.seen")]
     assert noted == (["done"] if (version, says) == (DEVIATES, None) else [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from harness.journal import now
 from harness.kafka.versions import DEFAULT_BUILDS, Mode
+from harness.measure.fault_costs import FaultCosts
 from harness.runner import ledger
 from harness.runner.case import CaseId, CaseResult, Outcome
 from harness.runner.nightly import Fixed, Night, fitting
@@ -34,8 +36,15 @@ def ended(
     """A case comes to its end."""
     runs_dir.mkdir(exist_ok=True)
     case = CaseId(id=name, kip=112, plan="1)", mode="kraft", seed=7, nodeid=f"suites/x.py::{name}")
-    fault = {"name": "chmod_000", "target": "log-dir-1 of broker 2", "proven": True}
-    fault |= {"role": "leader", "also": ["coordinator"], "acked_during": 700, "read_during": 600}
+    fault = FaultCosts(
+        name="chmod_000",
+        target="log-dir-1 of broker 2",
+        proven=True,
+        role="leader",
+        also=("coordinator",),
+        acked_during=700,
+        read_during=600,
+    )
     ledger.note(
         runs_dir,
         CaseResult(
@@ -47,7 +56,7 @@ def ended(
             duration_s=duration_s,
             run_dir=runs_dir / f"{name}-{number}",
             phases_s={},
-            faults=[fault, {**fault, "proven": False}],
+            faults=[fault, replace(fault, proven=False)],
             rerun="",
         ),
     )
@@ -68,7 +77,7 @@ def test_what_ran_is_remembered(tmp_path: Path) -> None:
     [entry] = ledger.read(tmp_path)
     assert (entry.id, entry.verdict, entry.run_id) == ("a", "valid", "a-1")
     assert entry.faults == ("chmod_000 on log-dir-1 of broker 2",)
-    struck = {"fault": "chmod_000", "role": "leader", "also": ["coordinator"], "acked": 700, "read": 600}
+    struck = ledger.Struck(fault="chmod_000", role="leader", also=("coordinator",), acked=700, read=600)
     assert entry.struck == (struck,)
     assert before <= entry.at <= after
 

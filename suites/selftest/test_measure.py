@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter
-from harness.measure.fault_costs import measure_faults
+from harness.measure.fault_costs import FaultCosts, measure_faults
 from harness.measure.floors import Floors, shortfalls
+from suites.selftest.journal_lines import events_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 LOG = "[2026-01-01 00:00:02,250] WARN Stopping serving logs in dir /d (kafka.log.LogManager)\n"
@@ -29,6 +31,14 @@ def at(seconds: float) -> datetime:
 
 def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
     return {"at": at(seconds).isoformat(), "kind": kind, **fields}
+
+
+def costs(lines: list[dict[str, Any]], run_dir: Path) -> list[FaultCosts]:
+    return measure_faults(events_of(lines), run_dir)
+
+
+def measured_as_json(lines: list[dict[str, Any]], run_dir: Path) -> list[dict[str, Any]]:
+    return [json.loads(json.dumps(each.to_json())) for each in costs(lines, run_dir)]
 
 
 FAULT = {"fault": "chmod_000", "target": "log-dir-1 of broker 2", "broker": 2, "noticed_by": "Stopping serving logs"}
@@ -76,7 +86,7 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def test_what_a_fault_cost(run_dir: Path) -> None:
-    [measured] = measure_faults(EVENTS, run_dir)
+    [measured] = measured_as_json(EVENTS, run_dir)
     assert measured == {
         "name": "chmod_000",
         "target": "log-dir-1 of broker 2",
@@ -103,7 +113,7 @@ def test_what_rots_while_its_broker_is_down_is_noticed_by_nobody(run_dir: Path) 
     gone = [event(when, "brokers.changed", brokers=[1, 3], seen_by=1) for when in (1.5, 5.8)]
     events = [*EVENTS[:3], gone[0], event(2.0, "fault.injecting", **rot), event(2.1, "fault.injected", **rot), gone[1]]
     events += [*EVENTS[7:8], event(9.0, "fault.undone", **rot), *EVENTS[9:]]
-    [measured] = measure_faults(events, run_dir)
+    [measured] = measured_as_json(events, run_dir)
     assert (measured["noticed_s"], measured["acked_during"]) == (None, 21)
 
 
@@ -112,7 +122,7 @@ def test_what_is_missed_after_a_fault_was_not_missed_for_it(run_dir: Path) -> No
     slow = {**FAULT, "fault": "slow", "noticed_by": None}
     events = [*EVENTS[:3], event(2.0, "fault.injecting", **slow), event(2.1, "fault.injected", **slow)]
     events += [event(4.0, "fault.undone", **slow), event(5.8, "brokers.changed", brokers=[1, 3], seen_by=1)]
-    assert measure_faults([*events, EVENTS[-1]], run_dir)[0]["noticed_s"] is None
+    assert measured_as_json([*events, EVENTS[-1]], run_dir)[0]["noticed_s"] is None
 
 
 @pytest.mark.parametrize(
@@ -126,7 +136,7 @@ def test_what_is_missed_after_a_fault_was_not_missed_for_it(run_dir: Path) -> No
 def test_whom_a_fault_hit(run_dir: Path, changes: dict[str, Any], role: str | None) -> None:
     """What the pair was at work on counts, as it was last."""
     events = [*EVENTS[:1], EVENTS[1] | changes, *EVENTS[2:]]
-    assert measure_faults(events, run_dir)[0]["role"] == role
+    assert measured_as_json(events, run_dir)[0]["role"] == role
 
 
 def test_what_the_broker_was_besides(run_dir: Path) -> None:
@@ -141,7 +151,7 @@ def test_what_the_broker_was_besides(run_dir: Path) -> None:
         (beside, ["controller", "coordinator"]),
         ([*beside[:2], resigned], []),
     ):
-        [measured] = measure_faults([*EVENTS[:3], *more, *EVENTS[3:]], run_dir)
+        [measured] = measured_as_json([*EVENTS[:3], *more, *EVENTS[3:]], run_dir)
         assert (measured["role"], measured["also"]) == ("leader", also)
 
 
@@ -149,7 +159,7 @@ def test_a_controller_of_its_own_is_no_broker(run_dir: Path) -> None:
     """The broker that is named with it is but the witness."""
     killed = {**FAULT, "fault": "controller_killed", "target": "controller-100"}
     struck = [event(2.0, "fault.injecting", **killed, node="controller-100"), event(2.1, "fault.injected", **killed)]
-    [measured] = measure_faults([*EVENTS[:3], *struck, *EVENTS[5:]], run_dir)
+    [measured] = measured_as_json([*EVENTS[:3], *struck, *EVENTS[5:]], run_dir)
     assert (measured["role"], measured["also"]) == ("controller", [])
 
 
@@ -166,11 +176,11 @@ def test_a_controller_of_its_own_is_no_broker(run_dir: Path) -> None:
 def test_the_controller_was_told_by_its_own_words(run_dir: Path, noticed_by: str | None, line: str) -> None:
     (run_dir / "brokers" / "1" / "broker.log").write_text(f"[2026-01-01 00:00:02,700] INFO {line} (kafka)\n")
     events = [e | {"noticed_by": noticed_by} if e["kind"].startswith("fault") else e for e in EVENTS]
-    [measured] = measure_faults(events, run_dir)
+    [measured] = measured_as_json(events, run_dir)
     assert measured["controller_told_s"] == 0.7
     of_another = re.sub(r"\b2\b", "22", line)
     (run_dir / "brokers" / "1" / "broker.log").write_text(f"[2026-01-01 00:00:02,700] INFO {of_another} (kafka)\n")
-    assert measure_faults(events, run_dir)[0]["controller_told_s"] is None
+    assert measured_as_json(events, run_dir)[0]["controller_told_s"] is None
 
 
 def led(seconds: float, index: int, leader: int | None, *offline: int, topic: str = "t") -> dict[str, Any]:
@@ -230,7 +240,7 @@ def test_other_leaders_are_those_of_what_this_fault_took(
     during = sorted([*EVENTS[3:5], *happened, EVENTS[7]], key=lambda e: datetime.fromisoformat(e["at"]))
     ends = [event(9.0, "fault.undone", **fault) for fault in (FAULT, KILLED)] + [EVENTS[-1]]
     events = sorted([*begin, *during, *ends], key=lambda e: datetime.fromisoformat(e["at"]))
-    found = measure_faults(events, run_dir)
+    found = measured_as_json(events, run_dir)
     told = [(each["other_leader_s"], each["no_other_leader"]) for each in found if each["proven"]]
     assert told == measured
 
@@ -296,7 +306,7 @@ def test_a_broker_has_recovered_when_every_isr_has_it_again(
     run_dir: Path, events: list[dict[str, Any]], recovered_s: float | None
 ) -> None:
     """Those that had it before and no more at the end; not those that never had it, or have it back before that."""
-    [measured] = measure_faults(events, run_dir)
+    [measured] = measured_as_json(events, run_dir)
     assert measured["recovered_s"] == recovered_s
 
 
@@ -305,7 +315,7 @@ def test_acks_that_never_paused_did_not_come_again(run_dir: Path) -> None:
     for stops, injected, measured in ((2.15, 2.0, (0.1, None)), (4.3, 3.75, (0.45, None)), (4.3, 3.65, (0.55, 0.55))):
         instants = {"fault.injecting": injected, "pair.stopping": stops}
         moved = [e | {"at": at(instants[e["kind"]]).isoformat()} if e["kind"] in instants else e for e in EVENTS]
-        [measure] = measure_faults(moved, run_dir)
+        [measure] = measured_as_json(moved, run_dir)
         assert (measure["produce_gap_s"], measure["first_ack_s"]) == measured
 
 
@@ -320,14 +330,14 @@ def test_independent_readers_are_told_apart_from_the_pair(run_dir: Path) -> None
     with_readers = [
         e | {"consumers": [""], "readers": {"s0": ["s0"]}} if e["kind"] == "pair.ready" else e for e in EVENTS
     ]
-    [alone], [beside] = measure_faults(EVENTS, run_dir), measure_faults(with_readers, run_dir)
+    [alone], [beside] = measured_as_json(EVENTS, run_dir), measured_as_json(with_readers, run_dir)
     assert (alone["consume_gap_s"], alone["read_during"]) == (1.2, 20)
     assert (beside["consume_gap_s"], beside["read_during"]) == (2.0, 18)
     assert beside["reader_gaps_s"] == {"s0": 2.0}
 
 
 def test_enough_load_is_enough(run_dir: Path) -> None:
-    assert shortfalls(measure_faults(EVENTS, run_dir), Floors(before=11, during=18)) == []
+    assert shortfalls(costs(EVENTS, run_dir), Floors(before=11, during=18)) == []
 
 
 @pytest.mark.parametrize(
@@ -339,20 +349,20 @@ def test_enough_load_is_enough(run_dir: Path) -> None:
     ],
 )
 def test_too_little_load_is_said(run_dir: Path, floors: Floors, says: str) -> None:
-    assert any(says in sentence for sentence in shortfalls(measure_faults(EVENTS, run_dir), floors))
+    assert any(says in sentence for sentence in shortfalls(costs(EVENTS, run_dir), floors))
 
 
 def test_no_load_is_asked_for_under_a_fault_that_may_hold_up_clients(run_dir: Path) -> None:
     """But before it."""
     held_up = [e | {"may_hold_up_clients": True} if e["kind"] == "fault.injecting" else e for e in EVENTS]
-    measured = measure_faults(held_up, run_dir)
+    measured = costs(held_up, run_dir)
     assert shortfalls(measured, Floors(before=11, during=1000)) == []
     assert len(shortfalls(measured, Floors(before=12, during=1000))) == 1
 
 
 def test_what_got_through_before_it_was_noticed_is_no_load_under_the_fault(run_dir: Path) -> None:
     """Two records were acked between injection and the new leader; they don't count."""
-    [measured] = measure_faults(EVENTS, run_dir)
+    [measured] = measured_as_json(EVENTS, run_dir)
     assert measured["acked_during"] == 18
 
 
@@ -361,33 +371,31 @@ def test_a_watcher_that_is_told_late_takes_no_load_away(run_dir: Path) -> None:
     late = [
         e | {"at": at(5.0).isoformat()} if e["kind"] == "partition.changed" and e["leader"] == 3 else e for e in EVENTS
     ]
-    assert [e["acked_during"] for e in measure_faults(late, run_dir)] == [10]
+    assert [e["acked_during"] for e in measured_as_json(late, run_dir)] == [10]
     seen = [*late[:5], event(2.3, "state.validated"), *late[5:]]
-    assert [e["acked_during"] for e in measure_faults(seen, run_dir)] == [18]
+    assert [e["acked_during"] for e in measured_as_json(seen, run_dir)] == [18]
 
 
 def test_a_second_injection_is_not_proven_by_the_first(run_dir: Path) -> None:
     events = [*EVENTS[:3], event(1.5, "fault.injecting", **FAULT), event(1.6, "fault.not_proven", **FAULT), *EVENTS[3:]]
-    assert [measured["proven"] for measured in measure_faults(events, run_dir)] == [False, True]
+    assert [measured["proven"] for measured in measured_as_json(events, run_dir)] == [False, True]
 
 
 def test_a_fault_that_no_pair_met_shows_nothing(run_dir: Path) -> None:
     idle = [e for e in EVENTS if not e["kind"].startswith("pair.")]
-    assert shortfalls(measure_faults(idle, run_dir), Floors()) == [
-        "0 proven faults struck while a pair ran, at least 1 wanted"
-    ]
+    assert shortfalls(costs(idle, run_dir), Floors()) == ["0 proven faults struck while a pair ran, at least 1 wanted"]
 
 
 def test_a_fault_that_was_not_proven_does_not_count(run_dir: Path) -> None:
     unproven = [e for e in EVENTS if e["kind"] != "fault.injected"]
-    [measured] = measure_faults(unproven, run_dir)
+    [measured] = measured_as_json(unproven, run_dir)
     assert measured == {"name": "chmod_000", "target": "log-dir-1 of broker 2", "proven": False}
-    assert shortfalls([measured], Floors())
+    assert shortfalls(costs(unproven, run_dir), Floors())
 
 
 def test_a_broker_that_was_down_notices_from_its_start_on(run_dir: Path) -> None:
     restarted = [*EVENTS[:5], event(2.2, "node.started", node="broker-2"), *EVENTS[5:]]
-    [measured] = measure_faults(restarted, run_dir)
+    [measured] = measured_as_json(restarted, run_dir)
     assert measured["noticed_s"] == 0.05
     without_leaders = [e for e in restarted if e["kind"] != "partition.changed"]
-    assert [e["acked_during"] for e in measure_faults(without_leaders, run_dir)] == [18]  # from 2.25 s on
+    assert [e["acked_during"] for e in measured_as_json(without_leaders, run_dir)] == [18]  # from 2.25 s on

@@ -59,7 +59,7 @@ def of_build(version: str, mode: Mode = Mode.KRAFT) -> Any:
 
 
 def noted(cluster: Any) -> list[str]:
-    return [event["kind"] for event in cluster.journal.events if event["kind"].startswith("deviation.")]
+    return [event.kind for event in cluster.journal.events if event.kind.startswith("deviation.")]
 
 
 @pytest.mark.parametrize(("version", "expected"), BUILDS.items())

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from harness.errors import EnvironmentLacks
+from harness.events import FaultEvent
+from harness.journal import now
 from harness.runner.pausing import MOMENTS, Pause
 
 
@@ -37,8 +39,8 @@ def a_pause(moment: str, terminal: Path) -> Pause:
     return pause
 
 
-def event(moment: str) -> dict[str, str]:
-    return {"kind": MOMENTS[moment], "fault": "chmod_000", "target": "log-dir-1 of broker 2"}
+def event(moment: str) -> FaultEvent:
+    return MOMENTS[moment](at=now(), fault="chmod_000", target="log-dir-1 of broker 2", broker=2)
 
 
 def read(somebody: int, until: bytes) -> bytes:
@@ -56,7 +58,7 @@ def test_it_waits_for_enter_and_says_how_to_look(moment: str, terminal: tuple[in
     waiting = threading.Thread(target=a_pause(moment, name), args=(event(moment),), daemon=True)
     waiting.start()
     seen = read(somebody, b"Enter goes on").decode()
-    assert f"{MOMENTS[moment]}: chmod_000 on log-dir-1 of broker 2" in seen
+    assert f"{MOMENTS[moment].kind}: chmod_000 on log-dir-1 of broker 2" in seen
     assert "bootstrap 127.0.0.1:1" in seen
     os.write(somebody, b"q")  # no Enter
     waiting.join(0.2)

@@ -39,6 +39,7 @@ from harness.workload import consumer
 from harness.workload.consumer import ConsumerSpec, Consuming, StartAt
 from harness.workload.producer import FLUSH_S, ProducerSpec, produce
 from harness.workload.workload import Workload
+from suites.selftest.journal_lines import lines_of
 
 pytestmark = pytest.mark.cluster
 
@@ -119,7 +120,7 @@ def test_a_killed_consumer_goes_on_where_it_was(
         os.kill(process_of(tmp_path, "c0-0"), signal.SIGKILL)
         pair.await_progress(after=datetime.now(UTC), timeout_s=30)
     assert pair.progress.restarts == 1
-    assert [event["session"] for event in journal.of_kind("consumer.restarted")] == [1]
+    assert [event["session"] for event in lines_of(journal, "consumer.restarted")] == [1]
     read = rows(tmp_path, "consumed")
     assert max(row["session"] for row in read) == 1
     assert places(read) == places(rows(tmp_path, "produced"))
@@ -238,7 +239,7 @@ def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
         admin.delete_records([gone])[gone].result()
         os.kill(consumer, signal.SIGCONT)
         pair.await_progress(after=datetime.now(UTC), timeout_s=30)
-    (died,) = journal.of_kind("consumer.died")
+    (died,) = lines_of(journal, "consumer.died")
     assert "OFFSET_OUT_OF_RANGE" in died["error"]
     assert min(row["offset"] for row in rows(tmp_path, "consumed", session=1)) == deleted_below
     positions = sorted(row["position"] for row in rows(tmp_path, "consumed"))

@@ -26,6 +26,7 @@ from harness.workload.pair import Pair
 from harness.workload.readers import Group, Stream
 from harness.workload.stream import StreamReader
 from harness.workload.workload import Workload
+from suites.selftest.journal_lines import lines_of
 
 pytestmark = pytest.mark.cluster
 
@@ -96,7 +97,7 @@ def take_out(run_dir: Path, row: dict[str, Any], *consumers: str) -> None:
 
 
 def moves(journal: Journal, was: str, consumer: str) -> list[set[int]]:
-    return [set(event["partitions"]) for event in journal.of_kind(f"group.{was}") if event["consumer"] == consumer]
+    return [set(event["partitions"]) for event in lines_of(journal, f"group.{was}") if event["consumer"] == consumer]
 
 
 def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
@@ -106,7 +107,7 @@ def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
         pair.await_readers(after=datetime.now(UTC))
     verdict = drain_and_judge(workload, spark, bootstrap, topic, pair, tmp_path)
     assert verdict.verdict == "valid", verdict.reasons
-    assert not list(journal.of_kind("consumer.behind"))
+    assert not list(lines_of(journal, "consumer.behind"))
     drained = sorted(read(tmp_path, "d0"))
     assert len(drained) == pair.progress.acked > 0
     for consumers in (("c0",), ("s0",), ("g0", "g1")):
@@ -119,13 +120,13 @@ def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
     assert 0 < len(moved) < PARTITIONS
     for consumer, was in (("g0", "assigned"), ("g0", "revoked"), ("g1", "revoked")):
         assert any(moved <= partitions for partitions in moves(journal, was, consumer))
-    *_, back = (event for event in journal.of_kind("group.assigned") if event["consumer"] == "g0")
+    *_, back = (event for event in lines_of(journal, "group.assigned") if event["consumer"] == "g0")
     assert (set(back["partitions"]), set(back["sessions"].values())) == (moved, {1})
     # Whether there is anything left for the first one to read then is a matter of when the second one went.
     assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] in moved} <= {0, 1}
     assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] not in moved} == {0}
     assert {partition for partition, *_ in read(tmp_path, "g1")} == moved
-    (ended,) = journal.of_kind("stream.ended")
+    (ended,) = lines_of(journal, "stream.ended")
     assert ended["read"] == len(drained)
     assert ended["restarts"] == 0
 
@@ -177,18 +178,20 @@ def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
         [stream] = pair.readers
         assert isinstance(stream, StreamReader)
         fail_next.append("on purpose")
-        await_until(lambda: len(list(journal.of_kind("stream.restarted"))) == 1, timeout_s=60, what="its first restart")
+        await_until(
+            lambda: len(list(lines_of(journal, "stream.restarted"))) == 1, timeout_s=60, what="its first restart"
+        )
         pair.await_readers(after=datetime.now(UTC))
         assert stream.query is not None
         stream.query.stop()
         await_until(
-            lambda: len(list(journal.of_kind("stream.restarted"))) == 2, timeout_s=60, what="its second restart"
+            lambda: len(list(lines_of(journal, "stream.restarted"))) == 2, timeout_s=60, what="its second restart"
         )
         pair.await_readers(after=datetime.now(UTC))
-    first, second = journal.of_kind("stream.died")
+    first, second = lines_of(journal, "stream.died")
     assert "on purpose" in first["error"]
     assert second["error"] == "ended though nobody had told it to"
-    assert len(list(journal.of_kind("stream.replayed"))) >= 1
+    assert len(list(lines_of(journal, "stream.replayed"))) >= 1
     verdict = drain_and_judge(workload, spark, bootstrap, topic, pair, tmp_path)
     assert verdict.verdict == "valid", verdict.reasons
     assert not [found for found in verdict.anomalies if found.kind == "redelivered"]
@@ -205,7 +208,7 @@ def test_a_killed_members_partitions_are_read_on(
         assert said is not None
         os.kill(int(said[1]), signal.SIGKILL)
         pair.await_readers(after=datetime.now(UTC))
-    assert [event["consumer"] for event in journal.of_kind("consumer.restarted")] == ["g0"]
+    assert [event["consumer"] for event in lines_of(journal, "consumer.restarted")] == ["g0"]
     verdict = drain_and_judge(workload, spark, bootstrap, topic, pair, tmp_path)
     assert verdict.verdict == "valid", verdict.reasons
     assert set(read(tmp_path, "g0", "g1")) == set(read(tmp_path, "d0"))

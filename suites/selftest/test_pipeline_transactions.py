@@ -28,6 +28,7 @@ from harness.workload.consumer import Isolation
 from harness.workload.drain import await_stable
 from harness.workload.producer import Transactions
 from harness.workload.workload import Workload
+from suites.selftest.journal_lines import lines_of
 
 BOTH: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 PARTITIONS = 2
@@ -164,12 +165,12 @@ def test_an_open_transaction_holds_the_read_committed_consumer_back(
         stranger.flush()
         pair.await_acked(after=datetime.now(UTC))
         pair.await_acked(after=datetime.now(UTC))
-    (event,) = bench.journal.of_kind("transaction.open")
+    (event,) = lines_of(bench.journal, "transaction.open")
     (first_open,) = opened_at
     assert first_open is not None
     assert event["stable"][0] == first_open < event["acked"][0]
     assert event["stable"][1] == event["acked"][1]
-    assert not list(bench.journal.of_kind("consumer.behind"))
+    assert not list(lines_of(bench.journal, "consumer.behind"))
     held_back, not_held = (
         max(row["offset"] for row in bench.rows("consumed", isolation=isolation, partition=0)) for isolation in BOTH
     )

@@ -187,8 +187,9 @@ def test_a_cordoned_log_dir_is_drawn_as_such(folder: Path) -> None:
 
 
 def test_a_fault_is_shaded_until_it_was_undone_and_says_what_it_cost(folder: Path) -> None:
-    [(span, cost)] = make_timeline(read_folder(folder)).faults
-    assert (span.start, span.end, cost["produce_gap_s"]) == (2.0, 7.0, 2.0)
+    [(span, costs)] = make_timeline(read_folder(folder)).faults
+    assert costs is not None
+    assert (span.start, span.end, costs.produce_gap_s) == (2.0, 7.0, 2.0)
 
 
 def test_of_a_log_the_lines_that_matter(folder: Path) -> None:
@@ -373,7 +374,7 @@ def test_runs_that_differ_with_different_seeds_alone_are_told_and_no_more(tmp_pa
     for name, backend in (("1", "process"), ("2", "docker")):
         with_verdict(tmp_path, "valid", name, backend=backend, seed=int(name))
     with (tmp_path / "2" / "events.jsonl").open("a") as journal:
-        journal.write(json.dumps(event(5.0, "deviation.seen", does="a is so")) + "\n")
+        journal.write(json.dumps(event(5.0, "deviation.seen", kip=113, does="a is so")) + "\n")
     answer = make_index(read_runs_dir(tmp_path)).answer
     assert (answer.verdict, answer.headline) == ("valid", "Every guarantee held in 2 cases")
     assert answer.says.endswith("1 came out differently from backend to backend")
@@ -397,7 +398,7 @@ def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
         with_verdict(tmp_path, "valid", name, backend=backend, deviations=declared)
         with (tmp_path / name / "events.jsonl").open("a") as journal:
             for each in does.split():
-                noted = {"does": f"{each} is so", "always": each != "now-and-then"}
+                noted = {"kip": 113, "does": f"{each} is so", "always": each != "now-and-then"}
                 journal.write(json.dumps(event(5.0, "deviation.seen", **noted)) + "\n")
     index = make_index(read_runs_dir(tmp_path))
     [beside] = index.beside

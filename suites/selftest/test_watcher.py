@@ -11,6 +11,7 @@ from harness.cluster import watcher
 from harness.cluster.watcher import Watcher
 from harness.journal import Journal
 from harness.kafka.metadata import ClusterState, PartitionState
+from suites.selftest.journal_lines import lines_of
 
 
 def seen(leader: int | None, epoch: int, topic_id: str) -> ClusterState:
@@ -47,5 +48,5 @@ def test_a_topic_made_again_begins_with_the_first_epoch(ids: tuple[str, str], mo
     watch = Watcher(brokers, journal)
     for id, _ in answers:
         watch._look_through(brokers[id - 1])
-    told = [(event["leader"], event["leader_epoch"]) for event in journal.of_kind("partition.changed")]
+    told = [(event["leader"], event["leader_epoch"]) for event in lines_of(journal, "partition.changed")]
     assert told == ([(1, 7), (1, 0), (2, 1), (1, 2)] if old else [(1, 7), (2, 7)])

@@ -1,0 +1,444 @@
+"""The events of a journal, one frozen dataclass for each kind that code reads; other kinds are a :class:`Note`.
+
+``events.jsonl`` of a run folder has one JSON object a line: ``at`` (UTC, ISO 8601, microseconds), ``monotonic_s``,
+``kind``, and the fields of the kind. :func:`from_json` turns a line's object into an event and :meth:`Event.to_json`
+back; nothing else knows the JSON names. A field with a default may be missing, as in folders of older versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import ClassVar
+
+import msgspec
+
+_STAMP = ("at", "monotonic_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened in a case.
+
+    :ivar at: by the machine's clock, UTC
+    :ivar monotonic_s: by the monotonic clock, seconds
+    """
+
+    at: datetime
+    monotonic_s: float = 0.0
+    kind: ClassVar[str]
+
+    def details(self) -> Mapping[str, object]:
+        """The fields of its kind, by their names and with their values in JSON."""
+        named = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _STAMP}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in named.items()}
+
+    def to_json(self) -> dict[str, object]:
+        """As a line of ``events.jsonl`` has it."""
+        stamp = {"at": self.at.isoformat(timespec="microseconds"), "monotonic_s": self.monotonic_s, "kind": self.kind}
+        return stamp | dict(self.details())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note(Event):
+    """An event that only people read, such as ``cordon.unheeded``, or one that an older version wrote otherwise."""
+
+    kind: str  # type: ignore[misc]  # of the event itself, and not of its class
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+    def details(self) -> Mapping[str, object]:
+        """See :meth:`Event.details`."""
+        return self.fields
+
+
+# --- the case -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseEntered(Event):
+    """The case went into another phase."""
+
+    kind = "phase"
+    phase: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trouble(Event):
+    """An error ended the scenario, its set-up or its teardown."""
+
+    kind = "trouble"
+    error: str
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged(Event):
+    """The judge gave its verdict."""
+
+    kind = "judged"
+    verdict: str = ""
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateValidated(Event):
+    """All sources agreed with the expected state."""
+
+    kind = "state.validated"
+    expected: Mapping[str, str] = field(default_factory=dict)
+    leader_epochs: Mapping[str, int] = field(default_factory=dict)
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviationNoted(Event):
+    """A check met a known deviation; the fields are those of :class:`harness.runner.deviation.Deviation`."""
+
+    kip: int
+    says: str = ""
+    does: str
+    issue: str = ""
+    builds: str = ""
+    modes: tuple[str, ...] = ()
+    always: bool = True
+    lasts: bool = True
+    seen: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviationSeen(DeviationNoted):
+    """The build deviates."""
+
+    kind = "deviation.seen"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviationMended(DeviationNoted):
+    """A build that may deviate or not keeps the promise."""
+
+    kind = "deviation.mended"
+
+
+# --- faults ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultEvent(Event):
+    """A step in the life of a fault.
+
+    :ivar noticed_by: a pattern of the line by which the broker's log tells of it; None where its broker ends
+    """
+
+    fault: str
+    target: str
+    broker: int
+    noticed_by: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultInjecting(FaultEvent):
+    """A fault is about to be injected.
+
+    :ivar node: the node that it hits; None in older folders, where it is the broker's
+    :ivar explains: patterns of the errors in logs that it explains
+    """
+
+    kind = "fault.injecting"
+    node: str | None = None
+    explains: tuple[str, ...] = ()
+    may_hold_up_clients: bool = False
+
+    @property
+    def struck(self) -> str:
+        """The name of the node that it hits."""
+        return self.node or f"broker-{self.broker}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultInjected(FaultEvent):
+    """A fault is in force, and proven."""
+
+    kind = "fault.injected"
+    injecting_at: str = ""
+    evidence: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultNotProven(FaultEvent):
+    """Nothing outside Kafka shows the fault's effect."""
+
+    kind = "fault.not_proven"
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultHealing(FaultEvent):
+    """A fault is about to be undone."""
+
+    kind = "fault.healing"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultUndone(FaultEvent):
+    """A fault is undone."""
+
+    kind = "fault.undone"
+
+
+# --- nodes and what they say ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEvent(Event):
+    """A step in the life of a node: ``broker-1``, ``controller-100``, ``zookeeper``."""
+
+    node: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStarted(NodeEvent):
+    """A node was started."""
+
+    kind = "node.started"
+    pid: int | None = None
+    container: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeGoesOn(NodeEvent):
+    """A node of an earlier case serves this one."""
+
+    kind = "node.goes_on"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStopping(NodeEvent):
+    """A node was sent SIGTERM."""
+
+    kind = "node.stopping"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeKilled(NodeEvent):
+    """A node was sent SIGKILL."""
+
+    kind = "node.killed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStopped(NodeEvent):
+    """A node that was stopped has ended."""
+
+    kind = "node.stopped"
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEndedByItself(NodeEvent):
+    """A node was found to have ended without being stopped."""
+
+    kind = "node.ended_by_itself"
+    exit_code: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePaused(NodeEvent):
+    """A node was paused."""
+
+    kind = "node.paused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeResumed(NodeEvent):
+    """A node was resumed."""
+
+    kind = "node.resumed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerEnded(Event):
+    """A broker ended by itself, as a check expected."""
+
+    kind = "broker.ended"
+    broker: int
+    exit_code: int | None = None
+    line: str = ""
+
+    @property
+    def node(self) -> str:
+        """The name of its node."""
+        return f"broker-{self.broker}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CordonInForce(Event):
+    """A broker has these log dirs cordoned, and no others."""
+
+    kind = "cordon.in_force"
+    broker: int
+    log_dirs: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MBeansChanged(Event):
+    """Counts that a node's MBeans gave; None where it gives one no longer."""
+
+    kind = "mbeans.changed"
+    node: str
+    values: Mapping[str, int | None]
+
+
+# --- metadata -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterReady(Event):
+    """All nodes of a new cluster answer."""
+
+    kind = "cluster.ready"
+    bootstrap: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokersChanged(Event):
+    """The registered brokers, as one broker's metadata has them."""
+
+    kind = "brokers.changed"
+    brokers: tuple[int, ...]
+    seen_by: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionChanged(Event):
+    """The state of a partition, as the first broker told of it."""
+
+    kind = "partition.changed"
+    topic: str
+    partition: int
+    leader: int | None
+    leader_epoch: int = 0
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    seen_by: int | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicDeleted(Event):
+    """A topic was deleted."""
+
+    kind = "topic.deleted"
+    topic: str
+
+
+# --- clients --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairReady(Event):
+    """A producer and a live consumer run on a topic, and both got through.
+
+    :ivar readers: the consumers of each independent reader, by its name
+    """
+
+    kind = "pair.ready"
+    topic: str
+    producers: tuple[str, ...] = ()
+    consumers: tuple[str, ...] | None = None
+    readers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    after_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairStopping(Event):
+    """A pair was told to stop."""
+
+    kind = "pair.stopping"
+    topic: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsumerBehind(Event):
+    """A consumer ended before it had read what was acked; offsets by partition."""
+
+    kind = "consumer.behind"
+    consumer: str
+    topic: str
+    read: Mapping[int, int]
+    acked: Mapping[int, int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupEvent(Event):
+    """A change of a group member's partitions.
+
+    :ivar when: by the member's clock, seconds since the epoch
+    :ivar committed: committed offsets, by partition
+    """
+
+    consumer: str
+    partitions: tuple[int, ...]
+    when: float
+    committed: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupAssigned(GroupEvent):
+    """A member was assigned partitions.
+
+    :ivar sessions: its session in each partition
+    """
+
+    kind = "group.assigned"
+    sessions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupRevoked(GroupEvent):
+    """A member gave partitions away, after it had committed.
+
+    :ivar error: why the commit failed
+    """
+
+    kind = "group.revoked"
+    error: str | None = None
+
+
+# --- JSON -----------------------------------------------------------------------------------------------------------
+
+
+def _kinds(of: type[Event]) -> dict[str, type[Event]]:
+    found = {of.kind: of} if "kind" in vars(of) and of is not Note else {}
+    for each in of.__subclasses__():
+        found |= _kinds(each)
+    return found
+
+
+KINDS: Mapping[str, type[Event]] = _kinds(Event)
+"""The class of each kind that is not a :class:`Note`."""
+
+
+def from_json(content: Mapping[str, object]) -> Event:
+    """The event of one line's object; what a known kind does not have as its class says is a :class:`Note`.
+
+    :raises ValueError: the object has no kind, or no instant with a time zone
+    """
+    try:
+        at, kind = datetime.fromisoformat(str(content["at"])), str(content["kind"])
+    except KeyError as error:
+        raise ValueError(f"an event has no {error}") from error
+    if at.tzinfo is None:
+        raise ValueError(f"{at} has no time zone")
+    try:
+        if kind in KINDS:
+            return msgspec.convert(content, KINDS[kind], str_keys=True)
+        monotonic_s = msgspec.convert(content.get("monotonic_s", 0.0), float)
+    except msgspec.ValidationError:
+        monotonic_s = 0.0
+    rest = {name: value for name, value in content.items() if name not in (*_STAMP, "kind")}
+    return Note(at=at, monotonic_s=monotonic_s, kind=kind, fields=rest)
