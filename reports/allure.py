@@ -24,7 +24,7 @@ from harness.errors import EnvironmentLacks
 from harness.host.abilities import ability
 from harness.host.atomic_write import write_atomically
 from harness.host.cache import cache_dir, publish
-from harness.runner.deviation import State
+from harness.runner.deviation import NotedDeviation, State
 from reports import lanes
 from reports.costs import COSTS
 from reports.folder import RunFolder
@@ -213,11 +213,11 @@ def _message(row: Row) -> str:
     return row.says
 
 
-def _deviates(deviation: Mapping[str, Any]) -> str:
-    says = f"KIP-{deviation['kip']} says “{deviation['says']}”"
-    if deviation["state"] == "mended":
-        return f"{says}, and this build keeps it; before it: {deviation['does']}"
-    return f"{says}, this build: {deviation['does']}"
+def _deviates(deviation: NotedDeviation) -> str:
+    says = f"KIP-{deviation.kip} says “{deviation.promised}”"
+    if deviation.state == "mended":
+        return f"{says}, and this build keeps it; before it: {deviation.actual}"
+    return f"{says}, this build: {deviation.actual}"
 
 
 def _description(row: Row) -> str:
@@ -227,14 +227,14 @@ def _description(row: Row) -> str:
         costs = ", ".join(f"{words} {figure} s" for words, figure in figures.items() if figure is not None)
         lines += ["", f"{fault.name} on {fault.target}: {costs or 'not proven'}"]
     for each in row.deviations:
-        lines += ["", f"Deviation, {each['state']}: {_deviates(each)}"]
+        lines += ["", f"Deviation, {each.state}: {_deviates(each)}"]
     return "\n".join(lines)
 
 
 def _links(row: Row) -> Iterator[Mapping[str, str]]:
     if row.kip_link:
         yield {"name": f"KIP-{row.kip}", "url": row.kip_link, "type": "link"}
-    named = " ".join(str(issue) for issue in (row.issue, *(each.get("issue") for each in row.deviations)))
+    named = " ".join(str(issue) for issue in (row.issue, *(each.issue for each in row.deviations)))
     for issue in dict.fromkeys(re.findall(r"KAFKA-\d+", named)):
         yield {"name": issue, "url": f"https://issues.apache.org/jira/browse/{issue}", "type": "issue"}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from harness.runner.deviation import State
+from harness.runner.deviation import NotedDeviation, State
 from reports.rows import Row
 
 _ORDER: Mapping[State, int] = {"mended": 0, "seen": 1, "undeclared": 2}
@@ -14,16 +14,15 @@ Key = tuple[int, str, str, str]
 """By which a deviation is the same in two run folders: its KIP, what that says, what builds do, and the issue."""
 
 
-def _key(told: Mapping[str, Any]) -> Key:
-    return told["kip"], told["says"], told["does"], str(told.get("issue") or "")
+def _key(noted: NotedDeviation) -> Key:
+    return noted.kip, noted.promised, noted.actual, noted.issue
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """A deviation in one state, with the cases that have it so; ``told`` is as ``--json`` has it."""
+    """A deviation in one state, with the cases that have it so."""
 
-    told: Mapping[str, Any]
-    state: State
+    deviation: NotedDeviation
     rows: list[Row] = field(default_factory=list)
 
 
@@ -31,10 +30,9 @@ def noted(rows: Iterable[Row]) -> list[Noted]:
     """The mended ones first, those that scenarios don't declare last."""
     found: dict[tuple[Key, State], Noted] = {}
     for row in rows:
-        for told in row.deviations:
-            state: State = told["state"]
-            found.setdefault((_key(told), state), Noted(told=told, state=state)).rows.append(row)
-    return sorted(found.values(), key=lambda each: _ORDER[each.state])
+        for each in row.deviations:
+            found.setdefault((_key(each), each.state), Noted(deviation=each)).rows.append(row)
+    return sorted(found.values(), key=lambda each: _ORDER[each.deviation.state])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +69,12 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
     found: dict[Key, _Sides] = {}
     for id, ours, theirs in cases:
         for side, rows in (("ours", ours), ("theirs", theirs)):
-            for told in (each for row in rows for each in row.deviations):
-                where = "mended" if told["state"] == "mended" else "seen"
-                found.setdefault(_key(told), _Sides()).add(side, where, id, declared=told["state"] != "undeclared")
-        for told in (each for row in theirs for each in row.deviations_in("seen")):
-            if told.get("always", True) and _kept(told, ours):
-                found[_key(told)].add("ours", "mended", id, declared=True)
+            for each in (each for row in rows for each in row.deviations):
+                where = "mended" if each.state == "mended" else "seen"
+                found.setdefault(_key(each), _Sides()).add(side, where, id, declared=each.state != "undeclared")
+        for each in (each for row in theirs for each in row.deviations_in("seen")):
+            if each.deterministic and _kept(each, ours):
+                found[_key(each)].add("ours", "mended", id, declared=True)
     compared = [
         Compared(
             kip=kip,
@@ -93,14 +91,14 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
     return sorted(compared, key=lambda each: (not each.candidate, bool(each.baseline), each.kip, each.issue))
 
 
-def _kept(told: Mapping[str, Any], rows: Sequence[Row]) -> bool:
+def _kept(deviation: NotedDeviation, rows: Sequence[Row]) -> bool:
     """Whether the runs of a case all came out valid, and none shows this deviation: its promise was checked, and held.
 
     A scenario that looks for a deviation of the build and sees neither is not valid.
     """
     ran = [row for row in rows if row.verdict != "skipped"]
     shown = {_key(each) for row in ran for each in row.deviations}
-    return bool(ran) and all(row.verdict == "valid" for row in ran) and _key(told) not in shown
+    return bool(ran) and all(row.verdict == "valid" for row in ran) and _key(deviation) not in shown
 
 
 class _Sides:

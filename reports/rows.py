@@ -16,7 +16,7 @@ from typing import Any
 from harness.events import DeviationSeen
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import rerun_command
-from harness.runner.deviation import State, state_of
+from harness.runner.deviation import NotedDeviation, State
 from harness.runner.results import RESULTS_FILES
 from harness.runner.suite_kinds import is_control, must_be_valid, suite_of
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
@@ -48,7 +48,7 @@ class Row:
 
     :ivar run_id: of its run folder; None where it left none
     :ivar faults: what each cost
-    :ivar deviations: as ``--json`` has them, each with its ``state`` (:data:`harness.runner.deviation.State`)
+    :ivar deviations: what it says of known deviations
     :ivar seen: what the build was seen to do other than a KIP says, however the case came out, and whether it must show
         it each time: else that is Kafka's choice
     :ivar measured: figures by name, of scenarios that take any
@@ -67,7 +67,7 @@ class Row:
     began: str
     run_id: str | None
     faults: tuple[FaultCosts, ...]
-    deviations: Sequence[Mapping[str, Any]]
+    deviations: Sequence[NotedDeviation]
     rerun: str
     seed: int | None = None
     errors_logged: Sequence[Mapping[str, Any]] = ()
@@ -79,9 +79,9 @@ class Row:
         """Whether it shows that harm is found, and must be red but for its green twin (suites/controls)."""
         return is_control(self.id)
 
-    def deviations_in(self, *states: State) -> list[Mapping[str, Any]]:
+    def deviations_in(self, *states: State) -> list[NotedDeviation]:
         """Those of its deviations that are in any of these states."""
-        return [each for each in self.deviations if each["state"] in states]
+        return [each for each in self.deviations if each.state in states]
 
     @property
     def standing(self) -> str:
@@ -161,7 +161,7 @@ def row_of(folder: RunFolder) -> Row:
         began=run["started_at"],
         run_id=folder.name,
         faults=folder.faults,
-        deviations=[{**each, "state": state_of(each)} for each in run.get("deviations") or ()],
+        deviations=[NotedDeviation.from_json(each) for each in run.get("deviations") or ()],
         rerun=rerun_command(folder.path),
         seed=run.get("seed"),
         errors_logged=run.get("errors_logged") or (),

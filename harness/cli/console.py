@@ -20,7 +20,6 @@ from rich.text import Text
 from harness.errors import EXIT_NOTHING_RAN
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import CaseResult
-from harness.runner.deviation import state_of
 from harness.runner.run import Run, run_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
@@ -174,15 +173,15 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
             costs = (_cost(fault, measure) for measure in MEASURES)
             table.add_row(Text(f"  {fault.name} on {fault.target}"), "", proven, "", *costs, style="dim")
         for deviation in result.deviations:
-            if (word := _STATES.get(state_of(deviation))) is not None:
-                table.add_row(Text(f"  {word}: {deviation['does']} ({deviation['issue']})"), style="dim")
+            if (word := _STATES.get(deviation.state)) is not None:
+                table.add_row(Text(f"  {word}: {deviation.actual} ({deviation.issue})"), style="dim")
         for name, figure in result.measured.items():
             table.add_row(Text(f"  {name}: {figure:.2f}"), style="dim")
     undeclared = Counter(
-        f"{deviation['does']} ({deviation['issue']})"
+        f"{deviation.actual} ({deviation.issue})"
         for result in results
         for deviation in result.deviations
-        if state_of(deviation) == "undeclared"
+        if deviation.state == "undeclared"
     )
     for what, count in undeclared.items():
         cases = "1 case that does" if count == 1 else f"{count} cases that do"
@@ -204,6 +203,6 @@ def summary(run: Run) -> Text:
         count = sum(result.verdict == verdict for result in run.results.cases)
         if count:
             text.append(f"{count} {verdict}  ", style=style)
-    if mended := sum(any(state_of(each) == "mended" for each in of.deviations) for of in run.results.cases):
+    if mended := sum(any(each.state == "mended" for each in of.deviations) for of in run.results.cases):
         text.append(f"{mended} mended  ", style="green")
     return text.append(f"run folders in {run.runs_dir}, seed {run.seed}", style="dim")

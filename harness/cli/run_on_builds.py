@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -19,6 +19,8 @@ from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
     from harness.kafka.versions import Mode
+    from harness.runner.case import CaseResult
+    from harness.runner.deviation import NotedDeviation
     from harness.runner.scenario import DeclaredCase
     from harness.runner.several_builds import BuildRun
 
@@ -100,15 +102,15 @@ def _tell(runs: Sequence[BuildRun]) -> None:
         if not run.cases:
             out.print(Text(f"Kafka {run.kafka}: no case ran; its run ended with exit code {run.exit_code}", "yellow"))
     cases = [(run.kafka, case) for run in runs for case in run.cases]
-    deviations = Counter((each["does"], each["issue"], kafka) for kafka, case in cases for each in _deviations(case))
+    deviations = Counter((each.actual, each.issue, kafka) for kafka, case in cases for each in _deviations(case))
     for does, issue in dict.fromkeys((does, issue) for does, issue, _ in deviations):
         on = ", ".join(kafka for its, of, kafka in deviations if (its, of) == (does, issue))
         out.print(Text(f"{_DEVIATES} {does} ({issue}): {on}", style="dim"), soft_wrap=True)
-    skipped = Counter((kafka, case["reason"]) for kafka, case in cases if case["verdict"] == "skipped")
+    skipped = Counter((kafka, case.reason) for kafka, case in cases if case.verdict == "skipped")
     for (kafka, reason), count in skipped.items():
         out.print(Text(f"skipped on {kafka}, {count}: {reason}", style="dim"), soft_wrap=True)
     for kafka, case in cases:
-        if case["verdict"] not in ("valid", "skipped"):
+        if case.verdict not in ("valid", "skipped"):
             out.print(_why(kafka, case), soft_wrap=True)
 
 
@@ -119,11 +121,11 @@ def verdicts_table(runs: Sequence[BuildRun]) -> Table:
     table = Table(title="verdicts by build", title_justify="left", header_style="bold", show_footer=True)
     table.add_column("case", overflow="fold", min_width=30, footer=f"{_DEVIATES} known deviation, – not run")
     for run in runs:
-        counts = Counter(case["verdict"] for case in run.cases)
+        counts = Counter[str](case.verdict for case in run.cases)
         told = [Text(f"{counts[word]} {word}", style) for word, style in STYLES.items() if counts[word]]
         width = max(map(len, [run.kafka, *map(str, told)]))
         table.add_column(run.kafka, no_wrap=True, min_width=width, footer=Text("\n").join(told))
-    by_build = [{case["id"]: case for case in run.cases} for run in runs]
+    by_build = [{case.case.id: case for case in run.cases} for run in runs]
     for id in dict.fromkeys(id for cases in by_build for id in cases):
         table.add_row(Text(id), *(_cell(cases.get(id), STYLES) for cases in by_build))
     return table
@@ -140,20 +142,20 @@ def print_whole(table: Table, console: Console) -> None:
         console.width = width
 
 
-def _cell(case: Mapping[str, Any] | None, styles: Mapping[str, str]) -> Text:
+def _cell(case: CaseResult | None, styles: Mapping[str, str]) -> Text:
     if case is None:
         return Text("–", style="dim")
-    return Text(case["verdict"] + (_DEVIATES if _deviations(case) else ""), style=styles[case["verdict"]])
+    return Text(case.verdict + (_DEVIATES if _deviations(case) else ""), style=styles[case.verdict])
 
 
-def _deviations(case: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [each for each in case.get("deviations", ()) if each.get("state") != "mended"]
+def _deviations(case: CaseResult) -> list[NotedDeviation]:
+    return [each for each in case.deviations if each.state != "mended"]
 
 
-def _why(kafka: str, case: Mapping[str, Any]) -> Text:
+def _why(kafka: str, case: CaseResult) -> Text:
     from harness.cli.console import STYLES
 
-    style = STYLES[case["verdict"]]
-    text = Text(f"{case['verdict']:8}", style=style).append(f"{case['id']} on Kafka {kafka}", style="default")
-    text.append(f"\n        {case['reason']}", style=style)
-    return text.append(f"\n        again: {case['rerun']}", style="dim")
+    style = STYLES[case.verdict]
+    text = Text(f"{case.verdict:8}", style=style).append(f"{case.case.id} on Kafka {kafka}", style="default")
+    text.append(f"\n        {case.reason}", style=style)
+    return text.append(f"\n        again: {case.rerun}", style="dim")

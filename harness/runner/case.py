@@ -29,6 +29,7 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
 from harness.measure.errors_logged import ErrorGroup
 from harness.measure.fault_costs import FaultCosts
+from harness.runner.deviation import NotedDeviation
 from harness.runner.outside import selector_of
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
@@ -71,7 +72,7 @@ class CaseResult:
     phases_s: Mapping[str, float]
     faults: Sequence[FaultCosts]
     rerun: str
-    deviations: Sequence[Mapping[str, object]] = ()
+    deviations: Sequence[NotedDeviation] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     kept: Sequence[str] = ()
     served: Sequence[str] = ()
@@ -79,9 +80,9 @@ class CaseResult:
     sha256: str = ""
     """Of the jars of the Kafka build; empty where the case ended before it was known."""
 
-    def to_json(self) -> dict[str, Any]:
-        """As the contract has it."""
-        entry = {
+    def to_json(self) -> dict[str, object]:
+        """As ``scenarios`` of ``--json`` has it."""
+        entry: dict[str, object] = {
             "id": self.case.id,
             "kip": self.case.kip,
             "plan": self.case.plan,
@@ -103,12 +104,16 @@ class CaseResult:
         entry |= {"served": list(self.served)} if self.served else {}
         entry |= {"kafka_sha256": self.sha256} if self.sha256 else {}
         if self.deviations:
-            entry |= {"deviation": self.deviations[0], "deviations": list(self.deviations)}
+            deviations = [each.to_json() for each in self.deviations]
+            entry |= {"deviation": deviations[0], "deviations": deviations}
         return entry
 
     @classmethod
-    def from_json(cls, entry: Mapping[str, Any], *, nodeid: str, seed: int) -> CaseResult:
-        """What :meth:`to_json` made of a result, as a result again."""
+    def from_json(cls, entry: Mapping[str, Any], *, nodeid: str = "", seed: int = 0) -> CaseResult:
+        """What :meth:`to_json` wrote, by any version.
+
+        :param nodeid: pytest's, which JSON does not have
+        """
         fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
         case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}
         return cls(
@@ -116,7 +121,7 @@ class CaseResult:
             run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
             faults=[FaultCosts.from_json(each) for each in entry["faults"]],
             rerun=entry["rerun"],
-            deviations=entry.get("deviations", ()),
+            deviations=[NotedDeviation.from_json(each) for each in entry.get("deviations", ())],
             measured=entry.get("measured", {}),
             kept=entry.get("kept", ()),
             served=entry.get("served", ()),
@@ -246,7 +251,7 @@ class Case:
         verdict: Outcome,
         reason: str,
         faults: Sequence[FaultCosts],
-        deviations: Sequence[Mapping[str, object]],
+        deviations: Sequence[NotedDeviation],
         errors: Sequence[ErrorGroup],
     ) -> None:
         """Write the outcome; nothing may be added afterwards.
@@ -259,7 +264,7 @@ class Case:
             outcome={"verdict": verdict, "reason": reason},
             phases_s=self.phases_s(),
             faults=[each.to_json() for each in faults],
-            deviations=list(deviations),
+            deviations=[each.to_json() for each in deviations],
             measured=self.measured,
             errors_logged=[asdict(each) for each in errors],
         )

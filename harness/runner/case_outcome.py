@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, BuildLacks, JbodError
@@ -26,7 +26,7 @@ from harness.events import (
     NodeEndedByItself,
 )
 from harness.runner.case import Case, Outcome
-from harness.runner.deviation import JSON_NAMES, Deviation, State
+from harness.runner.deviation import Deviation, NotedDeviation, State
 
 _OUTCOMES: dict[int, Outcome] = {EXIT_INVALID: "invalid", EXIT_INCONCLUSIVE: "unknown"}
 
@@ -80,7 +80,7 @@ def conclude(
     if not reasons and must_be_judged and (case is None or case.verdict is None):
         reasons.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
     if not reasons and case is not None:
-        noted = {told["does"] for told in deviations_of(case, deviations)}
+        noted = {each.actual for each in deviations_of(case, deviations)}
         if unseen := [each.actual for each in deviations if each.deterministic and each.actual not in noted]:
             reasons.append((EXIT_INCONCLUSIVE, f"nothing showed what this build is known for: {'; '.join(unseen)}"))
     if void := _overriding_reason(case) if case else None:
@@ -92,25 +92,21 @@ def conclude(
     return _OUTCOMES.get(code, "error"), reason
 
 
-def deviations_of(case: Case, declared: Sequence[Deviation]) -> list[dict[str, object]]:
-    """What the case has to say of deviations, as ``--json`` has it, each with its state: of those that its scenario
-    declares of this build the seen and the mended ones, then the others that were seen.
+def deviations_of(case: Case, declared: Sequence[Deviation]) -> list[NotedDeviation]:
+    """What the case says of deviations: first those that its scenario declares of this build, then others it has seen.
 
-    One that was seen once is not mended, though a part of it may be.
+    A deviation that was seen once is not mended, though a part of it may be.
     """
     seen, mended = _noted(case, DeviationSeen), _noted(case, DeviationMended)
-    known = {each.actual: each.to_json() for each in declared}
+    known = {each.actual: each for each in declared}
     states: dict[str, State] = {does: "seen" if does in seen else "mended" for does in known if does in seen | mended}
-    told = [known[does] | {"state": state} for does, state in states.items()]
-    return told + [event | {"state": "undeclared"} for does, event in seen.items() if does not in known]
+    undeclared = [replace(each, state="undeclared") for does, each in seen.items() if does not in known]
+    return [*(known[does].noted(state) for does, state in states.items()), *undeclared]
 
 
-def _noted(case: Case, kind: type[DeviationNoted]) -> dict[str, dict[str, object]]:
+def _noted(case: Case, kind: type[DeviationNoted]) -> dict[str, NotedDeviation]:
     """The deviations of which the journal has an event of this kind, by what builds with them do."""
-    return {
-        event.does: {name: value for name, value in event.details().items() if name in JSON_NAMES}
-        for event in case.journal.of(kind)
-    }
+    return {event.does: NotedDeviation.from_json(event.details()) for event in case.journal.of(kind)}
 
 
 def _overriding_reason(case: Case) -> tuple[int, str] | None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
+
+import msgspec
 
 from harness.kafka.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
 
 State = Literal["seen", "mended", "undeclared"]
-"""What a case has to say of a deviation: it was *seen* as declared; it is *mended*, on a build newer than all on which
-it was confirmed; or it was seen, and the scenario does not declare it."""
+"""What a case says of a deviation: it was *seen* as declared; it is *mended*, on a build newer than all on which it was
+confirmed; or it was seen and is *undeclared*, because the scenario does not declare it."""
 
 
 JSON_NAMES = {
@@ -77,12 +79,38 @@ class Deviation:
         return f"no longer deviates: {self.actual}"
 
     def to_json(self) -> dict[str, object]:
-        """As ``--json`` and the journal have it, but for its :data:`State`."""
-        told = {name: getattr(self, field) for name, field in JSON_NAMES.items()}
-        return told | {"builds": str(self.builds), "modes": [mode.value for mode in self.modes]}
+        """As ``--json`` and the journal have it, without its :data:`State`."""
+        content = {name: getattr(self, field) for name, field in JSON_NAMES.items()}
+        return content | {"builds": str(self.builds), "modes": [mode.value for mode in self.modes]}
+
+    def noted(self, state: State) -> NotedDeviation:
+        """What a case says of it."""
+        return NotedDeviation.from_json(self.to_json() | {"state": state})
 
 
-def state_of(told: Mapping[str, Any]) -> State:
-    """The state of a deviation as ``--json`` or run.json has it; older files, which have none, know only those seen."""
-    state: State = told.get("state", "seen")
-    return state
+@dataclass(frozen=True, kw_only=True)
+class NotedDeviation:
+    """What a case says of a deviation; the fields are those of :class:`Deviation`, as text where JSON has text."""
+
+    kip: int
+    promised: str
+    actual: str
+    issue: str = ""
+    builds: str = ""
+    modes: tuple[str, ...] = ()
+    deterministic: bool = True
+    pollutes: bool = True
+    state: State = "seen"
+
+    def to_json(self) -> dict[str, object]:
+        """As ``--json`` and run.json have it."""
+        content = {name: getattr(self, field) for name, field in JSON_NAMES.items()}
+        return content | {"modes": list(self.modes), "state": self.state}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, object]) -> NotedDeviation:
+        """What :meth:`to_json` wrote, or an older version, which knew only those seen.
+
+        :raises msgspec.ValidationError: it is not that
+        """
+        return msgspec.convert({JSON_NAMES.get(name, name): value for name, value in content.items()}, cls)

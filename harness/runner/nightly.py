@@ -16,12 +16,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, JbodError, worst
 from harness.history.run_folder import read_run_json
 from harness.journal import now
 from harness.runner import ledger, results
+from harness.runner.case import CaseResult
 from harness.runner.shrinking import Shrunk, shrink_command, shrink_run
 from harness.runner.subrun import SubRun, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES
@@ -76,7 +76,7 @@ class Night:
     """
 
     seed: int = 0
-    cases: list[dict[str, Any]] = field(default_factory=list)
+    cases: list[CaseResult] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
     left: dict[str, datetime | None] = field(default_factory=dict)
     overdue: list[str] = field(default_factory=list)
@@ -90,8 +90,8 @@ class Night:
         is_whole = len(ran) in (0, len(self.codes)) and not self.overdue
         return worst([*(ran or self.codes), *([] if is_whole else [EXIT_INCONCLUSIVE])])
 
-    def to_json(self) -> dict[str, Any]:
-        """As ``--json`` has it: a run's, and what only a night has."""
+    def to_json(self) -> dict[str, object]:
+        """The content of ``--json``: that of one run, and what only a night has."""
         return results.to_json(self.cases, self.exit_code(), self.seed) | {
             "left": {id: at.isoformat() if at else None for id, at in self.left.items()},
             "overdue": self.overdue,
@@ -146,14 +146,14 @@ def run_night(
         say(f"random schedules: none; one takes {takes:.0f} s, and {max(0, left):.0f} s are left")
         schedules = SubRun(exit_code=EXIT_NOTHING_RAN, cases=())
         night.codes.append(schedules.exit_code)
-    played = [case for case in schedules.cases if case["verdict"] != "skipped"]
+    played = [case for case in schedules.cases if case.verdict != "skipped"]
     done, steps = steps_done(played)
     of_steps = f"; {done} of {steps} steps done" if steps else ""
     say(f"random schedules: {len(played)} played, {len(schedules.cases) - len(played)} not{of_steps}")
     known = {entry.run_id for entry in before}
     noted = [entry for entry in fixed.known(ledger.read(runs_dir), backend) if entry.run_id not in known]
     # By the ledger, too: a run that was killed has told of nothing else.
-    begun = {case["id"] for case in night.cases if case["verdict"] != "skipped"} | {entry.id for entry in noted}
+    begun = {case.case.id for case in night.cases if case.verdict != "skipped"} | {entry.id for entry in noted}
     last, owed = ledger.last_run(before), fixed.owed(before, backend)
     night.left = {id: last.get(id) for id in owed if id not in begun}
     night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
@@ -164,31 +164,31 @@ def run_night(
     overdue = [results.Overdue(id, owed[id].kafka, backend, night.left[id]) for id in night.overdue]
     results.write_night(runs_dir, began, overdue, skipped)
     for case in schedules.cases:
-        if case["verdict"] != "invalid":
+        if case.verdict != "invalid" or case.run_dir is None:
             continue
-        again = shrink_command(case["run_dir"])
-        begin_by = ends - case["duration_s"] - START_S  # a part takes no longer than the whole
+        again = shrink_command(case.run_dir)
+        begin_by = ends - case.duration_s - START_S  # a part takes no longer than the whole
         if time.monotonic() >= begin_by:
-            say(f"not shrunk, for want of time: {case['id']}: {again}")
+            say(f"not shrunk, for want of time: {case.case.id}: {again}")
             continue
-        say(f"shrinking {case['id']}: {case['reason'][:200]}")
+        say(f"shrinking {case.case.id}: {case.reason[:200]}")
         try:
-            one_mode = [f"--mode={case['mode']}", *common]
-            night.shrunk.append(shrink_run(Path(case["run_dir"]), one_mode, say, until=begin_by))
+            one_mode = [f"--mode={case.case.mode}", *common]
+            night.shrunk.append(shrink_run(case.run_dir, one_mode, say, until=begin_by))
         except (HarnessError, OSError) as error:  # a full disk is no reason to forget the night
             say(f"  {error}; again: {again}")
     return night
 
 
-def steps_done(played: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def steps_done(played: Sequence[CaseResult]) -> tuple[int, int]:
     """Of the steps of these schedules how many were done, the others passed over or not got to; and how many there are.
 
     One whose run folder can't be read, or that failed before its first step, tells of none.
     """
     done = steps = 0
-    for run_dir in filter(None, (case["run_dir"] for case in played)):
+    for run_dir in filter(None, (case.run_dir for case in played)):
         with suppress(JbodError):
-            run = read_run_json(Path(run_dir))
+            run = read_run_json(run_dir)
             done, steps = done + run.get("steps_done", 0), steps + run.get("steps", 0)
     return done, steps
 

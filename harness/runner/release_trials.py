@@ -6,11 +6,12 @@ can't be said any more which deviations it showed. What showed nothing (an error
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness.errors import EXIT_USAGE, EnvironmentLacks, JbodError, UsageError
 from harness.history.run_folder import read_run_json
@@ -22,6 +23,7 @@ from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner import ledger
 from harness.runner.bisecting import CaseRun, Trial
 from harness.runner.case import CaseId
+from harness.runner.deviation import NotedDeviation
 from harness.runner.subrun import run_apart
 
 _JUDGED = ("valid", "invalid")
@@ -48,12 +50,20 @@ class Trials:
         """Read what there is."""
         for entry in ledger.read(self.runs_dir):
             if (entry.id, entry.backend) == (self.case.id, self.backend) and entry.verdict in _JUDGED:
-                with suppress(JbodError, KeyError, TypeError):
+                with suppress(JbodError, KeyError, TypeError, msgspec.ValidationError):
                     run_dir = self.runs_dir / entry.run_id
                     run = read_run_json(run_dir)
                     if run["kafka"]["source"] == "maven" and run.get("file") == self.case.file:
-                        told = {**run["outcome"], "deviations": run["deviations"], "run_dir": str(run_dir)}
-                        self._earlier.setdefault(entry.kafka, []).append(_case_run(told, earlier=True))
+                        outcome, noted = run["outcome"], map(NotedDeviation.from_json, run["deviations"])
+                        self._earlier.setdefault(entry.kafka, []).append(
+                            CaseRun(
+                                verdict=outcome["verdict"],
+                                reason=outcome["reason"],
+                                deviations=_shown(noted),
+                                run_dir=str(run_dir),
+                                earlier=True,
+                            )
+                        )
 
     def known(self, kafka: KafkaVersion) -> Trial | None:
         """What is known of a release without a run."""
@@ -106,7 +116,13 @@ class Trials:
                 quiet=True,
             )
         if done.cases:
-            return _case_run(done.cases[0])
+            [case] = done.cases
+            return CaseRun(
+                verdict=case.verdict,
+                reason=case.reason,
+                deviations=_shown(case.deviations),
+                run_dir=str(case.run_dir) if case.run_dir else None,
+            )
         if done.exit_code == EXIT_USAGE:
             raise UsageError(
                 f"`jbod run {self.case.selector}` on Kafka {kafka} ended with a usage error, which is told above"
@@ -115,13 +131,6 @@ class Trials:
         return CaseRun(verdict="error", reason=reason, deviations=(), run_dir=None)
 
 
-def _case_run(case: Mapping[str, Any], *, earlier: bool = False) -> CaseRun:
-    """Of an entry of ``scenarios`` in ``--json``; a deviation that was looked for and not seen doesn't count."""
-    shown = [each for each in case.get("deviations", ()) if each.get("state") != "mended"]
-    return CaseRun(
-        verdict=case["verdict"],
-        reason=case["reason"],
-        deviations=tuple(sorted({f"{each['does']} ({each['issue']})" for each in shown})),
-        run_dir=case["run_dir"],
-        earlier=earlier,
-    )
+def _shown(deviations: Iterable[NotedDeviation]) -> tuple[str, ...]:
+    """The deviations that a case showed, in words; one that was looked for and not seen does not count."""
+    return tuple(sorted({f"{each.actual} ({each.issue})" for each in deviations if each.state != "mended"}))

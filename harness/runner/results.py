@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -26,7 +26,7 @@ from harness.errors import (
 from harness.host.atomic_write import write_atomically
 from harness.journal import now
 from harness.runner.case import CaseResult
-from harness.runner.deviation import State, state_of
+from harness.runner.deviation import State
 from harness.runner.ledger import note
 
 RESULTS_FILES = "results-*.json"
@@ -44,15 +44,15 @@ _STATES: Mapping[str, State] = {"deviations": "seen", "mended": "mended"}
 """How many cases have any such deviation; what a scenario does not declare is told of each case, and not counted."""
 
 
-def to_json(cases: Sequence[Mapping[str, Any]], exit_code: int, seed: int) -> dict[str, Any]:
-    """What ``--json`` says of cases, each of which says it of itself already."""
-    totals = {word: sum(case["verdict"] == word for case in cases) for word in (*VERDICT_CODES, "skipped")}
-    states = [{state_of(each) for each in case.get("deviations", ())} for case in cases]
+def to_json(cases: Sequence[CaseResult], exit_code: int, seed: int) -> dict[str, object]:
+    """The content of ``--json``."""
+    totals = {word: sum(case.verdict == word for case in cases) for word in (*VERDICT_CODES, "skipped")}
+    states = [{each.state for each in case.deviations} for case in cases]
     return {
         "schema": 1,
         "exit_code": exit_code,
         "seed": seed,
-        "scenarios": [*cases],
+        "scenarios": [case.to_json() for case in cases],
         "totals": totals | {name: sum(state in of for of in states) for name, state in _STATES.items()},
     }
 
@@ -67,7 +67,7 @@ class Overdue(NamedTuple):
 
 
 def write_night(
-    runs_dir: Path, began: datetime, overdue: Sequence[Overdue], skipped: Sequence[Mapping[str, Any]]
+    runs_dir: Path, began: datetime, overdue: Sequence[Overdue], skipped: Sequence[Mapping[str, object]]
 ) -> None:
     """What a night leaves beside its runs' results, for the report. Nothing where there is nothing to tell.
 
@@ -81,7 +81,7 @@ def write_night(
         _leave(runs_dir, began, "night", content | {"overdue": told, "overdue_on": on})
 
 
-def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, Any]) -> None:
+def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, object]) -> None:
     """One of :data:`RESULTS_FILES`."""
     with suppress(OSError):  # a full disk has been said already, and the exit code must not change by it
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -89,9 +89,12 @@ def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, An
         write_atomically(runs_dir / name, json.dumps(content, indent=2) + "\n")
 
 
-def write_json(path: Path | None, content: Mapping[str, Any], say: Callable[[str], None]) -> int:
-    """Write what ``--json`` asks for, if it does; returns its exit code, or what that comes to where it can't."""
-    code = int(content["exit_code"])
+def write_json(path: Path | None, content: Mapping[str, object], say: Callable[[str], None]) -> int:
+    """Write the file of ``--json``, if one is asked for.
+
+    :returns: the exit code in the content; if the file cannot be written, the worse of that and EXIT_HARNESS
+    """
+    code = int(str(content["exit_code"]))
     if path is None:
         return code
     try:
@@ -116,7 +119,7 @@ class Results:
         runs_dir: Path,
         argv: Sequence[str],
         say: Callable[[str], None],
-        on: Mapping[str, Any],
+        on: Mapping[str, object],
     ) -> None:
         self.cases: list[CaseResult] = []
         self._seed = seed
@@ -165,7 +168,7 @@ class Results:
             return
         session.exitstatus = self._exit_code(session, int(exitstatus))
         self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
-        content = to_json([each.to_json() for each in self.cases], int(session.exitstatus), self._seed)
+        content = to_json(self.cases, int(session.exitstatus), self._seed)
         if self.cases:
             self._leave(content)
         session.exitstatus = write_json(self._json_file, content, self._say)
@@ -185,7 +188,7 @@ class Results:
             codes.append(EXIT_HARNESS)
         return worst(codes)
 
-    def _leave(self, content: dict[str, Any]) -> None:
+    def _leave(self, content: dict[str, object]) -> None:
         """For the reports: a case that was skipped or never got its turn has no folder that could tell of it."""
         more = {
             "started_at": self._started_at.isoformat(),

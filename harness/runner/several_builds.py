@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_USAGE, worst
@@ -20,6 +19,7 @@ from harness.host.atomic_write import write_atomically
 from harness.host.scratch import scratch
 from harness.kafka.versions import KafkaVersion
 from harness.runner import results
+from harness.runner.case import CaseResult
 from harness.runner.subrun import run_apart
 
 
@@ -28,12 +28,12 @@ class BuildRun:
     """The run on one build.
 
     :ivar kafka: its version
-    :ivar cases: the entries of ``scenarios`` in its ``--json``; none where it ended before there were any
+    :ivar cases: empty if it ended before any case did
     """
 
     kafka: str
     exit_code: int
-    cases: tuple[Mapping[str, Any], ...]
+    cases: tuple[CaseResult, ...]
 
 
 def versions_named(kafka: str | None) -> tuple[str, ...]:
@@ -91,8 +91,8 @@ def run_each(
     return runs
 
 
-def to_json(runs: Sequence[BuildRun], seed: int) -> dict[str, Any]:
-    """What ``--json`` says of all; of each build also its exit code."""
+def to_json(runs: Sequence[BuildRun], seed: int) -> dict[str, object]:
+    """The content of ``--json``: that of one run, and the exit code of each build."""
     cases = [case for run in runs for case in run.cases]
     content = results.to_json(cases, worst([run.exit_code for run in runs]), seed)
     return content | {"builds": [{"kafka": run.kafka, "exit_code": run.exit_code} for run in runs]}

@@ -12,21 +12,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from harness.errors import EXIT_HARNESS, EXIT_VALID
 from harness.host.scratch import scratch
+from harness.runner.case import CaseResult
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubRun:
     """How a run came out.
 
-    :ivar cases: the entries of ``scenarios`` in ``--json``; none where it ended before there were any
+    :ivar cases: empty if it ended before any case did
     """
 
     exit_code: int
-    cases: tuple[dict[str, Any], ...]
+    cases: tuple[CaseResult, ...]
 
 
 def arguments_of(options: Mapping[str, object]) -> list[str]:
@@ -48,7 +48,7 @@ def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
         result = folder / "result.json"
         code = _call(jbod_command("run", *arguments, f"--json={result}"), quiet)
         cases = json.loads(result.read_text())["scenarios"] if result.exists() else []
-    return SubRun(exit_code=code, cases=tuple(cases))
+    return SubRun(exit_code=code, cases=tuple(map(CaseResult.from_json, cases)))
 
 
 def call_apart(*arguments: str, quiet: bool = False) -> int:

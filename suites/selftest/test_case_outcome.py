@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,9 +18,10 @@ from harness.journal import Journal, now
 from harness.kafka.versions import KafkaVersion, Mode, VersionRange
 from harness.runner.case import Case, CaseId, CaseResult
 from harness.runner.case_outcome import CaseLog, conclude, deviations_of
-from harness.runner.deviation import Deviation
+from harness.runner.deviation import Deviation, State
 from harness.runner.results import to_json
 from suites.observing import observe
+from suites.selftest.case_results import case_result, noted_deviation
 
 HERE = Path(__file__)
 
@@ -80,19 +81,19 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
     observe(other, cluster, deviates=True, seen="that")
     assert outcome()[0] == "unknown"
     assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
-    undeclared = other.to_json() | {"state": "undeclared"}
+    undeclared = other.noted("undeclared")
     # what a build shows as it happens isn't told of a case that didn't
     assert deviations_of(case, [declared]) == [undeclared]
     observe(declared, cluster, deviates=True, seen="this")
     assert outcome() == ("valid", "")
-    assert deviations_of(case, [declared]) == [declared.to_json() | {"state": "seen"}, undeclared]
+    assert deviations_of(case, [declared]) == [declared.noted("seen"), undeclared]
 
 
 @pytest.mark.parametrize(
     ("does", "state"), [((False,), "mended"), ((True,), "seen"), ((False, True), "seen"), ((True, False), "seen")]
 )
 def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
-    case: Case, does: tuple[bool, ...], state: str
+    case: Case, does: tuple[bool, ...], state: State
 ) -> None:
     """One that was seen once is not mended; and neither is no answer, as on the builds that it was confirmed on."""
     declared = Deviation(
@@ -105,17 +106,19 @@ def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
     for deviates in does:
         observe(declared, on_build("4.3.2", case.journal), deviates=deviates)
     assert outcome() == ("valid", "")
-    assert deviations_of(case, [declared]) == [declared.to_json() | {"state": state}]
-    assert deviations_of(case, []) == ([] if state == "mended" else [declared.to_json() | {"state": "undeclared"}])
+    assert deviations_of(case, [declared]) == [declared.noted(state)]
+    assert deviations_of(case, []) == ([] if state == "mended" else [declared.noted("undeclared")])
 
 
 def test_states_are_counted_by_case_and_files_without_any_know_those_seen() -> None:
     states = ("seen seen", "mended seen", "mended", "undeclared", "", None)
     cases = [
-        {"verdict": "valid"} | ({} if of is None else {"deviations": [{"state": each} for each in of.split()] or [{}]})
+        case_result(deviations=() if of is None else tuple(noted_deviation("a", state=each) for each in of.split()))
+        if of != ""
+        else case_result(deviations=(noted_deviation("a"),))
         for of in states
     ]
-    totals = to_json(cases, 0, 1)["totals"]
+    totals = cast(dict[str, int], to_json(cases, 0, 1)["totals"])
     assert (totals["deviations"], totals["mended"], totals["valid"]) == (3, 2, 6)
 
 
@@ -241,21 +244,10 @@ def test_an_assert_of_the_scenario_is_a_promise_and_one_of_the_harness_is_not(ca
     assert conclude(CaseLog(troubles=troubles), case, must_be_judged=True, test_file=other_file)[0] == "error"
 
 
-@pytest.mark.parametrize("shown", [[], [{"does": "a"}], [{"does": "a"}, {"does": "b"}]], ids=len)
-def test_all_deviations_are_told_and_the_first_under_its_old_name(case: Case, shown: list[dict[str, object]]) -> None:
-    result = CaseResult(
-        case=case.id,
-        kafka="4.3.1",
-        backend="process",
-        verdict="valid",
-        reason="",
-        duration_s=1.0,
-        run_dir=None,
-        phases_s={},
-        faults=[],
-        rerun="",
-        deviations=shown,
-    )
-    entry = result.to_json()
-    assert (entry.get("deviation"), entry.get("deviations", [])) == (shown[0] if shown else None, shown)
-    assert CaseResult.from_json(entry, nodeid=case.id.nodeid, seed=1).to_json() == entry
+@pytest.mark.parametrize("shown", ["", "a", "ab"])
+def test_all_deviations_are_told_and_the_first_under_its_old_name(shown: str) -> None:
+    deviations = tuple(map(noted_deviation, shown))
+    entry = case_result(deviations=deviations).to_json()
+    told = [each.to_json() for each in deviations]
+    assert (entry.get("deviation"), entry.get("deviations", [])) == (told[0] if told else None, told)
+    assert CaseResult.from_json(entry).to_json() == entry

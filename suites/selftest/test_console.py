@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 
 from rich.console import Console
 
 from harness.cli.console import verdict_table
-from harness.runner.case import CaseId, CaseResult
-
-
-def result(case: str, *deviations: Mapping[str, object]) -> CaseResult:
-    return CaseResult(
-        case=CaseId(id=case, kip=0, plan="", mode="kraft", seed=1, nodeid=case),
-        kafka="4.4.0",
-        backend="process",
-        verdict="valid",
-        reason="",
-        duration_s=1.0,
-        run_dir=None,
-        phases_s={},
-        faults=[],
-        rerun="",
-        deviations=deviations,
-    )
-
-
-def told(does: str, **state: str) -> Mapping[str, object]:
-    return {"does": does, "issue": "KAFKA-1"} | state
+from suites.selftest.case_results import case_result, noted_deviation
 
 
 def test_deviations_are_told_by_their_state_and_undeclared_ones_once() -> None:
-    apart = told("is silent", state="undeclared")
+    apart = noted_deviation("is silent", state="undeclared")
     cases = [
-        result("kip-0/a", told("lies", state="seen"), apart),
-        result("kip-0/b", told("is late", state="mended")),
-        result("kip-0/c", told("hides", state="undeclared"), apart),
-        result("kip-0/d", told("as told by an older jbod")),
+        case_result(
+            "kip-0/a",
+            deviations=(
+                noted_deviation("lies", state="seen"),
+                apart,
+            ),
+        ),
+        case_result("kip-0/b", deviations=(noted_deviation("is late", state="mended"),)),
+        case_result(
+            "kip-0/c",
+            deviations=(
+                noted_deviation("hides", state="undeclared"),
+                apart,
+            ),
+        ),
+        case_result("kip-0/d", deviations=(noted_deviation("as told by an older jbod"),)),
     ]
     out = io.StringIO()
     Console(file=out, width=200).print(verdict_table(cases))

@@ -25,6 +25,7 @@ from harness.runner.delta_debugging import shrink
 from harness.runner.shrinking import Shrunk, shrink_run
 from harness.runner.subrun import SubRun
 from suites.schedules.schedule import Schedule, Step, draw, read
+from suites.selftest.case_results import case_result
 from suites.selftest.planted import Planted
 
 
@@ -95,7 +96,7 @@ class PlantedRuns:
                 verdict = self.verdict(schedule, self.plays[schedule.steps])
                 self.plays[schedule.steps] += 1
                 self.now_s += PART_S
-            cases.append({"id": f"schedules/random[kraft-{number}]", "verdict": verdict, "reason": "planted"})
+            cases.append(case_result(f"schedules/random[kraft-{number}]", verdict))
         return SubRun(exit_code=0, cases=tuple(cases))
 
 

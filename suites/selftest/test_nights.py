@@ -26,6 +26,7 @@ from harness.runner.nightly import Fixed, Night, run_night
 from harness.runner.shrinking import Shrunk
 from harness.runner.subrun import SubRun, jbod_command, run_apart
 from reports.rows import read_runs_dir
+from suites.selftest.case_results import case_result
 from suites.selftest.planted import Planted
 
 BUDGET_S = 1800
@@ -126,8 +127,7 @@ def a_night(
 
 def came_out(**verdicts: str) -> SubRun:
     """A run of these cases."""
-    cases = [{"id": id, "verdict": verdict, "reason": "planted", "run_dir": None} for id, verdict in verdicts.items()]
-    return SubRun(exit_code=0, cases=tuple(cases))
+    return SubRun(exit_code=0, cases=tuple(case_result(id, verdict) for id, verdict in verdicts.items()))
 
 
 def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,14 +205,7 @@ def test_a_full_disk_while_shrinking_is_no_reason_to_forget_the_night(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(nightly, "shrink_run", fills_up)
-    failed = {
-        "id": "x",
-        "verdict": "invalid",
-        "reason": "planted",
-        "mode": "zk",
-        "run_dir": "runs/x",
-        "duration_s": 6.0,
-    }
+    failed = case_result("x", "invalid", mode="zk", run_dir="runs/x", duration_s=6.0)
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=(failed,))]
     night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert (night.exit_code(), night.shrunk) == (1, [])
@@ -223,7 +216,7 @@ def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypa
     """Nor is it one in which nothing ran: the fixed suites did."""
     answers: list[Answer] = [
         lambda _: came_out(a="valid"),
-        lambda _: SubRun(exit_code=5, cases=({"id": "x", "verdict": "skipped", "reason": "too late"},)),
+        lambda _: SubRun(exit_code=5, cases=(case_result("x", "skipped", reason="too late"),)),
     ]
     night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert night.exit_code() == 2
@@ -239,10 +232,7 @@ def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(nightly, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(nightly, "shrink_run", takes_long)
-    failed = tuple(
-        {"id": id, "verdict": "invalid", "reason": "planted", "mode": "zk", "run_dir": f"runs/{id}", "duration_s": 60.0}
-        for id in "xy"
-    )
+    failed = tuple(case_result(id, "invalid", mode="zk", run_dir=f"runs/{id}", duration_s=60.0) for id in "xy")
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=failed)]
     night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert [each.run_dir for each in night.shrunk] == ["runs/x"]

@@ -426,9 +426,8 @@ def test_what_a_case_says_of_deviations_is_on_its_page_and_on_the_index(tmp_path
     of |= {name: [told("APART-1", state="undeclared")] for name in "3456"}
     for name, deviations in of.items():
         with_verdict(tmp_path, "valid", name, case=f"kip-113/{name}[zk]", deviations=deviations)
-    found = [
-        (each.state, each.told["issue"], len(each.rows)) for each in make_index(read_runs_dir(tmp_path)).deviations
-    ]
+    noted = make_index(read_runs_dir(tmp_path)).deviations
+    found = [(each.deviation.state, each.deviation.issue, len(each.rows)) for each in noted]
     assert found == [("mended", "NEW-1", 1), ("seen", "OLD-1", 1), ("undeclared", "APART-1", 4)]
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()

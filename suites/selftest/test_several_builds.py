@@ -17,6 +17,7 @@ from rich.console import Console
 from harness.cli.run_on_builds import print_whole, verdicts_table
 from harness.runner import ledger
 from harness.runner.several_builds import BuildRun
+from suites.selftest.case_results import case_result
 from suites.selftest.own_maven import OwnMaven
 from suites.selftest.planted import Planted
 
@@ -73,7 +74,7 @@ def test_one_table_one_json_one_junit_and_the_worst_exit_code(planted: Planted, 
 
 def test_no_build_is_cut_off_the_table() -> None:
     versions = [f"90.0.{minor}" for minor in range(20)]
-    case = {"id": A, "verdict": "valid"}
+    case = case_result(A)
     runs = [BuildRun(kafka=version, exit_code=0, cases=(case,)) for version in versions]
     said = io.StringIO()
     print_whole(verdicts_table(runs), Console(file=said, width=100))
