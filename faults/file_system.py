@@ -54,7 +54,7 @@ class VolumeFault(LogDirFault):
     """A way in which the file system of a log dir fails."""
 
     needs: ClassVar[tuple[str, ...]] = ("loop mounts",)
-    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "ext4"}
+    cluster: ClassVar[Mapping[str, object]] = {"volumes": "ext4"}
 
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir)
@@ -99,7 +99,7 @@ class EioXfs(Eio):
 
     name = "eio_xfs"
     needs = ("loop mounts", "xfs")
-    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "xfs"}
+    cluster: ClassVar[Mapping[str, object]] = {"volumes": "xfs"}
 
 
 class ReadOnly(_Broken):
@@ -242,7 +242,7 @@ class NoInodesTmpfs(NoInodes):
 
     name = "no_inodes_tmpfs"
     needs = ("tmpfs mounts",)
-    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "tmpfs"}
+    cluster: ClassVar[Mapping[str, object]] = {"volumes": "tmpfs"}
 
 
 class PowerCut(BrokerEnded):
@@ -255,7 +255,7 @@ class PowerCut(BrokerEnded):
 
     name = "power_cut"
     needs = ("loop mounts",)
-    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "ext4"}
+    cluster: ClassVar[Mapping[str, object]] = {"volumes": "ext4"}
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from faults.base import Fault
 from faults.file_system import volume_of
@@ -50,7 +50,7 @@ rm -f "$0"
 class SlowVolume(Fault):
     """The volume of a log dir answers late."""
 
-    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "ext4"}
+    cluster: ClassVar[Mapping[str, object]] = {"volumes": "ext4"}
     explains = (r"Connection to node .* was disconnected|request.*timed? ?out",)
 
     def __init__(self, log_dir: LogDir) -> None:

@@ -92,7 +92,7 @@ class StateValidated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviationNoted(Event):
+class DeviationEvent(Event):
     """A check met a known deviation; the fields are those of :class:`harness.runner.deviation.Deviation`."""
 
     kip: int
@@ -107,14 +107,14 @@ class DeviationNoted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviationSeen(DeviationNoted):
+class DeviationSeen(DeviationEvent):
     """The build deviates."""
 
     kind = "deviation.seen"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviationMended(DeviationNoted):
+class DeviationMended(DeviationEvent):
     """A build that may deviate or not keeps the promise."""
 
     kind = "deviation.mended"

@@ -111,7 +111,7 @@ known to do other than its KIP says, one that doesn't is red.
 def _coverage(rows: list[dict[str, Any]]) -> list[str]:
     """KIP by KIP the plan item, the scenario, its cases by mode, and where Kafka is known to do otherwise."""
     lines, controls = [_COVERAGE], [row for row in rows if row["id"].startswith("control/")]
-    kips: dict[str, list[dict[str, Any]]] = {}
+    kips: dict[str, list[dict[str, object]]] = {}
     for row in rows:
         if row not in controls:
             kips.setdefault(f"KIP-{row['kip']}", []).append(row)

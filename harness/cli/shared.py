@@ -38,7 +38,7 @@ def settled(_context: click.Context, _option: click.Parameter, kafka: str | None
     return settle(kafka, note)
 
 
-def _for_click(of: Sequence[RunOption]) -> list[Callable[..., Any]]:
+def _for_click(of: Sequence[RunOption]) -> list[Callable[..., object]]:
     """What of its values is right is for pytest to say, to which they go on as they are; but for ``latest``."""
     return [
         click.option(
@@ -71,10 +71,10 @@ JOBS = click.option(
 )
 
 
-def with_options(options: list[Callable[..., Any]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def with_options(options: list[Callable[..., object]]) -> Callable[[Callable[..., object]], Callable[..., object]]:
     """A decorator that gives a command these options."""
 
-    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+    def add(function: Callable[..., object]) -> Callable[..., object]:
         for option in reversed(options):
             function = option(function)
         return function

@@ -99,7 +99,7 @@ class Story:
     timeline: tuple[Moment, ...]
     replicas: tuple[Replica, ...] | None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As explained.json has it."""
         return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_VALID, UsageError
 from harness.kafka.versions import KafkaVersion
@@ -85,7 +85,7 @@ class Trial:
             reasons = [f"{run.verdict}: {run.reason}" for run in self.runs]
         return "; ".join(dict.fromkeys(reasons))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As ``--json`` has it."""
         return {
             "kafka": str(self.kafka),
@@ -210,7 +210,7 @@ class Bisection:
         high = [trial for trial in self.trials if trial.look and trial.kafka >= self.first.kafka]
         return f"{_runs(low)} up to {self.last.kafka}, {_runs(high)} from {self.first.kafka}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As ``--json`` has it."""
         return {
             "found": not self.problem and not self.between,

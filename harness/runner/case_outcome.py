@@ -18,8 +18,8 @@ from pathlib import Path
 
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, BuildLacks, JbodError
 from harness.events import (
+    DeviationEvent,
     DeviationMended,
-    DeviationNoted,
     DeviationSeen,
     FaultInjecting,
     FaultNotProven,
@@ -104,7 +104,7 @@ def deviations_of(case: Case, declared: Sequence[Deviation]) -> list[NotedDeviat
     return [*(known[does].noted(state) for does, state in states.items()), *undeclared]
 
 
-def _noted(case: Case, kind: type[DeviationNoted]) -> dict[str, NotedDeviation]:
+def _noted(case: Case, kind: type[DeviationEvent]) -> dict[str, NotedDeviation]:
     """The deviations of which the journal has an event of this kind, by what builds with them do."""
     return {event.does: NotedDeviation.from_json(event.details()) for event in case.journal.of(kind)}
 

@@ -13,7 +13,7 @@ import pytest
 
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import Inconclusive, PromiseBroken
-from harness.events import DeviationNoted
+from harness.events import DeviationEvent
 from harness.journal import Journal
 from harness.kafka.admin import Refused
 from harness.kafka.versions import KafkaVersion, Mode
@@ -85,7 +85,7 @@ def test_on_a_newer_build_a_deviation_is_seen_or_mended_if_it_was_looked_for() -
             newer.deviates(AUTOMATIC_REFUSED, "automatic", broken)
         newer.conclude({})
         events = newer._cluster.journal.events
-        assert [(event.kind, event.seen) for event in events if isinstance(event, DeviationNoted)] == noted
+        assert [(event.kind, event.seen) for event in events if isinstance(event, DeviationEvent)] == noted
 
 
 def test_the_kips_assignment_passes_and_the_striped_one_does_not() -> None:

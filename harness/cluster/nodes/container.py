@@ -135,7 +135,7 @@ class ContainerBackend:
         for each in starting:
             each.result()
 
-    def container(self, node: str) -> Any:
+    def container(self, node: str) -> object:
         """The container of the node of that name."""
         return engine().containers.get(f"{self._description.project}-{node}-1")
 
@@ -200,11 +200,11 @@ class _Description:
         self.command = [*compose_program(), *options]
         self._config = json.loads(compose(self.command, "config", "--format", "json"))
         self._more = site.work_dir / "compose.more.json"
-        self._added: dict[str, dict[str, Any]] = {"services": {}, "configs": {}}
+        self._added: dict[str, dict[str, object]] = {"services": {}, "configs": {}}
 
     def _service(self, node: str) -> dict[str, Any]:
         """What is said of a node; a broker or controller that is not in the file is added to what is described."""
-        services: dict[str, dict[str, Any]] = self._config["services"]
+        services: dict[str, dict[str, object]] = self._config["services"]
         if node not in services:
             self._add(node)
         return services[node]
@@ -426,7 +426,7 @@ class ContainerNode(JvmNode):
     def _state(self) -> Mapping[str, Any]:
         with explained(f"asking for the state of {self.spec.name}"):
             self._container.reload()
-        state: Mapping[str, Any] = self._container.attrs["State"]
+        state: Mapping[str, object] = self._container.attrs["State"]
         return state
 
 

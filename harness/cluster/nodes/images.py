@@ -21,7 +21,6 @@ import tarfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from docker.errors import APIError, ImageNotFound
 from docker.utils import parse_repository_tag
@@ -216,7 +215,7 @@ def _look_into(name: str) -> Image:
     return Image(name=name, id=id, java_version=facts["java_version"], jars=tuple(facts["jars"]))
 
 
-def _ask(name: str) -> dict[str, Any]:
+def _ask(name: str) -> dict[str, object]:
     with explained(f"the image {name}"):
         done = run_once(name, ["sh", "-c", _LOOK], "image", patience_s=_LOOK_S)
     if done.returncode:

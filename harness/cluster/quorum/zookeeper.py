@@ -221,7 +221,7 @@ class LogDirEvents:
     def _changed(self, _children: list[str]) -> None:
         self.changes += 1
 
-    def seen(self) -> dict[str, Any]:
+    def seen(self) -> dict[str, object]:
         """What each znode said that came since then, by its name; nothing until the watch has been called."""
         created = self._all() if self.changes > 0 else {}
         return {name: said for name, said in created.items() if name not in self._before}
@@ -230,7 +230,7 @@ class LogDirEvents:
         """The znodes that are there now."""
         return sorted(self._client.get_children(self._PARENT))
 
-    def _all(self) -> dict[str, Any]:
+    def _all(self) -> dict[str, object]:
         logs = sorted(self._data_dir.glob("version-2/log.*"))
         found = (match for log in logs for match in self._CREATED.finditer(log.read_bytes()))
         return {match[1].decode(): json.loads(match[2]) for match in found}
