@@ -249,7 +249,7 @@ def _probed(options: BuildOptions, runs_dir: Path) -> list[str]:
     from dataclasses import replace
 
     from harness.kafka.builds import Builds
-    from harness.runner.build_lacks import probe_apart, told
+    from harness.runner.build_lacks import lack_lines, probe_apart
 
     builds, given = Builds.choose(options), options.kafka_home or options.kafka_tarball
     found = []
@@ -260,6 +260,6 @@ def _probed(options: BuildOptions, runs_dir: Path) -> list[str]:
         file = runs_dir.parent / f"probe-{version}.json"
         probed = probe_apart(one, file, say)
         found.append(f"--probe={file}")
-        for line in told(probed, ()):
+        for line in lack_lines(probed, ()):
             out.print(Text(line, style="bold red"), soft_wrap=True)
     return found

@@ -1,8 +1,8 @@
-"""What was really run, and when last: the memory of a runs folder over all its runs.
+"""The ledger of a runs folder: which cases ran, when, and how they came out, over all runs.
 
-``ledger.jsonl`` in the runs folder, one line for each case that ended, appended as it ends; the run folders themselves
-may be thrown away. It answers what no single run can: which cases have not run for long (:func:`longest_ago`), how
-often one comes out how (flakes), and how long one takes. A skipped case was not run and has no line.
+``ledger.jsonl`` in the runs folder has one line for each case, appended when the case ends. Run folders may be deleted
+without loss. The ledger shows which cases have not run for long (:func:`longest_ago`), which are flaky, and how long
+each takes. A skipped case has no line.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from harness.runner.suite_kinds import is_random
 NAME = "ledger.jsonl"
 _SHOWN = ("valid", "invalid")
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""So far ahead of this machine's clock another's may be that has written here, or this one's before it was set."""
+"""Entries further ahead of this machine's clock are ignored. Another machine's clock may be ahead, or this one was set.
+"""
 UNKNOWN_S = 40.0
-"""What a case is thought to take that never ran."""
+"""The assumed duration in seconds of a case that never ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """One case that ran.
 
-    :ivar faults: those that were proven, each as "name on target"
-    :ivar struck: of each of these its ``fault``, the ``role`` of the broker that it hit and what it was ``also``
-        (:mod:`harness.measure.roles`), and the load: how many records were ``acked`` and ``read`` while it was in
-        force; empty in lines of old
-    :ivar sha256: of the build's jars; empty in lines of old
+    :ivar faults: the proven faults, each as "name on target"
+    :ivar struck: for each proven fault its ``fault``, the ``role`` of the broker that it hit, other roles in ``also``
+        (:mod:`harness.measure.roles`), and the load: the records ``acked`` and ``read`` while it was in force. Empty in
+        old lines
+    :ivar sha256: of the build's jars; empty in old lines
     """
 
     at: datetime
@@ -56,12 +57,12 @@ class Entry:
     struck: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """One line of the file."""
+        """Return the content of one line of the file."""
         return {**vars(self), "at": self.at.isoformat()}
 
 
 def note(runs_dir: Path, result: CaseResult) -> None:
-    """Append a case that ended, unless it was skipped."""
+    """Append a case that ended, unless it was skipped. A full disk raises no error."""
     if result.verdict == "skipped" or result.run_dir is None:
         return
     proven = [fault for fault in result.faults if fault["proven"]]
@@ -91,17 +92,17 @@ def note(runs_dir: Path, result: CaseResult) -> None:
         ),
     )
     line = json.dumps(entry.to_json()).encode() + b"\n"
-    with suppress(OSError), (runs_dir / NAME).open("a+b") as file:  # a full disk is no word on Kafka
+    with suppress(OSError), (runs_dir / NAME).open("a+b") as file:  # a full disk says nothing about Kafka
         if file.tell() and file.seek(-1, os.SEEK_END) and file.read() != b"\n":
-            line = b"\n" + line  # what was cut off spoils one line only
-        file.write(line)  # at once: two runs don't mix theirs
+            line = b"\n" + line  # a truncated line must not spoil this one
+        file.write(line)  # one write, so that lines of two runs do not mix
 
 
 def read(runs_dir: Path) -> list[Entry]:
-    """All lines, oldest first; none where there is no ledger yet.
+    """Return all entries, oldest first; none if there is no ledger yet.
 
-    A line that is none, cut off by a full disk or a kill, is passed over, and so is one of a clock that was ahead: its
-    case then runs the sooner.
+    Lines that were truncated by a full disk or a kill are ignored. So are lines from a clock that was ahead: their
+    cases run sooner then.
     """
     path = runs_dir / NAME
     if not path.exists():
@@ -118,12 +119,12 @@ def read(runs_dir: Path) -> list[Entry]:
 
 
 def last_run(entries: Iterable[Entry]) -> dict[str, datetime]:
-    """When each case last showed something, be it good or bad: a fault not proven or too little load shows nothing."""
+    """Return when each case was last valid or invalid. Unknown and error do not count."""
     return {entry.id: entry.at for entry in entries if entry.verdict in _SHOWN}
 
 
 def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]:
-    """The cases, those that never ran first, then those that ran longest ago."""
+    """Return the cases that never ran, then the others, longest ago first."""
     last = last_run(entries)
     never = [case for case in cases if case not in last]
     return never + sorted((case for case in cases if case in last), key=lambda case: last[case])
@@ -131,7 +132,7 @@ def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A case that is there to be run, and the Kafka version that it would run on."""
+    """A case to be run, and the Kafka version that it would run on."""
 
     kip: int
     plan: str
@@ -141,9 +142,10 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(Planned):
-    """One case on one build in one backend, and what is known of its runs.
+    """One case on one build and backend, with a summary of its runs.
 
-    :ivar is_overdue: it has not shown anything for too long, or never
+    :ivar last: the last run; None if it never ran
+    :ivar is_overdue: it was not valid or invalid recently enough
     """
 
     id: str
@@ -154,21 +156,25 @@ class Cell(Planned):
     is_overdue: bool
 
     def to_json(self) -> dict[str, Any]:
-        """As ``jbod ledger --json`` has it."""
+        """Return the cell as ``jbod ledger --json`` has it."""
         return {**vars(self), "last": self.last.to_json() if self.last else None}
 
 
 def alike(entries: Iterable[Entry], cases: Mapping[str, Planned], backend: str) -> list[Entry]:
-    """Those that ran in this backend and, where the case is one of these, on the Kafka version that it would run on.
+    """Return the entries of this backend that ran on the Kafka version of their case in ``cases``, or are not in
+    ``cases``.
 
-    A build counts by its version: nights of a snapshot, which is another build each night, go on from one to the next.
+    Builds are compared by version only, so that nightly runs of a changing snapshot continue from one another.
     """
     here = (each for each in entries if each.backend == backend)
     return [each for each in here if each.id not in cases or cases[each.id].kafka == each.kafka]
 
 
 def cells(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry], every: timedelta) -> list[Cell]:
-    """What is known of each of these cases in a backend; an error is no run."""
+    """Return a summary of the runs of each case on a backend. Runs that ended in an error do not count.
+
+    :param every: a case is overdue after this long without a run
+    """
     ran: dict[str, list[Entry]] = {}
     for entry in alike(entries, cases, backend):
         if entry.verdict != "error":
@@ -193,12 +199,12 @@ def cells(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry], 
 
 @dataclass(frozen=True, kw_only=True)
 class Strike(Planned):
-    """A way of failing that was proven at brokers of a role, and what came of it.
+    """A fault that was proven at brokers of one role, with a summary of the runs.
 
-    :ivar role: "leader", "follower", "controller" or "coordinator"; None: beside the load
-    :ivar runs: of cases; it may have struck more than once in each
-    :ivar acked: the fewest records that a strike's load had acked, None where no pair ran at any
-    :ivar read: and read
+    :ivar role: "leader", "follower", "controller" or "coordinator"; None if the broker had no role under the load
+    :ivar runs: the number of cases; each may have had the fault more than once
+    :ivar acked: the fewest records that were acked during one of these faults; None if no pair ran during any
+    :ivar read: the fewest records that were read during one of these faults; None if no pair ran during any
     """
 
     fault: str
@@ -211,21 +217,21 @@ class Strike(Planned):
     read: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """As ``jbod ledger --by-role --json`` has it."""
+        """Return the strike as ``jbod ledger --by-role --json`` has it."""
         return {**vars(self), "last": self.last.isoformat()}
 
 
 def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]) -> list[Strike]:
-    """What these cases really struck in a backend, and random schedules on the same builds: by KIP, plan item, mode,
-    version, fault and role.
+    """Return the proven faults of these cases, and of random schedules on the same builds, on a backend.
 
-    A broker with two roles counts in both; an error is no run.
+    There is one entry for each KIP, plan item, mode, version, fault and role. A broker with two roles counts in both.
+    Runs that ended in an error do not count.
     """
     builds = {(planned.mode, planned.kafka) for planned in cases.values()}
     found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Mapping[str, Any]]]] = {}
     for entry in alike(entries, cases, backend):
         planned = cases.get(entry.id)
-        if is_random(entry.id) and (entry.mode, entry.kafka) in builds:  # drawn anew each time
+        if is_random(entry.id) and (entry.mode, entry.kafka) in builds:  # never planned: each is a new schedule
             planned = Planned(kip=entry.kip, plan=entry.plan, mode=entry.mode, kafka=entry.kafka)
         if planned is None or entry.verdict == "error":
             continue
@@ -236,7 +242,7 @@ def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]
 
 
 def roles_of(struck: Mapping[str, Any]) -> list[str | None]:
-    """All that the broker was which this hit; None alone where it was nothing."""
+    """Return all roles of the broker that was hit; ``[None]`` if it had none."""
     return [role for role in (struck["role"], *struck.get("also", ())) if role] or [None]
 
 
@@ -258,6 +264,6 @@ def _strike(
 
 
 def usual_s(name: str, entries: Iterable[Entry]) -> float:
-    """How long a case, or any one of a scenario, takes: the median of the last five runs, in seconds."""
+    """Return the median duration, in seconds, of the last five runs of a case or scenario."""
     took = [entry.duration_s for entry in entries if name in (entry.id, entry.id.partition("[")[0])][-5:]
     return statistics.median(took) if took else UNKNOWN_S

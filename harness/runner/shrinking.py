@@ -1,8 +1,8 @@
-"""A failing schedule is played, and then parts of it, ever smaller ones, as long as they fail.
+"""Shrinks a failing schedule: plays it and ever smaller parts of it, as long as they fail.
 
-The whole is played again first, several times: one that never fails again is not looked through, and where it fails now
-and then, a part is taken for one that holds only after as many plays. Where time is limited, as in a night, there is
-none for that: that the whole failed is known, each part is played once, and only what is left in the end again.
+The whole schedule is played again first, several times. If it never fails again, there is no search. If it fails only
+sometimes, a part counts as not failing only after as many plays. With a time limit, as in a night, the first failure is
+enough, each part is played once, and only the smallest part is played several times at the end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from harness.runner.subrun import arguments_of, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES, SCHEDULES
 
 TRIES = 3
-"""How often the whole is played again, and the smallest part in the end, to say how often it fails."""
+"""How often the whole schedule is played first, and the smallest part at the end, to report how often they
+fail."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
-    """A failing schedule, made smaller.
+    """The result of shrinking a schedule.
 
-    :ivar file: where the smallest is kept; ``jbod run schedules --schedule FILE`` plays it. None where nothing failed
-    :ivar fails: how often it failed when it was played ``of`` times more; 1 of 1 where there was no time for that, and
-        what is known is that it failed once
+    :ivar file: the file of the smallest schedule, for ``jbod run schedules --schedule FILE``; None if nothing failed
+    :ivar fails: how often it failed in ``of`` plays; 1 of 1 if there was no time, and it is only known to have failed
+        once
     """
 
     run_dir: str
@@ -45,11 +46,11 @@ class Shrunk:
 
 
 def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None], until: float = math.inf) -> Shrunk:
-    """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it.
+    """Find the smallest part of the schedule in a run folder that is still invalid, and write it beside the schedule.
 
-    :param options: of ``jbod run``, which choose the build, the backend and one mode
-    :param until: after that no part is begun, and what has been found will do; in monotonic seconds
-    :raises HarnessError: a part could not be played: nothing is known of it then
+    :param options: options of ``jbod run`` that choose the build, the backend and one mode
+    :param until: no part is begun after this time, in monotonic seconds
+    :raises HarnessError: a part could not be played, so its outcome is unknown
     """
     schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
     steps = schedule["steps"]
@@ -66,7 +67,7 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
 
     def again(part: Sequence[Any]) -> tuple[int, int]:
         known = [each for each in play([part] * TRIES) if each is not None]
-        return (sum(known), len(known)) if known else (1, 1)  # no time for that; it failed when it was found
+        return (sum(known), len(known)) if known else (1, 1)  # no time left; it failed when it was found
 
     fails, of = (1, 1) if limited else again(steps)
     times = 1 if fails == of else TRIES
@@ -83,16 +84,16 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
 
     smallest = shrink(steps, search) if fails else steps
     if cut_short:
-        all_of_it = f"without a limit, from the whole on: {shrink_command(run_dir)}"
-        say(f"  there was no time to look on, and a smaller part may fail too; {all_of_it}")
+        unlimited = f"a search without a limit: {shrink_command(run_dir)}"
+        say(f"  no time left, and a smaller part may fail too; {unlimited}")
     if limited or len(smallest) < len(steps):
         fails, of = again(smallest)
     if not fails and len(smallest) == len(steps):
-        say(f"  it does not fail again, in {of} times: there is nothing to look for")
+        say(f"  the schedule did not fail again in {of} plays: nothing to shrink")
         return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=of)
     kept = schedule | {"steps": smallest, "fails": fails, "of": of}
     file = write_atomically(run_dir / "smallest.json", json.dumps(kept, indent=2) + "\n")
-    say(f"  {len(smallest)} of {len(steps)} steps are left, which fail {fails} of {of} times: {file}")
+    say(f"  {len(smallest)} of {len(steps)} steps are left and fail {fails} of {of} times: {file}")
     return Shrunk(
         run_dir=str(run_dir),
         steps_before=len(steps),
@@ -104,14 +105,14 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
 
 
 def shrink_command(run_dir: str | Path) -> str:
-    """The command that looks for the smallest part, for as long as it takes."""
+    """Return the command that searches without a time limit."""
     return shlex.join(["jbod", "shrink", str(run_dir)])
 
 
 def play_command(file: str | Path, run: Mapping[str, Any]) -> str:
-    """The command that plays a schedule on the build and in the backend of the run that it comes from.
+    """Return the command that plays a schedule on the build and backend of its original run.
 
-    :param run: its run.json
+    :param run: run.json of the original run
     """
     chosen = arguments_of({**vars(BuildOptions.recorded(run)), "backend": run["backend"]})
     return shlex.join(["jbod", "run", SCHEDULES, *chosen, f"--schedule={file}"])
@@ -120,7 +121,7 @@ def play_command(file: str | Path, run: Mapping[str, Any]) -> str:
 def _failing(
     run_dir: Path, schedule: dict[str, Any], candidates: Sequence[Sequence[Any]], options: Sequence[str], until: float
 ) -> list[bool | None]:
-    """Which parts come out invalid, played in one run; None of one that there was no time for any more."""
+    """Play these parts in one run. Returns whether each was invalid, or None if there was no time for it."""
     files = [
         write_atomically(run_dir / f"candidate-{number}.json", json.dumps(schedule | {"steps": list(steps)}))
         for number, steps in enumerate(candidates)
@@ -128,14 +129,14 @@ def _failing(
     wanted = [f"--schedule={file}" for file in files]
     if until < math.inf:
         wanted.append(f"--stop-after={max(0.0, until - time.monotonic()):.3f}")
-    where = f"--runs-dir={run_dir / 'shrinking'}"  # not among the runs: parts are no cases of anybody's
+    where = f"--runs-dir={run_dir / 'shrinking'}"  # not the runs folder, whose ledger must not count parts
     run = run_apart(RANDOM_SCHEDULES, f"--seed={schedule['seed'] or 0}", *wanted, *options, where, quiet=True)
     for file in files:
         file.unlink()
     cases = {case["id"].rpartition("-")[2].rstrip("]"): case for case in run.cases}
     for case in cases.values():
         out_of_time = case["verdict"] == "skipped" and time.monotonic() >= until
-        if case["verdict"] in ("error", "skipped") and not out_of_time:  # taken for one that holds it would mislead
+        if case["verdict"] in ("error", "skipped") and not out_of_time:  # must not count as not failing
             raise HarnessError(f"a part of the schedule could not be played: {case['reason']}")
     if len(cases) < len(candidates):
         raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")

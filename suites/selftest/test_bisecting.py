@@ -180,7 +180,7 @@ def test_it_runs_what_it_has_to_and_goes_on_where_it_was(planted: Planted, own: 
 
     code, said, told, ran = run(planted, *ENDS)
     assert (code, ran) == (0, [])
-    assert "90.1.0: invalid in 1 of 1 run, 1 of them before: planted: invalid" in said
+    assert "90.1.0: invalid in 1 of 1 run, 1 of them earlier: planted: invalid" in said
     assert said.splitlines()[-1] == last
 
     code, said, told, ran = run(planted, "--good=90.0.0", "--bad=90.0.10")
@@ -214,7 +214,7 @@ def test_what_was_known_of_releases_between_is_told_where_it_contradicts(planted
     assert code == 1
     code, said, told, _ = run(planted, *ENDS, f"--runs-dir={planted.runs_dir}")
     assert (code, told["sentence"]) == (0, "valid up to 90.1.0, invalid from 90.2.0")
-    assert told["notes"] == ["90.0.1 was invalid in 1 of 1 run before: what it shows changes more than once"]
+    assert told["notes"] == ["90.0.1 was invalid in 1 of 1 run earlier: the outcome changes more than once"]
     assert told["notes"][0] in said
 
 

@@ -67,7 +67,7 @@ def jbod(*arguments: str, cwd: Path | None = None, **environment: str) -> subpro
         ("run kip-112 --kafka-tarball /etc/hostname", 3, "/etc/hostname"),
         ("run kip-112 --spark-master gopher://h", 4, "gopher://h: not a Spark master"),
         ("run kip-112 --spark-master spark://127.0.0.1:1", 3, "spark://127.0.0.1:1 doesn't answer"),
-        ("run kip-112 --runs-dir /etc/hostname/runs", 3, "the runs folder /etc/hostname/runs can't be written"),
+        ("run kip-112 --runs-dir /etc/hostname/runs", 3, "cannot write to the runs folder /etc/hostname/runs"),
         ("run kip-112 --json /nowhere/out.json", 4, "there is no folder /nowhere"),
         ("run kip-112 --json /etc", 4, "--json /etc: it is a folder"),
         ("run kip-112 --backend podman", 4, "--backend podman"),

@@ -55,7 +55,7 @@ def test_it_waits_for_enter_and_says_how_to_look(moment: str, terminal: tuple[in
     somebody, name = terminal
     waiting = threading.Thread(target=a_pause(moment, name), args=(event(moment),), daemon=True)
     waiting.start()
-    seen = read(somebody, b"Enter goes on").decode()
+    seen = read(somebody, b"press Enter to go on").decode()
     assert f"{MOMENTS[moment]}: chmod_000 on log-dir-1 of broker 2" in seen
     assert "bootstrap 127.0.0.1:1" in seen
     os.write(somebody, b"q")  # no Enter
@@ -78,5 +78,5 @@ def test_it_waits_at_its_own_moment_only(terminal: tuple[int, Path]) -> None:
 
 
 def test_without_a_terminal_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentLacks, match="--pause-at heal waits for Enter, and there is no terminal"):
+    with pytest.raises(EnvironmentLacks, match="--pause-at heal needs a terminal, and there is none"):
         Pause("heal", tmp_path / "nowhere")
