@@ -1,8 +1,9 @@
-"""What the nodes of a case logged as errors that no fault of it explains: told, and never decisive.
+"""Collects the errors in node logs that no fault of the case explains. They never affect the verdict.
 
-Kafka logs errors for much that is as it should be, such as a request about a topic that is just being made, and in
-other words in each release: a list of those that are fine would be wrong by the next one. So they are grouped, counted
-and kept with the run (``errors_logged`` in run.json), where a reader sees that a thread died although nobody missed it.
+Kafka also logs errors in normal operation, such as a request for a topic that is just being created, and the messages
+change with each release. A list of harmless errors would soon be outdated. So the errors are grouped, counted and
+stored as ``errors_logged`` in run.json. There a reader can see that a thread died, for example, even if no check
+failed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 from harness.kafka.broker_log import BrokerLog
 
 KEPT = 20
-"""Groups, those that are seldom first: what happens hundreds of times is seldom what went wrong."""
+"""The number of groups that are kept. Rare errors come first, because frequent ones are seldom the cause of a
+failure."""
 _VARYING = (
     (re.compile(r"(?<![\w.])/\S+"), "…"),
     (re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])"), "ID"),
@@ -24,19 +26,19 @@ _VARYING = (
 
 
 def errors_logged(events: Sequence[Mapping[str, Any]], run_dir: Path) -> list[dict[str, Any]]:
-    """The groups: how many lines, of which nodes, the first of them, and the exception below it.
+    """Return the groups, each with its number of lines, its nodes, and its first line with the exception below it.
 
-    :param events: the journal's; each fault there names the lines that it explains (:class:`faults.base.Fault`)
+    :param events: the journal's events; each fault there names the lines that it explains (:class:`faults.base.Fault`)
     """
     explained = [pattern for event in events if event["kind"] == "fault.injecting" for pattern in event["explains"]]
-    fine = re.compile("|".join(explained)) if explained else None
+    expected = re.compile("|".join(explained)) if explained else None
     groups: dict[str, dict[str, Any]] = {}
     for log in sorted(run_dir.glob("brokers/*/broker.log")):
         for line in BrokerLog(log).lines():
-            if line.level not in ("ERROR", "FATAL") or (fine and fine.search(line.text)):
+            if line.level not in ("ERROR", "FATAL") or (expected and expected.search(line.text)):
                 continue
-            said = " | ".join(line.text.splitlines()[:2])[:300]
-            group = groups.setdefault(_kind(said), {"count": 0, "nodes": [], "at": line.at.isoformat(), "line": said})
+            text = " | ".join(line.text.splitlines()[:2])[:300]
+            group = groups.setdefault(_kind(text), {"count": 0, "nodes": [], "at": line.at.isoformat(), "line": text})
             group["count"] += 1
             if log.parent.name not in group["nodes"]:
                 group["nodes"].append(log.parent.name)
@@ -44,7 +46,7 @@ def errors_logged(events: Sequence[Mapping[str, Any]], run_dir: Path) -> list[di
 
 
 def _kind(line: str) -> str:
-    """What is the same in lines that differ in names and numbers only."""
+    """Return the line with paths, ids and numbers replaced, so that lines of one kind are equal."""
     for pattern, by in _VARYING:
         line = pattern.sub(by, line)
     return line

@@ -1,37 +1,34 @@
-"""How long each fault was felt, and under what load, from the run folder alone.
+"""Measures the effect and the load of each fault from the run folder.
 
-Of each fault, in seconds from its injection (``fault.injecting`` in the journal) but for ``recovered_s``, None where
-it doesn't apply:
+Figures are in seconds and, except ``recovered_s``, count from the injection (``fault.injecting`` in the journal). A
+figure is None if it does not apply.
 
-* ``noticed_s``: until the broker's log says so (a log dir; counted from the broker's start where it was down), or
-  until another broker's metadata no longer has it (a killed broker);
-* ``other_leader_s``: until every partition that the broker led and lost by this fault had another leader, as the first
-  broker saw it, and ``no_other_leader``: how many had none, until the fault's end, or the next fault on or stop of the
-  same broker. A broker that was stopped or killed loses all that it led; by any other fault it loses those that then
-  had none, or another while it was among the offline replicas (a move or an election that was asked for leaves it
-  online). None where it lost nothing (``no_other_leader`` is 0 then) or one of them never had another leader, unless
-  its topic was deleted;
-* ``controller_told_s``: until the log of a controller says that it has been told, of the log dir or of the broker
-  (counted as ``noticed_s``); what it says is told at INFO by all builds since 2.0 (``KafkaController``) and since 3.7
-  (KRaft's ``ReplicationControlManager``);
-* ``first_ack_s``: until the ack that ended the longest stretch without one, if that was an interruption at all
-  (:func:`harness.measure.gaps.interruption_s`); None too where none came while the fault was in force;
-* ``produce_gap_s``, ``consume_gap_s``: the longest that producers went without an ack, consumers without a record,
-  while the fault was in force and a pair was running. What clients go without is not what the metadata says, so it is
-  measured at the clients.
-* ``recovered_s``: from the fault's end, or its broker's start after that, until the broker was back in the ISR of every
-  partition that had it there before and no more at the fault's end; None too where it never was (a fault that was taken
-  back while another was in force, a replica that was moved away). A fault that ends its broker is over when that is
-  started again, and topics that were deleted count no more.
+* ``noticed_s``: until the broker logs the failure of its log dir, counted from the broker's start if it was down; for a
+  killed broker, until another broker's metadata no longer has it.
+* ``other_leader_s``: until every partition that lost its leader by this fault had another one, as the first broker saw
+  it. ``no_other_leader`` counts those that had none until the fault ended, or until the next fault on or stop of the
+  same broker. A broker that was stopped or killed loses all partitions that it led. By any other fault it loses those
+  that then had no leader, or had another one while the broker was among the offline replicas. A requested move or
+  election does not make it offline. ``other_leader_s`` is None if no partition was lost (then ``no_other_leader`` is
+  0), or if one of them never had another leader and its topic was not deleted.
+* ``controller_told_s``: until a controller logs that it knows of the failed log dir or broker, counted as
+  ``noticed_s``. All builds log this at INFO: ``KafkaController`` since 2.0, KRaft's ``ReplicationControlManager`` since
+  3.7.
+* ``first_ack_s``: until the ack that ended the longest period without one, if the period was an interruption
+  (:func:`harness.measure.gaps.interruption_s`). None also if no ack came while the fault was in force.
+* ``produce_gap_s``, ``consume_gap_s``: the longest period in which producers got no ack, or consumers no record, while
+  the fault was in force and a pair was running. Measured at the clients, because metadata does not show it.
+* ``recovered_s``: from the fault's end, or the next start of its broker, until the broker was back in the ISR of every
+  partition that it had left. None also if it never was: another fault was still in force, or a replica was moved away.
+  A fault that ends its broker lasts until the broker's next start. Deleted topics do not count.
+* ``reader_gaps_s``: only if independent readers ran beside the pair; for each reader, its longest period without a
+  record of some partition. The other figures do not include these readers, because a stream reads in batches.
 
-* ``reader_gaps_s``: only where independent readers ran beside the pair; by reader, the longest without a record of some
-  partition. The figures above are the pair's own, which is read in milliseconds; a stream's batches are not.
+``role`` and ``also`` say whom the fault hit (:mod:`harness.measure.roles`).
 
-Who was hit: ``role`` and ``also`` (:mod:`harness.measure.roles`).
-
-And how many records were acked before it, and acked and read while it was in force and had been noticed, in each
-partition of the pairs that ran when it struck: a fault that met no load has shown nothing
-(:mod:`harness.measure.floors`).
+The load is the number of records acked before the fault, and acked and read while it was in force and noticed. It
+counts the partition with the fewest records, over the pairs that ran at the injection. A fault without load shows
+nothing (:mod:`harness.measure.floors`).
 """
 
 from __future__ import annotations
@@ -51,7 +48,10 @@ _BLOWS = ("fault.injecting", "node.paused", *_ENDS)
 
 
 def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any]]:
-    """One entry a fault, as ``--json`` has them; the counts are None where no pair ran when it struck."""
+    """Return one entry for each fault, as ``--json`` has them. The counts are None if no pair ran at the injection.
+
+    :param events: the journal's events
+    """
     entries, times = [], ClientTimes(run_dir)
     for index, event in enumerate(events):
         if event["kind"] != "fault.injecting":
@@ -71,10 +71,10 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
                 event, before, later[: later.index(proven)], _afterwards(event, proven, later, end)
             )
             moved_at = [when for when in lost.values() if when is not None]
-            # Before it is noticed, clients get through as if nothing were; that is no load under the fault.
+            # Clients are not affected before the fault is noticed, so these records are no load under the fault.
             bites = max([noticed_at or at, *moved_at])
             validated = (_at(e) for e in later if e["kind"] == "state.validated")
-            bites = min(bites, next(validated, bites))  # the cluster's watcher may be told later than the scenario is
+            bites = min(bites, next(validated, bites))  # the watcher may see the fault later than the scenario
             told_s = _controller_told_s(event, later, at, end, run_dir)
             entry |= {"noticed_s": noticed_s, "controller_told_s": told_s}
             entry |= {"other_leader_s": _since(at, max(moved_at)) if moved_at and None not in lost.values() else None}
@@ -90,7 +90,10 @@ def _at(event: Event) -> datetime:
 
 
 def _next(events: Sequence[Event], kind: str, like: Event) -> Event | None:
-    """The next event of a kind of the fault that ``like``, the first of ``events``, began; not one of its next time."""
+    """Return the next event of this kind for the fault that ``like`` began, before the same fault is injected again.
+
+    :param like: the first of ``events``
+    """
     for event in events[1:]:
         if all(event.get(key) == like[key] for key in ("fault", "target")):
             if event["kind"] == kind:
@@ -106,20 +109,20 @@ def _noticed_at(
     if event["noticed_by"] is None:
         known = [e["brokers"] for e in before if e["kind"] == "brokers.changed"]
         if known and event["broker"] not in known[-1]:
-            return None  # it was gone before: what rots on its disk is noticed by nobody
+            return None  # the broker was down before: no broker can notice what happens to its disk
         seen = (_at(e) for e in later if e["kind"] == "brokers.changed" and event["broker"] not in e["brokers"])
-        return next((when for when in seen if when <= end), None)  # what comes after it is another fault's
+        return next((when for when in seen if when <= end), None)  # later changes belong to another fault
     line = BrokerLog(run_dir / "brokers" / str(event["broker"]) / "broker.log").first(event["noticed_by"], since=at)
     return None if line is None else line.at
 
 
 def _noticed_s(event: Event, later: Sequence[Event], at: datetime, noticed_at: datetime) -> float:
-    """Its own word counts from its start, where that came after the fault; others' that it is gone, from the fault."""
+    """Count from the start of the broker for its own log, and from the fault for metadata of other brokers."""
     return _since(at, noticed_at) if event["noticed_by"] is None else _since_it_ran(event, later, at, noticed_at)
 
 
 def _since_it_ran(event: Event, later: Sequence[Event], at: datetime, then: datetime) -> float:
-    """Seconds from the fault, or from the start of its broker where that was down."""
+    """Return the seconds from the fault, or from the start of its broker if that came later."""
     node = f"broker-{event['broker']}"
     starts = [_at(e) for e in later if e["kind"] == "node.started" and e["node"] == node and _at(e) <= then]
     return _since(starts[-1] if starts else at, then)
@@ -138,22 +141,23 @@ _TOLD_OF_BROKER = (
 def _controller_told_s(
     event: Event, later: Sequence[Event], at: datetime, end: datetime, run_dir: Path
 ) -> float | None:
-    """As the logs of all nodes have it: any of them may have been the controller."""
+    """Search the logs of all nodes, because each may have been the controller."""
     pattern = (_TOLD_OF_BROKER if event["noticed_by"] is None else TOLD_OF_LOG_DIR).format(broker=event["broker"])
     lines = (BrokerLog(log).first(pattern, since=at) for log in run_dir.glob("brokers/*/broker.log"))
-    told = min((line.at for line in lines if line is not None and line.at <= end), default=None)
-    return None if told is None else _since_it_ran(event, later, at, told)
+    logged_at = min((line.at for line in lines if line is not None and line.at <= end), default=None)
+    return None if logged_at is None else _since_it_ran(event, later, at, logged_at)
 
 
 def never_came(fault: Mapping[str, Any], figure: str) -> bool:
-    """Whether a figure of :func:`measure_faults` is None since what it waits for never was, and not since it doesn't
-    apply.
+    """Return whether a figure of :func:`measure_faults` is None because the event never happened.
+
+    Otherwise a figure of None does not apply.
     """
     return figure == "other_leader_s" and bool(fault.get("no_other_leader"))
 
 
 def _afterwards(event: Event, proven: Event, later: Sequence[Event], end: datetime) -> list[Event]:
-    """The events from a fault to its end, or to the next blow to its broker: what comes of that is not this fault's."""
+    """Return the events until the fault's end, or until the next fault on or stop of its broker."""
     since = later.index(proven) + 1
     blows = (_at(e) for e in later[since:] if e["kind"] in _BLOWS and _node(e) == f"broker-{event['broker']}")
     until = min(end, next(blows, end))
@@ -167,7 +171,7 @@ def _node(event: Event) -> str:
 def _lost_leaderships(
     event: Event, before: Sequence[Event], while_injected: Sequence[Event], afterwards: Sequence[Event]
 ) -> dict[tuple[str, int], datetime | None]:
-    """The partitions that the broker lost as their leader, and when each had another; None where none came."""
+    """Return the partitions that lost the broker as leader, and when each had another; None if it never had."""
     broker = event["broker"]
     gone = _deleted(before)
     led = {partition for partition in led_by(broker, before) if partition[0] not in gone}
@@ -180,7 +184,7 @@ def _lost_leaderships(
         if ended or e["leader"] is None or broker in e["offline_replicas"]:
             lost.setdefault(partition)
         if e["leader"] is not None:
-            led.remove(partition)  # what comes after that is another leader's affair
+            led.remove(partition)  # later changes concern another leader
             if partition in lost:
                 lost[partition] = _at(e)
     gone = _deleted(afterwards)
@@ -193,7 +197,7 @@ def _deleted(events: Sequence[Event]) -> set[str]:
 
 def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], end: datetime) -> float | None:
     starts = (_at(e) for e in later if e["kind"] == "node.started" and e["node"] == f"broker-{event['broker']}")
-    if event["noticed_by"] is None:  # it was the broker's own end
+    if event["noticed_by"] is None:  # the fault ended the broker
         end = min(end, next(starts, end))
     had = in_sync(event["broker"], before)
     has = in_sync(event["broker"], [*before, *(e for e in later if _at(e) <= end)])
@@ -212,7 +216,8 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
 def _felt_by_clients(
     events: Sequence[Event], times: ClientTimes, start: datetime, bites: datetime, end: datetime
 ) -> dict[str, Any]:
-    """Gaps from ``start`` and counts from ``bites`` on, over the pairs that ran at ``start``, until they stopped."""
+    """Return gaps from ``start`` and counts from ``bites`` on, until ``end``, over the pairs that ran at
+    ``start``."""
     felt: list[dict[str, Any]] = []
     stalled: dict[str, float] = {}
     for index, event in enumerate(events):

@@ -1,9 +1,9 @@
-"""Whom a fault hit: what its broker was to the load and to the cluster when it struck, from the journal alone.
+"""Finds, in the journal, what role the broker of a fault had for the load and the cluster when the fault struck.
 
-``role`` is one word: "leader" of some partition that a pair was at work on, or else "follower" of one; "controller" for
-a node that is nothing else; None where no pair was, or the broker had none of it. ``also`` is what the broker was
-besides: "controller" (it alone had an OfflinePartitionsCount, by its MBeans, up to a second before) and "coordinator"
-(it led a partition of the logs in which consumer groups' offsets and transactions are).
+``role`` is "leader" if the broker led a partition that a pair used, else "follower" if it was in the ISR of one. It is
+"controller" for a node that is not a broker, and None otherwise. ``also`` lists further roles. "controller": its MBeans
+had an OfflinePartitionsCount up to a second before the fault, as only the controller's have. "coordinator": it led a
+partition of ``__consumer_offsets`` or ``__transaction_state``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _OF_CONTROLLER = "OfflinePartitionsCount"
 
 
 def roles(event: Event, before: Sequence[Event]) -> dict[str, Any]:
-    """``role`` and ``also`` of a fault.
+    """Return ``role`` and ``also`` of a fault.
 
-    :param event: its ``fault.injecting``
-    :param before: all events before that
+    :param event: its ``fault.injecting`` event
+    :param before: all earlier events
     """
     broker = event["broker"]
     node = event.get("node", f"broker-{broker}")
@@ -37,13 +37,13 @@ def roles(event: Event, before: Sequence[Event]) -> dict[str, Any]:
 
 
 def led_by(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions that the broker leads after these events."""
+    """Return the partitions that the broker leads after these events."""
     leaders = {(e["topic"], e["partition"]): e["leader"] for e in events if e["kind"] == "partition.changed"}
     return {partition for partition, leader in leaders.items() if leader == broker}
 
 
 def in_sync(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions that have the broker in their ISR after these events."""
+    """Return the partitions with the broker in their ISR after these events."""
     isr = {(e["topic"], e["partition"]): e["isr"] for e in events if e["kind"] == "partition.changed"}
     return {partition for partition, brokers in isr.items() if broker in brokers}
 
