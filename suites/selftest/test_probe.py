@@ -198,7 +198,7 @@ def test_each_of_several_builds_has_its_own_files(tmp_path: Path) -> None:
     for file in files:
         Path(file).write_text(json.dumps(probed().to_json() | {"kafka": Path(file).stem}))
     assert probes_of(["4.3.0", "4.3.1", "4.2.0"], files) == {"4.3.0": files[1:], "4.3.1": files[:1], "4.2.0": []}
-    with pytest.raises(UsageError, match=r"4\.3\.0\.json is of Kafka 4\.3\.0, which --kafka doesn't name"):
+    with pytest.raises(UsageError, match=r"4\.3\.0\.json is of Kafka 4\.3\.0, which --kafka does not name"):
         probes_of(["4.3.1"], files)
 
 
