@@ -134,7 +134,7 @@ def _show(found: Bisection) -> None:
     table = Table("Kafka", "came out", "why, or the deviation that it shows", header_style="bold")
     table.columns[0].no_wrap = True
     for trial in found.trials:
-        style = STYLES[trial.look.verdict] if trial.look else STYLES["skipped"]
+        style = STYLES[trial.outcome.verdict] if trial.outcome else STYLES["skipped"]
         came_out = "left out" if trial.missing else trial.came_out
         table.add_row(str(trial.kafka), Text(came_out, style=style), Text(trial.because))
     out.print(table)

@@ -111,7 +111,7 @@ class ConsoleReporter:
                     self.console.print(_line(result), soft_wrap=True)
             self.console.print(summary(self._run))
 
-    # --- what is shown ------------------------------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------------------------
 
     def _say(self, line: str) -> None:
         self._note = line

@@ -138,8 +138,7 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 def show_ledger(
     runs_dir: Path | None, backend: str, every: str, by_role: bool, as_json: bool, **options: str | None
 ) -> int:
-    """Show which cases ran, how they came out, and when last. Exit code 2: a case has to run (--every) and did
-    not."""
+    """Show which cases ran, how they came out, and when last. Exit code 2: a case is overdue (--every)."""
     from harness.runner import ledger
 
     if runs_dir is not None and not runs_dir.is_dir():
@@ -248,8 +247,7 @@ def doctor(as_json: bool) -> int:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
 def check(run_dir: Path, spark_master: str | None) -> int:
-    """Judge a stored history again, without a cluster. Other reasons for the case's verdict are printed but do not
-    count."""
+    """Judge a stored history again, without a cluster. Other reasons for the case's verdict are only printed."""
     from harness.checkers.judge import judge, write_verdict
     from harness.history import write_ahead
     from harness.history.run_folder import read_run_json
@@ -286,8 +284,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
 @click.argument("seq", type=int, required=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
-    """Explain what happened to the records of a verdict, or to the one named: when, by whom, and where it is
-    now."""
+    """Explain what happened to the records of a verdict, or to the one named, and where they are now."""
     from harness.explain.explain import explain_record, explain_verdict
     from harness.explain.terminal import show
     from harness.history.run_folder import read_run_json

@@ -81,8 +81,7 @@ def main() -> None:
 
 
 def _leave_streams() -> None:
-    """Flush standard output and error, so that a closed stream does not change the exit code when Python
-    exits."""
+    """Flush standard output and error here. Otherwise a closed stream would change Python's exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

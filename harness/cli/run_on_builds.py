@@ -115,8 +115,7 @@ def _show(runs: Sequence[BuildRun]) -> None:
 
 
 def verdicts_table(runs: Sequence[BuildRun]) -> Table:
-    """Return a table with a row for each case, a column for each build, and the number of each verdict in the
-    footer."""
+    """Return a table with a row for each case and a column for each build. The footer counts the verdicts."""
     from harness.cli.console import STYLES
 
     table = Table(title="verdicts by build", title_justify="left", header_style="bold", show_footer=True)

@@ -1,8 +1,8 @@
 """Collects the errors in node logs that no fault of the case explains. They never affect the verdict.
 
-Kafka also logs errors in normal operation, such as a request for a topic that is just being created, and the messages
-change with each release. A list of harmless errors would soon be outdated. So the errors are grouped, counted and
-stored as ``errors_logged`` in run.json. There a reader can see that a thread died, for example, even if no check
+Kafka also logs errors in normal operation, such as a request for a topic that is just being created. The messages
+change with each release, so a list of harmless errors would soon be outdated. Instead the errors are grouped, counted
+and stored as ``errors_logged`` in run.json. There a reader can see that a thread died, for example, even if no check
 failed.
 """
 

@@ -9,8 +9,8 @@ figure is None if it does not apply.
   it. ``no_other_leader`` counts those that had none until the fault ended, or until the next fault on or stop of the
   same broker. A broker that was stopped or killed loses all partitions that it led. By any other fault it loses those
   that then had no leader, or had another one while the broker was among the offline replicas. A requested move or
-  election does not make it offline. ``other_leader_s`` is None if no partition was lost (then ``no_other_leader`` is
-  0), or if one of them never had another leader and its topic was not deleted.
+  election does not make it offline. ``other_leader_s`` is None if no partition was lost; then ``no_other_leader`` is
+  0. It is also None if one of them never had another leader, unless its topic was deleted.
 * ``controller_told_s``: until a controller logs that it knows of the failed log dir or broker, counted as
   ``noticed_s``. All builds log this at INFO: ``KafkaController`` since 2.0, KRaft's ``ReplicationControlManager`` since
   3.7.
@@ -18,8 +18,8 @@ figure is None if it does not apply.
   (:func:`harness.measure.gaps.interruption_s`). None also if no ack came while the fault was in force.
 * ``produce_gap_s``, ``consume_gap_s``: the longest period in which producers got no ack, or consumers no record, while
   the fault was in force and a pair was running. Measured at the clients, because metadata does not show it.
-* ``recovered_s``: from the fault's end, or the next start of its broker, until the broker was back in the ISR of every
-  partition that it had left. None also if it never was: another fault was still in force, or a replica was moved away.
+* ``recovered_s``: from the fault's end, or the next start of its broker, until the broker was back in every ISR that it
+  had left. None also if it never was: another fault was still in force, or a replica was moved away.
   A fault that ends its broker lasts until the broker's next start. Deleted topics do not count.
 * ``reader_gaps_s``: only if independent readers ran beside the pair; for each reader, its longest period without a
   record of some partition. The other figures do not include these readers, because a stream reads in batches.
@@ -44,7 +44,7 @@ from harness.measure.roles import in_sync, led_by, roles
 
 Event = Mapping[str, Any]
 _ENDS = ("node.stopping", "node.killed")
-_BLOWS = ("fault.injecting", "node.paused", *_ENDS)
+_STRIKES = ("fault.injecting", "node.paused", *_ENDS)
 
 
 def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any]]:
@@ -72,15 +72,17 @@ def measure_faults(events: Sequence[Event], run_dir: Path) -> list[dict[str, Any
             )
             moved_at = [when for when in lost.values() if when is not None]
             # Clients are not affected before the fault is noticed, so these records are no load under the fault.
-            bites = max([noticed_at or at, *moved_at])
+            load_from = max([noticed_at or at, *moved_at])
             validated = (_at(e) for e in later if e["kind"] == "state.validated")
-            bites = min(bites, next(validated, bites))  # the watcher may see the fault later than the scenario
+            load_from = min(
+                load_from, next(validated, load_from)
+            )  # the watcher may see the fault later than the scenario
             told_s = _controller_told_s(event, later, at, end, run_dir)
             entry |= {"noticed_s": noticed_s, "controller_told_s": told_s}
             entry |= {"other_leader_s": _since(at, max(moved_at)) if moved_at and None not in lost.values() else None}
             entry |= {"no_other_leader": sum(when is None for when in lost.values())}
             entry |= {"recovered_s": _recovered_s(event, before, later, end) if undone else None}
-            entry |= _felt_by_clients(events, times, at, bites, end)
+            entry |= _felt_by_clients(events, times, at, load_from, end)
         entries.append(entry)
     return entries
 
@@ -159,8 +161,8 @@ def never_came(fault: Mapping[str, Any], figure: str) -> bool:
 def _afterwards(event: Event, proven: Event, later: Sequence[Event], end: datetime) -> list[Event]:
     """Return the events until the fault's end, or until the next fault on or stop of its broker."""
     since = later.index(proven) + 1
-    blows = (_at(e) for e in later[since:] if e["kind"] in _BLOWS and _node(e) == f"broker-{event['broker']}")
-    until = min(end, next(blows, end))
+    strikes = (_at(e) for e in later[since:] if e["kind"] in _STRIKES and _node(e) == f"broker-{event['broker']}")
+    until = min(end, next(strikes, end))
     return [e for e in later if _at(e) <= until]
 
 
@@ -214,10 +216,13 @@ def _recovered_s(event: Event, before: Sequence[Event], later: Sequence[Event], 
 
 
 def _felt_by_clients(
-    events: Sequence[Event], times: ClientTimes, start: datetime, bites: datetime, end: datetime
+    events: Sequence[Event], times: ClientTimes, start: datetime, load_from: datetime, end: datetime
 ) -> dict[str, Any]:
-    """Return gaps from ``start`` and counts from ``bites`` on, until ``end``, over the pairs that ran at
-    ``start``."""
+    """Return gaps and counts until ``end``, over the pairs that ran at ``start``.
+
+    :param start: of the gaps
+    :param load_from: start of the counts
+    """
     felt: list[dict[str, Any]] = []
     stalled: dict[str, float] = {}
     for index, event in enumerate(events):
@@ -229,7 +234,7 @@ def _felt_by_clients(
             continue
         topic, own = event["topic"], event.get("consumers")
         gap = times.worst_gap(topic, start, until, consumers=own)
-        acked, read = times.passed(topic, bites, until, consumers=own) if bites < until else (0, 0)
+        acked, read = times.passed(topic, load_from, until, consumers=own) if load_from < until else (0, 0)
         for name, consumers in event.get("readers", {}).items():
             stalled[name] = round(times.reader_gap_s(topic, start, until, consumers), 3)
         felt.append(

@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 from harness.history.tables import SCHEMAS, TableName, table_dir
 
 _INTERRUPTION_S = 0.2
-_TIMES_THE_USUAL = 5
-_ONE_LOT_S = 0.01
+_TIMES_THE_USUAL_PAUSE = 5
+_ONE_BATCH_S = 0.01
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ByPartition = dict[int, np.ndarray]
@@ -78,8 +78,8 @@ def interruption_s(times: np.ndarray) -> float:
     :param times: sorted instants, seconds
     """
     pauses = np.diff(times)
-    pauses = pauses[pauses > _ONE_LOT_S]
-    return max(_INTERRUPTION_S, _TIMES_THE_USUAL * float(np.median(pauses))) if pauses.size else _INTERRUPTION_S
+    pauses = pauses[pauses > _ONE_BATCH_S]
+    return max(_INTERRUPTION_S, _TIMES_THE_USUAL_PAUSE * float(np.median(pauses))) if pauses.size else _INTERRUPTION_S
 
 
 def _longest(times: np.ndarray, start: int, end: int) -> tuple[float, float | None]:
@@ -225,7 +225,7 @@ class ClientTimes:
         return table.filter(pc.field("role") == "live")
 
     def _table(self, name: TableName, *columns: str) -> pa.Table:
-        """Read columns of a table. Text is dictionary-encoded, because plain text would take most of the
+        """Read columns of a table. Text becomes dictionaries, because plain text would take most of the
         memory."""
         fields = [SCHEMAS[name].field(column) for column in columns]
         words = [field.name for field in fields if pa.types.is_string(field.type)]

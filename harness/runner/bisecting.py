@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class ReleaseOutcome:
     """The outcome of a case on one release.
 
     :ivar verdict: "valid" or "invalid"
@@ -33,7 +33,7 @@ class Look:
 class CaseRun:
     """One run of the case.
 
-    :ivar deviations: as :attr:`Look.deviations`
+    :ivar deviations: as :attr:`ReleaseOutcome.deviations`
     :ivar earlier: whether the run is from the runs folder, from before this bisection
     """
 
@@ -56,34 +56,34 @@ class Trial:
     missing: str | None = None
 
     @property
-    def look(self) -> Look | None:
+    def outcome(self) -> ReleaseOutcome | None:
         """The outcome over all runs: invalid if any run was invalid, else valid if any was valid, else None.
 
         A valid outcome has the deviations of all valid runs.
         """
         if any(run.verdict == "invalid" for run in self.runs):
-            return Look(verdict="invalid")
+            return ReleaseOutcome(verdict="invalid")
         valid = [run for run in self.runs if run.verdict == "valid"]
         shown = {deviation for run in valid for deviation in run.deviations}
-        return Look(verdict="valid", deviations=tuple(sorted(shown))) if valid else None
+        return ReleaseOutcome(verdict="valid", deviations=tuple(sorted(shown))) if valid else None
 
     @property
     def came_out(self) -> str:
         """The outcome as text, such as "invalid in 2 of 3 runs"."""
-        verdict = self.look.verdict if self.look else "not judged"
+        verdict = self.outcome.verdict if self.outcome else "not judged"
         count = sum(run.verdict == verdict for run in self.runs)
         total = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
-        return f"{verdict} in {count} of {total}" if self.look else verdict
+        return f"{verdict} in {count} of {total}" if self.outcome else verdict
 
     @property
     def because(self) -> str:
         """Why the case is invalid or could not be judged, or which deviations it shows; may be empty."""
         if self.missing:
             return self.missing
-        if self.look and self.look.verdict == "valid":
-            return "; ".join(self.look.deviations)
-        if self.look:
-            reasons = [run.reason for run in self.runs if run.verdict == self.look.verdict]
+        if self.outcome and self.outcome.verdict == "valid":
+            return "; ".join(self.outcome.deviations)
+        if self.outcome:
+            reasons = [run.reason for run in self.runs if run.verdict == self.outcome.verdict]
         else:
             reasons = [f"{run.verdict}: {run.reason}" for run in self.runs]
         return "; ".join(dict.fromkeys(reasons))
@@ -92,8 +92,8 @@ class Trial:
         """Return this release as ``jbod bisect --json`` has it."""
         return {
             "kafka": str(self.kafka),
-            "verdict": self.look.verdict if self.look else None,
-            "deviations": list(self.look.deviations) if self.look else [],
+            "verdict": self.outcome.verdict if self.outcome else None,
+            "deviations": list(self.outcome.deviations) if self.outcome else [],
             "missing": self.missing,
             "runs": [{**vars(run), "deviations": list(run.deviations)} for run in self.runs],
         }
@@ -134,8 +134,8 @@ class Comparison:
     both ends show, or neither, does not count.
     """
 
-    low: Look
-    high: Look
+    low: ReleaseOutcome
+    high: ReleaseOutcome
 
     @property
     def by_deviations(self) -> frozenset[str]:
@@ -149,13 +149,13 @@ class Comparison:
         """Whether the two ends differ."""
         return self.low.verdict != self.high.verdict or bool(self.by_deviations)
 
-    def key(self, look: Look) -> tuple[str, frozenset[str]]:
+    def key(self, outcome: ReleaseOutcome) -> tuple[str, frozenset[str]]:
         """Return the part of an outcome that is compared."""
-        return look.verdict, self.by_deviations & frozenset(look.deviations)
+        return outcome.verdict, self.by_deviations & frozenset(outcome.deviations)
 
-    def words(self, look: Look) -> str:
+    def words(self, outcome: ReleaseOutcome) -> str:
         """Return :meth:`key` as text."""
-        verdict, shown = self.key(look)
+        verdict, shown = self.key(outcome)
         return f"{verdict} with “{'; '.join(sorted(shown))}”" if shown else verdict
 
 
@@ -181,7 +181,7 @@ class Bisection:
     @property
     def unjudged(self) -> tuple[Trial, ...]:
         """All releases that could not be judged."""
-        return tuple(trial for trial in self.trials if trial.look is None and not trial.missing)
+        return tuple(trial for trial in self.trials if trial.outcome is None and not trial.missing)
 
     @property
     def between(self) -> tuple[Trial, ...]:
@@ -198,9 +198,11 @@ class Bisection:
     @property
     def sentence(self) -> str:
         """The result in one sentence."""
-        if self.problem or not (self.comparison and self.last and self.first and self.last.look and self.first.look):
+        if self.problem or not (
+            self.comparison and self.last and self.first and self.last.outcome and self.first.outcome
+        ):
             return f"undecided: {self.problem}"
-        before, after = map(self.comparison.words, (self.last.look, self.first.look))
+        before, after = map(self.comparison.words, (self.last.outcome, self.first.outcome))
         found = f"{before} up to {self.last.kafka}, {after} from {self.first.kafka}"
         if not self.between:
             return found
@@ -211,8 +213,8 @@ class Bisection:
         """How many runs there were on each side of the change; empty if there is no result."""
         if not (self.last and self.first):
             return ""
-        low = [trial for trial in self.trials if trial.look and trial.kafka <= self.last.kafka]
-        high = [trial for trial in self.trials if trial.look and trial.kafka >= self.first.kafka]
+        low = [trial for trial in self.trials if trial.outcome and trial.kafka <= self.last.kafka]
+        high = [trial for trial in self.trials if trial.outcome and trial.kafka >= self.first.kafka]
         return f"{_runs(low)} up to {self.last.kafka}, {_runs(high)} from {self.first.kafka}"
 
     def to_json(self) -> dict[str, Any]:
@@ -250,7 +252,7 @@ def bisect(
     trials = {each: trial_of(each) for each in (releases[0], releases[-1])}
     if problem := _problem(trials[good], trials[bad]):
         return Bisection(trials=tuple(trials.values()), problem=problem)
-    low, high = (trials[each].look for each in (releases[0], releases[-1]))
+    low, high = (trials[each].outcome for each in (releases[0], releases[-1]))
     assert low is not None  # _problem() would have returned a text
     assert high is not None
     comparison = Comparison(low=low, high=high)
@@ -258,8 +260,8 @@ def bisect(
     def key(release: KafkaVersion) -> Hashable | None:
         if release not in trials:
             trials[release] = trial_of(release)
-        look = trials[release].look
-        return comparison.key(look) if look else None
+        outcome = trials[release].outcome
+        return comparison.key(outcome) if outcome else None
 
     def step(low: KafkaVersion, high: KafkaVersion, left: int) -> None:
         say(f"between {low} and {high}: {left} not tried yet, about {math.ceil(math.log2(left + 1))} to run")
@@ -268,7 +270,7 @@ def bisect(
     notes = []
     for release in releases:
         earlier = known(release) if release not in trials else None
-        if earlier and earlier.look and comparison.key(earlier.look) != key(last if release < first else first):
+        if earlier and earlier.outcome and comparison.key(earlier.outcome) != key(last if release < first else first):
             notes.append(f"{release} was {earlier.came_out} earlier: the outcome changes more than once")
     return Bisection(
         trials=tuple(trials[each] for each in sorted(trials)),
@@ -284,13 +286,13 @@ def _problem(good: Trial, bad: Trial) -> str:
     for word, trial in (("good", good), ("bad", bad)):
         if trial.missing:
             raise UsageError(trial.missing)
-        if trial.look is None:
+        if trial.outcome is None:
             return f"{trial.kafka}, given as {word}, could not be judged: {trial.because}"
-    assert good.look is not None
-    assert bad.look is not None
-    if good.look.verdict == "invalid":
+    assert good.outcome is not None
+    assert bad.outcome is not None
+    if good.outcome.verdict == "invalid":
         return f"{good.kafka}, given as good, is {good.came_out}: {good.because}"
-    if not Comparison(low=good.look, high=bad.look).differs:
+    if not Comparison(low=good.outcome, high=bad.outcome).differs:
         return (
             f"{bad.kafka}, given as bad, is {bad.came_out}, and shows nothing that {good.kafka} does not; see --repeats"
         )

@@ -4,23 +4,23 @@ Starting three brokers and warming up their JVMs is half of the cost of a case a
 of KIP-112 at once took 28 s each with clusters of their own, and 16 s with a shared one. A valid verdict must not
 depend on earlier cases, so these rules apply:
 
-* A cluster is reused only after a case that was valid and saw no deviation that pollutes the cluster, for an equal
-  spec and the same build, and for at most :data:`AT_MOST` cases. An example of such a deviation: a log cleaner that
-  stopped for good for one partition name.
+* A cluster is reused only for an equal spec and the same build, and for at most :data:`AT_MOST` cases.
+* The case before must have been valid, and must not have shown a deviation that pollutes the cluster. An example is a
+  log cleaner that has stopped for good for one partition name.
 * The cluster is emptied first, through Kafka: all topics, also Kafka's internal ones, and all dynamic configs are
   deleted.
 * Then it is checked that the cluster is as after its creation. Every node runs with its original settings, and all
   changes to the machine are undone. Every broker sees all others and a controller. No log dir is offline, and each has
   only the files of an empty log dir. ZooKeeper has no topic, deletion or reassignment.
-* The last high watermarks of a log dir stay in its checkpoint file when it has no replica left
-  (``ReplicaManager.checkpointHighWatermarks``). A later topic of the same name would find them. So the last topic that
-  is created and deleted has a name that no case uses, with a replica in each log dir.
+* When a log dir has no replica left, Kafka does not write its high watermarks again
+  (``ReplicaManager.checkpointHighWatermarks``). A later topic of the same name would find the old ones. So the emptying
+  ends with a topic that has a replica in each log dir and a name that no case uses. Only its high watermarks stay.
 * If a check does not succeed within a few seconds, the cluster is stopped, and the next case gets a new one.
 * Node logs and the journal start anew with each case. They do not contain the emptying, whose logs are in ``emptied/``
   of the run folder. The run folder lists the cases that the cluster served before (``served``). ``jbod repro`` runs a
   case on a new cluster.
 
-A scenario declares ``fresh`` if it needs a new cluster, because it checks what is logged at a start, Kafka's internal
+A scenario declares ``fresh`` if it needs a new cluster. Such scenarios check log lines of a start, Kafka's internal
 topics, or the cost of a cold JVM. ``jbod run --clusters own`` gives every case a new one.
 """
 
@@ -46,7 +46,7 @@ AT_MOST = 20
 """The number of cases after which a cluster is not reused any more."""
 _NOT_SHOWN = (JbodError, OSError, subprocess.SubprocessError)
 """Expected errors while a cluster is emptied and checked. Any other error is a bug of the harness and is raised."""
-_LAST = "jbod-handed-on"
+_LAST = "jbod-handed-on"  # the last topic of the emptying
 _CHECKPOINTS = {RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED}
 _OF_AN_EMPTY_LOG_DIR = _CHECKPOINTS | {
     "meta.properties",
@@ -60,7 +60,7 @@ _OF_AN_EMPTY_LOG_DIR = _CHECKPOINTS | {
 class ClusterPool:
     """Holds the cluster between two cases of a run, if there is one.
 
-    :ivar wanted: the spec of the next case; None if that case does not accept a reused cluster
+    :ivar wanted: the spec of the next case; None if there is none, or if it does not accept a reused cluster
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -91,8 +91,7 @@ class ClusterPool:
         return cluster
 
     def leave(self, cluster: Cluster, case: Case) -> bool:
-        """Hold the cluster for the next case, if it fits and can be emptied. If it returns False, the caller must stop
-        it."""
+        """Hold the cluster for the next case. Returns False if it does not fit or could not be emptied."""
         served = [*self._served, case.id.selector]
         if cluster.spec != self.wanted or len(served) == AT_MOST or not try_to_empty(cluster, case):
             return False
@@ -131,7 +130,10 @@ def try_to_empty(cluster: Cluster, case: Case) -> bool:
 
 
 def _empty(cluster: Cluster) -> None:
-    """:raises JbodError: the cluster cannot be emptied, or not be shown to be empty"""
+    """Delete all topics and dynamic configs, and wait until the cluster is as after its creation.
+
+    :raises JbodError: the cluster could not be emptied, or not be shown to be empty
+    """
     cluster.reset_configs()
     counts: dict[str, int] = {}
     for state in cluster.describe().partitions:

@@ -88,7 +88,6 @@ class Deviation:
 
 
 def state_of(deviation: Mapping[str, Any]) -> State:
-    """Return the state of a deviation in ``--json`` or run.json. Files without it are old and list only seen
-    ones."""
+    """Return the state of a deviation in ``--json`` or run.json; "seen" in old files, which have no states."""
     state: State = deviation.get("state", "seen")
     return state

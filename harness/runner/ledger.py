@@ -24,8 +24,8 @@ from harness.runner.suite_kinds import is_random
 NAME = "ledger.jsonl"
 _SHOWN = ("valid", "invalid")
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""Entries further ahead of this machine's clock are ignored. Another machine's clock may be ahead, or this one was set.
-"""
+"""Entries dated further ahead of this machine's clock are ignored: another machine wrote them, or this clock
+was set."""
 UNKNOWN_S = 40.0
 """The assumed duration in seconds of a case that never ran."""
 
@@ -145,7 +145,7 @@ class Cell(Planned):
     """One case on one build and backend, with a summary of its runs.
 
     :ivar last: the last run; None if it never ran
-    :ivar is_overdue: it was not valid or invalid recently enough
+    :ivar is_overdue: it has not been valid or invalid for too long, or never was
     """
 
     id: str
@@ -161,8 +161,7 @@ class Cell(Planned):
 
 
 def alike(entries: Iterable[Entry], cases: Mapping[str, Planned], backend: str) -> list[Entry]:
-    """Return the entries of this backend that ran on the Kafka version of their case in ``cases``, or are not in
-    ``cases``.
+    """Return the entries of this backend, except those of a case in ``cases`` on another Kafka version than planned.
 
     Builds are compared by version only, so that nightly runs of a changing snapshot continue from one another.
     """

@@ -146,8 +146,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Before the first scenario, undo what interrupted runs left, check the runs folder and backend, and fetch
-    builds."""
+    """Before the first scenario, clean up after interrupted runs, check the runs folder, and fetch builds."""
     run = run_of(session.config)
     cases = [case for item in session.items if (case := case_of(item)) is not None]
     modes = {case.mode for case in cases if not run.unfit_build(case)}
@@ -216,8 +215,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
-    """The running case. ``pytest_runtest_makereport`` ends it, because the verdict depends on the teardown
-    too."""
+    """The running case. ``pytest_runtest_makereport`` ends it, because its verdict includes the teardown."""
     run = run_of(request.config)
     case = Case.begin(_declared(request.node).identity(run.seed), run.runs_dir, [Path(run.argv[0]).name, *run.argv[1:]])
     request.node.stash[_CASE] = run.running = case

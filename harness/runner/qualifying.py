@@ -83,7 +83,7 @@ def side(name: str, build: str, runs_dir: Path, mode: str | None, backend: str =
 
 
 def check_same_build(build: Side) -> None:
-    """Check that all runs in the side's runs folder were on this very build.
+    """Check that all runs in the side's runs folder were on this build. Otherwise results of two builds would be mixed.
 
     :raises UsageError: some were on another build
     """
@@ -155,8 +155,7 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
 
 
 def due(cases: Collection[str], entries: Collection[ledger.Entry], repeats: int) -> list[str]:
-    """Return the cases that have not run often enough. Runs that ended in an error of the harness do not
-    count."""
+    """Return the cases that have not run often enough. Runs that ended as error do not count."""
     ran = Counter(entry.id for entry in entries if entry.verdict != "error")
     wavers = {entry.id for entry in entries if entry.verdict in ("invalid", "unknown")}
     return [case for case in cases if ran[case] < (max(repeats, WAVERING) if case in wavers else repeats)]

@@ -95,8 +95,10 @@ def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, An
 
 
 def write_json(path: Path | None, content: Mapping[str, Any], say: Callable[[str], None]) -> int:
-    """Write the file of ``--json``, if there is one. Returns the exit code of the content, or worse if the
-    file fails."""
+    """Write the file of ``--json``, if there is one, and return the exit code.
+
+    The exit code is that of the content, or :data:`EXIT_HARNESS` if the file cannot be written and this is worse.
+    """
     code = int(content["exit_code"])
     if path is None:
         return code

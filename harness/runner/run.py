@@ -116,8 +116,7 @@ class Run:
         return [lack for lack in self.build_lacks if lack.stops(declared.id, str(declared.mode))]
 
     def unable(self, declared: DeclaredCase) -> list[Ability]:
-        """Return the abilities that this machine lacks for a case. Abilities that every case needs are
-        included."""
+        """Return the abilities that this machine lacks for a case, including those that every case needs."""
         needs = declared.needs()
         found = (*self.lacks, *abilities(needs))
         return [each for each in found if (each.required or each.name in needs) and not each.present]

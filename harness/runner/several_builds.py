@@ -99,8 +99,7 @@ def to_json(runs: Sequence[BuildRun], seed: int) -> dict[str, Any]:
 
 
 def _write_junit(parts: Mapping[str, Path], into: Path) -> None:
-    """Write one JUnit file with a suite for each build. Case names include the build, because readers use them
-    as ids."""
+    """Write one JUnit file with a suite for each build. Case names include the build, to be unique."""
     whole = ElementTree.Element("testsuites")
     for kafka, part in parts.items():
         for suite in _suites(part):

@@ -1,8 +1,8 @@
 """Shrinks a failing schedule: plays it and ever smaller parts of it, as long as they fail.
 
 The whole schedule is played again first, several times. If it never fails again, there is no search. If it fails only
-sometimes, a part counts as not failing only after as many plays. With a time limit, as in a night, the first failure is
-enough, each part is played once, and only the smallest part is played several times at the end.
+sometimes, a part counts as not failing only after as many plays. A night sets a time limit. Then the first failure is
+enough, and each part is played once. Only the smallest part is played several times, at the end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from harness.runner.subrun import arguments_of, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES, SCHEDULES
 
 TRIES = 3
-"""How often the whole schedule is played first, and the smallest part at the end, to report how often they
-fail."""
+"""How often the whole schedule is played at the start, and the smallest part at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,14 +37,12 @@ def not_asked(backend: str) -> tuple[str, ...]:
 
 
 def is_random(case: str) -> bool:
-    """Return whether a case plays a random schedule. Its id has a number, but does not tell which schedule it
-    is."""
+    """Return whether a case plays a random schedule. Its id does not say which one."""
     return suite_of(case) == SCHEDULES
 
 
 def is_control(case: str) -> bool:
-    """Return whether a case is a control: it does harm on purpose that must be found, or is the green twin without the
-    harm."""
+    """Return whether a case is a control: one with harm that must be found, or a green twin without harm."""
     return suite_of(case) == CONTROLS
 
 
