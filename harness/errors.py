@@ -1,25 +1,25 @@
-"""Every error that jbod raises, and the exit code that it stands for.
+"""The errors that jbod raises, and the exit code of each.
 
 ::
 
     JbodError
     ├── PromiseBroken          1  Kafka, or the build under test, did not do what a KIP promises
-    ├── Inconclusive           2  nothing was shown, either way; never reported as a pass
-    │   └── FaultNotProven     2  a fault was injected and its effect could not be shown from outside Kafka
+    ├── Inconclusive           2  the run could not show whether a promise held; never reported as a pass
+    │   └── FaultNotProven     2  no effect of an injected fault could be shown from outside Kafka
     ├── HarnessError           3  the harness or its environment failed
-    │   ├── EnvironmentLacks   3  a program, privilege or service that this machine doesn't have
-    │   │   └── EngineGone     3  the Docker engine answered, and no longer does
-    │   ├── DistributionError  3  something is there and is no usable Kafka build
-    │   ├── HistoryError       3  a stored run that can't be judged: missing, cut off, of other columns
-    │   ├── NodeDied           3  a broker, controller or ZooKeeper process ended that nobody had ended
-    │   ├── AwaitTimeout       3  something that the harness itself waited for did not come
-    │   ├── ToolFailed         3  one of Kafka's own programs ended with an error, or not in time
-    │   └── PipelineError      3  the PySpark pair, not Kafka, failed
-    └── UsageError             4  unknown option, selector, version, file
-        └── BuildLacks         4  this Kafka build has no such tool, request or MBean; a case that needs it is skipped
+    │   ├── EnvironmentLacks   3  this machine lacks a program, privilege or service
+    │   │   └── EngineGone     3  the Docker engine answered earlier and no longer does
+    │   ├── DistributionError  3  the file or folder exists but is not a usable Kafka build
+    │   ├── HistoryError       3  a stored run cannot be judged: table missing, truncated, or with other columns
+    │   ├── NodeDied           3  a broker, controller or ZooKeeper process ended unexpectedly
+    │   ├── AwaitTimeout       3  a wait of the harness itself timed out
+    │   ├── ToolFailed         3  one of Kafka's own programs failed or timed out
+    │   └── PipelineError      3  the PySpark producer, consumer or drain failed, not Kafka
+    └── UsageError             4  unknown option, selector, version or file
+        └── BuildLacks         4  this Kafka build has no such tool, request or MBean; the case is skipped
 
-A message says what happened, to what, the value seen, and where to look next, in one line where it can;
-the process's exit code follows from the class alone (:data:`EXIT_NOTHING_RAN` has no error: it is an absence).
+A message says what happened, to what, which value was seen, and where to look next, in one line where possible. The
+exit code follows from the class alone. :data:`EXIT_NOTHING_RAN` has no error class.
 """
 
 from __future__ import annotations
@@ -38,59 +38,59 @@ EXIT_PRECEDENCE = (EXIT_USAGE, EXIT_INVALID, EXIT_HARNESS, EXIT_INCONCLUSIVE, EX
 
 
 class JbodError(Exception):
-    """Base of all errors that jbod raises on purpose."""
+    """Base class of all errors that jbod raises on purpose."""
 
     exit_code: ClassVar[int] = EXIT_HARNESS
 
 
 class PromiseBroken(JbodError):
-    """A guarantee was broken: Kafka, or the build under test, is at fault."""
+    """Kafka, or the build under test, broke a guarantee."""
 
     exit_code = EXIT_INVALID
 
 
 class Inconclusive(JbodError):
-    """Neither held nor broken: what was needed to tell did not happen."""
+    """The run could not show whether a guarantee held."""
 
     exit_code = EXIT_INCONCLUSIVE
 
 
 class FaultNotProven(Inconclusive):
-    """A fault's effect could not be shown from outside Kafka, as the broker's own user."""
+    """The effect of a fault could not be shown from outside Kafka, as the broker's own user."""
 
 
 class HarnessError(JbodError):
-    """The harness or its environment failed; says nothing about Kafka."""
+    """The harness or its environment failed. Says nothing about Kafka."""
 
     exit_code = EXIT_HARNESS
 
 
 class EnvironmentLacks(HarnessError):
-    """A program, privilege or service that is needed and not here; says how to get it."""
+    """This machine lacks a program, privilege or service. The message says how to get it."""
 
 
 class EngineGone(EnvironmentLacks):
-    """The Docker engine answered, and no longer does; what containers did since is not known."""
+    """The Docker engine answered earlier and no longer does. The state of its containers is unknown."""
 
 
 class DistributionError(HarnessError):
-    """Something is there and is no usable Kafka build."""
+    """The file or folder exists but is not a usable Kafka build."""
 
 
 class HistoryError(HarnessError):
-    """A stored run that can't be judged: a table missing, cut off, or of other columns."""
+    """A stored run cannot be judged: a table is missing, truncated, or has other columns."""
 
 
 class NodeDied(HarnessError):
-    """A process of the cluster ended that nobody had ended; carries its last log lines."""
+    """A process of the cluster ended although the harness did not end it. The message has its last log lines."""
 
 
 class AwaitTimeout(HarnessError):
-    """Something that the harness waited for did not come in time."""
+    """A wait of the harness timed out."""
 
 
 class ToolFailed(HarnessError):
-    """One of Kafka's own programs ended with an error, or did not end in time; carries what it said."""
+    """One of Kafka's own programs failed or timed out. The message has its output."""
 
 
 class PipelineError(HarnessError):
@@ -98,15 +98,18 @@ class PipelineError(HarnessError):
 
 
 class UsageError(JbodError):
-    """What was asked for doesn't exist or can't be: option, selector, version, file, combination."""
+    """The option, selector, version or file does not exist, or the combination is not possible."""
 
     exit_code = EXIT_USAGE
 
 
 class BuildLacks(UsageError):
-    """The Kafka build has no such tool, request or MBean; a case that meets it is skipped, with this as its reason."""
+    """The Kafka build has no such tool, request or MBean. A case that raises it is skipped with this reason."""
 
 
 def worst(codes: list[int]) -> int:
-    """The one exit code for many outcomes; of none, :data:`EXIT_NOTHING_RAN`."""
+    """Return the one exit code for many; :data:`EXIT_NOTHING_RAN` for an empty list.
+
+    :raises ValueError: a code is not one of :data:`EXIT_PRECEDENCE`
+    """
     return min(codes, key=EXIT_PRECEDENCE.index, default=EXIT_NOTHING_RAN)

@@ -14,7 +14,7 @@ import click
 from harness.cli.shared import BACKEND, JOBS, settled
 from harness.errors import EXIT_USAGE
 from harness.host.atomic_write import write_atomically
-from harness.runner.build_lacks import probe_apart, told
+from harness.runner.build_lacks import lack_lines, probe_apart
 from harness.runner.case import check_json_file, check_runs_dir
 from harness.runner.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
 from harness.runner.results import write_json
@@ -75,7 +75,7 @@ def qualify(
     wanted = there if selector else {name: of.without(not_asked(backend)) for name, of in there.items()}
     if baseline:
         wanted["baseline"] = wanted["baseline"].beside(wanted["candidate"])
-    lacks = {name: told(of, wanted[name].cases) for name, of in probed.items()}
+    lacks = {name: lack_lines(of, wanted[name].cases) for name, of in probed.items()}
     for name, lines in lacks.items():
         for line in lines:
             click.echo(f"{name}: {line}")

@@ -1,1 +1,1 @@
-"""The commands of ``jbod`` and what they print; :mod:`harness.cli.main` puts them together."""
+"""The commands of ``jbod`` and their output; :mod:`harness.cli.main` registers them."""

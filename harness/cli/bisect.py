@@ -1,4 +1,4 @@
-"""``jbod bisect``: the first release on which a case comes out differently."""
+"""``jbod bisect``: finds the first release on which a case comes out differently."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ if TYPE_CHECKING:
     required=True,
     metavar="VERSION",
     callback=settled,
-    help="A release on which it is valid; may be the newer one.",
+    help="A release on which the case is valid; may be the newer one.",
 )
 @click.option(
     "--bad",
     required=True,
     metavar="VERSION",
     callback=settled,
-    help="One on which it is invalid, or shows another deviation.",
+    help="A release on which the case is invalid, or shows another deviation.",
 )
-@click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of it on each release.")
-@click.option("--mode", metavar="zk|kraft", help="The case in this metadata mode.")
+@click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Runs on each release.")
+@click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
 @BACKEND
-@click.option("--seed", type=int, metavar="N", help="Of what is left to chance; the same on each release.")
+@click.option("--seed", type=int, metavar="N", help="Seed of all random choices; the same on each release.")
 @click.option(
     "--runs-dir",
     default="reports/bisect/runs",
     show_default=True,
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where run folders go; what has run there counts.",
+    help="Where run folders go; earlier runs there count.",
 )
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the result as JSON.")
 def bisect(
@@ -62,8 +62,8 @@ def bisect(
 ) -> int:
     """Find the first release on which CASE comes out differently, by running it on releases from Maven.
 
-    A release on which it is an error, unknown or skipped is not judged, and one beside it is asked. Of several runs on
-    a release (--repeats) one that is invalid is enough. Asked again with the same --runs-dir it goes on where it was.
+    A release on which the case is an error, unknown or skipped is not judged, and a neighbour is tried. With --repeats,
+    one invalid run makes a release invalid. The same command with the same --runs-dir continues an earlier bisection.
     """
     from harness.cluster.nodes.backends import backend_kind
     from harness.kafka.released import between
@@ -83,7 +83,7 @@ def bisect(
     releases = [release for release in between(low, high, say) if release.has(chosen.mode)]
     for name, version in ends.items():
         if version not in releases:
-            raise UsageError(f"--{name} {version} is no release on Maven Central or your mirrors")
+            raise UsageError(f"--{name} {version} is not a release on Maven Central or your mirrors")
     seed = random.SystemRandom().randrange(2**31) if seed is None else seed
     trials = Trials(
         case=chosen.identity(seed),
@@ -95,16 +95,16 @@ def bisect(
     )
     say(f"bisecting {chosen.id} in backend {backend} over {len(releases)} releases from {low} to {high}, seed {seed}")
     found = bisecting.bisect(releases, **ends, trial_of=trials.of, known=trials.known, say=say)
-    _tell(found)
-    told = {"case": chosen.id, "backend": backend, "repeats": repeats, "good": good, "bad": bad, **found.to_json()}
-    return results.write_json(json_file, {"schema": 1, "exit_code": found.exit_code, "seed": seed, **told}, say)
+    _show(found)
+    content = {"case": chosen.id, "backend": backend, "repeats": repeats, "good": good, "bad": bad, **found.to_json()}
+    return results.write_json(json_file, {"schema": 1, "exit_code": found.exit_code, "seed": seed, **content}, say)
 
 
 def _case_of(selector: str, mode: str | None, backend: str, low: KafkaVersion, high: KafkaVersion) -> DeclaredCase:
-    """The one case that is named, in a mode that both ends have.
+    """Return the one case that the selector selects, in a mode that both ends have.
 
     :raises UsageError: there is none, or several
-    :raises EnvironmentLacks: it can't run on this machine
+    :raises EnvironmentLacks: the case cannot run on this machine
     """
     from harness.runner.suite_kinds import is_random
 
@@ -120,21 +120,21 @@ def _case_of(selector: str, mode: str | None, backend: str, low: KafkaVersion, h
         )
     if is_random(cases[0].id):
         raise UsageError(
-            f"{cases[0].id} draws a schedule, and its id doesn't say which; fixed scenarios can be bisected"
+            f"{cases[0].id} plays a random schedule, which its id does not name; only fixed scenarios can be bisected"
         )
     if lacking := collected.run.lacking(cases[0]):
-        raise EnvironmentLacks(f"{cases[0].id} can't run here: {'; '.join(map(str, lacking))}")
+        raise EnvironmentLacks(f"{cases[0].id} cannot run here: {'; '.join(map(str, lacking))}")
     return cases[0]
 
 
-def _tell(found: Bisection) -> None:
-    """Each release that was asked, what else is to be known, and last the one sentence."""
+def _show(found: Bisection) -> None:
+    """Print a row for each release that was tried, the notes, and last the result in one sentence."""
     from harness.cli.console import STYLES
 
     table = Table("Kafka", "came out", "why, or the deviation that it shows", header_style="bold")
     table.columns[0].no_wrap = True
     for trial in found.trials:
-        style = STYLES[trial.look.verdict] if trial.look else STYLES["skipped"]
+        style = STYLES[trial.outcome.verdict] if trial.outcome else STYLES["skipped"]
         came_out = "left out" if trial.missing else trial.came_out
         table.add_row(str(trial.kafka), Text(came_out, style=style), Text(trial.because))
     out.print(table)

@@ -1,4 +1,4 @@
-"""Commands for clusters by hand: up, looked at, down; images for them; and cleaning up after interrupted runs."""
+"""Commands for clusters by hand, for container images, and for cleaning up after interrupted runs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from harness.host.volume import VolumeKind
 
 @click.group()
 def cluster() -> None:
-    """A cluster to try things on by hand."""
+    """Start, show and stop clusters to try things on by hand."""
 
 
 @cluster.command()
 @with_options(BUILD_OPTIONS)
 @click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
 @click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
-@click.option("--controllers", default=1, show_default=True, type=int, metavar="1|3", help="KRaft's controllers.")
+@click.option(
+    "--controllers", default=1, show_default=True, type=int, metavar="1|3", help="Number of KRaft controllers."
+)
 @BACKEND
-@click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker in order.")
-@click.option("--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="A file system for each log dir (root).")
+@click.option("--racks", metavar="R1,R2,…", help="broker.rack of each broker, in order.")
+@click.option(
+    "--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="Give each log dir a file system of its own (root)."
+)
 @click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")
 def up(
     brokers: int,
@@ -38,7 +42,7 @@ def up(
     overrides: tuple[str, ...],
     **options: str | None,
 ) -> int:
-    """Start a cluster that stays; prints the bootstrap address and where the log dirs are."""
+    """Start a cluster that keeps running; prints its bootstrap address and log dirs."""
     import secrets
 
     from harness.cluster.cluster import boot
@@ -82,33 +86,33 @@ def up(
 
 @cluster.command()
 def status() -> int:
-    """List the clusters that were left standing."""
+    """List the clusters that keep running."""
     kept = [log.parent.name for log in undo.logs() if undo.is_kept(log)]
     for name in kept:
         processes = list(marked_processes(name))
         click.echo(f"{name}: {len(processes)} processes, data in {undo.workspace() / name}")
     if not kept:
-        click.echo("no cluster stands")
+        click.echo("no cluster is running")
     return EXIT_VALID
 
 
 @cluster.command()
 @click.argument("name", nargs=-1)
 def down(name: tuple[str, ...]) -> int:
-    """Take clusters down: those named, or all that were left standing."""
+    """Stop the named clusters, or all that keep running."""
     kept = [log.parent.name for log in undo.logs() if undo.is_kept(log)]
     for unknown in set(name) - set(kept):
         raise UsageError(
-            f"no cluster {unknown!r} stands; there {'is' if len(kept) == 1 else 'are'}: {', '.join(kept) or 'none'}"
+            f"no cluster {unknown!r} is running; there {'is' if len(kept) == 1 else 'are'}: {', '.join(kept) or 'none'}"
         )
-    stand = []
+    running = []
     for cluster_name in name or kept:
         if undo.take_down(cluster_name):
             click.echo(f"{cluster_name}: down")
         else:
-            stand.append(cluster_name)
-    if stand:
-        raise HarnessError(f"not taken down: {', '.join(stand)}: another process is at work on it, or was quicker")
+            running.append(cluster_name)
+    if running:
+        raise HarnessError(f"not taken down: {', '.join(running)}: another process uses it, or has taken it down")
     return EXIT_VALID
 
 
@@ -125,7 +129,7 @@ def tool(name: str, arguments: tuple[str, ...], **options: str | None) -> int:
     try:
         wanted = Tool(name.removeprefix("kafka-").removesuffix(".sh"))
     except ValueError:
-        raise UsageError(f"no tool {name!r}; there is: {', '.join(Tool)}") from None
+        raise UsageError(f"no tool {name!r}; there are: {', '.join(Tool)}") from None
     builds = Builds.choose(BuildOptions(**options))
     command = tool_command(builds.of(builds.modes()[-1]), wanted, *arguments)
     sys.stdout.flush()
@@ -134,12 +138,12 @@ def tool(name: str, arguments: tuple[str, ...], **options: str | None) -> int:
 
 @click.group()
 def image() -> None:
-    """Images for --backend docker."""
+    """Build images for --backend docker."""
 
 
 @image.command()
 def base() -> int:
-    """Make an image with Java to build on from Debian's packages (mmdebstrap), where no registry can be reached."""
+    """Build a base image with Java from Debian's packages (mmdebstrap), if no registry can be reached."""
     from harness.cluster.nodes.images import make_base
 
     click.echo(make_base(note))
@@ -148,15 +152,15 @@ def base() -> int:
 
 @image.command()
 @with_options(BUILD_OPTIONS)
-@click.option("--base", metavar="IMAGE", help="What to build on: an image with Java and bash.")
+@click.option("--base", metavar="IMAGE", help="The base image, which must have Java and bash.")
 def build(base: str | None, **options: str | None) -> int:
-    """Make the image of a Kafka build by compose/Dockerfile, and print its name."""
+    """Build the image of a Kafka build with compose/Dockerfile, and print its name."""
     from harness.cluster.nodes.images import build as build_image
     from harness.host.engine import engine
     from harness.kafka.builds import BuildOptions, Builds
 
     builds = Builds.choose(BuildOptions(**options))
-    engine()  # before Kafka is fetched
+    engine()  # fails before Kafka is downloaded
     for mode in builds.modes():
         click.echo(build_image(builds.of(mode, note), base=base, say=note))
     return EXIT_VALID
@@ -164,7 +168,7 @@ def build(base: str | None, **options: str | None) -> int:
 
 @click.command()
 def clean() -> int:
-    """Undo all that an interrupted run left: processes, permissions, folders."""
+    """Undo everything that interrupted runs left: processes, mounts, permissions, containers, folders."""
     count = undo.clean(say)
-    out.print(f"{count} interrupted run{'' if count == 1 else 's'} cleaned up after")
+    out.print(f"cleaned up after {count} interrupted run{'' if count == 1 else 's'}")
     return EXIT_VALID

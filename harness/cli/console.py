@@ -1,8 +1,8 @@
-"""What ``jbod run`` shows: what it does and how far it is, then a table of verdicts.
+"""The output of ``jbod run``: progress, and then a table of verdicts.
 
-A pytest plugin in place of pytest's terminal reporter. On a terminal one line lives while a case runs (seconds; where
-it runs in this process also its phase and the records acked and read); elsewhere (CI) each case prints a line when it
-begins and one when it ends.
+This pytest plugin replaces pytest's terminal reporter. On a terminal, a live line shows the running case with its
+seconds. If the case runs in this process, the line also has its phase and the records acked and read. Elsewhere (CI)
+each case prints a line when it begins and one when it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _REFRESH_PER_S = 5
 
 
 class ConsoleReporter:
-    """Progress while cases run; the table at the end."""
+    """Shows progress while cases run, and the table of verdicts at the end."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -42,17 +42,17 @@ class ConsoleReporter:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionstart(self, session: pytest.Session) -> None:
-        """Whatever is done from now on is said here."""
+        """Show messages of the run from now on."""
         self._run = run_of(session.config)
         self._run.say = self._say
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Now it is known how many cases there are."""
+        """Note the number of cases, and start the live line."""
         self._begin(len(session.items))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """The same, said by each worker."""
+        """Note the number of cases, as a worker collected them."""
         if not self._total:
             self._begin(len(ids))
 
@@ -63,33 +63,33 @@ class ConsoleReporter:
             self._live.start()
 
     def pytest_runtest_logstart(self, nodeid: str, location: tuple[str, int | None, str]) -> None:
-        """A case begins."""
+        """Note that a case begins."""
         self._began[nodeid] = time.monotonic()
         if not self.console.is_terminal:
             number = self._shown + len(self._began)
             self.console.print(f"[{number}/{self._total}] {nodeid.rpartition('::')[2]} …", markup=False)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A case ended: its line, and for what went wrong the reason."""
+        """Print a line for each case that ended, with the reason unless it is valid."""
         if self._run is None:
             return
         if report.when not in ("setup", "call"):
             self._began.pop(report.nodeid, None)
         for result in self._run.results.cases[self._shown :]:
             self._shown += 1
-            self.console.print(_line(result), soft_wrap=True)  # what is a command stays one
+            self.console.print(_line(result), soft_wrap=True)  # so that a command can be copied
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A suite that can't even be read."""
+        """Print why a suite cannot be collected."""
         if report.failed:
             self.console.print(Text(f"{report.nodeid}: {report.longreprtext}", style="bold magenta"))
 
     def pytest_internalerror(self, excrepr: object) -> None:
-        """The harness itself fell."""
+        """Print an internal error of pytest or a plugin."""
         self.console.print(Text(str(excrepr), style="bold magenta"))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Ctrl-C, or an error that ends the whole run: said at once, the clean-up follows."""
+        """Print at once, before the clean-up, that the run ends by Ctrl-C or an error."""
         if isinstance(excinfo.value, pytest.exit.Exception):
             self.console.print(Text(f"jbod: {excinfo.value.msg}", style="bold magenta"), soft_wrap=True)
         else:
@@ -97,19 +97,19 @@ class ConsoleReporter:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """The table of verdicts."""
+        """Print the table of verdicts and the summary."""
         if self._live:
             self._live.stop()
         if self._run and not self._run.results.cases and session.exitstatus == EXIT_NOTHING_RAN:
             self.console.print("nothing ran: no case is selected in the modes of this run; see `jbod list`")
         elif self._run and self._run.results.cases:
             self.console.print(verdict_table(self._run.results.cases))
-            for result in self._run.results.cases:  # below the table, whose cells are too narrow for a command
+            for result in self._run.results.cases:  # the table's cells are too narrow for a command
                 if result.verdict not in ("valid", "skipped"):
                     self.console.print(_line(result), soft_wrap=True)
             self.console.print(summary(self._run))
 
-    # --- what is shown ------------------------------------------------------------------------------------------
+    # --- output -------------------------------------------------------------------------------------------------
 
     def _say(self, line: str) -> None:
         self._note = line
@@ -155,9 +155,10 @@ MEASURES = {
 
 
 def verdict_table(results: Sequence[CaseResult]) -> Table:
-    """One row a case; below it its faults with what they cost, in seconds, its known deviations, and its figures.
+    """Return a table with a row for each case. Below it are its faults with their costs, its deviations and its
+    figures.
 
-    At the end the deviations that cases showed whose scenarios don't declare them, each once.
+    Costs are in seconds. The last rows have the undeclared deviations, each once.
     """
     table = Table(title="verdicts", title_justify="left", header_style="bold")
     table.add_column("case, and its faults", overflow="fold", min_width=44)
@@ -197,7 +198,7 @@ def _cost(fault: FaultCosts, measure: str) -> str:
 
 
 def summary(run: Run) -> Text:
-    """One line: how many of each verdict, how many found a deviation mended, where the folders are, the seed."""
+    """Return one line with the number of cases for each verdict, the runs folder and the seed."""
     text = Text()
     for verdict, style in STYLES.items():
         count = sum(result.verdict == verdict for result in run.results.cases)

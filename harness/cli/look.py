@@ -1,4 +1,4 @@
-"""Commands that tell: what there is, what this machine can do, what a stored run shows."""
+"""Commands that show something: scenarios, the ledger, abilities of this machine, stored runs."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from harness.cli.shared import (
     err,
     fixed_cases,
     out,
+    reading_run_json,
     seconds,
-    told_by,
     where,
     with_options,
 )
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 @click.argument("selector", nargs=-1)
 @with_options([*BUILD_OPTIONS, *PROBE_OPTIONS])
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: what of each KIP, by what.")
+@click.option(
+    "--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: which scenario checks what of each KIP."
+)
 def list_scenarios(
     selector: tuple[str, ...], probe: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None
 ) -> int:
@@ -60,7 +62,7 @@ def list_scenarios(
 
 
 def _scenarios(collected: Collector) -> list[dict[str, Any]]:
-    """The collected cases, grouped by scenario."""
+    """Return the collected cases, grouped by scenario."""
     from harness.cluster.nodes.backends import BACKENDS
     from harness.runner.outside import outside
 
@@ -101,15 +103,15 @@ def _scenarios(collected: Collector) -> list[dict[str, Any]]:
 
 _COVERAGE = """# Coverage
 
-What of each KIP is checked, by which scenario, in how many cases: `jbod list --markdown > suites/COVERAGE.md`, which a
-test compares with this; another one knows the items of each KIP's plan, and that none is without a scenario. A case is
-valid if all that its scenario claims was seen, and all that the last column says of this build too: where a build is
-known to do other than its KIP says, one that doesn't is red.
+Which scenario checks what of each KIP, in how many cases. Made by `jbod list --markdown > suites/COVERAGE.md`. A test
+compares this file with that output. Another test knows the items of each KIP's plan, and that each has a scenario. A
+case is valid if everything that its scenario claims was seen. The last column lists how builds are known to deviate
+from the KIP. Such a build must show the deviation; if it does not, the case is invalid.
 """
 
 
 def _coverage(rows: list[dict[str, Any]]) -> list[str]:
-    """KIP by KIP the plan item, the scenario, its cases by mode, and where Kafka is known to do otherwise."""
+    """Return the lines of suites/COVERAGE.md."""
     lines, controls = [_COVERAGE], [row for row in rows if row["id"].startswith("control/")]
     kips: dict[str, list[dict[str, object]]] = {}
     for row in rows:
@@ -131,12 +133,12 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 @with_options(BUILD_OPTIONS)
 @BACKEND
 @EVERY
-@click.option("--by-role", is_flag=True, help="Which faults were proven, at whom, a line each.")
+@click.option("--by-role", is_flag=True, help="One line for each proven fault and the role of its broker.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def show_ledger(
     runs_dir: Path | None, backend: str, every: str, by_role: bool, as_json: bool, **options: str | None
 ) -> int:
-    """What was really run, how it came out, and when last; what has to run (--every) and didn't is exit code 2."""
+    """Show which cases ran, how they came out, and when last. Exit code 2: a case is overdue (--every)."""
     from harness.runner import ledger
 
     if runs_dir is not None and not runs_dir.is_dir():
@@ -148,8 +150,8 @@ def show_ledger(
     cells = ledger.cells(fixed.owed(entries, backend), backend, entries, timedelta(seconds=seconds(every)))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
-        told = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
-        click.echo(json.dumps(told, indent=2))
+        content = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
+        click.echo(json.dumps(content, indent=2))
     else:
         columns = (
             "KIP",
@@ -184,10 +186,10 @@ def _show_strikes(strikes: list[ledger.Strike], as_json: bool) -> int:
             header_style="bold",
         )
         for each in sorted(strikes, key=lambda each: (each.kip, each.plan, each.mode, each.fault, each.role or "")):
-            told = (str(each.kip), each.plan, each.mode, each.kafka, each.fault, each.role or "side")
+            strike = (str(each.kip), each.plan, each.mode, each.kafka, each.fault, each.role or "side")
             load = "" if each.acked is None else f"{each.acked}, {each.read}"
             last = f"{each.last:%Y-%m-%d %H:%M}"
-            table.add_row(*map(Text, (*told, str(each.runs), str(each.valid), last, load)))
+            table.add_row(*map(Text, (*strike, str(each.runs), str(each.valid), last, load)))
         out.print(table)
         at = Counter(each.role or "side" for each in strikes)
         out.print(f"{len(strikes)} strikes: " + ", ".join(f"{count} at the {role}" for role, count in at.most_common()))
@@ -195,29 +197,28 @@ def _show_strikes(strikes: list[ledger.Strike], as_json: bool) -> int:
 
 
 def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
-
-    told = (str(cell.kip), cell.plan, cell.id, cell.kafka, str(cell.runs), str(cell.valid))
+    first = (str(cell.kip), cell.plan, cell.id, cell.kafka, str(cell.runs), str(cell.valid))
     if cell.last is None:
-        return (*told, "never", "", "", "")
+        return (*first, "never", "", "", "")
     struck = dict.fromkeys(
         f"{each.fault} at the {' and '.join(role or 'side' for role in each.roles())}" for each in cell.last.struck
     )
     loads = [(a, r) for each in cell.last.struck if (a := each.acked) is not None and (r := each.read) is not None]
     load = ", ".join(map(str, map(min, zip(*loads, strict=True))))
-    return (*told, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(struck), load)
+    return (*first, f"{cell.last.at:%Y-%m-%d %H:%M}", cell.last.verdict, ", ".join(struck), load)
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(as_json: bool) -> int:
-    """Tell what this machine can do, and for what it can't, the command that fixes it."""
+    """Show what this machine can do, and the command that fixes what it cannot."""
     from harness.host.abilities import abilities, doctor_json
 
     collected = collect(*where(()))
     cases = {case.id: collected.run.unable(case) for case in collected.cases}
     unable = {id: missing for id, missing in cases.items() if missing}
     if as_json:
-        told = [
+        content = [
             {
                 "id": id,
                 "can_run": not missing,
@@ -226,7 +227,7 @@ def doctor(as_json: bool) -> int:
             }
             for id, missing in cases.items()
         ]
-        click.echo(json.dumps(doctor_json() | {"cases": told}, indent=2))
+        click.echo(json.dumps(doctor_json() | {"cases": content}, indent=2))
         return EXIT_VALID
     table = Table("", "ability", "found", "needed for", "how to get it", header_style="bold")
     for ability in abilities():
@@ -244,7 +245,7 @@ def doctor(as_json: bool) -> int:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
 def check(run_dir: Path, spark_master: str | None) -> int:
-    """Judge a stored history again, without a cluster; of what else was wrong with its case it only tells."""
+    """Judge a stored history again, without a cluster. Other reasons for the case's verdict are only printed."""
     from harness.checkers.judge import judge, write_verdict
     from harness.history import write_ahead
     from harness.history.run_folder import read_run_json
@@ -257,7 +258,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     with err.status("starting Spark"):
         spark = spark_session(spark_master, jars=())
     try:
-        write_ahead.settle(run_dir)  # what producers that were killed with their driver could not write down
+        write_ahead.settle(run_dir)  # adds the records of producers that were killed with their driver
         with err.status(f"judging {run_dir.name}"):
             verdict = judge(spark, run_dir)
         write_verdict(run_dir, verdict)
@@ -271,7 +272,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
         Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
     )
     if (came_out := read_run_json(run_dir).get("outcome")) and came_out["verdict"] != verdict.verdict:
-        out.print(Text(f"  this is of its history; the case was {came_out['verdict']}: {came_out['reason']}", "yellow"))
+        out.print(Text(f"  of the history only; the case was {came_out['verdict']}: {came_out['reason']}", "yellow"))
     return VERDICT_CODES[verdict.verdict]
 
 
@@ -281,7 +282,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
 @click.argument("seq", type=int, required=False)
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
-    """Tell what happened to the records of a verdict, or to the one named: when, by whom, and where it is now."""
+    """Explain what happened to the records of a verdict, or to the one named, and where they are now."""
     from harness.explain.explain import explain_record, explain_verdict
     from harness.explain.terminal import show
     from harness.history.run_folder import read_run_json
@@ -294,7 +295,7 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
     run = read_run_json(run_dir)
 
     def distribution() -> Distribution:
-        with told_by(run_dir):
+        with reading_run_json(run_dir):
             options = BuildOptions.recorded(run)
         return Builds.choose(options).of(Mode(run["mode"]))
 
@@ -309,5 +310,5 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
     for story in stories:
         show(story, out)
     if not stories:
-        out.print("the verdict names no record; jbod explain RUN_DIR PRODUCER SEQ tells of any")
+        out.print("the verdict names no record; jbod explain RUN_DIR PRODUCER SEQ explains any record")
     return EXIT_VALID

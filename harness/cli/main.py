@@ -1,7 +1,6 @@
-"""The command ``jbod``: thin, every command a few lines over the rest (:mod:`harness.cli`).
+"""The command ``jbod``: registers all commands, and turns errors into one line and an exit code.
 
-Bad input ends with one clear line on standard error and the contract's exit code, whatever the command
-(:mod:`harness.errors`).
+Bad input ends with one line on standard error and the exit code of the error (:mod:`harness.errors`).
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ _COMMANDS = "jbod.commands"
 
 
 class _Commands(click.Group):
-    """The commands here, and those that other packages bring by the entry point ``jbod.commands``.
+    """The commands of this package, and those of other packages with the entry point ``jbod.commands``.
 
-    The reports are over the harness, which may not import them; they are loaded when they are asked for.
+    ``harness`` must not import ``reports`` and ``suites``, so their commands are loaded when they are called.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Their names."""
+        """Return the names of all commands."""
         return sorted([*super().list_commands(ctx), *entry_points(group=_COMMANDS).names])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None where there is none."""
+        """Return the command of this name; None if there is none."""
         for found in entry_points(group=_COMMANDS, name=cmd_name):
             command: click.Command = found.load()
             return command
@@ -55,9 +54,9 @@ for _command in (*_RUNNING, *_LOOKING, bench, cluster, image, tool, clean):
 
 
 def main() -> None:
-    """Entry point: every error becomes one line and the contract's exit code."""
+    """Run the command line, and exit with its exit code."""
     for signal_number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # All as Ctrl-C, also where a shell has SIGINT ignored: a run that is told to end cleans up after itself.
+        # All raise KeyboardInterrupt, so that a run cleans up. Some shells start background jobs with SIGINT ignored.
         with contextlib.suppress(ValueError):
             signal.signal(signal_number, signal.default_int_handler)
     try:
@@ -72,7 +71,7 @@ def main() -> None:
         tell("interrupted")
         code = EXIT_HARNESS
     except Exception as error:
-        # A fault of the harness must never look like one of Kafka's (exit code 1).
+        # Python exits with 1 on an unexpected error, which would look like a broken promise of Kafka.
         tell(f"{type(error).__name__}: {error}; JBOD_DEBUG=1 shows where")
         if os.environ.get("JBOD_DEBUG"):
             err.print_exception()
@@ -82,7 +81,7 @@ def main() -> None:
 
 
 def _leave_streams() -> None:
-    """See that Python's own farewell to streams that are gone does not change the exit code."""
+    """Flush standard output and error here. Otherwise a closed stream would change Python's exit code."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""The command that measures the harness itself."""
+"""``jbod bench``: measures the harness itself."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ from harness.cli.shared import BUILD_OPTIONS, note, out, with_options
 from harness.errors import EXIT_VALID
 from harness.host import undo
 
-if TYPE_CHECKING:  # Spark is loaded with what is measured
+if TYPE_CHECKING:  # this import would load Spark for every command
     from harness.bench.start import Starts
 
 
 @click.command()
 @with_options(BUILD_OPTIONS)
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 20), help="Of the pair; 0: none.")
-@click.option("--pair-records", default=200_000, show_default=True, type=click.IntRange(1000), help="In each round.")
-@click.option("--records", default=10_000_000, show_default=True, type=click.IntRange(1), help="For the judge.")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write it as JSON.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 20), help="Rounds of the pair; 0: none.")
+@click.option(
+    "--pair-records",
+    default=200_000,
+    show_default=True,
+    type=click.IntRange(1000),
+    help="Records of the pair in each round.",
+)
+@click.option("--records", default=10_000_000, show_default=True, type=click.IntRange(1), help="Records for the judge.")
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the result as JSON.")
 def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, **options: str | None) -> int:
-    """Measure the harness: the pair as a ratio to Kafka's verifiable clients, containers' start as one to processes',
-    the judge in records a second.
-    """
+    """Measure the harness: the pair's throughput against Kafka's verifiable clients, the start of containers against
+    that of processes, and the judge's records a second."""
     from harness.bench.bench import run_bench
     from harness.kafka.builds import BuildOptions, Builds
 
@@ -56,7 +61,7 @@ def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, 
 
 
 def tell_starts(starts: Starts) -> None:
-    """Each round, each mode's median, and whether that is more than it may be; or why there are none."""
+    """Print each round, the median of each mode and whether it exceeds the limit, or why nothing was measured."""
     from harness.bench.start import LIMIT
 
     if starts.skipped:

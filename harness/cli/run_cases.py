@@ -1,4 +1,4 @@
-"""Commands that run scenarios: once, again, in a night, ever smaller."""
+"""Commands that run scenarios: ``run``, ``repro``, ``shrink``, ``nightly``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from harness.cli.shared import (
     collect,
     fixed_cases,
     out,
+    reading_run_json,
     run_pytest,
     say,
     say_other_build,
     seconds,
     tell,
-    told_by,
     where,
     with_options,
 )
@@ -58,10 +58,10 @@ def run(
     allure: str | None,
     **options: str | None,
 ) -> int:
-    """Run scenarios: SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id, a pytest node id,
+    """Run scenarios. SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id, a pytest node id,
     or a file or folder of your own (tests/test_ours.py).
 
-    With several builds (--kafka 4.4.0,4.3.1) each has a run of its own, and one table shows all.
+    With several builds (--kafka 4.4.0,4.3.1) each build has a run of its own, and one table shows all results.
     """
     from harness.cli.run_on_builds import run_on_each
 
@@ -79,11 +79,11 @@ def _run(
     allure: str | None = None,
     probes: tuple[str, ...] = (),
 ) -> int:
-    """Run scenarios by pytest; several at once by pytest-xdist, whose workers are pytests with a Spark of their own.
+    """Run scenarios in pytest; with several jobs in pytest-xdist workers, each with a Spark session of its own.
 
-    A case waits (for sessions to expire, checkpoints to come due) about as long as it works, so that two at once on two
-    cores take some two thirds of the time; but the machine is then busier than one case would have it, and what clients
-    go without is measured on it. So one is the default.
+    A case waits about as long as it computes, for sessions to expire or checkpoints to be due. So two cases at once on
+    two cores take about two thirds of the time. But a busier machine also affects the measured gaps of clients, so the
+    default is one.
     """
     from harness.cli.console import ConsoleReporter
     from harness.runner.case import check_runs_dir
@@ -91,9 +91,9 @@ def _run(
     from harness.runner.scheduling import SpecAffinityScheduler, Turn
 
     if jobs > 1 and options.get("pause_at"):
-        raise UsageError("--pause-at waits for one person, who can look at one case: not with --jobs")
+        raise UsageError("--pause-at pauses one case at a time, so it cannot be used with --jobs")
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
-    check_runs_dir(runs_dir)  # before allure-pytest wants a folder beside it
+    check_runs_dir(runs_dir)  # before allure-pytest creates a folder beside it
     arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
     arguments += [f"--probe={file}" for file in probes]
     junit_file = Path(junit or runs_dir.parent / "junit.xml")
@@ -102,7 +102,7 @@ def _run(
     with published_dir(Path(allure or runs_dir.parent / "allure-results")) as results:
         arguments += [f"--alluredir={results}"]
         if jobs > 1:
-            # Chunks of one: no case waits for a worker while another is free.
+            # With chunks of one, no case waits for a busy worker while another is idle.
             collected = collect(*arguments)
             workers = min(jobs, len(collected.cases))
             arguments += [f"--numprocesses={workers}", "--maxschedchunk=1", "--max-worker-restart=0"]
@@ -111,21 +111,21 @@ def _run(
                 case.nodeid: Turn(nodes=run.spec(case).nodes, shared=run.shared_spec(case)) for case in collected.cases
             }
             plugins.append(SpecAffinityScheduler(turns, by_size=options.get("stop_after") is None))
-        # A descriptor of its own: while a case runs, pytest captures what is written to standard output.
+        # A duplicate descriptor, because pytest captures standard output while a case runs.
         with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
             code = run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)
-    with suppress(OSError, ElementTree.ParseError):  # another run's, amid being written
+    with suppress(OSError, ElementTree.ParseError):  # another run may be writing it
         if ElementTree.parse(junit_file).find(".//testcase") is None:
-            junit_file.unlink()  # of no test at all: it reads as one without failures
+            junit_file.unlink()  # CI would read a file without tests as a pass
     return code
 
 
 @click.command()
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @with_options(OUTCOME_OPTIONS)
-@click.option("--repeat", metavar="N|until-fail", help="So many times, or until it comes out other than valid.")
+@click.option("--repeat", metavar="N|until-fail", help="Run N times, or until a run is not valid.")
 def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
-    """Run once more what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
+    """Run again what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.errors import worst
     from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions
@@ -136,20 +136,20 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     from harness.runner.suite_kinds import is_random
 
     run = read_run_json(run_dir)
-    with told_by(run_dir):
+    with reading_run_json(run_dir):
         build = BuildOptions.recorded(run)
         again = {"backend": run["backend"], "seed": str(run["seed"]), **vars(build)}
         selector = selector_of(run["case"], run.get("file"))
     if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
-        raise UsageError(f"--repeat {repeat}: say how many times, or until-fail")
+        raise UsageError(f"--repeat {repeat}: neither a number nor until-fail")
     say_other_build(run, build)
     served = run.get("served", [])
-    if served and not any(map(is_random, served)):  # which are told by more than their ids
+    if served and not any(map(is_random, served)):  # the id of a random case does not name its schedule
         first = shlex.join(["jbod", "run", *served, selector, *arguments_of(again)])
-        tell(f"its cluster had served {len(served)} cases before, and this is a fresh one; with them first: {first}")
+        tell(f"its cluster had served {len(served)} cases before, this run has a new one; with them first: {first}")
     schedules: tuple[str, ...] = ()
     if "schedule" in run:
-        selector = re.sub(r"-\d+]$", "-0]", selector)  # the only one of this run
+        selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0
         schedules = (str(run_dir / "run.json"),)
     if repeat is None:
         return _run((selector,), options | again, schedules=schedules)
@@ -167,15 +167,15 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
 @click.argument("run_dir", type=click.Path(path_type=Path))
 @JOBS
 def shrink(run_dir: Path, jobs: int) -> int:
-    """Find the smallest part of a random schedule that came out invalid which still does."""
+    """Find the smallest part of a failing random schedule that still fails."""
     from harness.history.run_folder import read_run_json
     from harness.kafka.builds import BuildOptions
     from harness.runner.shrinking import play_command, shrink_run
 
     run = read_run_json(run_dir)
     if "schedule" not in run:
-        raise UsageError(f"{run_dir} is no run of a random schedule")
-    with told_by(run_dir):
+        raise UsageError(f"{run_dir} is not a run of a random schedule")
+    with reading_run_json(run_dir):
         build = BuildOptions.recorded(run)
         again = arguments_of({**vars(build), "backend": run["backend"]})
     say_other_build(run, build)
@@ -187,11 +187,11 @@ def shrink(run_dir: Path, jobs: int) -> int:
 
 
 @click.command()
-@click.option("--budget", default="30m", show_default=True, metavar="TIME", help="Such as 90s, 30m, 8h.")
+@click.option("--budget", default="30m", show_default=True, metavar="TIME", help="Time budget, such as 90s, 30m or 8h.")
 @EVERY
 @with_options(BUILD_OPTIONS)
 @BACKEND
-@click.option("--seed", type=int, metavar="N", help="Of the schedules, and of all that is left to chance.")
+@click.option("--seed", type=int, metavar="N", help="Seed of the schedules and all other random choices.")
 @click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON.")
 @JOBS
@@ -205,7 +205,7 @@ def nightly(
     jobs: int,
     **options: str | None,
 ) -> int:
-    """The fixed suites, those first that ran longest ago, then random schedules, within a budget of time."""
+    """Run the fixed suites, longest ago first, then random schedules, within a time budget."""
     import random
 
     from harness.cluster.nodes.backends import backend_kind
@@ -218,7 +218,7 @@ def nightly(
     check_runs_dir(runs_dir)
     check_json_file(json_file)
     fixed = fixed_cases(options, backend)
-    backend_kind(backend).check()  # only now, as one's own backend comes with the suites' plugins
+    backend_kind(backend).check()  # after the collection, which loads plugins with other backends
     probes = _probed(BuildOptions(**options), runs_dir)
     fixed = fixed_cases(options, backend, probes)
     night = run_night(
@@ -235,21 +235,21 @@ def nightly(
     for why in fixed.why_not():
         out.print(Text(why, style="yellow"))
     left, overdue = len(night.left), len(night.overdue)
-    out.print(f"not got to: {left} of {len(fixed.planned)} fixed cases; {overdue} of them overdue")
+    out.print(f"not begun: {left} of {len(fixed.planned)} fixed cases; {overdue} of them overdue")
     for id, at in night.left.items():
         out.print(Text(f"  {id}: last run {at or 'never'}", style="yellow" if id in night.overdue else "dim"))
     return write_json(json_file, night.to_json(), say)
 
 
 def _probed(options: BuildOptions, runs_dir: Path) -> list[str]:
-    """Probe the builds of a night; the options that hand on what was found, and what they lack is said.
+    """Probe the builds of a night, and print what they lack. Returns the options that pass the results on.
 
-    :raises HarnessError: one can't be run at all
+    :raises HarnessError: a build cannot be run at all
     """
     from dataclasses import replace
 
     from harness.kafka.builds import Builds
-    from harness.runner.build_lacks import probe_apart, told
+    from harness.runner.build_lacks import lack_lines, probe_apart
 
     builds, given = Builds.choose(options), options.kafka_home or options.kafka_tarball
     found = []
@@ -260,6 +260,6 @@ def _probed(options: BuildOptions, runs_dir: Path) -> list[str]:
         file = runs_dir.parent / f"probe-{version}.json"
         probed = probe_apart(one, file, say)
         found.append(f"--probe={file}")
-        for line in told(probed, ()):
+        for line in lack_lines(probed, ()):
             out.print(Text(line, style="bold red"), soft_wrap=True)
     return found

@@ -1,4 +1,4 @@
-"""``jbod run`` on several builds: a run each, then one table with a column for each."""
+"""``jbod run`` on several builds: one run for each, then one table with a column for each."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ def run_on_each(
     allure: str | None,
     probes: Sequence[str],
 ) -> int:
-    """Run the cases on each build that ``--kafka`` names and that has their mode; the exit code is the worst of all.
+    """Run the cases on each build of ``--kafka`` that has their mode. Returns the worst exit code of all.
 
-    What is wrong with the options or the selectors is told before the first build runs.
+    Wrong options and selectors are reported before the first build runs.
+
+    :raises UsageError: an option or a file is wrong
     """
     from harness.kafka.builds import BuildOptions, Builds
     from harness.runner import results, several_builds
@@ -69,34 +71,34 @@ def run_on_each(
             stop_after=float(seconds) if seconds else None,
             say=lambda line: out.print(Text(line, style="bold")),
         )
-    _tell(runs)
+    _show(runs)
     say(f"run folders in {runs_dir}, seed {seed}")
     return results.write_json(json_file, several_builds.to_json(runs, int(seed)), say)
 
 
 def probes_of(versions: Sequence[str], files: Sequence[str]) -> dict[str, list[str]]:
-    """The files of ``--probe`` for each version.
+    """Return the files of ``--probe`` for each version.
 
-    :raises UsageError: a file is of none of these
+    :raises UsageError: a file belongs to none of the versions
     """
     from harness.errors import UsageError
     from harness.runner.build_lacks import read_probe
 
     of = {file: read_probe(Path(file)).kafka for file in files}
     if other := [f"--probe {file} is of Kafka {kafka}" for file, kafka in of.items() if kafka not in versions]:
-        raise UsageError(f"{'; '.join(other)}, which --kafka doesn't name")
+        raise UsageError(f"{'; '.join(other)}, which --kafka does not name")
     return {kafka: [file for file in files if of[file] == kafka] for kafka in versions}
 
 
 def _modes_of(selectors: Sequence[str], cases: Sequence[DeclaredCase]) -> dict[str, set[Mode]]:
-    """The modes of the cases that each selector names."""
+    """Return the modes of the cases that each selector selects."""
     as_pytest = {selector: where((selector,))[-1].removeprefix("--select=") for selector in selectors}
     names = [(case.mode, case.names()) for case in cases]
     return {selector: {mode for mode, its in names if name in its} for selector, name in as_pytest.items()}
 
 
-def _tell(runs: Sequence[BuildRun]) -> None:
-    """The table, what each deviation is, and why a case is anything but valid."""
+def _show(runs: Sequence[BuildRun]) -> None:
+    """Print the table, the deviations, and the reason for each case that is not valid."""
     print_whole(verdicts_table(runs), out)
     for run in runs:
         if not run.cases:
@@ -115,16 +117,16 @@ def _tell(runs: Sequence[BuildRun]) -> None:
 
 
 def verdicts_table(runs: Sequence[BuildRun]) -> Table:
-    """A row for each case, a column for each build, and how many of each verdict there are."""
+    """Return a table with a row for each case and a column for each build. The footer counts the verdicts."""
     from harness.cli.console import STYLES
 
     table = Table(title="verdicts by build", title_justify="left", header_style="bold", show_footer=True)
     table.add_column("case", overflow="fold", min_width=30, footer=f"{_DEVIATES} known deviation, – not run")
     for run in runs:
         counts = Counter[str](case.verdict for case in run.cases)
-        told = [Text(f"{counts[word]} {word}", style) for word, style in STYLES.items() if counts[word]]
-        width = max(map(len, [run.kafka, *map(str, told)]))
-        table.add_column(run.kafka, no_wrap=True, min_width=width, footer=Text("\n").join(told))
+        totals = [Text(f"{counts[word]} {word}", style) for word, style in STYLES.items() if counts[word]]
+        width = max(map(len, [run.kafka, *map(str, totals)]))
+        table.add_column(run.kafka, no_wrap=True, min_width=width, footer=Text("\n").join(totals))
     by_build = [{case.case.id: case for case in run.cases} for run in runs]
     for id in dict.fromkeys(id for cases in by_build for id in cases):
         table.add_row(Text(id), *(_cell(cases.get(id), STYLES) for cases in by_build))
@@ -132,7 +134,7 @@ def verdicts_table(runs: Sequence[BuildRun]) -> Table:
 
 
 def print_whole(table: Table, console: Console) -> None:
-    """Print a table with all of its columns, though it be wider than the console."""
+    """Print a table with all of its columns, even if it is wider than the console."""
     width = console.width
     narrowest = Measurement.get(console, console.options.update(max_width=sys.maxsize), table).minimum
     console.width = max(width, narrowest)

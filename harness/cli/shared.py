@@ -1,4 +1,4 @@
-"""What commands have in common: where they print, their options, and pytest, of which most are a thin layer."""
+"""Shared parts of the commands: consoles, common options, and running pytest."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
     from harness.runner.run import Run
     from harness.runner.scenario import DeclaredCase
 
-# Where nobody looks at a terminal (CI, a pipe) lines need not be cut to 80 columns.
+# Without a terminal (CI, a pipe) lines need not be cut to 80 columns.
 WIDTH = None if sys.stdout.isatty() else 140
 out = Console(width=WIDTH)
 err = Console(stderr=True, width=WIDTH)
 
 
 def settled(_context: click.Context, _option: click.Parameter, kafka: str | None) -> str | None:
-    """The version that ``latest`` is, for every command that takes a build."""
+    """Resolve ``latest`` to a version; a click callback for every command that takes a build."""
     from harness.kafka.released import settle
 
     return settle(kafka, note)
 
 
 def _for_click(of: Sequence[RunOption]) -> list[Callable[..., object]]:
-    """What of its values is right is for pytest to say, to which they go on as they are; but for ``latest``."""
+    """Return the options for click. Only ``latest`` is resolved here; pytest checks all values."""
     return [
         click.option(
             each.name,
@@ -57,22 +57,26 @@ PROBE_OPTIONS = _for_click(run_options.PROBE)
 OUTCOME_OPTIONS = _for_click(run_options.OUTCOME)
 RUN_OPTIONS = _for_click(run_options.RUN)
 EVERY = click.option(
-    "--every", default="7d", show_default=True, metavar="TIME", help="The longest that a case may not run."
+    "--every", default="7d", show_default=True, metavar="TIME", help="A case is overdue after this long without a run."
 )
 BACKEND = click.option(
-    "--backend", default="process", show_default=True, metavar="process|docker", help="What nodes run in."
+    "--backend",
+    default="process",
+    show_default=True,
+    metavar="process|docker",
+    help="Where nodes run: processes or containers.",
 )
 JOBS = click.option(
     "--jobs",
     type=click.IntRange(1, 64),
     default=1,
     show_default=True,
-    help="So many cases at once, each with a cluster and a Spark session of its own (2 to 3 GB).",
+    help="How many cases run at once, each with its own cluster and Spark session (2 to 3 GB).",
 )
 
 
 def with_options(options: list[Callable[..., object]]) -> Callable[[Callable[..., object]], Callable[..., object]]:
-    """A decorator that gives a command these options."""
+    """Return a decorator that adds these options to a command."""
 
     def add(function: Callable[..., object]) -> Callable[..., object]:
         for option in reversed(options):
@@ -83,47 +87,53 @@ def with_options(options: list[Callable[..., object]]) -> Callable[[Callable[...
 
 
 def tell(what: str) -> None:
-    """One line on stderr, uncut; to nobody where that is gone, as with a terminal that was closed."""
+    """Print one line on standard error, uncut. A closed terminal raises no error."""
     with suppress(OSError):
         err.print(Text(f"jbod: {what}"), soft_wrap=True)
 
 
 def say(line: str) -> None:
-    """One line on standard output, as it stands."""
+    """Print one line on standard output, uncut."""
     out.print(Text(line), soft_wrap=True)
 
 
 def note(line: str) -> None:
-    """What is being done, one line on stderr; what a command prints is for others to read."""
+    """Print a line of progress on standard error, so that standard output has only the result."""
     err.print(Text(line, style="dim"), soft_wrap=True)
 
 
 def run_pytest(arguments: list[str], *plugins: object) -> int:
-    """pytest in this process, with its own terminal output off, on what the arguments name (:func:`where`)."""
+    """Run pytest in this process, without its terminal output, and return its exit code.
+
+    :param arguments: include those of :func:`where`
+    """
     base = ["-p", "no:terminal", "-p", "no:cacheprovider", "-o", "addopts="]
-    base += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # plugins are imported by now, which is right here
+    base += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # jbod has imported its plugins already
     return int(pytest.main([*base, *arguments], plugins=[*plugins]))
 
 
 def where(selectors: tuple[str, ...]) -> list[str]:
-    """What pytest collects and selects (:func:`harness.runner.outside.collection`); one selector's own comes last."""
+    """Return pytest's arguments that collect and select (:func:`harness.runner.outside.collection`).
+
+    For a single selector, ``--select`` comes last.
+    """
     from harness.runner.outside import collection
 
     return collection(selectors)
 
 
 class Collector:
-    """Takes over what is collected, and runs none of it.
+    """A pytest plugin that keeps the collected cases.
 
-    :ivar cases: the scenarios'
-    :ivar run: whose cases they would be
+    :ivar cases: the cases of scenarios
+    :ivar run: the run that they would belong to
     """
 
     cases: list[DeclaredCase]
     run: Run
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Now they are known."""
+        """Keep the collected cases."""
         from harness.runner.run import run_of
         from harness.runner.scenario import case_of
 
@@ -131,15 +141,15 @@ class Collector:
         self.cases = [case for item in session.items if (case := case_of(item)) is not None]
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """pytest ends, for a reason that its own reporter would have told."""
+        """Print why pytest ends, because its own reporter is off."""
         if isinstance(excinfo.value, pytest.exit.Exception):
             tell(str(excinfo.value.msg))
 
 
 def collect(*arguments: str) -> Collector:
-    """What pytest would run with these arguments.
+    """Collect what pytest would run with these arguments.
 
-    :raises click.exceptions.Exit: it can't be told; pytest has said why
+    :raises click.exceptions.Exit: the collection failed; the reason was printed
     """
     collector = Collector()
     code = run_pytest([*arguments, "--collect-only"], collector)
@@ -149,9 +159,9 @@ def collect(*arguments: str) -> Collector:
 
 
 def fixed_cases(options: Mapping[str, str | None], backend: str, probes: Sequence[str] = ()) -> Fixed:
-    """The cases that must be run now and then, on this machine, these builds and this backend.
+    """Return the cases of the fixed suites for this machine, these builds and this backend.
 
-    :param probes: options that name what ``jbod probe`` found of these builds
+    :param probes: ``--probe`` options for these builds
     """
     from harness.runner.ledger import Planned
     from harness.runner.nightly import Fixed
@@ -175,7 +185,7 @@ def fixed_cases(options: Mapping[str, str | None], backend: str, probes: Sequenc
 
 
 def say_other_build(run: Mapping[str, Any], options: BuildOptions) -> None:
-    """Say it where the build that a run.json names is no longer the one that it ran on."""
+    """Print a warning if the build that a run.json names is not the one that it ran on."""
     from harness.kafka.builds import Builds
     from harness.kafka.versions import Mode
 
@@ -183,29 +193,29 @@ def say_other_build(run: Mapping[str, Any], options: BuildOptions) -> None:
     build = Builds.choose(options).of(Mode(run["mode"]), tell)
     if then and build.sha256 != then:
         tell(
-            f"{build.origin} is another build by now (sha256 {build.sha256[:12]}, Kafka {build.version}) than the one "
+            f"{build.origin} is now another build (sha256 {build.sha256[:12]}, Kafka {build.version}) than the one "
             f"that ran (sha256 {then[:12]}, Kafka {run['kafka'].get('version')})"
         )
 
 
 def seconds(text: str) -> float:
-    """90s, 30m, 8h or 7d, in seconds.
+    """Convert 90s, 30m, 8h or 7d to seconds.
 
-    :raises UsageError: it is none of these
+    :raises UsageError: the text has another form
     """
     found = re.fullmatch(r"(\d+)([smhd])", text)
     if not found:
-        raise UsageError(f"{text!r} is no time; say 90s, 30m, 8h or 7d")
+        raise UsageError(f"{text!r} is not a time; write 90s, 30m, 8h or 7d")
     return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 @contextmanager
-def told_by(run_dir: Path) -> Iterator[None]:
-    """Inside the block a run.json is read for what ran.
+def reading_run_json(run_dir: Path) -> Iterator[None]:
+    """Read fields of a run.json in the block.
 
-    :raises HarnessError: it doesn't say
+    :raises HarnessError: a field is missing
     """
     try:
         yield
     except (KeyError, TypeError) as error:
-        raise HarnessError(f"{run_dir}/run.json doesn't say what ran: {error} is missing") from error
+        raise HarnessError(f"{run_dir}/run.json does not say what ran: {error} is missing") from error

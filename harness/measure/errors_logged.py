@@ -40,7 +40,7 @@ class ErrorGroup:
 
 
 def errors_logged(events: Sequence[Event], run_dir: Path) -> list[ErrorGroup]:
-    """The groups of errors in the logs of a run folder, at most :data:`KEPT`.
+    """Return the groups of errors in the logs of a run folder, at most :data:`KEPT`.
 
     :param events: the journal's; each fault names the lines that it explains (:class:`faults.base.Fault`)
     """
@@ -62,7 +62,7 @@ def errors_logged(events: Sequence[Event], run_dir: Path) -> list[ErrorGroup]:
 
 
 def _kind(line: str) -> str:
-    """The line without its paths, ids and numbers."""
+    """Return the line with paths, ids and numbers replaced, so that lines of one kind are equal."""
     for pattern, by in _VARYING:
         line = pattern.sub(by, line)
     return line

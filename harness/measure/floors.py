@@ -1,4 +1,4 @@
-"""The least load that a case must have had to show anything, and what was below it."""
+"""The least load that a case needs to show anything, and the check that it was reached."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from harness.measure.fault_costs import FaultCosts
 
 @dataclass(frozen=True, kw_only=True)
 class Floors:
-    """The least that must have happened for a case to show anything; part of a scenario's spec.
+    """The least load that a case needs to show anything; part of a scenario's spec.
 
-    :ivar faults: proven faults that struck while a pair ran
-    :ivar before: records acked before each of those
-    :ivar during: records acked, and records read, while each of those was in force, but for those that may hold up
+    :ivar faults: the number of proven faults that struck while a pair ran
+    :ivar before: records acked before each of these faults
+    :ivar during: records acked, and records read, while each of these faults was in force; not for faults that may
+        block
         clients
     """
 
@@ -27,7 +28,7 @@ DEFAULT_FLOORS = Floors()
 
 
 def shortfalls(faults: Sequence[FaultCosts], floors: Floors) -> list[str]:
-    """What was below the floors, a sentence each; empty if the case has shown something."""
+    """Return what was below the floors, a sentence each; empty if the case has shown something."""
     struck = [fault for fault in faults if fault.proven and fault.acked_before is not None]
     found = []
     if len(struck) < floors.faults:

@@ -1,18 +1,17 @@
-"""How long clients went without, and how much got through: measured at the client, because metadata doesn't say it.
+"""Measures how long clients got no ack or no record, and how many records got through, from the stored history.
 
-A new leader within a second may still mean half a minute without an acknowledgement. So the gap of a fault is the
-longest stretch of its window in which nothing was acked, or nothing read, by partition: on a topic as a whole, the
-partitions that nothing happened to would fill the gap. For the same reason live consumers of both isolations, where
-there are both, are looked at one by one: what holds a read_committed reader back is not seen by the other. Resolution
-is that of the recorded times: microseconds for acknowledgements (a client's ``linger.ms`` and the pause between two
-lots of records, 100 ms, are in it), some 20 ms for reads.
+Measured at the clients, because metadata does not show it: a partition may have a new leader within a second, and its
+producer no ack for half a minute. The gap of a fault is the longest period of its window without an ack, or without a
+read, in one partition. Over a whole topic, the unaffected partitions would hide the gap. For the same reason consumers
+of each isolation are measured apart, because an open transaction blocks only read_committed. Times of acks have a
+resolution of microseconds, but include the client's ``linger.ms`` and the pause of 100 ms between two batches of
+records. Times of reads have a resolution of about 20 ms.
 
-Independent readers (:mod:`harness.workload.readers`) don't count among the live consumers here: a stream reads in
-batches, which would water down both the gap and the count of what was read. Theirs is :meth:`ClientTimes.reader_gap_s`.
+Independent readers (:mod:`harness.workload.readers`) do not count as live consumers here, because a stream reads in
+batches, which would distort gaps and counts. Their gaps come from :meth:`ClientTimes.reader_gap_s`.
 
-Reads Parquet with pyarrow alone: it is asked for while a run is on, where a Spark job would cost more than the answer;
-and once, however many faults there were: a table has hundreds of parts (read anew for each answer, six faults on two
-topics took 20 s).
+Reads Parquet with pyarrow, because a Spark job would take longer than the query. Each table is read only once, because
+it has hundreds of parts: for six faults on two topics, reading it again for each query took 20 s.
 """
 
 from __future__ import annotations
@@ -31,20 +30,23 @@ import pyarrow.parquet as pq
 from harness.history.tables import SCHEMAS, TableName, table_dir
 
 _INTERRUPTION_S = 0.2
-_TIMES_THE_USUAL = 5
-_ONE_LOT_S = 0.01
+_TIMES_THE_USUAL_PAUSE = 5
+_ONE_BATCH_S = 0.01
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ByPartition = dict[int, np.ndarray]
-"""Instants, microseconds since the epoch, sorted."""
+"""Sorted instants by partition, in microseconds since the epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The longest stretches of a window without an acknowledgement and without a read, in one partition.
+    """The longest periods of a window without an ack and without a read, in one partition.
 
-    :ivar acked_again_s: from the window's start to the acknowledgement that ended the longest stretch without one; None
-        where none came before the window ended, or that was no interruption (:func:`interruption_s`)
+    :ivar produce_s: seconds without an ack
+    :ivar consume_s: seconds without a read
+    :ivar acked_again_s: seconds from the window's start to the ack that ended the longest period without one; None if
+        no
+        ack came before the window's end, or the period was no interruption (:func:`interruption_s`)
     """
 
     topic: str
@@ -55,29 +57,36 @@ class Gap:
 
 
 def max_gap_s(times: np.ndarray, start: int, end: int) -> float:
-    """The longest stretch within [start, end] that holds none of ``times``, in seconds.
+    """Return the longest period within [start, end] without any of ``times``, in seconds.
+
+    The periods before the first and after the last instant in the window count too.
 
     :param times: sorted instants, microseconds
-    :param start, end: microseconds; before the first of ``times`` in the window and behind the last one counts too
+    :param start, end: microseconds
+    :raises ValueError: ``end`` is before ``start``
     """
     return _longest(times, start, end)[0]
 
 
 def interruption_s(times: np.ndarray) -> float:
-    """How long a stretch without any must be to be an interruption: 0.2 s, and five times the usual pause.
+    """Return how long a period without an ack must be to count as an interruption: 0.2 s, and five times the usual
+    pause.
 
-    What comes within 10 ms of another came in one lot with it, and the usual pause is that between two lots: by the
-    distance of records alone it would be next to nothing, and every hiccup an interruption.
+    Acks within 10 ms of each other belong to one batch. The usual pause is the median pause between two batches. The
+    median over all acks would be nearly zero, and every short delay would be an interruption.
 
     :param times: sorted instants, seconds
     """
     pauses = np.diff(times)
-    pauses = pauses[pauses > _ONE_LOT_S]
-    return max(_INTERRUPTION_S, _TIMES_THE_USUAL * float(np.median(pauses))) if pauses.size else _INTERRUPTION_S
+    pauses = pauses[pauses > _ONE_BATCH_S]
+    return max(_INTERRUPTION_S, _TIMES_THE_USUAL_PAUSE * float(np.median(pauses))) if pauses.size else _INTERRUPTION_S
 
 
 def _longest(times: np.ndarray, start: int, end: int) -> tuple[float, float | None]:
-    """As :func:`max_gap_s`, and from the window's start to the instant that ended it; None where the window did."""
+    """Return :func:`max_gap_s`, and the seconds from the window's start to the instant that ended the gap.
+
+    The latter is None if the window's end ended it.
+    """
     if end < start:
         raise ValueError(f"a window must not end ({end}) before it starts ({start})")
     inside = times[_inside(times, start, end)]
@@ -91,16 +100,16 @@ def _inside(times: np.ndarray, start: int, end: int) -> slice:
 
 
 class ClientTimes:
-    """When what was acked and read, as the history of a run folder has it when it is first asked.
+    """When records were acked and read, from the history of a run folder, which is read at the first query.
 
-    Rows are written within a second or so of what they tell, so a window should have ended two seconds ago, or the pair
-    have been stopped.
+    Rows are stored about a second after the event. So query a window two seconds after its end, or after the pair
+    stopped.
     """
 
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
-        # Asked for each fault anew, and each answer goes through a whole table. (No `cache` of bound methods: with
-        # that, the tables would be there until the next full collection, through all the cases that come before it.)
+        # Caches, because there are queries for each fault and each scans a whole table. `functools.cache` on methods
+        # would keep the tables in memory until the next full garbage collection, several cases later.
         self._sent_to_in: dict[str, frozenset[int]] = {}
         self._acked_in: dict[str, ByPartition] = {}
         self._read_in: dict[tuple[str, frozenset[str] | None], list[ByPartition]] = {}
@@ -108,7 +117,7 @@ class ClientTimes:
     def gaps(
         self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
     ) -> tuple[Gap, ...]:
-        """What the clients of a topic went without between two instants, for each partition ever sent to or read.
+        """Return the gaps of a topic between two instants, for each partition ever sent to or read.
 
         :param start, end: the fault's window, with time zones
         :param consumers: the live consumers that count; None: all
@@ -131,8 +140,10 @@ class ClientTimes:
     def worst_gap(
         self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
     ) -> Gap | None:
-        """The longest of :meth:`gaps` over all partitions, each of the two figures by itself (``acked_again_s`` is of
-        the first); ``partition`` is that of the longer one. None if nothing was ever sent or read.
+        """Return the longest gaps of :meth:`gaps` over all partitions, or None if nothing was ever sent or read.
+
+        ``produce_s`` and ``consume_s`` may be of different partitions. ``acked_again_s`` belongs to ``produce_s``, and
+        ``partition`` to the longer of the two.
         """
         found = self.gaps(topic, start, end, consumers=consumers)
         if not found:
@@ -147,9 +158,9 @@ class ClientTimes:
         )
 
     def reader_gap_s(self, topic: str, start: datetime, end: datetime, consumers: Collection[str]) -> float:
-        """The longest stretch in which a reader was handed nothing of some partition, seconds; a group's together.
+        """Return the longest period, in seconds, in which a reader got no record of some partition.
 
-        Of a topic that nothing was sent to: the whole window.
+        The consumers of a group count together. If nothing was ever sent to the topic, returns the whole window.
         """
         since, until = _microseconds(start), _microseconds(end)
         read = _by_partition(self._consumed, topic, "read_at", pc.field("consumer").isin(list(consumers)))
@@ -161,9 +172,10 @@ class ClientTimes:
     def passed(
         self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
     ) -> tuple[int, int]:
-        """How many records were acked, and how many were handed to live consumers, between two instants: in that
-        partition of the topic ever sent to or read in which it was fewest, so that one at rest isn't made up for by
-        another; and of consumers of both isolations, by the one that was handed fewer.
+        """Return how many records were acked, and how many live consumers read, between two instants.
+
+        Both counts are for the partition with the fewest, so that a busy one cannot hide an idle one. With consumers of
+        both isolations, the isolation with fewer reads counts.
 
         :param consumers: the live consumers that count; None: all
         """
@@ -180,7 +192,7 @@ class ClientTimes:
         return fewest(acked), min(fewest(by_partition) for by_partition in read)
 
     def _sent_to(self, topic: str) -> frozenset[int]:
-        """Whatever came of it: a partition that never acked anything is the one that clients went without most."""
+        """Return all partitions that records were sent to, also those that never acked any."""
         if topic not in self._sent_to_in:
             rows = self._produced.filter((pc.field("topic") == topic) & pc.field("partition").is_valid())
             self._sent_to_in[topic] = frozenset(pc.unique(rows["partition"]).to_pylist())
@@ -193,7 +205,7 @@ class ClientTimes:
         return self._acked_in[topic]
 
     def _read(self, topic: str, consumers: Collection[str] | None) -> list[ByPartition]:
-        """When live consumers were handed records, for each isolation that those of the topic have."""
+        """Return when live consumers read records, once for each isolation that the topic's consumers have."""
         asked = topic, None if consumers is None else frozenset(consumers)
         if asked not in self._read_in:
             counts = pc.scalar(True) if consumers is None else pc.field("consumer").isin(list(consumers))
@@ -213,7 +225,8 @@ class ClientTimes:
         return table.filter(pc.field("role") == "live")
 
     def _table(self, name: TableName, *columns: str) -> pa.Table:
-        """Words and names stored once each: as text they'd be most of half a million rows."""
+        """Read columns of a table. Text becomes dictionaries, because plain text would take most of the
+        memory."""
         fields = [SCHEMAS[name].field(column) for column in columns]
         words = [field.name for field in fields if pa.types.is_string(field.type)]
         parts = sorted(table_dir(self._run_dir, name).glob("*.parquet"))
@@ -222,11 +235,11 @@ class ClientTimes:
             each.name: pa.dictionary(pa.int32(), each.type) if each.name in words else each.type for each in fields
         }
         nothing = pa.table({column: pa.array([], kind) for column, kind in kinds.items()})
-        return pa.concat_tables([nothing, *tables], promote_options="default")  # Spark's differ in what may be null
+        return pa.concat_tables([nothing, *tables], promote_options="default")  # Spark's parts differ in nullability
 
 
 def _by_partition(rows: pa.Table, topic: str, column: str, which: pc.Expression) -> ByPartition:
-    """The instants of one column, sorted, by partition."""
+    """Return the instants of one column by partition, sorted."""
     wanted = (pc.field("topic") == topic) & pc.field("partition").is_valid() & pc.field(column).is_valid() & which
     rows = rows.filter(wanted)
     partitions = rows["partition"].to_numpy()

@@ -1,4 +1,4 @@
-"""Whom a fault hit: what its broker was to the load and to the cluster when it struck. Read from the journal alone."""
+"""Finds, in the journal, what role the broker of a fault had for the load and the cluster when the fault struck."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Role:
 
 
 def role_of(fault: FaultInjecting, before: Sequence[Event]) -> Role:
-    """The role of the node that a fault hit.
+    """Return the role of the node that a fault hit.
 
     :param before: all events before the fault's injection
     """
@@ -42,13 +42,13 @@ def role_of(fault: FaultInjecting, before: Sequence[Event]) -> Role:
 
 
 def led_by(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions, as topic and number, that the broker leads after these events."""
+    """Return the partitions, as topic and number, that the broker leads after these events."""
     leaders = {e.key: e.leader for e in events if isinstance(e, PartitionChanged)}
     return {partition for partition, leader in leaders.items() if leader == broker}
 
 
 def in_sync(broker: int, events: Sequence[Event]) -> set[tuple[str, int]]:
-    """The partitions, as topic and number, that have the broker in their ISR after these events."""
+    """Return the partitions, as topic and number, that have the broker in their ISR after these events."""
     isr = {e.key: e.isr for e in events if isinstance(e, PartitionChanged)}
     return {partition for partition, brokers in isr.items() if broker in brokers}
 

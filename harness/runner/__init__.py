@@ -1,1 +1,1 @@
-"""Runs cases, decides what they come out as, and remembers it."""
+"""Runs cases, decides their verdicts, and stores the results."""

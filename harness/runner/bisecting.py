@@ -1,7 +1,7 @@
-"""Between two releases, the first on which a case comes out differently: the search, and what it found. Runs nothing.
+"""Finds the first of several releases on which a case comes out differently. Runs nothing itself.
 
-Releases are in numeric order: 3.7.0, 3.7.1, 3.7.2, 3.8.0. As any bisection this finds one change. A bug that was mended
-on an older line as well changes the verdict more often than once; the two ends then decide which change is found.
+Releases are in numeric order: 3.7.0, 3.7.1, 3.7.2, 3.8.0. Like any bisection, this finds one change. A bug that was
+also fixed on an older line changes the verdict more than once; the two ends then decide which change is found.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """How a case comes out on a release.
+class ReleaseOutcome:
+    """The outcome of a case on one release.
 
     :ivar verdict: "valid" or "invalid"
-    :ivar deviations: what it shows of known deviations, each as "does (issue)", sorted; none where it is invalid
+    :ivar deviations: the known deviations that the case showed, each as "does (issue)", sorted; empty if invalid
     """
 
     verdict: str
@@ -33,8 +33,8 @@ class Look:
 class CaseRun:
     """One run of the case.
 
-    :ivar deviations: as :attr:`Look.deviations`
-    :ivar earlier: it was run before, and found in the runs folder
+    :ivar deviations: as :attr:`ReleaseOutcome.deviations`
+    :ivar earlier: whether the run is from the runs folder, from before this bisection
     """
 
     verdict: str
@@ -46,9 +46,9 @@ class CaseRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """A release, and the case's runs on it.
+    """A release, and the runs of the case on it.
 
-    :ivar missing: why there are none: no repository has the release; None otherwise
+    :ivar missing: why there are no runs, if no repository has the release; None otherwise
     """
 
     kafka: KafkaVersion
@@ -56,41 +56,44 @@ class Trial:
     missing: str | None = None
 
     @property
-    def look(self) -> Look | None:
-        """Invalid if any run was, else valid if any run was, with all deviations that they showed; else None."""
+    def outcome(self) -> ReleaseOutcome | None:
+        """The outcome over all runs: invalid if any run was invalid, else valid if any was valid, else None.
+
+        A valid outcome has the deviations of all valid runs.
+        """
         if any(run.verdict == "invalid" for run in self.runs):
-            return Look(verdict="invalid")
+            return ReleaseOutcome(verdict="invalid")
         valid = [run for run in self.runs if run.verdict == "valid"]
         shown = {deviation for run in valid for deviation in run.deviations}
-        return Look(verdict="valid", deviations=tuple(sorted(shown))) if valid else None
+        return ReleaseOutcome(verdict="valid", deviations=tuple(sorted(shown))) if valid else None
 
     @property
     def came_out(self) -> str:
-        """In a few words: "invalid in 2 of 3 runs"."""
-        verdict = self.look.verdict if self.look else "not judged"
+        """The outcome as text, such as "invalid in 2 of 3 runs"."""
+        verdict = self.outcome.verdict if self.outcome else "not judged"
         count = sum(run.verdict == verdict for run in self.runs)
         total = f"{len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
-        return f"{verdict} in {count} of {total}" if self.look else verdict
+        return f"{verdict} in {count} of {total}" if self.outcome else verdict
 
     @property
     def because(self) -> str:
-        """Why it is invalid or could not be judged, or which deviations it shows; may be empty."""
+        """Why the case is invalid or could not be judged, or which deviations it shows; may be empty."""
         if self.missing:
             return self.missing
-        if self.look and self.look.verdict == "valid":
-            return "; ".join(self.look.deviations)
-        if self.look:
-            reasons = [run.reason for run in self.runs if run.verdict == self.look.verdict]
+        if self.outcome and self.outcome.verdict == "valid":
+            return "; ".join(self.outcome.deviations)
+        if self.outcome:
+            reasons = [run.reason for run in self.runs if run.verdict == self.outcome.verdict]
         else:
             reasons = [f"{run.verdict}: {run.reason}" for run in self.runs]
         return "; ".join(dict.fromkeys(reasons))
 
     def to_json(self) -> dict[str, object]:
-        """As ``--json`` has it."""
+        """Return this release as ``jbod bisect --json`` has it."""
         return {
             "kafka": str(self.kafka),
-            "verdict": self.look.verdict if self.look else None,
-            "deviations": list(self.look.deviations) if self.look else [],
+            "verdict": self.outcome.verdict if self.outcome else None,
+            "deviations": list(self.outcome.deviations) if self.outcome else [],
             "missing": self.missing,
             "runs": [{**vars(run), "deviations": list(run.deviations)} for run in self.runs],
         }
@@ -99,12 +102,13 @@ class Trial:
 def first_change(
     releases: Sequence[T], ask: Callable[[T], Hashable | None], step: Callable[[T, T, int], None] = lambda *_: None
 ) -> tuple[T, T]:
-    """The last release that is like the first one, and the next that is judged; between them none can be.
+    """Return two releases: the last one like the first release, and the next release that can be judged.
 
-    No release is asked twice, but for the first one, and the last one is not asked: it is known to differ.
+    No release between the two can be judged. ``ask`` is not called for the last release, which is known to differ, and
+    at most once for each release after the first.
 
-    :param ask: what a release is like; None where it can't be judged, for which the one nearest to it is asked
-    :param step: is told between which two the change is, and how many releases between them may be asked
+    :param ask: returns the outcome on a release, or None if it cannot be judged; then its nearest neighbour is tried
+    :param step: called before each step with both ends and the number of releases between them that can still be tried
     """
     low, high = 0, len(releases) - 1
     before = ask(releases[low])
@@ -124,46 +128,47 @@ def first_change(
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What tells the two ends apart: their verdicts or, where both are valid, deviations that only one of them shows.
+    """The difference between the two ends of a bisection.
 
-    A deviation that both ends show, or neither, says nothing of the change that is searched for.
+    The ends differ in their verdicts or, if both are valid, in deviations that only one of them shows. A deviation that
+    both ends show, or neither, does not count.
     """
 
-    low: Look
-    high: Look
+    low: ReleaseOutcome
+    high: ReleaseOutcome
 
     @property
     def by_deviations(self) -> frozenset[str]:
-        """The deviations; none where the verdicts differ."""
+        """The deviations that only one end shows; empty if the verdicts differ."""
         if self.low.verdict != self.high.verdict:
             return frozenset()
         return frozenset(self.low.deviations) ^ frozenset(self.high.deviations)
 
     @property
     def differs(self) -> bool:
-        """Whether anything does."""
+        """Whether the two ends differ."""
         return self.low.verdict != self.high.verdict or bool(self.by_deviations)
 
-    def key(self, look: Look) -> tuple[str, frozenset[str]]:
-        """The part of a look that counts."""
-        return look.verdict, self.by_deviations & frozenset(look.deviations)
+    def key(self, outcome: ReleaseOutcome) -> tuple[str, frozenset[str]]:
+        """Return the part of an outcome that is compared."""
+        return outcome.verdict, self.by_deviations & frozenset(outcome.deviations)
 
-    def words(self, look: Look) -> str:
-        """The same, for people."""
-        verdict, shown = self.key(look)
+    def words(self, outcome: ReleaseOutcome) -> str:
+        """Return :meth:`key` as text."""
+        verdict, shown = self.key(outcome)
         return f"{verdict} with “{'; '.join(sorted(shown))}”" if shown else verdict
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bisection:
-    """What was found.
+    """The result of a bisection.
 
-    :ivar trials: of all releases that were asked, in numeric order
-    :ivar comparison: None where an end could not be judged
-    :ivar problem: why nothing was searched for; empty where the ends are as they were said to be
-    :ivar last: the last release like the first one; None where there is a problem
-    :ivar first: the first one that isn't
-    :ivar notes: what else is to be known
+    :ivar trials: all releases that were tried, in numeric order
+    :ivar comparison: None if an end could not be judged
+    :ivar problem: why there was no search; empty if the ends were as given
+    :ivar last: the last release like the first one; None if there is a problem
+    :ivar first: the first release that differs; None if there is a problem
+    :ivar notes: releases whose earlier runs contradict the result, a sentence each
     """
 
     trials: tuple[Trial, ...]
@@ -175,27 +180,29 @@ class Bisection:
 
     @property
     def unjudged(self) -> tuple[Trial, ...]:
-        """Releases that could not be judged, wherever they are."""
-        return tuple(trial for trial in self.trials if trial.look is None and not trial.missing)
+        """All releases that could not be judged."""
+        return tuple(trial for trial in self.trials if trial.outcome is None and not trial.missing)
 
     @property
     def between(self) -> tuple[Trial, ...]:
-        """Those of them on which the change may be."""
+        """The unjudged releases between ``last`` and ``first``, which may be the first with the change."""
         if not (self.last and self.first):
             return ()
         return tuple(trial for trial in self.unjudged if self.last.kafka < trial.kafka < self.first.kafka)
 
     @property
     def exit_code(self) -> int:
-        """Of ``jbod bisect``."""
+        """The exit code of ``jbod bisect``."""
         return EXIT_INCONCLUSIVE if self.problem or self.between else EXIT_VALID
 
     @property
     def sentence(self) -> str:
-        """What it comes to."""
-        if self.problem or not (self.comparison and self.last and self.first and self.last.look and self.first.look):
+        """The result in one sentence."""
+        if self.problem or not (
+            self.comparison and self.last and self.first and self.last.outcome and self.first.outcome
+        ):
             return f"undecided: {self.problem}"
-        before, after = map(self.comparison.words, (self.last.look, self.first.look))
+        before, after = map(self.comparison.words, (self.last.outcome, self.first.outcome))
         found = f"{before} up to {self.last.kafka}, {after} from {self.first.kafka}"
         if not self.between:
             return found
@@ -203,15 +210,15 @@ class Bisection:
 
     @property
     def sides(self) -> str:
-        """How often each side was run; empty where there are no sides."""
+        """How many runs there were on each side of the change; empty if there is no result."""
         if not (self.last and self.first):
             return ""
-        low = [trial for trial in self.trials if trial.look and trial.kafka <= self.last.kafka]
-        high = [trial for trial in self.trials if trial.look and trial.kafka >= self.first.kafka]
+        low = [trial for trial in self.trials if trial.outcome and trial.kafka <= self.last.kafka]
+        high = [trial for trial in self.trials if trial.outcome and trial.kafka >= self.first.kafka]
         return f"{_runs(low)} up to {self.last.kafka}, {_runs(high)} from {self.first.kafka}"
 
     def to_json(self) -> dict[str, object]:
-        """As ``--json`` has it."""
+        """Return the result as ``jbod bisect --json`` has it."""
         return {
             "found": not self.problem and not self.between,
             "last": str(self.last.kafka) if self.last else None,
@@ -238,33 +245,33 @@ def bisect(
 
     :param releases: in numeric order; the first and the last are ``good`` and ``bad``, in either order
     :param trial_of: runs the case on a release
-    :param known: what is known of a release without a run
-    :param say: is told how much is left
+    :param known: returns the earlier runs on a release, or None; runs nothing
+    :param say: called with the number of releases that are left
     :raises UsageError: no repository has one of the ends
     """
     trials = {each: trial_of(each) for each in (releases[0], releases[-1])}
     if problem := _problem(trials[good], trials[bad]):
         return Bisection(trials=tuple(trials.values()), problem=problem)
-    low, high = (trials[each].look for each in (releases[0], releases[-1]))
-    assert low is not None  # else there was a problem
+    low, high = (trials[each].outcome for each in (releases[0], releases[-1]))
+    assert low is not None  # _problem() would have returned a text
     assert high is not None
     comparison = Comparison(low=low, high=high)
 
     def key(release: KafkaVersion) -> Hashable | None:
         if release not in trials:
             trials[release] = trial_of(release)
-        look = trials[release].look
-        return comparison.key(look) if look else None
+        outcome = trials[release].outcome
+        return comparison.key(outcome) if outcome else None
 
     def step(low: KafkaVersion, high: KafkaVersion, left: int) -> None:
-        say(f"between {low} and {high}: {left} to choose from, about {math.ceil(math.log2(left + 1))} to run")
+        say(f"between {low} and {high}: {left} not tried yet, about {math.ceil(math.log2(left + 1))} to run")
 
     last, first = first_change(releases, key, step)
     notes = []
     for release in releases:
         earlier = known(release) if release not in trials else None
-        if earlier and earlier.look and comparison.key(earlier.look) != key(last if release < first else first):
-            notes.append(f"{release} was {earlier.came_out} before: what it shows changes more than once")
+        if earlier and earlier.outcome and comparison.key(earlier.outcome) != key(last if release < first else first):
+            notes.append(f"{release} was {earlier.came_out} earlier: the outcome changes more than once")
     return Bisection(
         trials=tuple(trials[each] for each in sorted(trials)),
         comparison=comparison,
@@ -275,19 +282,19 @@ def bisect(
 
 
 def _problem(good: Trial, bad: Trial) -> str:
-    """Why the ends are not what they were said to be; empty if they are."""
+    """Return why the ends are not as given; empty if they are."""
     for word, trial in (("good", good), ("bad", bad)):
         if trial.missing:
             raise UsageError(trial.missing)
-        if trial.look is None:
+        if trial.outcome is None:
             return f"{trial.kafka}, given as {word}, could not be judged: {trial.because}"
-    assert good.look is not None
-    assert bad.look is not None
-    if good.look.verdict == "invalid":
+    assert good.outcome is not None
+    assert bad.outcome is not None
+    if good.outcome.verdict == "invalid":
         return f"{good.kafka}, given as good, is {good.came_out}: {good.because}"
-    if not Comparison(low=good.look, high=bad.look).differs:
+    if not Comparison(low=good.outcome, high=bad.outcome).differs:
         return (
-            f"{bad.kafka}, given as bad, is {bad.came_out}, and shows nothing that {good.kafka} doesn't; see --repeats"
+            f"{bad.kafka}, given as bad, is {bad.came_out}, and shows nothing that {good.kafka} does not; see --repeats"
         )
     return ""
 

@@ -1,6 +1,6 @@
-"""What a build lacks, as ``jbod probe --json`` has found it: read here, so that what needs it doesn't even begin.
+"""Reads what ``jbod probe --json`` found missing in a Kafka build, so that cases that need it are skipped at once.
 
-The probe itself knows the suites, which nothing here may import; so it is run apart, as anybody runs it.
+The probe imports the suites, which this package must not import. So :func:`probe_apart` runs it as a separate process.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from harness.runner.suite_kinds import suite_of
 
 @dataclass(frozen=True, kw_only=True)
 class Lack:
-    """One thing that the build should have in a mode, and hasn't.
+    """A feature that the build should have in a mode, and lacks.
 
-    :ivar seen: why the probe says so
-    :ivar needed_by: suites, scenarios and cases by their ids; empty for all
-    :ivar skips: they can't run without it; else :ivar without: says what is done instead
+    :ivar seen: the probe's evidence
+    :ivar needed_by: ids of the suites, scenarios and cases that need the feature; empty if all do
+    :ivar skips: whether these cases are skipped
+    :ivar without: what the suites do instead, if they are not skipped
     """
 
     id: str
@@ -36,22 +37,23 @@ class Lack:
     without: str
 
     def stops(self, case: str, mode: str) -> bool:
-        """Whether a case, by its id, can't run for want of it."""
+        """Return whether the case of this id must be skipped in this mode."""
         scenario = case.partition("[")[0]
         named = not self.needed_by or bool({case, scenario, suite_of(case)} & {*self.needed_by})
         return self.skips and self.mode == mode and named
 
     def __str__(self) -> str:
-        """The reason of those that are skipped."""
+        """The reason for which a case is skipped."""
         return f"this build lacks {self.what} (jbod probe)"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbedBuild:
-    """What a file of the probe says.
+    """The content of a probe's JSON file.
 
-    :ivar modes: in which it was tried
-    :ivar cause: why it can't be run at all; None where it can
+    :ivar sha256: of the build's jars
+    :ivar modes: the metadata modes that were probed
+    :ivar cause: why the build cannot be run at all; None if it can
     """
 
     kafka: str
@@ -62,18 +64,18 @@ class ProbedBuild:
 
 
 def read_probe(file: Path) -> ProbedBuild:
-    """What ``jbod probe --json`` wrote.
+    """Read a file of ``jbod probe --json``.
 
     :raises UsageError: there is no such file
-    :raises HarnessError: it is not the probe's, or cut off
+    :raises HarnessError: the file is truncated or has another content
     """
     try:
-        told: Mapping[str, Any] = json.loads(file.read_text())
-        causes = [of["cause"] for of in told["modes"].values() if not of["starts"]]
+        content: Mapping[str, Any] = json.loads(file.read_text())
+        causes = [of["cause"] for of in content["modes"].values() if not of["starts"]]
         return ProbedBuild(
-            kafka=told["kafka"],
-            sha256=told["sha256"],
-            modes=tuple(told["modes"]),
+            kafka=content["kafka"],
+            sha256=content["sha256"],
+            modes=tuple(content["modes"]),
             lacks=tuple(
                 Lack(
                     id=each["id"],
@@ -84,21 +86,21 @@ def read_probe(file: Path) -> ProbedBuild:
                     skips=each["skips"],
                     without=each["without"],
                 )
-                for each in told["leans"]
+                for each in content["leans"]
                 if each["state"] == "missing"
             ),
-            cause="; ".join(dict.fromkeys(causes)) if told["exit_code"] == EXIT_HARNESS else None,
+            cause="; ".join(dict.fromkeys(causes)) if content["exit_code"] == EXIT_HARNESS else None,
         )
     except FileNotFoundError:
         raise UsageError(f"--probe {file}: there is no such file; jbod probe BUILD --json FILE writes one") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HarnessError(f"--probe {file} can't be read as what jbod probe --json writes: {error!r}") from error
+        raise HarnessError(f"--probe {file} is not a file of jbod probe --json: {error!r}") from error
 
 
 def read_lacks(files: Sequence[Path], builds: Builds) -> tuple[Lack, ...]:
-    """What the builds of a run lack.
+    """Return what the builds of a run lack.
 
-    :raises UsageError: a file is of none of its builds
+    :raises UsageError: a file belongs to none of these builds
     """
     if not files:
         return ()
@@ -107,19 +109,20 @@ def read_lacks(files: Sequence[Path], builds: Builds) -> tuple[Lack, ...]:
     for file in files:
         probed = read_probe(file)
         if probed.sha256 not in ours:
-            told = f"Kafka {probed.kafka} (sha256 {probed.sha256[:12]})"
-            raise UsageError(f"--probe {file} is of another build, {told}: jbod probe BUILD --json {file}")
+            other = f"Kafka {probed.kafka} (sha256 {probed.sha256[:12]})"
+            raise UsageError(f"--probe {file} is of another build, {other}: jbod probe BUILD --json {file}")
         modes = {str(mode) for mode in builds.modes() if builds.of(mode).sha256 == probed.sha256}
         found += [lack for lack in probed.lacks if lack.mode in modes]
     return tuple(found)
 
 
 def probe_apart(options: BuildOptions, file: Path, say: Callable[[str], None]) -> ProbedBuild:
-    """What the probe finds of a build; what it found of this very build before, in the same modes, stands.
+    """Return what the probe finds in a build. A file with the result for the same build and modes is used again.
 
-    :param options: that choose one build
-    :raises HarnessError: it can't be run at all
-    :raises JbodError: the probe failed otherwise, and has said why
+    :param options: choose one build
+    :param file: the probe's JSON file, read and written
+    :raises HarnessError: the build cannot be run at all
+    :raises JbodError: the probe failed otherwise; it has printed the reason
     """
     builds = Builds.choose(options)
     modes = {str(mode) for mode in builds.modes()}
@@ -131,21 +134,21 @@ def probe_apart(options: BuildOptions, file: Path, say: Callable[[str], None]) -
             return known
     file.unlink(missing_ok=True)
     file.parent.mkdir(parents=True, exist_ok=True)
-    say(f"trying what the suites lean on in {build}")
+    say(f"probing what the suites need in {build}")
     mode = [f"--mode={options.mode}"] if options.mode else []
     code = call_apart("probe", str(build), *mode, f"--json={file}", quiet=True)
     if not file.exists():
-        error = JbodError(f"jbod probe {build} ended with exit code {code}, and found nothing")
-        error.exit_code = code  # type: ignore[misc]  # its own
+        error = JbodError(f"jbod probe {build} ended with exit code {code} and without a result")
+        error.exit_code = code  # type: ignore[misc]  # the probe's exit code
         raise error
     probed = read_probe(file)
     if probed.cause is not None:
-        raise HarnessError(f"Kafka {probed.kafka} ({build}) can't be run: {probed.cause}")
+        raise HarnessError(f"Kafka {probed.kafka} ({build}) cannot be run: {probed.cause}")
     return probed
 
 
-def told(probed: ProbedBuild, cases: Collection[str]) -> list[str]:
-    """A line for each thing that the build lacks, with how many of these cases are skipped for want of it."""
+def lack_lines(probed: ProbedBuild, cases: Collection[str]) -> list[str]:
+    """Return one line for each lack of the build, with the number of these cases that are skipped for it."""
     lines = []
     for lack in probed.lacks:
         count = sum(lack.stops(case, mode_of(case)) for case in cases)
@@ -156,6 +159,6 @@ def told(probed: ProbedBuild, cases: Collection[str]) -> list[str]:
 
 
 def mode_of(case: str) -> str:
-    """The mode in a case's id, which comes first in its brackets."""
+    """Return the metadata mode in the id of a case, which comes first in the brackets; empty if there is none."""
     inside = case.partition("[")[2].rstrip("]")
     return next((str(mode) for mode in Mode if inside == mode or inside.startswith(f"{mode}-")), "")

@@ -1,8 +1,8 @@
-"""One case: a scenario with its parameters, run once, and the folder that tells of it.
+"""A case (a scenario with its parameters, run once) and its run folder.
 
-The folder (``run.json``, ``events.jsonl``, ``history/``, ``brokers/``, ``verdict.json``) is all that reports, ``jbod
-check`` and ``jbod repro`` read; so run.json is written when the case begins and again when it ends, and says in between
-that it has not ended.
+The run folder (``run.json``, ``events.jsonl``, ``history/``, ``brokers/``, ``verdict.json``) is all that reports,
+``jbod check`` and ``jbod repro`` read. run.json is written when the case begins and again when it ends. In between, its
+``ended_at`` and ``outcome`` are null.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from harness.runner.deviation import NotedDeviation
 from harness.runner.outside import selector_of
 
 Outcome = Literal["valid", "invalid", "unknown", "error", "skipped"]
-_SHORT_CASE = 4 << 20  # bytes
+_SHORT_CASE_BYTES = 4 << 20
 PHASES = ("boot", "load", "fault", "recover", "drain", "judge", "teardown")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaseId:
-    """What a case is: ids and parameters, as the contract's ``--json`` has them."""
+    """Identifies a case: the ids and parameters that ``--json`` has."""
 
     id: str
     kip: int
@@ -48,19 +48,19 @@ class CaseId:
     seed: int
     nodeid: str
     issue: str | None = None
-    """The bug of Kafka that the scenario was written for, such as ``KAFKA-16709``."""
+    """The Kafka bug that the scenario was written for, such as ``KAFKA-16709``."""
     file: str | None = None
-    """The file that it is in, where that is outside the suites."""
+    """The test file, if it is outside the suites."""
 
     @property
     def selector(self) -> str:
-        """What selects it on the command line."""
+        """The selector for the command line."""
         return selector_of(self.id, self.file)
 
 
 @dataclass(kw_only=True)
 class CaseResult:
-    """How a case came out; one entry of ``scenarios`` in ``--json``."""
+    """How a case came out; an entry of ``scenarios`` in ``--json``."""
 
     case: CaseId
     kafka: str
@@ -78,10 +78,10 @@ class CaseResult:
     served: Sequence[str] = ()
     """The cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)."""
     sha256: str = ""
-    """Of the jars of the Kafka build; empty where the case ended before it was known."""
+    """SHA-256 of the Kafka build's jars; empty if the case ended before the build was known."""
 
     def to_json(self) -> dict[str, object]:
-        """As ``scenarios`` of ``--json`` has it."""
+        """Return the entry of ``scenarios`` in ``--json``."""
         entry: dict[str, object] = {
             "id": self.case.id,
             "kip": self.case.kip,
@@ -110,9 +110,9 @@ class CaseResult:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any], *, nodeid: str = "", seed: int = 0) -> CaseResult:
-        """What :meth:`to_json` wrote, by any version.
+        """Return the result that :meth:`to_json` wrote, in this or an earlier version.
 
-        :param nodeid: pytest's, which JSON does not have
+        :param nodeid: pytest's node id, and ``seed``: JSON has neither of them
         """
         fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
         case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}
@@ -132,12 +132,12 @@ class CaseResult:
 
 @dataclass(kw_only=True)
 class Case:
-    """A case that is running: its folder, its journal, and which phase it is in.
+    """A running case: its run folder, journal and phase.
 
-    :ivar verdict: the judge's, of the whole history so far; a pair that runs afterwards makes it void
-    :ivar shortfalls: why it has shown nothing, whatever the judge says
-    :ivar measured: figures that say something of themselves, by name; none of them decides the verdict
-    :ivar kept: how to reach the cluster, where it was left standing
+    :ivar verdict: the judge's verdict on the history so far; None again when another pair starts
+    :ivar shortfalls: reasons why the case has shown nothing, whatever the judge decides
+    :ivar measured: figures of the scenario by name; they do not affect the verdict
+    :ivar kept: lines that say how to reach the cluster, if it was kept
     """
 
     id: CaseId
@@ -155,9 +155,9 @@ class Case:
 
     @classmethod
     def begin(cls, id: CaseId, runs_dir: Path, argv: Sequence[str]) -> Case:
-        """Make the run folder and write the first run.json.
+        """Create the run folder and write the first run.json.
 
-        :raises HarnessError: the runs folder can't be written
+        :raises HarnessError: the runs folder is not writable
         """
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", id.id).strip("-")
         run_dir = runs_dir.absolute() / f"{now():%Y%m%dT%H%M%S}-{slug}-{secrets.token_hex(3)}"
@@ -165,7 +165,7 @@ class Case:
             run_dir.mkdir(parents=True)
             journal = Journal(run_dir / "events.jsonl")
         except OSError as error:
-            raise HarnessError(f"the run folder {run_dir} can't be made: {error.strerror}; see --runs-dir") from error
+            raise HarnessError(f"cannot create the run folder {run_dir}: {error.strerror}; see --runs-dir") from error
         case = cls(id=id, run_dir=run_dir, journal=journal)
         case.extra = {
             "schema": 1,
@@ -191,16 +191,16 @@ class Case:
 
     @property
     def run_token(self) -> str:
-        """What the records of this case say they are of (:mod:`harness.history.record_format`)."""
+        """The token that marks the records of this case (:mod:`harness.history.record_format`)."""
         return self.run_dir.name[-6:]
 
     def record(self, **more: Any) -> None:
-        """Add to run.json and write it, whole or not at all."""
+        """Add fields to run.json and write it atomically."""
         self.extra |= more
         write_atomically(self.run_dir / "run.json", json.dumps(self.extra, indent=2, default=str) + "\n")
 
     def record_cluster(self, spec: ClusterSpec, distribution: Distribution) -> None:
-        """What runs in this case: the build with its checksum and the cluster's shape."""
+        """Add the build with its checksum and the cluster's shape to run.json."""
         self.record(
             kafka=distribution.to_json(),
             backend=spec.backend,
@@ -215,7 +215,7 @@ class Case:
         )
 
     def enter(self, phase: str) -> None:
-        """The case goes into another phase; seconds are added up per phase."""
+        """Enter a phase. The seconds in each phase are added up."""
         self._phases_s[self.phase] = self._phases_s.get(self.phase, 0.0) + time.monotonic() - self._since
         self._since = time.monotonic()
         if phase != self.phase:
@@ -223,13 +223,13 @@ class Case:
             self.journal.write("phase", phase=phase)
 
     def measure(self, name: str, figure: float) -> None:
-        """Note a figure that the scenario measured: for the table, ``--json`` and run.json."""
+        """Record a figure of the scenario, for the table, ``--json`` and run.json."""
         self.measured[name] = round(figure, 3)
         self.journal.write("measured", name=name, figure=self.measured[name])
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
-        """In another phase inside the block, back in this one after it."""
+        """Enter a phase for the block, and return to the current phase after it."""
         before = self.phase
         self.enter(phase)
         try:
@@ -238,12 +238,12 @@ class Case:
             self.enter(before)
 
     def phases_s(self) -> dict[str, float]:
-        """Seconds spent in each phase so far."""
+        """Return the seconds spent in each phase so far."""
         self.enter(self.phase)
         return {name: self._phases_s.get(name, 0.0) for name in PHASES}
 
     def duration_s(self) -> float:
-        """Seconds since the case began."""
+        """Return the seconds since the case began."""
         return time.monotonic() - self._began
 
     def end(
@@ -254,9 +254,9 @@ class Case:
         deviations: Sequence[NotedDeviation],
         errors: Sequence[ErrorGroup],
     ) -> None:
-        """Write the outcome; nothing may be added afterwards.
+        """Write the outcome and close the journal. The case must not be changed afterwards.
 
-        :param errors: what was logged that no fault explains (:mod:`harness.measure.errors_logged`)
+        :param errors: logged errors that no fault explains (:mod:`harness.measure.errors_logged`)
         """
         self.journal.write("case.ended", verdict=verdict, reason=reason)
         self.record(
@@ -272,25 +272,25 @@ class Case:
 
 
 def check_runs_dir(runs_dir: Path) -> None:
-    """Make the folder for run folders, if need be, and write into it what a short case would.
+    """Create the runs folder if necessary, and check that it has room for a short case.
 
-    :raises HarnessError: it can't be written
+    :raises HarnessError: it is not writable
     """
     probe = runs_dir / f".probe-{secrets.token_hex(4)}"
     try:
         runs_dir.mkdir(parents=True, exist_ok=True)
         try:
-            probe.write_bytes(bytes(_SHORT_CASE))
+            probe.write_bytes(bytes(_SHORT_CASE_BYTES))
         finally:
             probe.unlink(missing_ok=True)
     except OSError as error:
-        raise HarnessError(f"the runs folder {runs_dir} can't be written: {error.strerror}; see --runs-dir") from error
+        raise HarnessError(f"cannot write to the runs folder {runs_dir}: {error.strerror}; see --runs-dir") from error
 
 
 def check_json_file(path: Path | None) -> None:
-    """See at the start, and not after hours, that results can be written there.
+    """Check before the run that the file of ``--json`` can be written.
 
-    :raises UsageError: its folder is not there, or it is a folder itself
+    :raises UsageError: its folder does not exist, or the path is a folder
     """
     if path is None:
         return
@@ -301,5 +301,5 @@ def check_json_file(path: Path | None) -> None:
 
 
 def rerun_command(run_dir: Path) -> str:
-    """The one command that runs a case again which has left a run folder."""
+    """Return the command that runs a case again from its run folder."""
     return f"jbod repro {shlex.quote(str(run_dir))}"

@@ -1,12 +1,12 @@
-"""What a case comes out as: one verdict from all that happened in it.
+"""Decides the verdict of a case from everything that happened in it.
 
-Several reasons speak of a case: what its phases raised, the judge, the floors of its load, the proofs of its faults.
-The worst wins (:data:`harness.errors.EXIT_PRECEDENCE`), and none can be talked over: a scenario that ignores the
-judge's verdict, or swallows the error of an unproven fault, has it counted here all the same. *Valid* is what is left
-when the scenario ran to its end, was judged, and nobody objects.
+Reasons against a case come from the errors of its phases, the judge, the floors of its load, and the proofs of its
+faults. The worst one wins (:data:`harness.errors.EXIT_PRECEDENCE`). A scenario cannot hide a reason: the judge's
+verdict and an unproven fault count even if the scenario ignores or catches them. A case is *valid* if the scenario ran
+to its end, was judged, and there is no reason against it.
 
-Two things make all other reasons void, those of broken promises too: that what happened could not be written down, and
-that the clock by which it was dated was set meanwhile. What the others say is told along with it.
+Two reasons override all others, including broken promises: the run folder could not be written, or the machine's clock
+was set during the case. The verdict then names the other reasons too.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _OUTCOMES: dict[int, Outcome] = {EXIT_INVALID: "invalid", EXIT_INCONCLUSIVE: "un
 
 @dataclass(kw_only=True)
 class CaseLog:
-    """What pytest saw of one case.
+    """What pytest reported about one case.
 
-    :ivar called: the scenario itself ran, and passed
-    :ivar skipped: why it was skipped, if it was
-    :ivar troubles: what set-up, call and teardown raised, in that order
+    :ivar called: whether the scenario itself ran and passed
+    :ivar skipped: why it was skipped; None if it was not
+    :ivar troubles: the errors of set-up, call and teardown, in this order
     """
 
     called: bool = False
@@ -46,46 +46,47 @@ class CaseLog:
 
     @property
     def came_to_an_end(self) -> bool:
-        """It was not interrupted, by Ctrl-C say: pytest then reports nothing more, and whoever reads of no failure
-        would not look for the cluster of one.
+        """Whether the case was not interrupted, for example by Ctrl-C.
+
+        pytest reports nothing for an interrupted case. Its user sees no failure, and does not expect a kept cluster.
         """
         return self.called or self.skipped is not None or bool(self.troubles)
 
 
 def conclude(
-    seen: CaseLog,
+    case_log: CaseLog,
     case: Case | None,
     *,
     must_be_judged: bool,
     test_file: Path,
     deviations: Sequence[Deviation] = (),
 ) -> tuple[Outcome, str]:
-    """The verdict and the reason for it.
+    """Return the verdict of a case and the reason for it.
 
-    :param case: None where it never began
-    :param must_be_judged: the scenario is nothing without a verdict of the judge
-    :param deviations: that the scenario declares of this build: each must have been seen or found mended, but those
-        that don't always show
-    :param test_file: an ``assert`` in this file is a promise of the scenario; one elsewhere is the harness's own
+    :param case: None if the case never began
+    :param must_be_judged: whether the scenario requires a verdict of the judge
+    :param deviations: those that the scenario declares for this build; each deterministic one must have been seen or
+        found fixed
+    :param test_file: a failed ``assert`` in this file breaks a promise; one elsewhere is an error of the harness
     """
-    reasons = [*_raised(seen.troubles, test_file), *(_judged(case) if case else ())]
-    if seen.called and case is not None:
-        reasons += _unmissed(case)
-    if not reasons and seen.skipped is not None:
+    reasons = [*_raised(case_log.troubles, test_file), *(_judged(case) if case else ())]
+    if case_log.called and case is not None:
+        reasons += _unexpected_ends(case)
+    if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
-            return "skipped", seen.skipped
-        reasons.append((EXIT_INCONCLUSIVE, f"skipped in the midst of it: {seen.skipped}"))
-    if not reasons and not seen.called:
+            return "skipped", case_log.skipped
+        reasons.append((EXIT_INCONCLUSIVE, f"skipped after a fault: {case_log.skipped}"))
+    if not reasons and not case_log.called:
         reasons.append((EXIT_HARNESS, "the scenario itself never ran"))
     if not reasons and must_be_judged and (case is None or case.verdict is None):
         reasons.append((EXIT_INCONCLUSIVE, "the scenario ended without a verdict of the judge"))
     if not reasons and case is not None:
         noted = {each.actual for each in deviations_of(case, deviations)}
         if unseen := [each.actual for each in deviations if each.deterministic and each.actual not in noted]:
-            reasons.append((EXIT_INCONCLUSIVE, f"nothing showed what this build is known for: {'; '.join(unseen)}"))
-    if void := _overriding_reason(case) if case else None:
-        code, reason = void
-        return _OUTCOMES.get(code, "error"), "; besides: ".join([reason, *(said for _, said in reasons)])
+            reasons.append((EXIT_INCONCLUSIVE, f"the known deviation of this build was not seen: {'; '.join(unseen)}"))
+    if overriding := _overriding_reason(case) if case else None:
+        code, reason = overriding
+        return _OUTCOMES.get(code, "error"), "; besides: ".join([reason, *(other for _, other in reasons)])
     if not reasons:
         return "valid", ""
     code, reason = min(reasons, key=lambda found: EXIT_PRECEDENCE.index(found[0]))
@@ -93,9 +94,10 @@ def conclude(
 
 
 def deviations_of(case: Case, declared: Sequence[Deviation]) -> list[NotedDeviation]:
-    """What the case says of deviations: first those that its scenario declares of this build, then others it has seen.
+    """Return the deviations of a case, each with its state.
 
-    A deviation that was seen once is not mended, though a part of it may be.
+    Declared deviations that were seen or found mended come first, then undeclared ones that were seen. A deviation that
+    was seen at least once is not mended, even if it was absent at another time.
     """
     seen, mended = _noted(case, DeviationSeen), _noted(case, DeviationMended)
     known = {each.actual: each for each in declared}
@@ -105,25 +107,25 @@ def deviations_of(case: Case, declared: Sequence[Deviation]) -> list[NotedDeviat
 
 
 def _noted(case: Case, kind: type[DeviationEvent]) -> dict[str, NotedDeviation]:
-    """The deviations of which the journal has an event of this kind, by what builds with them do."""
+    """Return the deviations in the journal's events of this class, by what builds with them do."""
     return {event.does: NotedDeviation.from_json(event.details()) for event in case.journal.of(kind)}
 
 
 def _overriding_reason(case: Case) -> tuple[int, str] | None:
-    """Why nothing that was seen of the case counts."""
+    """Return why all other observations of the case are unreliable; None if they are not."""
     if failure := case.journal.failure:
-        why = f"the run folder {case.run_dir} could not be written: {failure.strerror}; see --runs-dir"
+        why = f"cannot write to the run folder {case.run_dir}: {failure.strerror}; see --runs-dir"
         return EXIT_HARNESS, why
     if step := case.journal.clock_stepped_s():
-        why = f"this machine's clock was set by {step:+.2f} s while the case ran: what is dated by it can't be compared"
+        why = f"this machine's clock was set by {step:+.2f} s during the case: its time stamps cannot be compared"
         return EXIT_INCONCLUSIVE, why
     return None
 
 
 def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[int, str]]:
-    """Each error, and what it was raised on top of: an undo that fails must not hide a broken promise."""
+    """Yield each error and the errors that it was raised on top of: a failed undo must not hide a broken promise."""
     for trouble in troubles:
-        error: BaseException | None = _lack_in(trouble) or trouble  # what came of a lack is its consequence
+        error: BaseException | None = _lack_in(trouble) or trouble  # errors raised on top of a lack follow from it
         while error is not None:
             if error is trouble or isinstance(error, JbodError):
                 yield _code(error, test_file), _text(error)
@@ -131,7 +133,7 @@ def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[in
 
 
 def _lack_in(trouble: BaseException) -> BuildLacks | None:
-    """What the build lacks, where that is what an error was raised on top of."""
+    """Return the :class:`BuildLacks` that an error was raised on top of, if there is one."""
     error: BaseException | None = trouble
     while error is not None and not isinstance(error, BuildLacks):
         error = error.__context__
@@ -157,16 +159,18 @@ def _text(error: BaseException) -> str:
     return str(error).strip() if known else f"{type(error).__name__}: {error}"
 
 
-def _unmissed(case: Case) -> Iterator[tuple[int, str]]:
-    """Nodes that ended by themselves while the scenario looked elsewhere, and ran to its end.
+def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
+    """Yield the nodes that ended by themselves in a scenario that ran to its end.
 
-    One that was broken off may have left a broker without what it needs. What a broken broker means, and one that was
-    killed: :meth:`harness.cluster.cluster.Cluster.check_nodes`.
+    A scenario that was aborted may have left a broker without its disks, so such a broker does not count. For the exit
+    code of a broker, see :meth:`harness.cluster.cluster.Cluster.check_nodes`.
     """
     for event in case.journal.of(NodeEndedByItself):
         code = event.exit_code
         promised = event.node.startswith("broker-") and code != -signal.SIGKILL
-        reason = f"{event.node} ended by itself with exit code {code}, and the scenario went on: its log is in brokers/"
+        reason = (
+            f"{event.node} ended by itself with exit code {code}, and the scenario went on: see its log in brokers/"
+        )
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 
 

@@ -1,7 +1,7 @@
-"""The pair of a case: the pipeline, bound to the cluster, the journal and the run folder.
+"""Runs the PySpark pair of a case and judges its history.
 
-The pipeline (:mod:`harness.workload`) knows addresses and topic names; scenarios speak of topics and brokers. This
-module is the small piece between, and the one place where a case's history is drained and judged.
+:mod:`harness.workload` knows addresses and topic names; scenarios use topics and brokers. This module connects both,
+    and is the only place where a case's history is drained and judged.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from harness.workload.producer import Transactions
 from harness.workload.workload import Workload
 
 _OVERTAKEN = "Out of order sequence number"
-"""``ProducerAppendInfo.checkSequence``, of a batch that came before its turn. One that came in its turn, and is refused
-because the broker has forgotten its producer, is a fatal error to librdkafka."""
+"""Message of ``ProducerAppendInfo.checkSequence`` for a batch that arrived before an earlier one. librdkafka recovers
+from it with a new epoch. If the broker has forgotten the producer, the same refusal is a fatal error to librdkafka."""
 
 
 class CaseWorkload:
-    """Runs pairs on the case's cluster and judges what they saw."""
+    """Runs pairs on the case's cluster and judges their history."""
 
     def __init__(self, case: Case, cluster: Cluster, spark: SparkHandle, floors: Floors) -> None:
         self._case = case
@@ -57,12 +57,15 @@ class CaseWorkload:
     def running(
         self, topic: Topic, *, via: Broker | None = None, transactional: Transactions | None = None, **settings: object
     ) -> Iterator[Pair]:
-        """A producer and a live consumer run on the topic inside the block; both get through before it begins.
+        """Run a producer and a live consumer on the topic during the block. Both get records through before the block
+        begins.
 
-        :param via: the only broker that the clients are told of (default: all)
-        :param transactional: as :meth:`harness.workload.workload.Workload.running` has it; aborts follow the case's
-            seed
+        :param via: the only broker in the clients' bootstrap list (default: all)
+        :param transactional: as in :meth:`harness.workload.workload.Workload.running`; which transactions abort depends
+            on the
+            case's seed
         :param settings: passed on to :meth:`harness.workload.workload.Workload.running`
+        :raises Inconclusive: too few records get through before the block
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
         self._topics.append(topic)
@@ -75,7 +78,7 @@ class CaseWorkload:
         with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
-            # The judge has to know who reads for whom.
+            # The judge needs to know which consumers form a group.
             self._groups |= {
                 member: reader.name
                 for reader in pair.readers
@@ -85,7 +88,7 @@ class CaseWorkload:
             if self._groups:
                 self._case.record(groups=self._groups)
             pair.await_count(self._floors.before, failure=Inconclusive)
-            self._cluster.await_made()  # the consumers' __consumer_offsets may be a second old
+            self._cluster.await_made()  # __consumer_offsets may just have been created for the consumers
             try:
                 yield pair
             finally:
@@ -93,22 +96,25 @@ class CaseWorkload:
 
     @property
     def topics(self) -> tuple[Topic, ...]:
-        """Those that a pair ran on."""
+        """The topics that a pair ran on."""
         return tuple(self._topics)
 
     def drain_and_judge(self) -> Verdict:
-        """Heal-check, drain every topic that a pair ran on, and judge the whole history; writes verdict.json.
+        """Wait for a healthy cluster, drain every topic that a pair ran on, judge the whole history, and write
+        verdict.json.
 
-        Drained in both isolations if a pair had transactions. By then they must all have ended: one that stays open
-        holds read_committed readers back for ever, of which the judge, who knows no time, can only say `held_back`.
+        If a pair used transactions, both isolations are drained, and all transactions must have ended by then. An open
+        transaction holds read_committed readers back for ever. The judge does not know how long, so it only reports
+        `held_back`.
 
-        :raises HarnessError: a pair still runs, so that there would be more to judge
-        :raises PromiseBroken: the cluster, all faults undone, does not become healthy, or a transaction stays open
+        :raises HarnessError: a pair still runs
+        :raises PromiseBroken: the cluster does not become healthy after all faults are undone, or a transaction stays
+            open
         :raises Inconclusive: the drain failed
         :raises PipelineError: Spark's JVM was killed
         """
         if self._pair is not None:
-            raise HarnessError("a history is judged when its pair has ended: leave running() first")
+            raise HarnessError("a pair still runs: leave running() before the history is judged")
         self._case.enter("recover")
         self._cluster.await_healthy(failure=PromiseBroken)
         self._case.enter("drain")
@@ -120,7 +126,7 @@ class CaseWorkload:
             self._pipeline.drain(self._cluster.bootstrap, ends)
         except PipelineError as error:
             check_jvm()
-            raise Inconclusive(f"nobody could read the logs to their end: {error}") from error
+            raise Inconclusive(f"the logs could not be read to their end: {error}") from error
         self._case.enter("judge")
         verdict = self._judged_by_sessions(judge(self._spark.session(), self._case.run_dir))
         check_jvm()
@@ -139,10 +145,11 @@ class CaseWorkload:
         return verdict
 
     def _judged_by_sessions(self, verdict: Verdict) -> Verdict:
-        """The verdict once it is known of which producer session each batch is, where that may matter.
+        """Judge again with the producer session of each batch, if this may change the verdict.
 
-        It may where anything is there twice and a broker has said what makes librdkafka take a new epoch by itself. It
-        does so too when records time out or are refused for good, but that may be a broker's doing.
+        It may if records are duplicated and a broker logged the error after which librdkafka takes a new epoch by
+        itself. librdkafka also does so when records time out or are refused for good, but that may be the broker's
+        fault.
         """
         if all(anomaly.kind != "duplicated" for anomaly in verdict.anomalies):
             return verdict
@@ -154,14 +161,14 @@ class CaseWorkload:
             if again.verdict != "unknown":
                 return again
             why = "; ".join(again.reasons)
-        except Exception as error:  # the verdict stands
+        except Exception as error:  # the first verdict stands
             why = f"{type(error).__name__}: {error}"
         self._case.record(producer_sessions=None)
         self._case.journal.write("sessions.unread", error=why)
         return verdict
 
     def _sessions(self) -> dict[str, dict[str, list[Session]]]:
-        """By topic and partition, as the leaders have them on disk."""
+        """Return the sessions by topic and partition, read from the leaders' segments."""
         return {
             topic.name: {
                 str(partition.index): read_sessions(
@@ -174,28 +181,28 @@ class CaseWorkload:
         }
 
     def _explain(self) -> None:
-        """While the segments are there: what happened to the worst records, and where they are now."""
+        """Explain the worst records of the verdict while their segments still exist."""
         try:
             explain_verdict(self._case.run_dir, lambda: self._cluster.distribution)
-        except Exception as error:  # the verdict stands, told or not
+        except Exception as error:  # the verdict stands without an explanation
             self._case.journal.write("explain.failed", error=f"{type(error).__name__}: {error}")
 
     def _shortfalls(self) -> list[str]:
-        """Why the case has shown nothing, whatever the judge says of its history: a sentence each."""
+        """Return the reasons why the case has shown nothing, whatever the judge decides, a sentence each."""
         events = self._case.journal.events
         found = shortfalls(measure_faults(events, self._case.run_dir), self._floors)
         return found + [
-            f"consumer {event.consumer} never came back: it ended before what was acked"
+            f"consumer {event.consumer} never caught up: it stopped before the last acked record"
             for event in self._case.journal.of(ConsumerBehind)
         ]
 
     def counts(self) -> Mapping[str, int]:
-        """What the pair at work has done so far, for a progress line."""
+        """Return how many records the running pair has acked and read, and its restarts, for a progress line."""
         if self._pair is None:
             return {}
         progress = self._pair.progress
         return {"acked": progress.acked, "read": progress.read, "restarts": progress.restarts}
 
     def close(self) -> None:
-        """Let go of all tasks."""
+        """End all tasks."""
         self._pipeline.close()

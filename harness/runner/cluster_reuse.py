@@ -1,25 +1,27 @@
-"""A cluster that has served one case serves the next that wants one like it.
+"""Lets the cluster of one case serve the next case that needs an equal one.
 
-The start of three brokers and the warming of their JVMs are half of what a case costs, and test no promise (measured on
-2 cores, two cases of KIP-112 at once: 28 s each with clusters of their own, 16 s with one that stands). But a green run
-must not owe anything to what was there before, so:
+Starting three brokers and warming up their JVMs is half of the cost of a case and tests nothing. On 2 cores, two cases
+of KIP-112 at once took 28 s each with clusters of their own, and 16 s with a shared one. A valid verdict must not
+depend on earlier cases, so these rules apply:
 
-* a cluster is handed on only after a case that came out valid and showed no deviation that lasts (a cleaner that
-  stopped for good, say, stops for a partition's name), to one of an equal spec, of the same build; and not for ever;
-* it is emptied first, by Kafka's own means: every topic is deleted, Kafka's own too, and every dynamic config; and then
-  *shown* to be as it was made: every node runs, with the settings that it was made with; all that was done to the
-  machine is undone; every broker sees all others and a controller; no log dir is offline, and none holds anything but
-  what an empty one does; ZooKeeper knows of no topic, no deletion, no reassignment;
-* the high watermarks of a log dir are written down as long as it has a replica, and those of its last ones stay in the
-  file (``ReplicaManager.checkpointHighWatermarks``), where a topic of the same name would find them: so a topic that
-  no case has comes last, with a replica in each log dir, and nothing but its own stay;
-* what can't be shown in a few seconds is not looked into: the cluster is stopped, and the next case gets a fresh one;
-* nodes' logs begin anew with each case, the journal too, and what happens in between is in neither (``emptied/`` of the
-  run folder has those logs). The run folder says whom the cluster has served before (``served``). A red case is red
-  whatever it followed; ``jbod repro`` shows it on a fresh cluster.
+* A cluster is reused only for an equal spec and the same build, and for at most :data:`AT_MOST` cases.
+* The case before must have been valid, and must not have shown a deviation that pollutes the cluster. An example is a
+  log cleaner that has stopped for good for one partition name.
+* The cluster is emptied first, through Kafka: all topics, also Kafka's internal ones, and all dynamic configs are
+  deleted.
+* Then it is checked that the cluster is as after its creation. Every node runs with its original settings, and all
+  changes to the machine are undone. Every broker sees all others and a controller. No log dir is offline, and each has
+  only the files of an empty log dir. ZooKeeper has no topic, deletion or reassignment.
+* When a log dir has no replica left, Kafka does not write its high watermarks again
+  (``ReplicaManager.checkpointHighWatermarks``). A later topic of the same name would find the old ones. So the emptying
+  ends with a topic that has a replica in each log dir and a name that no case uses. Only its high watermarks stay.
+* If a check does not succeed within a few seconds, the cluster is stopped, and the next case gets a new one.
+* Node logs and the journal start anew with each case. They do not contain the emptying, whose logs are in ``emptied/``
+  of the run folder. The run folder lists the cases that the cluster served before (``served``). ``jbod repro`` runs a
+  case on a new cluster.
 
-A scenario that must have the first of everything declares ``fresh``: one that looks at what was logged at a start, at
-Kafka's own topics, or at what a cold JVM takes. With ``jbod run --clusters own`` all have.
+A scenario declares ``fresh`` if it needs a new cluster. Such scenarios check log lines of a start, Kafka's internal
+topics, or the cost of a cold JVM. ``jbod run --clusters own`` gives every case a new one.
 """
 
 from __future__ import annotations
@@ -42,24 +44,24 @@ from harness.runner.case import Case
 from harness.waiting import await_until
 
 AT_MOST = 20
-"""So many cases are served by one cluster, and no more."""
+"""The number of cases after which a cluster is not reused any more."""
 _NOT_SHOWN = (JbodError, OSError, subprocess.SubprocessError)
-"""What asking a cluster and this machine may come to; anything else is a mistake of the harness, and is seen."""
-_LAST = "jbod-handed-on"
+"""Expected errors while a cluster is emptied and checked. Any other error is a bug of the harness and is raised."""
+_LAST = "jbod-handed-on"  # the last topic of the emptying
 _CHECKPOINTS = {RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED}
 _OF_AN_EMPTY_LOG_DIR = _CHECKPOINTS | {
     "meta.properties",
     "bootstrap.checkpoint",
     "__cluster_metadata-0",
     ".lock",
-    *(f"{name}.tmp" for name in _CHECKPOINTS),  # each is written anew, and a disk may fail before it has its name
+    *(f"{name}.tmp" for name in _CHECKPOINTS),  # a disk may fail before the new file is renamed
 }
 
 
 class ClusterPool:
-    """The cluster that stands between two cases of a run, where one does.
+    """Holds the cluster between two cases of a run, if there is one.
 
-    :ivar wanted: by the case after this; None where nobody wants one that served others
+    :ivar wanted: the spec of the next case; None if there is none, or if it does not accept a reused cluster
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
@@ -69,7 +71,7 @@ class ClusterPool:
         self._served: list[str] = []
 
     def take(self, spec: ClusterSpec, case: Case) -> Cluster | None:
-        """The one that stands, for this case; None where none does that fits: another is stopped then."""
+        """Return the held cluster for this case, or None. A cluster that does not fit is stopped."""
         if self._cluster is None or spec != self.wanted or spec != self._cluster.spec:
             self.stop()
             return None
@@ -82,7 +84,7 @@ class ClusterPool:
         except Exception as error:
             case.journal.write("cluster.not_handed_on", why=str(error) or repr(error))
             self.stop()
-            shutil.rmtree(case.run_dir / "brokers", ignore_errors=True)  # what is in it is of no use to the case
+            shutil.rmtree(case.run_dir / "brokers", ignore_errors=True)  # logs of a cluster that the case did not get
             if isinstance(error, _NOT_SHOWN):
                 return None
             raise
@@ -90,7 +92,7 @@ class ClusterPool:
         return cluster
 
     def leave(self, cluster: Cluster, case: Case) -> bool:
-        """Have a cluster stand for the next case, if that wants it and it can be emptied; False where it can go."""
+        """Hold the cluster for the next case. Returns False if it does not fit or could not be emptied."""
         served = [*self._served, case.id.selector]
         if cluster.spec != self.wanted or len(served) == AT_MOST or not try_to_empty(cluster, case):
             return False
@@ -98,21 +100,21 @@ class ClusterPool:
         return True
 
     def stop(self) -> None:
-        """Nobody wants it any more. What of it can't be undone now is undone by the next run, as for all runs."""
+        """Stop the held cluster, if there is one. The next run undoes whatever cannot be undone now."""
         cluster, self._cluster = self._cluster, None
         self._served = []
         if cluster is not None:
             try:
                 cluster.stop()
             except (JbodError, OSError) as error:
-                self._say(f"a cluster that served others could not be taken away: {error}")
+                self._say(f"a shared cluster could not be stopped: {error}")
 
 
 def try_to_empty(cluster: Cluster, case: Case) -> bool:
-    """Take everything out of a cluster that is to serve another case; whether it could be shown to be as it was made.
+    """Empty a cluster for the next case. Returns whether it was shown to be as after its creation.
 
-    That it was, or why not, is the last that the case's journal has of it (``cluster.handed_on``,
-    ``cluster.not_handed_on``): what else happens from here on is no part of the case, and is written down apart.
+    The last event of the case's journal has the result (``cluster.handed_on``, ``cluster.not_handed_on``). Later events
+    do not belong to the case and are not in its journal.
     """
     cluster.stop_watching()
     seen = [event.does for event in case.journal.of(DeviationSeen) if event.lasts]
@@ -129,7 +131,10 @@ def try_to_empty(cluster: Cluster, case: Case) -> bool:
 
 
 def _empty(cluster: Cluster) -> None:
-    """:raises JbodError: it can't be done, or be shown"""
+    """Delete all topics and dynamic configs, and wait until the cluster is as after its creation.
+
+    :raises JbodError: the cluster could not be emptied, or not be shown to be empty
+    """
     cluster.reset_configs()
     counts: dict[str, int] = {}
     for state in cluster.describe().partitions:
@@ -147,14 +152,14 @@ def _empty(cluster: Cluster) -> None:
 def _await_none(find: Callable[[], list[str]], cluster: Cluster) -> None:
     """Wait until nothing is found.
 
-    :raises HarnessError: something is, and will be for longer
+    :raises HarnessError: something remains that will not go away
     """
     found = await_until(
         find,
-        lambda found: not found or any("-stray" in each for each in found),  # which Kafka keeps
+        lambda found: not found or any("-stray" in each for each in found),  # Kafka never deletes stray replicas
         timeout_s=timeouts.EMPTYING_S,
         what="an empty cluster",
-        retry_on=(NoAnswer, FileNotFoundError),  # files that are written anew
+        retry_on=(NoAnswer, FileNotFoundError),  # Kafka replaces checkpoint files
         watch=cluster.check_nodes,
     )
     if found:
@@ -162,11 +167,11 @@ def _await_none(find: Callable[[], list[str]], cluster: Cluster) -> None:
 
 
 def leftovers(cluster: Cluster) -> Iterator[str]:
-    """What there is in a cluster that was not there when it was made, a phrase each."""
+    """Yield what differs in the cluster from its state after creation, a phrase each."""
     yield from cluster.drift()
     yield from cluster.configs_changed()
     for broker in cluster.brokers:
-        yield from _remains_of(broker)
+        yield from _leftovers_of(broker)
     yield from cluster.quorum.leftovers()
 
 
@@ -177,12 +182,12 @@ def _watermarks(cluster: Cluster) -> Iterator[str]:
 
 
 def _others_in(log_dir: LogDir, checkpoint: str) -> Iterator[str]:
-    """A phrase where a checkpoint file names other partitions than those that stay in it."""
+    """Yield a phrase if a checkpoint file has partitions other than those of the last topic."""
     if others := sorted(name for name in log_dir.named_in(checkpoint) if name.rpartition("-")[0] != _LAST):
         yield f"{checkpoint} in {log_dir} names {', '.join(others)}"
 
 
-def _remains_of(broker: Broker) -> Iterator[str]:
+def _leftovers_of(broker: Broker) -> Iterator[str]:
     if states := broker.describe_cluster().partitions:
         yield f"{broker} knows {states[0]}"
     described = broker.describe_log_dirs()

@@ -1,4 +1,4 @@
-"""A known deviation of Kafka builds from a KIP: a scenario that shows it is valid, and says so."""
+"""Known deviations of Kafka builds from a KIP. A scenario that shows a declared deviation is valid and reports it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ import msgspec
 from harness.kafka.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
 
 State = Literal["seen", "mended", "undeclared"]
-"""What a case says of a deviation: it was *seen* as declared; it is *mended*, on a build newer than all on which it was
-confirmed; or it was seen and is *undeclared*, because the scenario does not declare it."""
+"""The state of a deviation in a case.
+
+*seen*: the case showed it, as declared. *mended*: a build newer than all confirmed ones keeps the promise.
+*undeclared*: the case showed it, and its scenario does not declare it.
+"""
 
 
 JSON_NAMES = {
@@ -26,15 +29,15 @@ JSON_NAMES = {
     "always": "deterministic",
     "lasts": "pollutes",
 }
-"""The names of a deviation in JSON, which are fixed, and its fields."""
+"""The names of a deviation's fields in JSON, which are fixed, and the attributes of :class:`Deviation`."""
 
 
 class Expectation(StrEnum):
-    """What is expected of a build where some builds are known to deviate.
+    """What is expected of a build.
 
-    :cvar CONFIRMED: it deviates; that it does not is a reason to look into the declaration
-    :cvar OPEN: it is newer than all builds on which the deviation was confirmed: it may deviate or keep the promise
-    :cvar NONE: it keeps the promise
+    :cvar CONFIRMED: it must show the deviation; if it does not, the declaration needs a look
+    :cvar OPEN: it is newer than all builds on which the deviation was confirmed, and may show it or keep the promise
+    :cvar NONE: it must keep the promise
     """
 
     CONFIRMED = "confirmed"
@@ -44,11 +47,14 @@ class Expectation(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
-    """What a KIP says, what these builds do instead, and where that is told.
+    """What a KIP promises, what certain builds do instead, and the issue or page that describes it.
 
-    Whoever checks the promise expects of these builds exactly what they do, so that a build that has been mended fails
-    the check with "no longer deviates" instead of passing by a loosened one. Only a build that is newer than all on
-    which the deviation was confirmed may do either, and the case says which (:class:`Expectation`).
+    On these builds a check expects exactly ``actual``, so that a fixed build fails it with "no longer deviates". Only a
+    build newer than all confirmed ones may do either (:class:`Expectation`).
+
+    :ivar promised: the behaviour that the KIP promises
+    :ivar actual: the behaviour of these builds
+    :ivar issue: such as ``KAFKA-20832``
     """
 
     kip: int
@@ -58,16 +64,15 @@ class Deviation:
     builds: VersionRange
     modes: tuple[Mode, ...] = tuple(Mode)
     deterministic: bool = True
-    """A case that declares it must show it; else whether there is anything to be seen is Kafka's choice."""
+    """Whether a case that declares it must show it. If False, whether it shows depends on Kafka's timing."""
     pollutes: bool = True
-    """Where it was seen a broker may be another than before, so that its cluster serves no other case; False: it is but
-    an answer, a figure or a choice."""
+    """Whether a broker may be changed for good after it was seen, so that the cluster cannot be reused. False if it is
+    only a response, a figure or a choice."""
     confirmed: tuple[KafkaVersion, ...] = ()
-    """The newest release of each line on which it was confirmed, where these are others than :data:`CONFIRMED_BUILDS`
-    of the mode."""
+    """The newest release of each line on which it was confirmed, if other than :data:`CONFIRMED_BUILDS` of the mode."""
 
     def expectation(self, version: KafkaVersion, mode: Mode) -> Expectation:
-        """What is expected of this build in this mode."""
+        """Return what is expected of this build in this mode."""
         if version not in self.builds or mode not in self.modes:
             return Expectation.NONE
         newer = is_newer_than(self.confirmed or CONFIRMED_BUILDS[mode], version)
@@ -75,22 +80,22 @@ class Deviation:
 
     @property
     def gone(self) -> str:
-        """What is said of a build that is confirmed to deviate and keeps the promise."""
+        """The error message for a confirmed build that keeps the promise."""
         return f"no longer deviates: {self.actual}"
 
     def to_json(self) -> dict[str, object]:
-        """As ``--json`` and the journal have it, without its :data:`State`."""
+        """Return the deviation as ``--json`` and the journal have it, without its :data:`State`."""
         content = {name: getattr(self, field) for name, field in JSON_NAMES.items()}
         return content | {"builds": str(self.builds), "modes": [mode.value for mode in self.modes]}
 
     def noted(self, state: State) -> NotedDeviation:
-        """What a case says of it."""
+        """Return it in the state that a case found it in."""
         return NotedDeviation.from_json(self.to_json() | {"state": state})
 
 
 @dataclass(frozen=True, kw_only=True)
 class NotedDeviation:
-    """What a case says of a deviation; the fields are those of :class:`Deviation`, as text where JSON has text."""
+    """A deviation in a case. The fields are those of :class:`Deviation`, in the types of JSON, and the state."""
 
     kip: int
     promised: str
@@ -103,14 +108,14 @@ class NotedDeviation:
     state: State = "seen"
 
     def to_json(self) -> dict[str, object]:
-        """As ``--json`` and run.json have it."""
+        """Return it as ``--json`` and run.json have it."""
         content = {name: getattr(self, field) for name, field in JSON_NAMES.items()}
         return content | {"modes": list(self.modes), "state": self.state}
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> NotedDeviation:
-        """What :meth:`to_json` wrote, or an older version, which knew only those seen.
+        """Return the deviation that :meth:`to_json` wrote. Files of old versions have no states: all were seen.
 
-        :raises msgspec.ValidationError: it is not that
+        :raises msgspec.ValidationError: the content has other fields or types
         """
         return msgspec.convert({JSON_NAMES.get(name, name): value for name, value in content.items()}, cls)

@@ -1,8 +1,8 @@
-"""What was really run, and when last: the memory of a runs folder over all its runs.
+"""The ledger of a runs folder: which cases ran, when, and how they came out, over all runs.
 
-``ledger.jsonl`` in the runs folder, one line for each case that ended, appended as it ends; the run folders themselves
-may be thrown away. It answers what no single run can: which cases have not run for long (:func:`longest_ago`), how
-often one comes out how (flakes), and how long one takes. A skipped case was not run and has no line.
+``ledger.jsonl`` in the runs folder has one line for each case, appended when the case ends. Run folders may be deleted
+without loss. The ledger shows which cases have not run for long (:func:`longest_ago`), which are flaky, and how long
+each takes. A skipped case has no line.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ from harness.runner.suite_kinds import is_random
 NAME = "ledger.jsonl"
 _SHOWN = ("valid", "invalid")
 CLOCKS_DIFFER = timedelta(minutes=5)
-"""So far ahead of this machine's clock another's may be that has written here, or this one's before it was set."""
+"""Entries dated further ahead of this machine's clock are ignored: another machine wrote them, or this clock
+was set."""
 UNKNOWN_S = 40.0
-"""What a case is thought to take that never ran."""
+"""The assumed duration in seconds of a case that never ran."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Struck:
-    """Whom a proven fault hit.
+    """What a proven fault hit, and under what load.
 
-    :ivar role: what its broker was, and ``also`` besides (:class:`harness.measure.roles.Role`)
-    :ivar acked: records acked while it was in force, and ``read`` records read; None if no pair ran
+    :ivar role: the role of the broker that it hit; ``also`` has its other roles (:class:`harness.measure.roles.Role`)
+    :ivar acked: the records acked while it was in force, and ``read`` the records read; None if no pair ran
     """
 
     fault: str
@@ -45,7 +46,7 @@ class Struck:
     read: int | None
 
     def roles(self) -> Sequence[str | None]:
-        """All that the broker was; None alone if it was nothing."""
+        """Return all roles of the broker; ``[None]`` if it had none."""
         return [role for role in (self.role, *self.also) if role] or [None]
 
 
@@ -53,9 +54,9 @@ class Struck:
 class Entry:
     """One case that ran.
 
-    :ivar faults: those that were proven, each as "name on target"
-    :ivar struck: whom each of these hit, and under what load; empty in older lines
-    :ivar sha256: of the build's jars; empty in lines of old
+    :ivar faults: the proven faults, each as "name on target"
+    :ivar struck: what each of them hit; empty in old lines
+    :ivar sha256: of the build's jars; empty in old lines
     """
 
     at: datetime
@@ -74,12 +75,12 @@ class Entry:
     struck: tuple[Struck, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """One line of the file."""
+        """Return the content of one line of the file."""
         return {**vars(self), "at": self.at.isoformat(), "struck": [asdict(each) for each in self.struck]}
 
 
 def note(runs_dir: Path, result: CaseResult) -> None:
-    """Append a case that ended, unless it was skipped."""
+    """Append a case that ended, unless it was skipped. A full disk raises no error."""
     if result.verdict == "skipped" or result.run_dir is None:
         return
     proven = [fault for fault in result.faults if fault.proven]
@@ -103,36 +104,36 @@ def note(runs_dir: Path, result: CaseResult) -> None:
         ),
     )
     line = json.dumps(entry.to_json()).encode() + b"\n"
-    with suppress(OSError), (runs_dir / NAME).open("a+b") as file:  # a full disk is no word on Kafka
+    with suppress(OSError), (runs_dir / NAME).open("a+b") as file:  # a full disk says nothing about Kafka
         if file.tell() and file.seek(-1, os.SEEK_END) and file.read() != b"\n":
-            line = b"\n" + line  # what was cut off spoils one line only
-        file.write(line)  # at once: two runs don't mix theirs
+            line = b"\n" + line  # a truncated line must not spoil this one
+        file.write(line)  # one write, so that lines of two runs do not mix
 
 
 def read(runs_dir: Path) -> list[Entry]:
-    """All lines, oldest first; none where there is no ledger yet.
+    """Return all entries, oldest first; none if there is no ledger yet.
 
-    A line that is none, cut off by a full disk or a kill, is passed over, and so is one of a clock that was ahead: its
-    case then runs the sooner.
+    Lines that were truncated by a full disk or a kill are ignored. So are lines from a clock that was ahead: their
+    cases run sooner then.
     """
     path = runs_dir / NAME
     if not path.exists():
         return []
     entries, latest = [], now() + CLOCKS_DIFFER
     for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(msgspec.MsgspecError, TypeError):  # a clock without a time zone
+        with suppress(msgspec.MsgspecError, TypeError):  # TypeError: an instant without a time zone
             if (entry := msgspec.json.decode(line, type=Entry)).at <= latest:
                 entries.append(entry)
     return entries
 
 
 def last_run(entries: Iterable[Entry]) -> dict[str, datetime]:
-    """When each case last showed something, be it good or bad: a fault not proven or too little load shows nothing."""
+    """Return when each case was last valid or invalid. Unknown and error do not count."""
     return {entry.id: entry.at for entry in entries if entry.verdict in _SHOWN}
 
 
 def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]:
-    """The cases, those that never ran first, then those that ran longest ago."""
+    """Return the cases that never ran, then the others, longest ago first."""
     last = last_run(entries)
     never = [case for case in cases if case not in last]
     return never + sorted((case for case in cases if case in last), key=lambda case: last[case])
@@ -140,7 +141,7 @@ def longest_ago(cases: Collection[str], entries: Collection[Entry]) -> list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A case that is there to be run, and the Kafka version that it would run on."""
+    """A case to be run, and the Kafka version that it would run on."""
 
     kip: int
     plan: str
@@ -150,9 +151,10 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell(Planned):
-    """One case on one build in one backend, and what is known of its runs.
+    """One case on one build and backend, with a summary of its runs.
 
-    :ivar is_overdue: it has not shown anything for too long, or never
+    :ivar last: the last run; None if it never ran
+    :ivar is_overdue: it has not been valid or invalid for too long, or never was
     """
 
     id: str
@@ -163,21 +165,24 @@ class Cell(Planned):
     is_overdue: bool
 
     def to_json(self) -> dict[str, object]:
-        """As ``jbod ledger --json`` has it."""
+        """Return the cell as ``jbod ledger --json`` has it."""
         return {**vars(self), "last": self.last.to_json() if self.last else None}
 
 
 def alike(entries: Iterable[Entry], cases: Mapping[str, Planned], backend: str) -> list[Entry]:
-    """Those that ran in this backend and, where the case is one of these, on the Kafka version that it would run on.
+    """Return the entries of this backend, except those of a case in ``cases`` on another Kafka version than planned.
 
-    A build counts by its version: nights of a snapshot, which is another build each night, go on from one to the next.
+    Builds are compared by version only, so that nightly runs of a changing snapshot continue from one another.
     """
     here = (each for each in entries if each.backend == backend)
     return [each for each in here if each.id not in cases or cases[each.id].kafka == each.kafka]
 
 
 def cells(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry], every: timedelta) -> list[Cell]:
-    """What is known of each of these cases in a backend; an error is no run."""
+    """Return a summary of the runs of each case on a backend. Runs that ended in an error do not count.
+
+    :param every: a case is overdue after this long without a run
+    """
     ran: dict[str, list[Entry]] = {}
     for entry in alike(entries, cases, backend):
         if entry.verdict != "error":
@@ -202,12 +207,12 @@ def cells(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry], 
 
 @dataclass(frozen=True, kw_only=True)
 class Strike(Planned):
-    """A way of failing that was proven at brokers of a role, and what came of it.
+    """A fault that was proven at brokers of one role, with a summary of the runs.
 
-    :ivar role: "leader", "follower", "controller" or "coordinator"; None: beside the load
-    :ivar runs: of cases; it may have struck more than once in each
-    :ivar acked: the fewest records that a strike's load had acked, None where no pair ran at any
-    :ivar read: and read
+    :ivar role: "leader", "follower", "controller" or "coordinator"; None if the broker had no role under the load
+    :ivar runs: the number of cases; each may have had the fault more than once
+    :ivar acked: the fewest records that were acked during one of these faults; None if no pair ran during any
+    :ivar read: the fewest records that were read during one of these faults; None if no pair ran during any
     """
 
     fault: str
@@ -220,21 +225,21 @@ class Strike(Planned):
     read: int | None
 
     def to_json(self) -> dict[str, object]:
-        """As ``jbod ledger --by-role --json`` has it."""
+        """Return the strike as ``jbod ledger --by-role --json`` has it."""
         return {**vars(self), "last": self.last.isoformat()}
 
 
 def strikes(cases: Mapping[str, Planned], backend: str, entries: Iterable[Entry]) -> list[Strike]:
-    """What these cases really struck in a backend, and random schedules on the same builds: by KIP, plan item, mode,
-    version, fault and role.
+    """Return the proven faults of these cases, and of random schedules on the same builds, on a backend.
 
-    A broker with two roles counts in both; an error is no run.
+    There is one entry for each KIP, plan item, mode, version, fault and role. A broker with two roles counts in both.
+    Runs that ended in an error do not count.
     """
     builds = {(planned.mode, planned.kafka) for planned in cases.values()}
     found: dict[tuple[Planned, str, str | None], list[tuple[Entry, Struck]]] = {}
     for entry in alike(entries, cases, backend):
         planned = cases.get(entry.id)
-        if is_random(entry.id) and (entry.mode, entry.kafka) in builds:  # drawn anew each time
+        if is_random(entry.id) and (entry.mode, entry.kafka) in builds:  # never planned: each is a new schedule
             planned = Planned(kip=entry.kip, plan=entry.plan, mode=entry.mode, kafka=entry.kafka)
         if planned is None or entry.verdict == "error":
             continue
@@ -260,6 +265,6 @@ def _strike(planned: Planned, fault: str, role: str | None, backend: str, of: Se
 
 
 def usual_s(name: str, entries: Iterable[Entry]) -> float:
-    """How long a case, or any one of a scenario, takes: the median of the last five runs, in seconds."""
+    """Return the median duration, in seconds, of the last five runs of a case or scenario."""
     took = [entry.duration_s for entry in entries if name in (entry.id, entry.id.partition("[")[0])][-5:]
     return statistics.median(took) if took else UNKNOWN_S

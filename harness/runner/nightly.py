@@ -1,11 +1,10 @@
-"""A night: the fixed suites, those first that ran longest ago, then random schedules, within a budget of time.
+"""Runs the fixed suites, longest ago first, and then random schedules, within a time budget.
 
-Half of the budget goes to the fixed suites, so that a budget that is too short for all of them gets round to each in
-turn, night after night (:mod:`harness.runner.ledger`), and the random ones always get their half. Which cases fit is
-decided by their age; of those that do the oldest comes first, and with it those that share its cluster. A case that
-is not begun in time is not begun; the night says which were left, and is not green where one was left for longer than
-it may be (``overdue``). A failing schedule is shrunk, within the budget too (:data:`TO_SHRINK`). Of the night's second
-half nothing is begun that usually takes longer than what is left.
+Half of the budget goes to the fixed suites. If it is too short for all of them, each gets its turn over several nights
+(:mod:`harness.runner.ledger`). The age of a case decides whether it is chosen. Chosen cases run oldest first, each
+followed by the cases that share its cluster. The result lists the cases that were not begun, and is inconclusive if one
+of them is ``overdue``. A schedule that fails is shrunk within the budget (:data:`TO_SHRINK`). Random schedules do not
+begin if one usually takes longer than the time left.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ from harness.runner.subrun import SubRun, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES
 
 TO_SHRINK = 0.25
-"""So much of the time of random schedules is kept for shrinking those that fail."""
+"""The share of the time for random schedules that is kept for shrinking failed ones."""
 START_S = 15.0
-"""What a run takes beside its cases: Python, pytest, Spark."""
+"""Seconds that a run takes in addition to its cases, for Python, pytest and Spark."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fixed:
-    """The fixed suites on this machine.
+    """The cases of the fixed suites on this machine.
 
-    :ivar planned: the cases that can be run here, by their ids
-    :ivar unable: of the others why they can't: what the machine, the backend or the build doesn't have
-    :ivar lacking: those of them that the build has, and the machine or the backend can't do
+    :ivar planned: the cases that can run here, by id
+    :ivar unable: the reason for each case that cannot run here, because of the machine, the backend or the build
+    :ivar lacking: the cases of ``unable`` that the build supports, but not the machine or backend
     """
 
     planned: Mapping[str, ledger.Planned]
@@ -46,33 +45,35 @@ class Fixed:
     lacking: Mapping[str, ledger.Planned] = field(default_factory=dict)
 
     def known(self, entries: Iterable[ledger.Entry], backend: str) -> list[ledger.Entry]:
-        """What of a ledger is of these builds, and of this backend."""
+        """Return the ledger entries of these builds and this backend."""
         return ledger.alike(entries, {**self.planned, **self.lacking}, backend)
 
     def owed(self, entries: Iterable[ledger.Entry], backend: str) -> dict[str, ledger.Planned]:
-        """What has to run: what can be run here, and what can't any more but has shown something once, since a machine
-        that has lost an ability is no reason for a green night.
+        """Return the cases that have to run.
+
+        These include cases that cannot run here any more but were valid or invalid once. A machine that lost an ability
+        must not make a night valid.
         """
         last = ledger.last_run(self.known(entries, backend))
         return {**self.planned, **{id: planned for id, planned in self.lacking.items() if id in last}}
 
     def why_not(self) -> list[str]:
-        """What can't be run, a line for each reason."""
+        """Return one line for each reason why cases cannot run."""
         return [
-            f"can't be run here, because {why}: {', '.join(id for id, its in self.unable.items() if its == why)}"
+            f"cannot run here, because {why}: {', '.join(id for id, its in self.unable.items() if its == why)}"
             for why in dict.fromkeys(self.unable.values())
         ]
 
 
 @dataclass(kw_only=True)
 class Night:
-    """What came of it.
+    """The result of a night.
 
-    :ivar seed: of the schedules, and of all that is left to chance
-    :ivar codes: of its runs
-    :ivar left: cases of :meth:`Fixed.owed` that were not begun, and when each was last run
-    :ivar overdue: those of them that had to run
-    :ivar unable: cases that can't be run here, and why
+    :ivar seed: of the schedules and all other random choices
+    :ivar codes: the exit codes of its runs
+    :ivar left: the cases of :meth:`Fixed.owed` that were not begun, and when each last ran
+    :ivar overdue: the cases of ``left`` that had to run
+    :ivar unable: the cases that cannot run here, and why
     """
 
     seed: int = 0
@@ -84,14 +85,16 @@ class Night:
     shrunk: list[Shrunk] = field(default_factory=list)
 
     def exit_code(self) -> int:
-        """The worst of all; what had to run and didn't leaves the night inconclusive, and so does a half of it of which
-        nothing ran."""
+        """Return the worst exit code.
+
+        The night is inconclusive if an overdue case did not run, or if nothing ran in one of its two halves.
+        """
         ran = [code for code in self.codes if code != EXIT_NOTHING_RAN]
         is_whole = len(ran) in (0, len(self.codes)) and not self.overdue
         return worst([*(ran or self.codes), *([] if is_whole else [EXIT_INCONCLUSIVE])])
 
     def to_json(self) -> dict[str, object]:
-        """The content of ``--json``: that of one run, and what only a night has."""
+        """Return the content of ``--json``: that of a run, and the fields of a night."""
         return results.to_json(self.cases, self.exit_code(), self.seed) | {
             "left": {id: at.isoformat() if at else None for id, at in self.left.items()},
             "overdue": self.overdue,
@@ -112,10 +115,10 @@ def run_night(
     options: Sequence[str],
     say: Callable[[str], None],
 ) -> Night:
-    """Run it.
+    """Run a night.
 
-    :param every: the longest that a fixed case may go without being run
-    :param options: of ``jbod run``, such as the build's
+    :param every: a fixed case is overdue after this long without a run
+    :param options: options of ``jbod run``, such as the build's
     """
     night, began, ends = Night(seed=seed, unable=fixed.unable), now(), time.monotonic() + budget_s
     before = fixed.known(ledger.read(runs_dir), backend)
@@ -125,11 +128,11 @@ def run_night(
         night.cases += run.cases
         night.codes.append(run.exit_code)
         if not run.cases:
-            say(f"it ended with exit code {run.exit_code}, and didn't say how its cases came out")
+            say(f"the run ended with exit code {run.exit_code} and without results")
         return run
 
     chosen = fitting(ledger.longest_ago(fixed.planned, before), before, budget_s / 2 * jobs)
-    say(f"fixed suites: {len(chosen)} of {len(fixed.planned)} cases, those first that ran longest ago")
+    say(f"fixed suites: {len(chosen)} of {len(fixed.planned)} cases, longest ago first")
     if chosen:
         junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
         keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
@@ -152,7 +155,7 @@ def run_night(
     say(f"random schedules: {len(played)} played, {len(schedules.cases) - len(played)} not{of_steps}")
     known = {entry.run_id for entry in before}
     noted = [entry for entry in fixed.known(ledger.read(runs_dir), backend) if entry.run_id not in known]
-    # By the ledger, too: a run that was killed has told of nothing else.
+    # The ledger, too: a run that was killed leaves no other result.
     begun = {case.case.id for case in night.cases if case.verdict != "skipped"} | {entry.id for entry in noted}
     last, owed = ledger.last_run(before), fixed.owed(before, backend)
     night.left = {id: last.get(id) for id in owed if id not in begun}
@@ -167,9 +170,9 @@ def run_night(
         if case.verdict != "invalid" or case.run_dir is None:
             continue
         again = shrink_command(case.run_dir)
-        begin_by = ends - case.duration_s - START_S  # a part takes no longer than the whole
+        begin_by = ends - case.duration_s - START_S  # part of a schedule takes no longer than all of it
         if time.monotonic() >= begin_by:
-            say(f"not shrunk, for want of time: {case.case.id}: {again}")
+            say(f"not shrunk, no time left: {case.case.id}: {again}")
             continue
         say(f"shrinking {case.case.id}: {case.reason[:200]}")
         try:
@@ -183,7 +186,7 @@ def run_night(
 def steps_done(played: Sequence[CaseResult]) -> tuple[int, int]:
     """Of the steps of these schedules how many were done, the others passed over or not got to; and how many there are.
 
-    One whose run folder can't be read, or that failed before its first step, tells of none.
+    A run whose folder cannot be read, or that failed before its first step, counts as no steps.
     """
     done = steps = 0
     for run_dir in filter(None, (case.run_dir for case in played)):
@@ -194,7 +197,7 @@ def steps_done(played: Sequence[CaseResult]) -> tuple[int, int]:
 
 
 def fitting(cases: Sequence[str], entries: Sequence[ledger.Entry], seconds: float) -> list[str]:
-    """The first of the cases that take so long together, and at least one."""
+    """Return the first cases that fit into this time together, and at least one."""
     chosen: list[str] = []
     for case in cases:
         seconds -= ledger.usual_s(case, entries)

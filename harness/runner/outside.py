@@ -1,4 +1,4 @@
-"""Scenarios outside the suites, in files of a team's own: where they are, and how their cases are named."""
+"""Locates test files outside the suites, and names their cases."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 from harness.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The folder that harness and suites are in: a checkout, or where packages are installed."""
+"""The folder that contains ``harness`` and ``suites``: a checkout, or a site-packages folder."""
 
 SUITES = ROOT / "suites"
 
 
 def outside(file: Path) -> Path | None:
-    """The absolute path of a file that is not in the suites; None where it is."""
+    """Return the absolute path of a file that is not in the suites; None if it is."""
     file = file.resolve()
     return None if file.is_relative_to(SUITES) else file
 
 
 def selector_of(case_id: str, file: str | Path | None) -> str:
-    """What selects a case: its id; for one outside the suites ``file::id``.
+    """Return the selector of a case: its id, or ``file::id`` if it is outside the suites.
 
     :param file: the file outside the suites; None for a case of the suites
     """
@@ -29,12 +29,12 @@ def selector_of(case_id: str, file: str | Path | None) -> str:
 
 
 def collection(selectors: Sequence[str]) -> list[str]:
-    """pytest's arguments that collect and select what the selectors name; without any, all suites but the selftest.
+    """Return pytest's arguments that collect and select these cases; without selectors, all suites but ``selftest``.
 
-    Where all of them are files or folders outside the suites, pytest finds its settings there, as plain pytest does.
-    Else node ids begin at :data:`ROOT`, wherever pytest runs, and no settings are read.
+    If all selectors are files or folders outside the suites, pytest reads its settings there, as plain pytest does.
+    Otherwise node ids are relative to :data:`ROOT`, whatever the working directory, and pytest reads no settings.
 
-    :raises UsageError: there is no such file, or it is not Python
+    :raises UsageError: a file does not exist or is not a Python file
     """
     chosen: list[str] = []
     others: list[str] = []
@@ -56,14 +56,14 @@ def collection(selectors: Sequence[str]) -> list[str]:
 
 
 def _is_path(word: str) -> bool:
-    """Whether it is no id. A bare word is one, also where a folder outside the suites has its name."""
+    """Return whether a selector is a path. A bare word is an id, even if a folder outside the suites has this name."""
     if word.endswith((".py", "/")) or word.startswith((".", "/")):
         return True
     return Path(word).exists() and ("/" in word or outside(Path(word)) is None)
 
 
 def _find(path: str) -> Path:
-    """The absolute path; ``suites/…`` is found from any working directory."""
+    """Return the absolute path; ``suites/…`` is found from any working directory."""
     for place in (Path(path), ROOT / path):
         if place.is_file() and place.suffix != ".py":
             raise UsageError(f"{path} is not a Python file")
@@ -73,14 +73,14 @@ def _find(path: str) -> Path:
 
 
 def unknown(selector: str, near: Iterable[str]) -> UsageError:
-    """The error for a selector that selects no case.
+    """Return the error for a selector that selects no case.
 
-    :param near: the selector that is most like it, if any is
+    :param near: the most similar selector, or nothing
     """
     if selector.startswith("/") and "::" not in selector:
         return UsageError(f"no scenario in {selector}: mark a test with @scenario of suites.scenario")
     for each in near:
         return UsageError(f"unknown selector {selector!r}; did you mean {each!r}?")
     if Path(selector).is_dir():
-        return UsageError(f"unknown selector {selector!r}; for the folder say ./{selector}")
+        return UsageError(f"unknown selector {selector!r}; for the folder write ./{selector}")
     return UsageError(f"unknown selector {selector!r}; see `jbod list`")

@@ -1,8 +1,8 @@
-"""Stand still at a fault, so that somebody can look: ``--pause-at inject`` or ``heal``.
+"""Pauses a case at a fault, so that a person can look at the cluster: ``--pause-at inject`` or ``heal``.
 
-A listener of the journal, in whose words both moments are known: after a fault was proven, and before it is taken back.
-The case waits in its own thread; brokers and clients go on. Asked at the terminal itself, because pytest has standard
-input and output for its own.
+The pause is a listener of the journal. It waits after a fault was proven, or before it is undone. Only the thread of
+the case waits; brokers and clients go on. It uses the terminal directly, because pytest captures standard input and
+output.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ MOMENTS: Mapping[str, type[FaultEvent]] = {"inject": FaultInjected, "heal": Faul
 
 
 class Pause:
-    """Waits at each of these moments of a case until somebody presses Enter.
+    """Waits for Enter at each such event of a case.
 
-    :param moment: of :data:`MOMENTS`
+    :param moment: a key of :data:`MOMENTS`
     :raises EnvironmentLacks: there is no terminal
     """
 
@@ -30,15 +30,15 @@ class Pause:
         try:
             terminal.open().close()
         except OSError as error:
-            raise EnvironmentLacks(f"--pause-at {moment} waits for Enter, and there is no terminal: {error}") from error
+            raise EnvironmentLacks(f"--pause-at {moment} needs a terminal, and there is none: {error}") from error
 
     def __call__(self, event: Event) -> None:
-        """Wait if this event is the moment."""
+        """Wait if the event is of the chosen kind."""
         if isinstance(event, self._kind) and self.how_to_reach is not None:
             self._wait([f"{event.kind}: {event.fault} on {event.target}", *self.how_to_reach()])
 
     def _wait(self, lines: list[str]) -> None:
         with self._terminal.open("w") as out, self._terminal.open() as keys:
-            out.write("\n".join(["", *lines, "Enter goes on "]))
+            out.write("\n".join(["", *lines, "press Enter to go on "]))
             out.flush()
             keys.readline()

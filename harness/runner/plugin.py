@@ -1,9 +1,10 @@
-"""The pytest plugin: options, fixtures, and what makes a test a scenario with a verdict.
+"""The pytest plugin: options, fixtures, and the verdict of each scenario.
 
-A scenario is a test with the marker ``scenario`` (:func:`suites.scenario.scenario` sets it). It is run once for each
-metadata mode that the chosen build has, in a run folder of its own, and comes out as ``valid``, ``invalid``,
-``unknown``, ``error`` or ``skipped``; the exit code of the whole follows from these (:mod:`harness.errors`). Tests
-without the marker are ordinary tests. ``jbod run`` is a thin layer over this: plain pytest does the same.
+A scenario is a test with the marker ``scenario``, which :func:`suites.scenario.scenario` sets. It runs once for each
+metadata mode that the chosen build supports, each time with a run folder of its own. Its verdict is ``valid``,
+``invalid``, ``unknown``, ``error`` or ``skipped``. The exit code of the run follows from all verdicts
+(:mod:`harness.errors`). Tests without the marker are ordinary tests. ``jbod run`` calls pytest with this plugin; plain
+pytest behaves the same.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ from harness.spark.session import SparkHandle, end_spark, start_in_background
 from harness.workload.warm_up import warm_up
 
 _CASE = pytest.StashKey[Case]()
-_SEEN = pytest.StashKey[CaseLog]()
+_CASE_LOG = pytest.StashKey[CaseLog]()
 
 
 # --- options --------------------------------------------------------------------------------------------------------
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The same options as ``jbod run`` has."""
+    """Add the options of ``jbod run``."""
     group = parser.getgroup("jbod", "Kafka on JBOD under faults")
     for option in run_options.RUN:
         group.addoption(option.name, metavar=option.metavar, help=option.help, **option.parsing)
@@ -57,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Check the options against each other before anything is collected."""
+    """Check the options before anything is collected."""
     config.addinivalue_line("markers", "scenario(declared): a scenario with a verdict; see suites/scenario.py")
     config.addinivalue_line("markers", "cluster: needs real brokers, though it is no scenario")
     try:
@@ -72,19 +73,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def distributes(config: pytest.Config) -> bool:
-    """Whether cases run in workers, and this process only hands them out (pytest-xdist)."""
+    """Return whether cases run in pytest-xdist workers, so that this process only distributes them."""
     return bool(config.getoption("numprocesses", None))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """What a worker can't find out for itself; the controller's command line is brought by xdist."""
+    """Pass the seed and the build's version to a worker. xdist itself passes the controller's command line."""
     run = run_of(node.config)
     node.workerinput.update(seed=run.seed, kafka=run.build.kafka)
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Which version ``--kafka latest`` is."""
+    """Report which version ``--kafka latest`` is."""
     return run_of(config).found
 
 
@@ -93,16 +94,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 @pytest.hookimpl(tryfirst=True)  # so that the mode comes first in the ids
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A scenario is there once for each mode that makes sense for it; which of them run is decided below."""
+    """Parametrize each scenario with the metadata modes that it declares."""
     if (scenario := scenario_of(metafunc.definition)) is not None:
         metafunc.parametrize("mode", scenario.modes, ids=str)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Any:
-    """What a suite finds wrong with the options, or why a file can't be imported, is said in one line.
+    """Report in one line that the options do not fit a suite, or that a file cannot be imported.
 
-    Where nothing is selected by name, as in plain pytest, the second is for pytest to say, which shows where.
+    Without selectors, as in plain pytest, pytest itself reports an import error and shows where it is.
     """
     report: Any = yield
     error = report.call.excinfo.value if report.failed and report.call.excinfo else None
@@ -110,13 +111,13 @@ def pytest_make_collect_report(collector: pytest.Collector) -> Any:
         pytest.exit(str(error), returncode=error.exit_code)
     if isinstance(error, Exception) and run_of(collector.config).selection:
         cause = error.__cause__ or error
-        says = f"{type(cause).__name__}: {cause}".partition("\n")[0]
-        pytest.exit(f"{collector.path} can't be imported: {says}; `pytest` with it shows where", EXIT_HARNESS)
+        message = f"{type(cause).__name__}: {cause}".partition("\n")[0]
+        pytest.exit(f"{collector.path} cannot be imported: {message}; `pytest` with it shows where", EXIT_HARNESS)
     return report
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what the selectors name (an unknown one is a usage error) in the modes that this run covers."""
+    """Keep the selected cases, in the modes that this run covers. An unknown selector is a usage error."""
     run = run_of(config)
     cases = {item: case for item in items if (case := case_of(item)) is not None}
 
@@ -130,12 +131,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             keep = run.selection.among([*names], names.__getitem__, covered)
         except UsageError as error:
             raise pytest.UsageError(str(error)) from error
-        if run.stop_at is not None:  # not each may get its turn: what was named first goes first, and modes take turns,
-            # though then each brings along those that share its cluster
+        if run.stop_at is not None:
+            # Time may run out, so cases run in the order of the selectors, and modes take turns. Cases that share a
+            # cluster still run together.
             turns = {mode: itertools.count() for mode in Mode}
             order = {item: (run.selection.place(names[item]), next(turns[cases[item].mode])) for item in keep}
             keep.sort(key=order.__getitem__)
-    if not config.option.collectonly:  # lists are for people
+    if not config.option.collectonly:  # a listing keeps the order of the suites
         specs = [(item, run.shared_spec(cases.get(item))) for item in keep]
         keep = together(specs, lambda item: item in cases and cases[item].pollutes_cluster())
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
@@ -144,12 +146,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Before the first scenario: clean up after interrupted runs, fetch builds, see that runs can be stored."""
+    """Before the first scenario, clean up after interrupted runs, check the runs folder, and fetch builds."""
     run = run_of(session.config)
     cases = [case for item in session.items if (case := case_of(item)) is not None]
     modes = {case.mode for case in cases if not run.unfit_build(case)}
     if distributes(session.config):
-        modes = set(run.builds.modes())  # which of them will be wanted is for the workers to know
+        modes = set(run.builds.modes())  # only the workers know which of them are needed
     if not modes or session.config.option.collectonly:
         return
     try:
@@ -166,7 +168,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A case that this build or machine can't run, or not in time, is skipped, with the reason, and counted."""
+    """Skip a case, with the reason, if this build or machine cannot run it or if ``--stop-after`` has passed."""
     run, declared = run_of(item.config), case_of(item)
     if declared is None:
         return
@@ -180,14 +182,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """What is torn down last, the cluster, may serve the next case."""
+    """Note the cluster of the next case before this case's cluster is torn down, so that it may be reused."""
     run, following = run_of(item.config), case_of(nextitem) if nextitem is not None else None
     will_run = following is not None and not run.unfit_build(following) and not run.lacking(following)
     run.standing.wanted = run.shared_spec(following) if will_run else None
 
 
 def _declared(item: pytest.Item) -> DeclaredCase:
-    """The case that a test is, where it is known to be one."""
+    """Return the case of a test that is known to be a scenario."""
     declared = case_of(item)
     assert declared is not None
     return declared
@@ -198,13 +200,13 @@ def _declared(item: pytest.Item) -> DeclaredCase:
 
 @pytest.fixture
 def mode() -> Mode:
-    """The metadata mode of this case; set for each scenario by the plugin."""
+    """The metadata mode of this case; the plugin sets it for each scenario."""
     raise UsageError("the fixture 'mode' belongs to scenarios: mark the test with @scenario")
 
 
 @pytest.fixture(scope="session")
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
-    """The run's one Spark session, starting in the background."""
+    """The Spark session of the run, which starts in the background."""
     run = run_of(request.config)
     yield start_in_background(run.spark_master, jars=spark_kafka_jars(cache_dir(), say=run.say), then=warm_up)
     end_spark()
@@ -213,7 +215,7 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
-    """The running case: its folder and journal. Ended in ``pytest_runtest_makereport``, when all is known."""
+    """The running case. ``pytest_runtest_makereport`` ends it, because its verdict includes the teardown."""
     run = run_of(request.config)
     case = Case.begin(_declared(request.node).identity(run.seed), run.runs_dir, [Path(run.argv[0]).name, *run.argv[1:]])
     request.node.stash[_CASE] = run.running = case
@@ -222,7 +224,7 @@ def case(request: pytest.FixtureRequest, mode: Mode) -> Case:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: SparkHandle) -> Iterator[Cluster]:
-    """A healthy cluster of the scenario's spec; Spark starts meanwhile."""
+    """A healthy cluster of the scenario's spec. Spark starts at the same time."""
     run = run_of(request.config)
     spec = run.spec(_declared(request.node))
     distribution = run.builds.of(mode)
@@ -243,7 +245,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     case.enter("teardown")
     cluster.note_ends()
     verdict, _ = _concluded(request.node)
-    failed = request.node.stash[_SEEN].came_to_an_end and verdict not in ("valid", "skipped")
+    failed = request.node.stash[_CASE_LOG].came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
         cluster.keep()
         case.kept = how_to_reach(cluster)
@@ -260,7 +262,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
 def workload(
     request: pytest.FixtureRequest, case: Case, cluster: Cluster, spark: SparkHandle
 ) -> Iterator[CaseWorkload]:
-    """The PySpark pair for this case."""
+    """The PySpark pair of this case."""
     workload = CaseWorkload(case, cluster, spark, _declared(request.node).scenario.floors)
     run_of(request.config).workload = workload
     yield workload
@@ -272,10 +274,10 @@ def workload(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Any:
-    """Note what each phase saw; when the case is torn down, end it with its one verdict."""
+    """Record the errors of each phase. After the teardown, end the case with one verdict."""
     report: pytest.TestReport = yield
     run = run_of(item.config)
-    seen = item.stash.setdefault(_SEEN, CaseLog())
+    case_log = item.stash.setdefault(_CASE_LOG, CaseLog())
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, JbodError):
         report.longrepr = f"{type(error).__name__}: {error}"
@@ -284,38 +286,38 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if isinstance(report.longrepr, str) and report.failed:
         report.longrepr += f"\nagain: {_again(item, run)}"
     if isinstance(error, pytest.skip.Exception | BuildLacks):
-        seen.skipped = str(error)
-        if report.failed:  # the build lacks what nobody had probed: as if the case had been skipped
+        case_log.skipped = str(error)
+        if report.failed:  # BuildLacks: report the case as skipped
             report.outcome, report.longrepr = "skipped", (str(item.path), item.reportinfo()[1] or 0, str(error))
     elif error is not None or report.failed:
-        trouble = error or HarnessError(str(report.longrepr))  # without an error, say, an xfail(strict) that passed
-        seen.troubles.append(trouble)
+        trouble = error or HarnessError(str(report.longrepr))  # a strict xfail that passed has no error
+        case_log.troubles.append(trouble)
         if (case := item.stash.get(_CASE, None)) is not None:
             case.journal.write("trouble", error=type(trouble).__name__, says=str(trouble)[:2000])
-    seen.called = seen.called or (report.when == "call" and error is None)
+    case_log.called = case_log.called or (report.when == "call" and error is None)
     if report.when == "teardown":
-        result = _result(item, run, seen)
+        result = _result(item, run, case_log)
         report.user_properties += [("verdict", result.verdict), ("again", result.rerun)]  # for JUnit
         if result.kept:
             report.sections.append(("cluster kept at teardown", "\n".join(result.kept)))
-        # An extra, which xdist brings along; as text, since workers can send none but the plainest types.
+        # xdist sends extra attributes of a report to the controller, but only of plain types such as text.
         report.case_result = json.dumps(result.to_json())  # type: ignore[attr-defined]
-        # pytest keeps its items to the end, and a case's journal is some megabytes.
+        # pytest keeps all items until the end, and the journal of a case takes some megabytes.
         run.running = run.workload = None
-        del item.stash[_SEEN]
+        del item.stash[_CASE_LOG]
         if _CASE in item.stash:
             del item.stash[_CASE]
-        if result.verdict not in ("valid", "skipped") and not seen.troubles:
+        if result.verdict not in ("valid", "skipped") and not case_log.troubles:
             report.outcome, report.longrepr = "failed", f"{result.reason}\nagain: {result.rerun}"
     return report
 
 
 def pytest_runtest_logfinish() -> None:
-    """Of a test, with all its phases."""
+    """Return free memory to the operating system after each test."""
     give_back()
 
 
-def _result(item: pytest.Item, run: Run, seen: CaseLog) -> CaseResult:
+def _result(item: pytest.Item, run: Run, case_log: CaseLog) -> CaseResult:
     declared, case = _declared(item), item.stash.get(_CASE, None)
     faults: list[FaultCosts] = []
     if case is not None:
@@ -323,7 +325,7 @@ def _result(item: pytest.Item, run: Run, seen: CaseLog) -> CaseResult:
             faults = measure_faults(case.journal.events, case.run_dir)
         except Exception as error:
             case.journal.write("measure.failed", error=repr(error))
-            seen.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
+            case_log.troubles.append(HarnessError(f"the faults' cost could not be measured: {error!r}"))
     verdict, reason = _concluded(item)
     deviations = deviations_of(case, run.expected(declared)) if case and verdict == "valid" else []
     if case is not None:
@@ -331,7 +333,7 @@ def _result(item: pytest.Item, run: Run, seen: CaseLog) -> CaseResult:
             case.end(verdict, reason, faults, deviations, errors_logged(case.journal.events, case.run_dir))
         except OSError as error:
             case.journal.close()
-            why = f"the run folder {case.run_dir} can't be written or read: {error}; see --runs-dir"
+            why = f"cannot write or read the run folder {case.run_dir}: {error}; see --runs-dir"
             reason = f"{why}; besides: {verdict} {reason}".rstrip()
             verdict, deviations = "error", []
     return CaseResult(
@@ -354,10 +356,10 @@ def _result(item: pytest.Item, run: Run, seen: CaseLog) -> CaseResult:
 
 
 def _concluded(item: pytest.Item) -> tuple[Outcome, str]:
-    """What the case has come to by now, and why."""
+    """Return the verdict of the case so far, and the reason."""
     run, declared = run_of(item.config), _declared(item)
     return conclude(
-        item.stash[_SEEN],
+        item.stash[_CASE_LOG],
         item.stash.get(_CASE, None),
         must_be_judged=declared.scenario.judged,
         test_file=item.path,
@@ -366,7 +368,7 @@ def _concluded(item: pytest.Item) -> tuple[Outcome, str]:
 
 
 def _again(item: pytest.Item, run: Run) -> str:
-    """The one command that runs the case again."""
+    """Return the command that runs the case again."""
     if (case := item.stash.get(_CASE, None)) is not None:
         return rerun_command(case.run_dir)
     return shlex.join(["jbod", "run", _declared(item).identity(run.seed).selector, *run.again])
@@ -374,7 +376,7 @@ def _again(item: pytest.Item, run: Run) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """No cluster stands any more; workers that were ended in the middle of a case leave it to us to clean up."""
+    """Stop the shared cluster, and undo what workers that were killed during a case left."""
     if RUN in session.config.stash:
         run_of(session.config).standing.stop()
         if distributes(session.config):

@@ -1,6 +1,7 @@
-"""A folder of which there is one for all runs: each writes its own beside it, which takes its place when the run ends.
+"""A folder that every run replaces as a whole, such as Allure's results.
 
-So it is always that of one run, and whole, also where two run at once.
+Each run writes into a temporary folder beside it, which is renamed at the end of the run. So the folder always has the
+complete results of one run, even if two runs end at the same time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import psutil
 
 @contextmanager
 def published_dir(shared: Path) -> Iterator[Path]:
-    """The folder of this run, inside the block; what killed runs left of theirs goes."""
+    """Yield a temporary folder that replaces ``shared`` after the block. Those of killed runs are deleted."""
     for left in shared.parent.glob(f".{shared.name}-*"):
         pid = left.name.removeprefix(f".{shared.name}-").partition("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):
@@ -28,9 +29,9 @@ def published_dir(shared: Path) -> Iterator[Path]:
         yield own
     finally:
         before = own.with_name(f"{own.name}-before")
-        with suppress(OSError):  # there was none
+        with suppress(OSError):  # it may not exist
             shared.rename(before)
-        with suppress(OSError):  # another run that ends just now was quicker
+        with suppress(OSError):  # another run may have just done the same
             own.rename(shared)
         for folder in (before, own):
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""Run a candidate and a baseline, case for case, as often as it takes to tell; can be taken up where it was left.
+"""Runs a candidate and a baseline, case by case, until each case has run often enough.
 
-Each build has a runs folder of its own, whose ledger says what is still due (:mod:`harness.runner.ledger`): nothing
-else is remembered, so that an interrupted qualification goes on by being asked for again. Cases that are not valid are
-run three times, to tell what breaks from what breaks now and then. The builds take turns, round by round, so that a
-machine that is slow for an hour is slow for both.
+Each build has a runs folder of its own, whose ledger decides which cases are due (:mod:`harness.runner.ledger`). There
+is no other state, so the same command continues an interrupted qualification. Cases that were not valid run three
+times, to tell a regression from a flaky case. The builds take turns, round by round, so that a machine that is slow for
+an hour affects both.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from harness.runner.subrun import arguments_of, jbod_command, run_apart
 from harness.runner.suite_kinds import suite_of
 
 WAVERING = 3
-"""How often a case is run that wasn't valid at once."""
+"""The number of runs of a case that was invalid or unknown at least once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
     """One of the two builds.
 
-    :ivar backend: what its nodes run in
-    :ivar runs_dir: where its run folders are
+    :ivar backend: the backend of its nodes
+    :ivar runs_dir: the folder of its run folders
     """
 
     name: str
@@ -45,23 +45,24 @@ class Side:
 
     @property
     def options(self) -> list[str]:
-        """Of ``jbod run``, which choose the build."""
+        """The options of ``jbod run`` that choose the build."""
         return arguments_of(vars(self.build))
 
     @property
     def probe(self) -> Path:
-        """Where it is kept what ``jbod probe`` found of the build."""
+        """The file with the result of ``jbod probe`` on the build."""
         return self.runs_dir.with_name(f"{self.runs_dir.name}-probe.json")
 
     def ran(self) -> list[ledger.Entry]:
-        """What has run of it in this backend."""
+        """Return the ledger entries of its runs on this backend."""
         return ledger.alike(ledger.read(self.runs_dir), {}, self.backend)
 
 
 def build_options(build: str, mode: str | None) -> BuildOptions:
-    """The options that choose a build: a version, an unpacked build or a tarball.
+    """Return the options that choose a build.
 
-    :raises UsageError: it is empty
+    :param build: a version, an unpacked build or a tarball
+    :raises UsageError: the name is empty
     """
     if not build:
         raise UsageError("the name of a build is empty; name a version, a folder or a tarball")
@@ -73,14 +74,18 @@ def build_options(build: str, mode: str | None) -> BuildOptions:
 
 
 def side(name: str, build: str, runs_dir: Path, mode: str | None, backend: str = "process") -> Side:
-    """The side of a build: a version, an unpacked build or a tarball."""
+    """Return the side of a build.
+
+    :param build: a version, an unpacked build or a tarball
+    :raises UsageError: the name is empty
+    """
     return Side(name=name, build=build_options(build, mode), backend=backend, runs_dir=runs_dir)
 
 
 def check_same_build(build: Side) -> None:
-    """See that what ran there ran on this very build: to go on from it would tell one's runs as another's.
+    """Check that all runs in the side's runs folder were on this build. Otherwise results of two builds would be mixed.
 
-    :raises UsageError: it ran on another one
+    :raises UsageError: some were on another build
     """
     entries = ledger.read(build.runs_dir)
     if not entries:
@@ -89,17 +94,17 @@ def check_same_build(build: Side) -> None:
     distributions = [builds.of(mode) for mode in builds.modes()]
     ours = {(str(each.version), sha256) for each in distributions for sha256 in (each.sha256, "")}
     if others := {(entry.kafka, entry.sha256) for entry in entries} - ours:
-        told = ", ".join(f"Kafka {kafka} (sha256 {sha256[:12]})" for kafka, sha256 in sorted(others))
+        found = ", ".join(f"Kafka {kafka} (sha256 {sha256[:12]})" for kafka, sha256 in sorted(others))
         this = ", ".join(f"Kafka {each.version} (sha256 {each.sha256[:12]})" for each in distributions[:1])
-        raise UsageError(f"{build.runs_dir} has runs of {told}, and the {build.name} is {this}: give another --out")
+        raise UsageError(f"{build.runs_dir} has runs of {found}, and the {build.name} is {this}: give another --out")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What there is to run on a build.
+    """The cases to run on a build.
 
-    :ivar scenarios: by the id of each case what ``jbod list`` says of its scenario
-    :ivar unfit: why others, so many each, are none for it: it doesn't have what they check
+    :ivar scenarios: the scenario of each case, as ``jbod list --json`` has it, by case id
+    :ivar unfit: reasons why other cases do not apply to the build, and the number of cases for each
     """
 
     scenarios: Mapping[str, Mapping[str, Any]]
@@ -107,19 +112,19 @@ class Wanted:
 
     @property
     def cases(self) -> tuple[str, ...]:
-        """Their ids."""
+        """The ids of the cases."""
         return tuple(self.scenarios)
 
     def selector(self, case: str) -> str:
-        """What selects a case."""
+        """Return the selector of a case."""
         return selector_of(case, self.scenarios[case].get("file"))
 
     def without(self, suites: Collection[str]) -> Wanted:
-        """All but these suites."""
+        """Return the cases outside these suites."""
         return replace(self, scenarios={id: of for id, of in self.scenarios.items() if suite_of(id) not in suites})
 
     def beside(self, other: Wanted) -> Wanted:
-        """Those that the other has, too: what it hasn't there is nothing to compare with."""
+        """Return the cases that the other build also has. The rest cannot be compared, and counts as unfit."""
         here = {id: of for id, of in self.scenarios.items() if id in other.scenarios}
         alone = len(self.scenarios) - len(here)
         why = {"the candidate doesn't have what they check": alone} if alone else {}
@@ -127,20 +132,20 @@ class Wanted:
 
 
 def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
-    """The cases that there are for a build.
+    """Return the cases that apply to a build.
 
-    :raises JbodError: with what ``jbod list`` said
+    :raises JbodError: ``jbod list`` failed; the error has its message and exit code
     """
     done = subprocess.run(
         jbod_command("list", *selectors, *build.options, "--json"), capture_output=True, text=True, check=False
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
-        error = JbodError(f"{build.name}: {said[0].removeprefix('ERROR: ').removeprefix('jbod: ')}")
-        error.exit_code = done.returncode  # type: ignore[misc]  # theirs
+        output = (done.stderr or done.stdout).strip().splitlines() or ["jbod list printed nothing"]
+        error = JbodError(f"{build.name}: {output[0].removeprefix('ERROR: ').removeprefix('jbod: ')}")
+        error.exit_code = done.returncode  # type: ignore[misc]  # that of jbod list
         raise error
     scenarios = json.loads(done.stdout)["scenarios"]
-    known = scenarios[0]["backends"] if scenarios else [build.backend]  # one's own is there, too
+    known = scenarios[0]["backends"] if scenarios else [build.backend]  # includes backends of other packages
     if build.backend not in known:
         raise no_backend(build.backend, known)
     return Wanted(
@@ -150,16 +155,14 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
 
 
 def due(cases: Collection[str], entries: Collection[ledger.Entry], repeats: int) -> list[str]:
-    """The cases that have not been run often enough; errors of the harness don't count."""
+    """Return the cases that have not run often enough. Runs that ended as error do not count."""
     ran = Counter(entry.id for entry in entries if entry.verdict != "error")
     wavers = {entry.id for entry in entries if entry.verdict in ("invalid", "unknown")}
     return [case for case in cases if ran[case] < (max(repeats, WAVERING) if case in wavers else repeats)]
 
 
 def run_too_seldom(build: Side, wanted: Wanted, repeats: int) -> list[str]:
-    """The cases that ran, and not as often as they were to: their side got no further. Those that never did are told by
-    the report.
-    """
+    """Return the cases that ran at least once, but not often enough, because their side was stuck."""
     entries = build.ran()
     ran = {entry.id for entry in entries if entry.verdict != "error"}
     return [case for case in due(wanted.cases, entries, repeats) if case in ran]
@@ -174,10 +177,10 @@ def run_sides(
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, int]:
-    """Run what is wanted of each side, by its name, until nothing is due; returns the exit codes of their last rounds.
+    """Run the wanted cases of each side until nothing is due. Returns the exit code of each side's last round, by name.
 
-    Both sides have the same seed in a round, and another in the next. A round in which a side gets no further is its
-    last: what can't run here (skipped), or doesn't (errors), is told by the report.
+    Both sides have the same seed in a round, and the next round has another. A round without any result (only errors
+    and skipped cases) is the last one for its side; the report names these cases.
     """
     stuck: set[str] = set()
     codes: dict[str, int] = {}
@@ -203,6 +206,6 @@ def run_sides(
 
 
 def _next_file(runs_dir: Path) -> Path:
-    """JUnit's, of the next round: one that was asked for before is not overwritten."""
+    """Return the JUnit file of the next round, which does not exist yet."""
     files = (runs_dir.with_name(f"{runs_dir.name}-{round}.xml") for round in itertools.count(1))
     return next(file for file in files if not file.exists())

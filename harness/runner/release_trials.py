@@ -1,7 +1,7 @@
-"""A case's runs on releases from Maven: those that a runs folder has, and as many more as it takes.
+"""Runs a case on releases from Maven, and counts the runs that a runs folder already has.
 
-The ledger says which there are, and the run folders how they came out; a run whose folder is gone is run again, as it
-can't be said any more which deviations it showed. What showed nothing (an error, an unknown) is run again as well.
+The ledger lists the earlier runs, and their run folders have the outcomes. A run whose folder was deleted does not
+count, because its deviations are unknown. Runs that ended as error or unknown do not count either.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _JUDGED = ("valid", "invalid")
 class Trials:
     """One case, to be run on any release.
 
-    :ivar case: with the seed of its first run on a release; the next one has the next
-    :ivar repeats: how often it is run on a release, at least
-    :ivar say: is told what runs, and how it came out
+    :ivar case: the seed is that of the first run on a release; each further run adds one
+    :ivar repeats: the least number of runs on a release
+    :ivar say: called with what runs and how it came out
     """
 
     case: CaseId
@@ -47,7 +47,7 @@ class Trials:
     _earlier: dict[str, list[CaseRun]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Read what there is."""
+        """Read the earlier runs."""
         for entry in ledger.read(self.runs_dir):
             if (entry.id, entry.backend) == (self.case.id, self.backend) and entry.verdict in _JUDGED:
                 with suppress(JbodError, KeyError, TypeError, msgspec.ValidationError):
@@ -66,20 +66,21 @@ class Trials:
                         )
 
     def known(self, kafka: KafkaVersion) -> Trial | None:
-        """What is known of a release without a run."""
+        """Return the earlier runs on a release, or None; runs nothing."""
         earlier = self._earlier.get(str(kafka))
         return Trial(kafka=kafka, runs=tuple(earlier)) if earlier else None
 
     def of(self, kafka: KafkaVersion) -> Trial:
-        """Run it on a release, as often as it takes.
+        """Run the case on a release until it has run often enough.
 
         :raises UsageError: ``jbod run`` refuses these options
-        :raises EnvironmentLacks, HarnessError: the release can't be fetched
+        :raises EnvironmentLacks: this machine lacks something to fetch the release
+        :raises HarnessError: the release cannot be fetched
         """
         runs = [*self._earlier.get(str(kafka), ())]
         trial = self._run(kafka, runs) if len(runs) < self.repeats else Trial(kafka=kafka, runs=tuple(runs))
         earlier = sum(run.earlier for run in trial.runs)
-        from_before = f", {earlier} of them before" if earlier else ""
+        from_before = f", {earlier} of them earlier" if earlier else ""
         why = f": {trial.because}" if trial.because else ""
         self.say(f"{kafka}: {'left out' if trial.missing else trial.came_out + from_before}{why}")
         return trial
@@ -98,7 +99,7 @@ class Trials:
         while len(runs) < self.repeats:
             self.say(f"{kafka}: run {len(runs) + 1} of {self.repeats} …")
             runs.append(self._run_once(kafka, len(runs)))
-            if runs[-1].verdict == "skipped":  # as it would be the next time
+            if runs[-1].verdict == "skipped":  # it would be skipped again
                 break
         return Trial(kafka=kafka, runs=tuple(runs))
 
@@ -125,12 +126,12 @@ class Trials:
             )
         if done.exit_code == EXIT_USAGE:
             raise UsageError(
-                f"`jbod run {self.case.selector}` on Kafka {kafka} ended with a usage error, which is told above"
+                f"`jbod run {self.case.selector}` on Kafka {kafka} ended with a usage error; see its message above"
             )
         reason = f"its run ended with exit code {done.exit_code} and left no result"
         return CaseRun(verdict="error", reason=reason, deviations=(), run_dir=None)
 
 
 def _shown(deviations: Iterable[NotedDeviation]) -> tuple[str, ...]:
-    """The deviations that a case showed, in words; one that was looked for and not seen does not count."""
+    """Return the deviations that a case showed, in words. Mended deviations are left out."""
     return tuple(sorted({f"{each.actual} ({each.issue})" for each in deviations if each.state != "mended"}))

@@ -1,7 +1,7 @@
-"""All results of a run, gathered from pytest's reports, and what follows from them: the exit code and ``--json``.
+"""Collects all results of a run from pytest's reports, and derives the exit code and ``--json``.
 
-From the reports, and not where a case ends, because with ``--jobs`` cases end in other processes: pytest-xdist brings
-the reports here, in a run without it pytest itself does, and nothing else differs.
+With ``--jobs`` cases end in other processes. So the results come from the reports, which pytest-xdist sends to this
+process. Without ``--jobs`` pytest passes the same reports.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from harness.runner.deviation import State
 from harness.runner.ledger import note
 
 RESULTS_FILES = "results-*.json"
-"""What each run leaves beside its run folders: ``--json``'s content, and which cases never got their turn."""
+"""The file that each run leaves beside its run folders: the content of ``--json``, and the cases that never
+began."""
 
 VERDICT_CODES = {
     "valid": EXIT_VALID,
@@ -41,11 +42,12 @@ VERDICT_CODES = {
 
 
 _STATES: Mapping[str, State] = {"deviations": "seen", "mended": "mended"}
-"""How many cases have any such deviation; what a scenario does not declare is told of each case, and not counted."""
+"""The fields of ``totals`` that count cases with a deviation of this state. Undeclared deviations are not
+counted."""
 
 
 def to_json(cases: Sequence[CaseResult], exit_code: int, seed: int) -> dict[str, object]:
-    """The content of ``--json``."""
+    """Return the content of ``--json``."""
     totals = {word: sum(case.verdict == word for case in cases) for word in (*VERDICT_CODES, "skipped")}
     states = [{each.state for each in case.deviations} for case in cases]
     return {
@@ -58,7 +60,7 @@ def to_json(cases: Sequence[CaseResult], exit_code: int, seed: int) -> dict[str,
 
 
 class Overdue(NamedTuple):
-    """A case that had to run in a night, and didn't; and when it was last run."""
+    """A case that had to run in a night and did not, and when it last ran."""
 
     id: str
     kafka: str
@@ -69,21 +71,21 @@ class Overdue(NamedTuple):
 def write_night(
     runs_dir: Path, began: datetime, overdue: Sequence[Overdue], skipped: Sequence[Mapping[str, object]]
 ) -> None:
-    """What a night leaves beside its runs' results, for the report. Nothing where there is nothing to tell.
+    """Write the overdue and skipped cases of a night beside its results, for the report. Writes nothing if there are
+    none.
 
-    :param skipped: the cases that this machine or the backend can't do, as ``--json`` has cases; no run of the night
-        was asked for them
+    :param skipped: entries of ``scenarios`` for the cases that this machine or backend cannot run
     """
     if overdue or skipped:
-        told = {each.id: each.last.isoformat() if each.last else None for each in overdue}
+        last_runs = {each.id: each.last.isoformat() if each.last else None for each in overdue}
         on = {each.id: {"kafka": each.kafka, "backend": each.backend} for each in overdue}
         content = {"schema": 1, "started_at": began.isoformat(), "scenarios": [*skipped]}
-        _leave(runs_dir, began, "night", content | {"overdue": told, "overdue_on": on})
+        _leave(runs_dir, began, "night", content | {"overdue": last_runs, "overdue_on": on})
 
 
 def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, object]) -> None:
-    """One of :data:`RESULTS_FILES`."""
-    with suppress(OSError):  # a full disk has been said already, and the exit code must not change by it
+    """Write one of :data:`RESULTS_FILES`."""
+    with suppress(OSError):  # a full disk was reported already, and must not change the exit code
         runs_dir.mkdir(parents=True, exist_ok=True)
         name = RESULTS_FILES.replace("*", f"{began:%Y%m%dT%H%M%S}-{which}")
         write_atomically(runs_dir / name, json.dumps(content, indent=2) + "\n")
@@ -99,17 +101,17 @@ def write_json(path: Path | None, content: Mapping[str, object], say: Callable[[
         return code
     try:
         write_atomically(path, json.dumps(content, indent=2) + "\n")
-    except OSError as error:  # what was broken stays broken
-        say(f"--json {path} can't be written: {error.strerror}")
+    except OSError as error:  # a broken promise (1) still wins over this error (3)
+        say(f"cannot write --json {path}: {error.strerror}")
         return worst([code, EXIT_HARNESS])
     return code
 
 
 class Results:
-    """A pytest plugin: is told of every report, and has the last word on the exit code.
+    """A pytest plugin that collects the results and sets the exit code.
 
-    :param on: what cases run on: the ``backend``, and ``kafka``'s version by mode
-    :ivar cases: of the scenarios that ended, in that order; at the end of the run in that of the suites
+    :param on: the ``backend``, and the version of ``kafka`` for each mode
+    :ivar cases: the results of the scenarios in the order in which they ended; after the run in the order of the suites
     """
 
     def __init__(
@@ -136,17 +138,17 @@ class Results:
     # --- pytest's hooks -----------------------------------------------------------------------------------------
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """All of these are to end."""
+        """Note the tests that must end."""
         self._wanted = [item.nodeid for item in session.items]
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
-        """The same, said by a worker."""
+        """Note the tests that must end, as a worker collected them."""
         self._wanted = ids
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A part of a test ended: a scenario's last one brings its result along."""
+        """Note a report. A scenario's teardown report has its result."""
         if report.when == "teardown":
             self._ended.add(report.nodeid)
         result = getattr(report, "case_result", None)
@@ -154,16 +156,16 @@ class Results:
             self.cases.append(CaseResult.from_json(json.loads(result), nodeid=report.nodeid, seed=self._seed))
             note(self._runs_dir, self.cases[-1])
         elif report.when not in ("setup", "call", "teardown"):
-            self._other_codes.append(EXIT_HARNESS)  # xdist's word for a worker that died
+            self._other_codes.append(EXIT_HARNESS)  # xdist reports a worker that died
         elif "scenario" not in report.keywords:
             if report.failed:
                 self._other_codes.append(EXIT_INVALID)
             elif report.when == "call" and report.passed:
                 self._other_codes.append(EXIT_VALID)
 
-    @pytest.hookimpl(tryfirst=True)  # on a full disk JUnit's file fails, and what was broken is to be told all the same
+    @pytest.hookimpl(tryfirst=True)  # before JUnit's file, which fails on a full disk
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Turn all outcomes into one exit code, and write the JSON."""
+        """Set the exit code and write the JSON."""
         if session.config.option.collectonly:
             return
         session.exitstatus = self._exit_code(session, int(exitstatus))
@@ -173,15 +175,18 @@ class Results:
             self._leave(content)
         session.exitstatus = write_json(self._json_file, content, self._say)
 
-    # --- what follows -------------------------------------------------------------------------------------------
+    # --- exit code and files -----------------------------------------------------------------------------------
 
     def _exit_code(self, session: pytest.Session, pytests: int) -> int:
-        """One code for all: no case may go missing, and nothing that pytest calls failed may come out as a pass."""
+        """Return one exit code for all tests.
+
+        A missing case, or anything that pytest calls failed, must not come out as a pass.
+        """
         codes = [VERDICT_CODES[each.verdict] for each in self.cases if each.verdict != "skipped"] + self._other_codes
         if pytests in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
             return worst([*codes, pytests])
         if pytests == pytest.ExitCode.INTERRUPTED:
-            # Ctrl-C, or a suite that can't be read: what was broken before stays broken.
+            # Ctrl-C, or a suite that cannot be imported. Promises that were broken before still count.
             unreadable = session.testsfailed and not any(codes)
             return worst([*codes, EXIT_HARNESS if unreadable else EXIT_INCONCLUSIVE])
         if not any(codes) and (session.testsfailed or set(self._wanted) - self._ended):
@@ -189,7 +194,7 @@ class Results:
         return worst(codes)
 
     def _leave(self, content: dict[str, object]) -> None:
-        """For the reports: a case that was skipped or never got its turn has no folder that could tell of it."""
+        """Write the results for the reports, because a case that was skipped or never began has no run folder."""
         more = {
             "started_at": self._started_at.isoformat(),
             "ended_at": now().isoformat(),

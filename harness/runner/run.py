@@ -1,4 +1,4 @@
-"""What all cases of one ``jbod run`` share: the options, the builds, what stands; and what a case comes to in it."""
+"""The state that all cases of one ``jbod run`` share: options, builds, the shared cluster."""
 
 from __future__ import annotations
 
@@ -33,19 +33,21 @@ RUN = pytest.StashKey["Run"]()
 
 
 class Run:
-    """What all cases of one pytest session share.
+    """The state that all cases of one pytest session share.
 
-    :ivar build: the options that choose its build; each ``latest`` is a version by now
-    :ivar found: what was said of finding that version
+    :ivar build: the options that choose its build; ``latest`` is already resolved to a version
+    :ivar found: messages from resolving ``latest``
+    :ivar running: the case that runs now in this process
+    :ivar say: shows one line of progress; set by the console reporter
     """
 
     def __init__(self, config: pytest.Config) -> None:
         get = config.getoption
-        told: dict[str, Any] = getattr(config, "workerinput", {})
+        from_controller: dict[str, Any] = getattr(config, "workerinput", {})
         check_master(get("--spark-master"))
         self.found: list[str] = []
         build = self.build = BuildOptions(
-            kafka=told["kafka"] if told else settle(get("--kafka"), self.found.append),
+            kafka=from_controller["kafka"] if from_controller else settle(get("--kafka"), self.found.append),
             kafka_home=get("--kafka-home"),
             kafka_tarball=get("--kafka-tarball"),
             mode=get("--mode"),
@@ -59,10 +61,10 @@ class Run:
         check_json_file(self.json_file)
         self.backend: str = get("--backend")
         self.lacks = backend_kind(self.backend).lacks
-        seed: int | None = told.get("seed", get("--seed"))
+        seed: int | None = from_controller.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.again = arguments_of({**vars(build), "backend": self.backend, "seed": self.seed})
-        self.argv: list[str] = told.get("mainargv", sys.argv)
+        self.argv: list[str] = from_controller.get("mainargv", sys.argv)
         self.selection = Selection(get("--select"))
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
@@ -77,49 +79,49 @@ class Run:
         self.say: Callable[[str], None] = lambda _line: None
 
     def is_over(self) -> bool:
-        """No case may begin any more."""
+        """Return whether no further case may begin (``--stop-after``)."""
         return self.stop_at is not None and time.monotonic() > self.stop_at
 
     def version(self, declared: DeclaredCase) -> KafkaVersion:
-        """Of the build that a case runs on."""
+        """Return the Kafka version that a case runs on."""
         return self.builds.version(declared.mode)
 
     def spec(self, declared: DeclaredCase) -> ClusterSpec:
-        """The cluster that a case is given."""
+        """Return the spec of a case's cluster."""
         return declared.spec(self.backend)
 
     def shared_spec(self, declared: DeclaredCase | None) -> ClusterSpec | None:
-        """The cluster that a case wants and may have from others before it; None where it must have its own."""
+        """Return the spec of a case's cluster if the cluster may be reused; None if the case needs a new one."""
         if declared is None or declared.scenario.fresh or not self.shared_clusters:
             return None
         return self.spec(declared)
 
     def expected(self, declared: DeclaredCase) -> list[Deviation]:
-        """The deviations that a case's scenario declares of its build (:meth:`DeclaredCase.expected`)."""
+        """Return the deviations that a case's scenario declares for its build (:meth:`DeclaredCase.expected`)."""
         return declared.expected(self.version(declared))
 
     def unfit_build(self, declared: DeclaredCase) -> str | None:
-        """Why this run's build can't run a case: it doesn't have what the case checks; None where it has."""
+        """Return why a case does not apply to this run's build; None if it applies."""
         version, scenario = self.version(declared), declared.scenario
         if version in scenario.builds:
             return None
         return f"KIP-{scenario.kip} needs Kafka {scenario.builds}, and this is {version}"
 
     def lacking(self, declared: DeclaredCase) -> list[Ability | Lack]:
-        """What this machine lacks for a case, and for any; and what this build lacks of what it should have."""
+        """Return what this machine and this build lack for a case."""
         return [*self.unable(declared), *self.missing_in_build(declared)]
 
     def missing_in_build(self, declared: DeclaredCase) -> list[Lack]:
-        """What ``jbod probe`` missed in the build that this case can't do without."""
+        """Return what ``jbod probe`` found missing in the build and this case needs."""
         return [lack for lack in self.build_lacks if lack.stops(declared.id, str(declared.mode))]
 
     def unable(self, declared: DeclaredCase) -> list[Ability]:
-        """What this machine lacks for a case, and for any."""
+        """Return the abilities that this machine lacks for a case, including those that every case needs."""
         needs = declared.needs()
         found = (*self.lacks, *abilities(needs))
         return [each for each in found if (each.required or each.name in needs) and not each.present]
 
 
 def run_of(config: pytest.Config) -> Run:
-    """The session's :class:`Run`."""
+    """Return the :class:`Run` of a session."""
     return config.stash[RUN]

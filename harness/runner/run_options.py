@@ -1,6 +1,6 @@
-"""The options of a run, each said once: ``jbod`` hands them on to pytest, where the plugin has them by the same names.
+"""The options of a run, declared once for both ``jbod`` and the pytest plugin.
 
-``jbod`` checks none of their values: it is pytest that does, so that both say the same of a wrong one.
+``jbod`` passes the values on unchecked. Only pytest checks them, so that both give the same error messages.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from harness.runner.pausing import MOMENTS
 
 @dataclass(frozen=True, kw_only=True)
 class RunOption:
-    """One of them.
+    """An option of a run.
 
-    :ivar parsing: how pytest reads it: its default, its type, what may be given
+    :ivar parsing: further arguments of pytest's ``addoption``, such as default, type and choices
     """
 
     name: str
@@ -28,7 +28,7 @@ class RunOption:
 
     @property
     def repeats(self) -> bool:
-        """Whether it may be given several times."""
+        """Whether the option may be given several times."""
         return self.parsing.get("action") == "append"
 
 
@@ -47,7 +47,9 @@ def _seed(text: str) -> int:
         raise pytest.UsageError(f"--seed {text}: not a whole number") from None
 
 
-KAFKA = _option("--kafka", "VERSION", "A Kafka release from Maven; also latest, latest-3.9; in jbod run several: A,B.")
+KAFKA = _option(
+    "--kafka", "VERSION", "A Kafka release from Maven; also latest or latest-3.9; jbod run also takes several: A,B."
+)
 BUILD = (
     KAFKA,
     _option("--kafka-home", "DIR", "An unpacked Kafka build (bin/ libs/ config/), or a source tree after gradlew jar."),
@@ -58,32 +60,40 @@ PROBE = (
     _option(
         "--probe",
         "FILE",
-        "What jbod probe --json wrote of the build: what needs something that it lacks is skipped.",
+        "A file of jbod probe --json for the build: cases that need something it lacks are skipped.",
         action="append",
         default=[],
     ),
 )
 _OF_ALL = (
-    _option("--backend", "process|docker", "What brokers run in.", default="process"),
-    _option("--seed", "N", "Seed of everything that is left to chance.", type=_seed),
+    _option("--backend", "process|docker", "Where brokers run: processes or containers.", default="process"),
+    _option("--seed", "N", "Seed of all random choices.", type=_seed),
 )
 OUTCOME = (
     _option("--spark-master", "URL", "A Spark master other than a local one."),
     _option("--runs-dir", "DIR", "Where run folders go (default: reports/runs).", default="reports/runs"),
-    _choice("--keep-cluster", ("never", "on-failure", "always"), "Leave the cluster standing.", default="never"),
+    _choice(
+        "--keep-cluster", ("never", "on-failure", "always"), "Keep the cluster running after a case.", default="never"
+    ),
     _choice(
         "--clusters",
         ("shared", "own"),
-        "May serve one case after another (default), or one each.",
+        "Reuse clusters for several cases (default), or give each case its own.",
         default="shared",
     ),
-    _choice("--pause-at", [*MOMENTS], "Wait there, at each fault, for Enter."),
+    _choice("--pause-at", [*MOMENTS], "Wait for Enter after each fault is injected, or before it is healed."),
     _option("--json", "FILE", "Write the results as JSON."),
 )
 SCHEDULE = (
-    _option("--schedules", "N", "How many random schedules a mode, of selector 'schedules'.", type=int, default=1),
-    _option("--schedule", "FILE", "Play this schedule instead.", action="append", default=[]),
-    _option("--stop-after", "SECONDS", "Begin no case later than that.", type=float),
+    _option(
+        "--schedules",
+        "N",
+        "Number of random schedules for each mode, for the selector 'schedules'.",
+        type=int,
+        default=1,
+    ),
+    _option("--schedule", "FILE", "Play this schedule instead of a random one.", action="append", default=[]),
+    _option("--stop-after", "SECONDS", "Begin no case after this many seconds.", type=float),
 )
 RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE)
-"""All of them, in the order of ``jbod run --help``."""
+"""All options, in the order of ``jbod run --help``."""

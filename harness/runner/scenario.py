@@ -22,9 +22,9 @@ from harness.runner.selection import names_of
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What a test declares; each as :func:`suites.scenario.scenario` has it.
+    """The declaration of a test; the fields are described at :func:`suites.scenario.scenario`.
 
-    :ivar spec: fields of :class:`harness.cluster.spec.ClusterSpec`, other than the mode, by mode
+    :ivar spec: for each mode, the fields of :class:`harness.cluster.spec.ClusterSpec` other than the mode
     """
 
     id: str
@@ -43,12 +43,12 @@ class Scenario:
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredCase:
-    """A scenario in one mode, with one set of parameters: what is to be run, and not yet how it went.
+    """A scenario in one mode, with one set of parameters, before it runs.
 
     :ivar id: such as ``kip-112/leader-at-runtime[kraft-chmod_000]``
-    :ivar parameters: the test's, which may be faults and have needs of their own
+    :ivar parameters: the test's parameters; faults among them may need abilities of their own
     :ivar claim: the first line of the test's docstring
-    :ivar file: in which the test is
+    :ivar file: the test file
     """
 
     id: str
@@ -60,7 +60,7 @@ class DeclaredCase:
     file: Path
 
     def identity(self, seed: int) -> CaseId:
-        """As results and run folders have it."""
+        """Return the identity that results and run folders have."""
         scenario = self.scenario
         return CaseId(
             id=self.id,
@@ -74,33 +74,33 @@ class DeclaredCase:
         )
 
     def names(self) -> set[str]:
-        """All selectors that name it."""
+        """Return all selectors that select the case."""
         return names_of(self.id, self.nodeid, outside(self.file))
 
     def spec(self, backend: str) -> ClusterSpec:
-        """The cluster that it is given: the scenario's, with what the faults among its parameters need."""
+        """Return the spec of its cluster: that of the scenario, with the settings that its faults need."""
         wanted = [getattr(value, "cluster", {}) for value in self.parameters]
         settings = functools.reduce(operator.or_, wanted, self.scenario.spec[self.mode])
         return ClusterSpec(mode=self.mode, backend=backend, **settings)
 
     def needs(self) -> set[str]:
-        """The abilities of the machine that the scenario and the faults among its parameters can't do without."""
+        """Return the names of the machine abilities that the scenario and its faults need."""
         return {*self.scenario.needs, *(name for value in self.parameters for name in getattr(value, "needs", ()))}
 
     def expected(self, version: KafkaVersion) -> list[Deviation]:
-        """What the scenario declares that this build does, or, where it is newer than those confirmed to, may do."""
+        """Return the deviations that the scenario declares for this build, as confirmed or open."""
         declared = self.scenario.deviations
         return [each for each in declared if each.expectation(version, self.mode) is not Expectation.NONE]
 
     def pollutes_cluster(self) -> bool:
-        """Whether it shows what keeps its cluster from serving another, on some build in its mode."""
+        """Return whether the case may leave its cluster unfit for reuse, on some build in its mode."""
         return any(
             each.pollutes and each.deterministic and self.mode in each.modes for each in self.scenario.deviations
         )
 
 
 def scenario_of(item: pytest.Item) -> Scenario | None:
-    """What a test declares; None where it is an ordinary test."""
+    """Return the declaration of a test; None for an ordinary test."""
     marker = item.get_closest_marker("scenario")
     if marker is None:
         return None
@@ -110,7 +110,7 @@ def scenario_of(item: pytest.Item) -> Scenario | None:
 
 
 def case_of(item: pytest.Item) -> DeclaredCase | None:
-    """The case that a collected test is; None where it is an ordinary test."""
+    """Return the case of a collected test; None for an ordinary test."""
     scenario = scenario_of(item)
     if scenario is None:
         return None

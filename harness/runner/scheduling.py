@@ -1,14 +1,14 @@
-"""Which case runs when: those that want equal clusters one after the other, so that one can serve them
+"""Decides the order of cases: cases with equal clusters run one after another, so that they can share one
 (:mod:`harness.runner.cluster_reuse`).
 
-A case that must have a cluster of its own stands where it stood, never between two that share one. One after which its
-cluster can serve no other comes last of those that share it.
+A case that needs a new cluster keeps its place, but never between two cases that share one. A case that pollutes its
+cluster comes last among those that share it.
 
-Of several workers (``jbod run --jobs``) each goes on with the cluster that it has while a case wants one like it. Else
-the first takes the largest that is left, the others the smallest: in the order of collection, which is pytest-xdist's,
-the large ones of a suite stand together. Two clusters of six brokers are fourteen JVMs, which on two cores take a third
-more CPU at once than one after the other; beside a small one each is as fast as can be. Where not every case may get
-its turn (``--stop-after``), whose comes first is not for their size to say.
+With several workers (``jbod run --jobs``), each worker goes on with its cluster while a case fits. Otherwise the first
+worker takes the case with the largest cluster, and the others take the smallest. In collection order, pytest-xdist's
+default, the large clusters of a suite would run at the same time. Two clusters of six brokers are fourteen JVMs, which
+take a third more CPU together on two cores than one after another. With ``--stop-after`` not every case may run, so
+size does not count.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ T = TypeVar("T")
 def together(
     specs: Sequence[tuple[T, ClusterSpec | None]], pollutes: Callable[[T], bool] = lambda _thing: False
 ) -> list[T]:
-    """The same things, those with equal specs one after the other, in the places of the first of them each.
+    """Return the same items, with equal specs one after another, at the place of the first of them.
 
-    :param pollutes: whether one leaves nothing for those after it
+    :param specs: items with their spec; None for an item that shares no cluster
+    :param pollutes: whether an item must come last in its group
     """
     groups: list[tuple[ClusterSpec | None, list[T]]] = []
     for thing, spec in specs:
@@ -44,10 +45,10 @@ def together(
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What decides when a case's turn is.
+    """What decides when a case runs.
 
-    :ivar nodes: of its cluster
-    :ivar shared: the cluster that it may have from others before it; None where it must have its own
+    :ivar nodes: the number of nodes of its cluster
+    :ivar shared: the spec of the cluster that it may share; None if it needs a new one
     """
 
     nodes: int
@@ -58,22 +59,22 @@ _OF_A_TEST = Turn(nodes=0, shared=None)
 
 
 class SpecAffinityScheduler:
-    """pytest plugin that has the cases handed out so.
+    """A pytest plugin that makes pytest-xdist distribute cases in this order.
 
     :param turns: by node id
-    :param by_size: else in the order of collection
+    :param by_size: whether the cluster size counts; otherwise only the collection order
     """
 
     def __init__(self, turns: Mapping[str, Turn], *, by_size: bool) -> None:
         self._turns, self._by_size = turns, by_size
 
     def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> LoadScheduling:
-        """The scheduler of this run."""
+        """Return the scheduler of this run."""
         return _Scheduling(config, log, self._turns, self._by_size)
 
 
-class _Scheduling(LoadScheduling):  # type: ignore[misc]  # it has no types
-    """Cases one by one, from what is pending."""
+class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
+    """Sends the pending cases one by one."""
 
     def __init__(self, config: pytest.Config, log: Any, turns: Mapping[str, Turn], by_size: bool) -> None:
         super().__init__(config, log)
@@ -90,9 +91,13 @@ class _Scheduling(LoadScheduling):  # type: ignore[misc]  # it has no types
         return self._turns.get((self.collection or [])[index], _OF_A_TEST)
 
     def _rank(self, node: Any, index: int) -> tuple[bool, int, bool, int]:
-        """The lowest is next: what this worker has; by size; what no other worker has, who would go on with it."""
+        """Return the sort key; the lowest is next.
+
+        A case that fits the worker's cluster comes first. Then size counts, and then whether no other worker has a
+        cluster that fits.
+        """
         turn = self._turn(index)
-        goes_on = turn.shared is not None and turn.shared == self._has.get(node)
+        fits = turn.shared is not None and turn.shared == self._has.get(node)
         size = 0 if not self._by_size else -turn.nodes if node is self.nodes[0] else turn.nodes
         others = any(turn.shared == has is not None for worker, has in self._has.items() if worker is not node)
-        return not goes_on, size, others, index
+        return not fits, size, others, index

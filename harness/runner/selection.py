@@ -1,9 +1,10 @@
-"""Selectors: a KIP, a suite, a scenario id, a case id, a pytest node id, a folder.
+"""Selects cases by name: a KIP, a suite, a scenario id, a case id, a pytest node id, a folder.
 
-``kip-112``, ``kafkatest-parity`` (the part before the slash), ``kip-112/leader-at-runtime``,
-``kip-112/leader-at-runtime[kraft-chmod_000]``,
+Examples: ``kip-112``, ``kafkatest-parity`` (a suite, the part of an id before the slash),
+``kip-112/leader-at-runtime``, ``kip-112/leader-at-runtime[kraft-chmod_000]``,
 ``suites/kip_112/test_plan.py::test_leader_at_runtime[kraft-chmod_000]``, ``suites/kip_112/``. A case outside the suites
-(:mod:`harness.runner.outside`) has the same, and ``/elsewhere/test_ours.py``, alone or with ``::`` and a test or an id.
+(:mod:`harness.runner.outside`) has the same selectors. It also has ``/elsewhere/test_ours.py``, alone or with ``::``
+and a test or an id.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 
 class Selection:
-    """What was asked for by name; falsy where nothing was."""
+    """The selectors of a run; false if there are none."""
 
     def __init__(self, selectors: Sequence[str]) -> None:
         self._selectors = tuple(selectors)
@@ -31,11 +32,12 @@ class Selection:
     def among(
         self, cases: Sequence[T], names_of: Callable[[T], Collection[str]], covered: Callable[[T], bool]
     ) -> list[T]:
-        """The cases that any selector names and that this run covers, in their own order.
+        """Return the cases that any selector selects and that this run covers, in their own order.
 
-        :param names_of: all selectors that name a case
-        :param covered: whether a case is in this run at all (its metadata mode)
-        :raises UsageError: a selector names none; or only such as this run doesn't cover, while others name more
+        :param names_of: returns all selectors of a case
+        :param covered: whether this run covers the metadata mode of a case
+        :raises UsageError: a selector selects no case, or only cases that this run does not cover while others select
+            more
         """
         named = {selector: [case for case in cases if selector in names_of(case)] for selector in self._selectors}
         for selector, hits in named.items():
@@ -49,14 +51,14 @@ class Selection:
         return chosen
 
     def place(self, names: Collection[str]) -> int:
-        """Where the first selector stands that is among these names of a case."""
+        """Return the index of the first selector that is among these names of a case."""
         return next(place for place, selector in enumerate(self._selectors) if selector in names)
 
 
 def names_of(case_id: str, node_id: str, outside: Path | None = None) -> set[str]:
-    """The selectors that name a case: its suite, its scenario, itself, and the same as pytest has them.
+    """Return the selectors of a case: its suite, its scenario, its id, and their pytest equivalents.
 
-    :param outside: the absolute path of its file, where that is outside the suites
+    :param outside: the absolute path of its file, if it is outside the suites
     """
     scenario, function = case_id.partition("[")[0], node_id.partition("[")[0]
     file = function.partition("::")[0]

@@ -1,8 +1,8 @@
-"""One run on several Kafka builds: a run for each, in a process of its own, and what they make together.
+"""Runs the same cases on several Kafka builds, and combines the results.
 
-A process each, as for qualifications (:mod:`harness.runner.subrun`): Spark, clusters and pytest's plugins are made for
-one run a process, and a build that breaks its run leaves the others alone. One build after the other, so that none is
-measured beside another; all with the same seed.
+Each build runs in a process of its own (:mod:`harness.runner.subrun`), so that a build that breaks its run does not
+affect the others. The builds run one after another, so that they do not compete for the machine, and with the same
+seed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class BuildRun:
 
 
 def versions_named(kafka: str | None) -> tuple[str, ...]:
-    """The versions that ``--kafka A,B`` names, each once.
+    """Return the versions in ``--kafka A,B``, each once.
 
-    :raises UsageError: one of them is none
+    :raises UsageError: one of them is not a version
     """
     words = [] if kafka is None else kafka.split(",")
     return tuple(dict.fromkeys(str(KafkaVersion.parse(word)) for word in words))
@@ -55,15 +55,15 @@ def run_each(
     stop_after: float | None,
     say: Callable[[str], None],
 ) -> list[BuildRun]:
-    """``jbod run`` with these arguments, on each version with its selectors; where there are none, nothing runs.
+    """Run ``jbod run`` with these arguments on each version. A version without selectors is not run.
 
-    A run that ends with a usage error is the last: the next one would end the same way.
+    After a usage error the remaining versions are not run, because they would end the same way.
 
     :param selectors: by version
     :param probes: files of ``--probe``, by version
-    :param junit: where JUnit's XML of all goes
-    :param allure: the folder for allure-pytest's results of all
-    :param stop_after: seconds after which no case begins any more, on any build
+    :param junit: the JUnit file for all builds
+    :param allure: the folder for all results of allure-pytest
+    :param stop_after: seconds after which no case begins, on any build
     """
     runs: list[BuildRun] = []
     parts: dict[str, Path] = {}
@@ -85,21 +85,21 @@ def run_each(
                 break
         try:
             _write_junit(parts, junit)
-        except OSError as error:  # what was broken stays broken
-            say(f"{junit} can't be written: {error.strerror}")
+        except OSError as error:  # the exit code must still be that of the runs
+            say(f"cannot write {junit}: {error.strerror}")
     _flatten(allure)
     return runs
 
 
 def to_json(runs: Sequence[BuildRun], seed: int) -> dict[str, object]:
-    """The content of ``--json``: that of one run, and the exit code of each build."""
+    """Return the content of ``--json`` for all builds, with the exit code of each."""
     cases = [case for run in runs for case in run.cases]
     content = results.to_json(cases, worst([run.exit_code for run in runs]), seed)
     return content | {"builds": [{"kafka": run.kafka, "exit_code": run.exit_code} for run in runs]}
 
 
 def _write_junit(parts: Mapping[str, Path], into: Path) -> None:
-    """One file: a suite for each build. A case's name says its build, since readers of JUnit tell cases by name."""
+    """Write one JUnit file with a suite for each build. Case names include the build, to be unique."""
     whole = ElementTree.Element("testsuites")
     for kafka, part in parts.items():
         for suite in _suites(part):
@@ -110,16 +110,16 @@ def _write_junit(parts: Mapping[str, Path], into: Path) -> None:
     if len(whole):
         write_atomically(into, ElementTree.tostring(whole, encoding="unicode"))
     else:
-        into.unlink(missing_ok=True)  # of a run before
+        into.unlink(missing_ok=True)  # from an earlier run
 
 
 def _suites(part: Path) -> Iterator[ElementTree.Element]:
-    with suppress(OSError, ElementTree.ParseError):  # of a run without a case, or one that was killed
+    with suppress(OSError, ElementTree.ParseError):  # the run had no case, or was killed
         yield from ElementTree.parse(part).iter("testsuite")
 
 
 def _flatten(folder: Path) -> None:
-    """Allure reads the files of one folder; their names are random, and those of two runs never alike."""
+    """Move all files into one folder for Allure. Their names are random, so they do not collide."""
     for each in [path for path in folder.iterdir() if path.is_dir()]:
         for file in each.iterdir():
             file.rename(folder / file.name)

@@ -27,12 +27,12 @@ StepJson = Mapping[str, Any]
 """A step of a schedule, as its JSON has it."""
 
 TRIES = 3
-"""How often the whole is played again, and the smallest part in the end, to say how often it fails."""
+"""How often the whole schedule is played at the start, and the smallest part at the end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shrunk:
-    """A failing schedule, made smaller.
+    """The result of shrinking a schedule.
 
     :ivar file: the smallest part, which ``jbod run schedules --schedule FILE`` plays; None if nothing failed again
     :ivar fails: how often it failed in ``of`` more plays; 1 of 1 if there was no time for them
@@ -47,11 +47,11 @@ class Shrunk:
 
 
 def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None], until: float = math.inf) -> Shrunk:
-    """The smallest part of the schedule that a run folder records which still comes out invalid; kept beside it.
+    """Find the smallest part of the schedule in a run folder that is still invalid, and write it beside the schedule.
 
-    :param options: of ``jbod run``, which choose the build, the backend and one mode
-    :param until: after that no part is begun, and what has been found will do; in monotonic seconds
-    :raises HarnessError: a part could not be played: nothing is known of it then
+    :param options: options of ``jbod run`` that choose the build, the backend and one mode
+    :param until: no part is begun after this time, in monotonic seconds
+    :raises HarnessError: a part could not be played, so its outcome is unknown
     """
     schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
     steps: list[StepJson] = schedule["steps"]
@@ -62,16 +62,16 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
         plays.times = TRIES
     smallest = shrink(steps, plays.which_fail) if fails else steps
     if plays.cut_short:
-        all_of_it = f"without a limit, from the whole on: {shrink_command(run_dir)}"
-        say(f"  there was no time to look on, and a smaller part may fail too; {all_of_it}")
+        unlimited = f"without a limit, from the whole on: {shrink_command(run_dir)}"
+        say(f"  no time left, and a smaller part may fail too; {unlimited}")
     if limited or len(smallest) < len(steps):
         fails, of = plays.again(smallest)
     if not fails and len(smallest) == len(steps):
-        say(f"  it does not fail again, in {of} times: there is nothing to look for")
+        say(f"  the schedule did not fail again in {of} plays: nothing to shrink")
         return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=of)
     kept = schedule | {"steps": smallest, "fails": fails, "of": of}
     file = write_atomically(run_dir / "smallest.json", json.dumps(kept, indent=2) + "\n")
-    say(f"  {len(smallest)} of {len(steps)} steps are left, which fail {fails} of {of} times: {file}")
+    say(f"  {len(smallest)} of {len(steps)} steps are left and fail {fails} of {of} times: {file}")
     return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=smallest, file=str(file), fails=fails, of=of)
 
 
@@ -92,7 +92,7 @@ class _Plays:
     cut_short: bool = False
 
     def which_fail(self, candidates: Sequence[Sequence[StepJson]]) -> list[bool]:
-        """Whether each part failed in any of its plays."""
+        """Return whether each part failed in any of its plays."""
         failing = [False] * len(candidates)
         for _ in range(self.times):
             left = [number for number, fails in enumerate(failing) if not fails]
@@ -103,12 +103,12 @@ class _Plays:
         return failing
 
     def again(self, part: Sequence[StepJson]) -> tuple[int, int]:
-        """How often a part fails in how many plays; (1, 1) if there was no time, since it failed when it was found."""
+        """Return how often a part fails, of how many plays. (1, 1) if no time is left: it failed when it was found."""
         known = [fails for fails in self._play([part] * TRIES) if fails is not None]
         return (sum(known), len(known)) if known else (1, 1)
 
     def _play(self, candidates: Sequence[Sequence[StepJson]]) -> list[bool | None]:
-        """Whether each part comes out invalid, in one run of all; None for one that there was no time for."""
+        """Play these parts in one run. Returns whether each was invalid, or None if there was no time for it."""
         if time.monotonic() >= self.until:
             return [None] * len(candidates)
         failing = self._run(candidates)
@@ -127,7 +127,7 @@ class _Plays:
         wanted = [f"--schedule={file}" for file in files]
         if self.until < math.inf:
             wanted.append(f"--stop-after={max(0.0, self.until - time.monotonic()):.3f}")
-        where = f"--runs-dir={self.run_dir / 'shrinking'}"  # parts are no cases, so they stay out of the runs folder
+        where = f"--runs-dir={self.run_dir / 'shrinking'}"  # not the runs folder, whose ledger must not count parts
         seed = f"--seed={self.schedule['seed'] or 0}"
         run = run_apart(RANDOM_SCHEDULES, seed, *wanted, *self.options, where, quiet=True)
         for file in files:
@@ -135,7 +135,7 @@ class _Plays:
         cases = {case.case.id.rpartition("-")[2].rstrip("]"): case for case in run.cases}
         for case in cases.values():
             out_of_time = case.verdict == "skipped" and time.monotonic() >= self.until
-            if case.verdict in ("error", "skipped") and not out_of_time:  # it must not count as a part that holds
+            if case.verdict in ("error", "skipped") and not out_of_time:  # must not count as not failing
                 raise HarnessError(f"a part of the schedule could not be played: {case.reason}")
         if len(cases) < len(candidates):
             raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")
@@ -144,14 +144,14 @@ class _Plays:
 
 
 def shrink_command(run_dir: str | Path) -> str:
-    """The command that looks for the smallest part, for as long as it takes."""
+    """Return the command that searches without a time limit."""
     return shlex.join(["jbod", "shrink", str(run_dir)])
 
 
 def play_command(file: str | Path, run: Mapping[str, Any]) -> str:
-    """The command that plays a schedule on the build and in the backend of the run that it comes from.
+    """Return the command that plays a schedule on the build and backend of its original run.
 
-    :param run: its run.json
+    :param run: run.json of the original run
     """
     chosen = arguments_of({**vars(BuildOptions.recorded(run)), "backend": run["backend"]})
     return shlex.join(["jbod", "run", SCHEDULES, *chosen, f"--schedule={file}"])

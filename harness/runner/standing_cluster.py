@@ -1,4 +1,4 @@
-"""The commands with which somebody looks at a cluster that is left standing."""
+"""Tells users how to reach a cluster that was kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.runner.subrun import arguments_of
 
 
 def how_to_reach(cluster: Cluster) -> list[str]:
-    """For people: where its brokers and log dirs are, and the commands to look at it and to take it down."""
+    """Return lines with its brokers and log dirs, and the commands to inspect it and to stop it."""
     build = shlex.join(arguments_of(vars(BuildOptions.of(cluster.distribution.to_json()))))
     where = f"--bootstrap-server {cluster.brokers[0].bootstrap}"
     return [
@@ -19,10 +19,7 @@ def how_to_reach(cluster: Cluster) -> list[str]:
             f"  {broker}: {broker.bootstrap} {' '.join(str(d.path) for d in broker.log_dirs)}"
             for broker in cluster.brokers
         ),
-        f"look at it:   jbod tool {build} topics {where} --describe",
+        f"inspect it:   jbod tool {build} topics {where} --describe",
         f"its log dirs: jbod tool {build} log-dirs {where} --describe",
         f"take it down: jbod cluster down {cluster.undo_log.run_id}",
     ]
-
-
-# --- who is in it ------------------------------------------------------------------------------------------

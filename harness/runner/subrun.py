@@ -1,7 +1,6 @@
-"""``jbod run`` in a process of its own, for workflows made of several runs.
+"""Runs ``jbod`` in a process of its own, for workflows that consist of several runs.
 
-A process each, because pytest and Spark are made for one run a process; what comes back is the ``--json`` of the run,
-which is all that anybody else has, too.
+pytest and Spark support only one run in a process. The result of a run is its ``--json``.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ class SubRun:
 
 
 def arguments_of(options: Mapping[str, object]) -> list[str]:
-    """Options by their names in Python as the command line has them; none for those that were not given (None)."""
+    """Convert options by their Python names to command-line arguments. Options that are None are left out."""
     return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
 
 
 def jbod_command(*arguments: str) -> list[str]:
-    """This very jbod as a command of its own, whatever lies in the working directory (-P)."""
+    """Return a command that runs this installation of jbod, whatever the working directory contains (``-P``)."""
     return [sys.executable, "-P", "-c", "from harness.cli.main import main; main()", *arguments]
 
 
 def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
-    """``jbod run`` with these arguments, to its end; it shows its own progress.
+    """Run ``jbod run`` with these arguments to its end.
 
-    :param quiet: it doesn't
+    :param quiet: whether its progress is hidden
     """
     with scratch("subrun") as folder:
         result = folder / "result.json"
@@ -52,17 +51,17 @@ def run_apart(*arguments: str, quiet: bool = False) -> SubRun:
 
 
 def call_apart(*arguments: str, quiet: bool = False) -> int:
-    """Another command of jbod, to its end; its exit code.
+    """Run another command of jbod to its end, and return its exit code.
 
-    :param quiet: it shows nothing but errors
+    :param quiet: whether everything but errors is hidden
     """
     return _call(jbod_command(*arguments), quiet)
 
 
 def repeat_apart(arguments: Sequence[str], times: int | None, say: Callable[[str], None]) -> list[SubRun]:
-    """``jbod run`` again and again.
+    """Run ``jbod run`` several times.
 
-    :param times: None: until one is not 0
+    :param times: None: until a run has another exit code than 0
     """
     runs: list[SubRun] = []
     while times is None or len(runs) < times:
@@ -75,24 +74,27 @@ def repeat_apart(arguments: Sequence[str], times: int | None, say: Callable[[str
 
 
 def _call(command: Sequence[str], quiet: bool) -> int:
-    """Run it to its end, and no longer than we live: it is told to end if we are killed, and cleans up.
+    """Run a command to its end. It gets SIGTERM if this process gets SIGTERM or dies, and then cleans up.
 
-    What the terminal tells us (Ctrl-C) it tells both. One that was killed itself is a failure of the environment.
+    Ctrl-C in the terminal reaches both processes. If the command is killed by a signal, the exit code is
+    :data:`EXIT_HARNESS`.
+
+    :raises KeyboardInterrupt: this process got SIGTERM or SIGINT
     """
-    told: list[int] = []
+    received: list[int] = []
     started: list[subprocess.Popen[bytes]] = []
 
     def pass_on(number: int, _frame: object) -> None:
-        told.append(number)
+        received.append(number)
         for each in started:
             each.send_signal(number)
 
-    before = signal.signal(signal.SIGTERM, pass_on)  # what `kill` says is said to us alone
+    before = signal.signal(signal.SIGTERM, pass_on)  # `kill` reaches only this process
     try:
         out = subprocess.DEVNULL if quiet else None
         process = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", *command], stdout=out)
         started.append(process)
-        for number in tuple(told):  # while it was being started
+        for number in tuple(received):  # received while the process started
             process.send_signal(number)
         try:
             code = process.wait()
@@ -101,6 +103,6 @@ def _call(command: Sequence[str], quiet: bool) -> int:
             raise
     finally:
         signal.signal(signal.SIGTERM, before)
-    if told:
+    if received:
         raise KeyboardInterrupt
     return code if code >= 0 else EXIT_HARNESS

@@ -1,7 +1,6 @@
-"""Suites that say something else of a build than the other suites do, so that each kind of run treats them apart.
+"""Names the suites that some kinds of runs treat differently, such as controls and random schedules.
 
-Asked by the id of a case (or of its scenario), which begins with its suite, and by nothing that a scenario says of
-itself: its words may change, and what a control is must not change with them.
+The decision depends only on the id of a case or scenario, which begins with its suite.
 """
 
 from __future__ import annotations
@@ -12,39 +11,41 @@ KNOWN_BUGS = "known-bugs"
 NETWORK = "network"
 
 RANDOM_SCHEDULES = "schedules/random"
-"""The scenario that draws schedules, or plays those that it is given."""
+"""The scenario that plays random or given schedules."""
 
 NOT_FIXED = (SCHEDULES, CONTROLS)
-"""No fixed suites: drawn anew each night; or red where the harness is right, which its own tests look at."""
+"""Suites that a night does not run as fixed suites: schedules differ each night, and most controls are invalid on
+purpose."""
 
 _NOT_ASKED = (CONTROLS, KNOWN_BUGS, SCHEDULES)
 _GREEN_TWIN = "-green]"
 
 
 def suite_of(case: str) -> str:
-    """What its id begins with."""
+    """Return the suite of a case or scenario id."""
     return case.partition("/")[0]
 
 
 def not_asked(backend: str) -> tuple[str, ...]:
-    """The suites that say nothing of a release in this backend, unless they are named.
+    """Return the suites that say nothing about a release on this backend, and that a qualification runs only when
+    named.
 
-    Red where the harness is right; red where a build has a bug that is known; drawn anew each time; and brokers that
-    are processes can't be cut off from each other.
+    Controls are invalid on purpose, known bugs are expected, and schedules are random. Brokers that are processes
+    cannot be cut off from each other.
     """
     return _NOT_ASKED if backend == "docker" else (*_NOT_ASKED, NETWORK)
 
 
 def is_random(case: str) -> bool:
-    """Whether it plays a random schedule: its id says which of a run, and not what."""
+    """Return whether a case plays a random schedule. Its id does not say which one."""
     return suite_of(case) == SCHEDULES
 
 
 def is_control(case: str) -> bool:
-    """Whether it shows that what is wrong is found: harm is done on purpose, or is put right in a green twin."""
+    """Return whether a case is a control: one with harm that must be found, or a green twin without harm."""
     return suite_of(case) == CONTROLS
 
 
 def must_be_valid(control: str) -> bool:
-    """Whether a control is the green twin, in which the harm is put right; the others must come out invalid."""
+    """Return whether a control is a green twin, without the harm. The other controls must be invalid."""
     return control.endswith(_GREEN_TWIN)

@@ -35,6 +35,8 @@ READER_START_S = 180.0
 """A group's two members start one after the other; a session's first streaming query loads and compiles a good part of
 Spark SQL: 5 s on idle cores, above 60 s seen where 30 processes waited for two of them."""
 PROGRESS_S = 60.0
+READERS_S = 90.0
+"""Kafka's Java client may wait one ``default.api.timeout.ms``, 60 s, before it asks anew; measured on 2.8.2: 61.7 s."""
 """A few of the client's own request time-outs."""
 CATCH_UP_S = 60.0
 """The consumer reads what was acked before the producer stopped."""
@@ -146,7 +148,7 @@ class Pair:
     def await_readers(self, after: datetime) -> None:
         """Until each reader was handed, in each partition, a record that was sent after this instant.
 
-        :raises PromiseBroken: not within :data:`PROGRESS_S` seconds; says which reader stands still where
+        :raises PromiseBroken: not within :data:`READERS_S` seconds; says which reader stands still where
         :raises PipelineError: a producer, a consumer or a reader died for good
         """
         since = int(after.timestamp() * 1e6)
@@ -161,7 +163,7 @@ class Pair:
         await_until(
             behind,
             lambda found: not found,
-            timeout_s=PROGRESS_S,
+            timeout_s=READERS_S,
             what=f"every reader of {self.topic} to be handed a record of each partition that was sent after "
             f"{after.isoformat(timespec='milliseconds')} (by reader: the partitions that it still waits for)",
             watch=self.check,

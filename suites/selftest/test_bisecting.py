@@ -180,7 +180,7 @@ def test_it_runs_what_it_has_to_and_goes_on_where_it_was(planted: Planted, own: 
 
     code, said, told, ran = run(planted, *ENDS)
     assert (code, ran) == (0, [])
-    assert "90.1.0: invalid in 1 of 1 run, 1 of them before: planted: invalid" in said
+    assert "90.1.0: invalid in 1 of 1 run, 1 of them earlier: planted: invalid" in said
     assert said.splitlines()[-1] == last
 
     code, said, told, ran = run(planted, "--good=90.0.0", "--bad=90.0.10")
@@ -214,7 +214,7 @@ def test_what_was_known_of_releases_between_is_told_where_it_contradicts(planted
     assert code == 1
     code, said, told, _ = run(planted, *ENDS, f"--runs-dir={planted.runs_dir}")
     assert (code, told["sentence"]) == (0, "valid up to 90.1.0, invalid from 90.2.0")
-    assert told["notes"] == ["90.0.1 was invalid in 1 of 1 run before: what it shows changes more than once"]
+    assert told["notes"] == ["90.0.1 was invalid in 1 of 1 run earlier: the outcome changes more than once"]
     assert told["notes"][0] in said
 
 
@@ -222,7 +222,7 @@ def test_what_was_known_of_releases_between_is_told_where_it_contradicts(planted
     ("arguments", "says"),
     [
         ([A, "--good=90.0.0", "--bad=90.0.0"], "--good and --bad are both 90.0.0"),
-        ([A, "--good=90.0.0", "--bad=90.0.7"], "--bad 90.0.7 is no release on Maven Central or your mirrors"),
+        ([A, "--good=90.0.0", "--bad=90.0.7"], "--bad 90.0.7 is not a release on Maven Central or your mirrors"),
         ([A, "--good=90.0.0", "--bad=latest-89"], "--kafka latest-89: no such release"),
         (["kip-112", "--good=90.0.0", "--bad=90.0.1"], f"kip-112 is 3 cases; name one of them: {A}, "),
         ([A, "--good=2.8.1", "--bad=2.8.2"], "2.8.1 has zk, 2.8.2 has zk"),
@@ -230,7 +230,7 @@ def test_what_was_known_of_releases_between_is_told_where_it_contradicts(planted
             [A, "--mode=zk", "--good=90.0.0", "--bad=90.0.1"],
             "there is no such case in a metadata mode of this bisection",
         ),
-        (["schedules/random", "--good=90.0.0", "--bad=90.0.1"], "draws a schedule"),
+        (["schedules/random", "--good=90.0.0", "--bad=90.0.1"], "plays a random schedule"),
         (["kip-113", "--good=90.0.0", "--bad=90.0.1"], "unknown selector 'kip-113'"),
     ],
 )

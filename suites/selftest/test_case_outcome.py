@@ -75,7 +75,7 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
     )
     case.verdict = verdict("valid")
     outcome = partial(conclude, CaseLog(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared])
-    assert outcome() == ("unknown", "nothing showed what this build is known for: it is otherwise")
+    assert outcome() == ("unknown", "the known deviation of this build was not seen: it is otherwise")
     cluster = on_build("4.3.1", case.journal)
     other = replace(declared, actual="it is otherwise still")
     observe(other, cluster, deviates=True, seen="that")
@@ -101,7 +101,7 @@ def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
     )
     case.verdict = verdict("valid")
     outcome = partial(conclude, CaseLog(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared])
-    assert outcome() == ("unknown", "nothing showed what this build is known for: it is otherwise")
+    assert outcome() == ("unknown", "the known deviation of this build was not seen: it is otherwise")
     assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
     for deviates in does:
         observe(declared, on_build("4.3.2", case.journal), deviates=deviates)

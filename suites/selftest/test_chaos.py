@@ -100,7 +100,7 @@ def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str,
     """
     run = start(ONE_FAULT, f"--pause-at={moment}", kind=InTerminal)
     assert isinstance(run, InTerminal)
-    run.await_said("Enter goes on")
+    run.await_said("press Enter to go on")
     [journal] = run.runs_dir.glob("*/events.jsonl")
 
     def events(kind: str) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def test_the_terminal_is_closed_while_it_stands_still(start: Start) -> None:
     """Nobody will press Enter any more: the run ends, and cleans up."""
     run = start(ONE_FAULT, "--pause-at=inject", kind=InTerminal)
     assert isinstance(run, InTerminal)
-    run.await_said("Enter goes on")
+    run.await_said("press Enter to go on")
     assert len(run.nodes()) == 4
     run.close()
     assert run.await_end() in (EXIT_INCONCLUSIVE, EXIT_HARNESS)
@@ -155,7 +155,8 @@ def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) ->
     # And with the disk still full the next run does not begin.
     run.start()
     assert run.await_end() == EXIT_HARNESS
-    assert "can't be written: No space left on device; see --runs-dir" in run.said.read_text()
+    refusal = r"cannot write to the runs folder \S+: No space left on device; see --runs-dir"
+    assert re.search(refusal, run.said.read_text())
 
 
 @pytest.mark.parametrize("words", ['"fault.injected"', '"drain.began"'])

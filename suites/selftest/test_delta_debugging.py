@@ -131,7 +131,7 @@ def test_two_or_three_steps_of_twelve_are_left(
     assert (found.steps_before, len(found.steps), found.fails, found.of) == (12, len(culprits), 3, 3)
     kept = json.loads(Path(found.file).read_text())
     assert (kept["fails"], kept["of"]) == (3, 3)
-    assert f"{len(culprits)} of 12 steps are left, which fail 3 of 3 times" in said[-1]
+    assert f"{len(culprits)} of 12 steps are left and fail 3 of 3 times" in said[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "smallest.json"]
 
 
@@ -154,7 +154,7 @@ def test_one_that_never_fails_again_is_not_looked_through(
     found, said = shrunk(tmp_path, monkeypatch, runs)
     assert (found.file, found.fails, found.of) == (None, 0, 3)
     assert runs.plays == {schedule.steps: 3}
-    assert "does not fail again" in said[-1]
+    assert "did not fail again" in said[-1]
     assert not (tmp_path / "smallest.json").exists()
 
 
@@ -172,7 +172,7 @@ def test_the_budget_ends_midway(
     assert wanted <= {Step(**step) for step in found.steps}
     assert (len(found.steps), found.fails, found.of) == (left, 1, 1)
     assert json.loads((tmp_path / "smallest.json").read_text())["of"] == 1
-    [line] = [line for line in said if "no time to look on" in line]
+    [line] = [line for line in said if "no time left, and" in line]
     assert line.endswith(f": jbod shrink {tmp_path}")
     assert sum(runs.plays.values()) <= parts + 1
     assert schedule.steps not in runs.plays
@@ -197,7 +197,7 @@ def test_within_a_budget_one_that_never_fails_again(
     """Nothing is kept of which it is known that it doesn't fail."""
     found, said = shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: "valid"), until=PART_S * 100)
     assert (found.file, found.fails, found.of) == (None, 0, 3)
-    assert "does not fail again, in 3 times" in said[-1]
+    assert "did not fail again in 3 plays" in said[-1]
     assert not (tmp_path / "smallest.json").exists()
 
 
@@ -257,5 +257,5 @@ def test_a_schedule_that_does_not_fail_again_is_inconclusive(planted: Planted) -
     [run_dir] = [path.parent for path in planted.runs_dir.glob("*/run.json")]
     code, said = planted.jbod("shrink", run_dir)
     assert code == 2
-    assert "it does not fail again, in 3 times" in said.splitlines()[-1]
+    assert "the schedule did not fail again in 3 plays" in said.splitlines()[-1]
     assert not (run_dir / "smallest.json").exists()

@@ -267,7 +267,7 @@ def test_results_that_cannot_be_written_are_no_pass_and_hide_no_failure(
     assert write_json(tmp_path / "out.json", {"exit_code": code}, said.append) == code
     assert said == []
     assert write_json(tmp_path / "gone" / "out.json", {"exit_code": code}, said.append) == comes_to
-    assert said == [f"--json {tmp_path}/gone/out.json can't be written: No such file or directory"]
+    assert said == [f"cannot write --json {tmp_path}/gone/out.json: No such file or directory"]
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_a_night(planted: Planted) -> None:
     assert f"random schedules: {count} played, 0 not; {count * 11} of {count * 12} steps done" in said
     [(unable, why)] = told["unable"].items()
     assert (unable, why.partition(":")[0]) == ("network/planted[kraft]", "own networks")
-    assert f"can't be run here, because {why}: network/planted[kraft]" in " ".join(said.split())
+    assert f"cannot run here, because {why}: network/planted[kraft]" in " ".join(said.split())
     assert junit(planted, "junit-fixed.xml") == (3, 0)
     assert junit(planted, "junit-random.xml") == (count, 0)
     assert len(list((planted.runs_dir.parent / "allure-results").glob("*-result.json"))) == count  # the last run's
@@ -76,7 +76,7 @@ def test_a_night(planted: Planted) -> None:
     }
     assert junit(planted, "junit-fixed.xml") == (3, 1)
     assert [(each["fails"], each["of"], each["file"]) for each in told["shrunk"]] == [(0, 3, None)]
-    assert "it does not fail again" in said
+    assert "the schedule did not fail again" in said
 
 
 def junit(planted: Planted, name: str) -> tuple[int, int]:
@@ -237,7 +237,7 @@ def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: py
     night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert [each.run_dir for each in night.shrunk] == ["runs/x"]
     assert clock[0] == BUDGET_S - 60.0 - nightly.START_S  # a part of it that is begun then ends with the night
-    assert "not shrunk, for want of time: y: jbod shrink runs/y" in said
+    assert "not shrunk, no time left: y: jbod shrink runs/y" in said
 
 
 def test_a_run_that_is_killed_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,9 +151,9 @@ def test_a_qualification(planted: Planted, file: Path) -> None:
         ("test_it.py", "def test_it(): pass", 4, "ERROR: no scenario in HERE/test_it.py: mark a test with @scenario"),
         ("./", "", 4, "ERROR: no scenario in HERE: mark a test with @scenario of suites.scenario"),
         ("test_it.py::test_that", NOTHING, 4, "unknown selector 'HERE/test_it.py::test_that'"),
-        ("test_it.py", "import nothing", 3, "test_it.py can't be imported: ModuleNotFoundError: No module named"),
-        ("test_it.py", "def it(:", 3, "test_it.py can't be imported: SyntaxError: invalid syntax"),
-        ("test_it.py", "it = that", 3, "test_it.py can't be imported: NameError: name 'that' is not defined"),
+        ("test_it.py", "import nothing", 3, "test_it.py cannot be imported: ModuleNotFoundError: No module named"),
+        ("test_it.py", "def it(:", 3, "test_it.py cannot be imported: SyntaxError: invalid syntax"),
+        ("test_it.py", "it = that", 3, "test_it.py cannot be imported: NameError: name 'that' is not defined"),
     ],
 )
 @pytest.mark.parametrize("command", ["list", "run"])
@@ -172,7 +172,7 @@ def test_a_bare_word_is_an_id(planted: Planted, file: Path) -> None:
     (planted.folder / "kip-112").mkdir()
     assert len(ids(planted, "kip-112")) == 3
     code, said = planted.jbod("list", "team")
-    assert (code, "unknown selector 'team'; for the folder say ./team" in said) == (4, True)
+    assert (code, "unknown selector 'team'; for the folder write ./team" in said) == (4, True)
 
 
 @pytest.mark.parametrize("options", [[], ["-W", "error"], ["-n1"]], ids=" ".join)

@@ -80,5 +80,5 @@ def test_it_waits_at_its_own_moment_only(terminal: tuple[int, Path]) -> None:
 
 
 def test_without_a_terminal_it_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentLacks, match="--pause-at heal waits for Enter, and there is no terminal"):
+    with pytest.raises(EnvironmentLacks, match="--pause-at heal needs a terminal, and there is none"):
         Pause("heal", tmp_path / "nowhere")

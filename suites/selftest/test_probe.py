@@ -22,7 +22,7 @@ from harness.host.cache import cache_dir
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import from_maven
 from harness.kafka.versions import DEFAULT_BUILDS, Mode
-from harness.runner.build_lacks import Lack, mode_of, read_lacks, read_probe, told
+from harness.runner.build_lacks import Lack, lack_lines, mode_of, read_lacks, read_probe
 from harness.waiting import await_until
 from suites.probe import command, probing
 from suites.probe.lean import SKIPPED, Lean
@@ -165,7 +165,7 @@ def test_what_the_probe_writes_is_what_is_read(tmp_path: Path) -> None:
     read = read_probe(file)
     assert (read.kafka, read.modes, read.cause) == ("9.9.9", ("kraft",), None)
     assert {each.id: each.skips for each in read.lacks} == {"tool-cluster": True, "exit-hook": False}
-    lines = told(read, ["kip-36/placement[kraft]", "kip-36/placement[zk]", A])
+    lines = lack_lines(read, ["kip-36/placement[kraft]", "kip-36/placement[zk]", A])
     assert lines[0].endswith("in mode kraft (planted): 1 case is skipped")
     assert lines[1].endswith("each question has a JVM of its own: slower")
     file.write_text(json.dumps(probed(causes={Mode.KRAFT: "it ended"}).to_json()))
@@ -178,7 +178,7 @@ def test_bad_files(tmp_path: Path, planted: Planted) -> None:
     file = tmp_path / "probe.json"
     for text in ("{", "[]", '{"kafka": "4.3.1"}'):
         file.write_text(text)
-        with pytest.raises(HarnessError, match=r"can't be read as what jbod probe --json writes"):
+        with pytest.raises(HarnessError, match=r"is not a file of jbod probe --json"):
             read_probe(file)
     file.write_text(json.dumps(probed().to_json()))
     builds = Builds.choose(BuildOptions(kafka_home=str(planted.kafka("4.3.1"))))
@@ -198,7 +198,7 @@ def test_each_of_several_builds_has_its_own_files(tmp_path: Path) -> None:
     for file in files:
         Path(file).write_text(json.dumps(probed().to_json() | {"kafka": Path(file).stem}))
     assert probes_of(["4.3.0", "4.3.1", "4.2.0"], files) == {"4.3.0": files[1:], "4.3.1": files[:1], "4.2.0": []}
-    with pytest.raises(UsageError, match=r"4\.3\.0\.json is of Kafka 4\.3\.0, which --kafka doesn't name"):
+    with pytest.raises(UsageError, match=r"4\.3\.0\.json is of Kafka 4\.3\.0, which --kafka does not name"):
         probes_of(["4.3.1"], files)
 
 
@@ -255,7 +255,7 @@ def test_a_build_that_can_not_be_run_is_one_line_and_exit_code_3(planted: Plante
     build = f"--candidate={home}" if asked == "qualify" else f"--kafka-home={home}"
     code, said = planted.jbod(asked, build, "--backend=planted")
     assert (code, planted.played()) == (3, [])
-    assert re.search(r"^jbod: Kafka 4\.3\.1 \(.*\) can't be run: broker 1: it can't$", said, re.MULTILINE)
+    assert re.search(r"^jbod: Kafka 4\.3\.1 \(.*\) cannot be run: broker 1: it can't$", said, re.MULTILINE)
 
 
 def test_a_night_skips_what_needs_what_the_build_lacks(planted: Planted) -> None:

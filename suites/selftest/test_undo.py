@@ -128,7 +128,7 @@ def test_one_that_another_process_is_at_work_on_is_not_called_down(workspace: Pa
         fcntl.flock(log, fcntl.LOCK_EX)
         done = subprocess.run(down, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (EXIT_HARNESS, "")
-    assert "not taken down: doomed: another process is at work" in done.stderr
+    assert "not taken down: doomed: another process uses it" in done.stderr
     assert not gone(child)
     assert subprocess.run(down, capture_output=True, text=True, check=True).stdout == "doomed: down\n"
     assert gone(child)
