@@ -156,12 +156,16 @@ TEXTS: tuple[Lean, ...] = (
     Lean(
         id="log-bugs",
         kind="log line",
-        what="what is said of KAFKA-19571 (segments flushed too late) and KAFKA-19289 (a thread that died)",
+        what="what is said of KAFKA-19571 (segments flushed too late), of KAFKA-19289 (a thread that died), of "
+        "KAFKA-15468 (a coordinator that reloads its log), of a failed acknowledgement and of a full time index",
         words=(
             r"(?s)Error while flushing log for \S+ in dir {path} .*ClosedChannelException",
             r"\[LogDirFailureHandler\]: Error due to",
+            "completing transaction state transition while it does not have a pending state",
+            r"Unexpected error handling \S*AssignmentResponseEvent(?s:.*)updateReassignmentState",
+            r"processing data for partition … at offset (?s:.*)java\.nio\.BufferOverflowException",
         ),
-        needed_by=("kip-112", "kip-113", "schedules"),
+        needed_by=("kip-112", "kip-113", "schedules", "transactions"),
         without="a deviation is taken for a broken promise, or a dead thread goes unseen until a log dir fails",
         tried=False,
     ),
