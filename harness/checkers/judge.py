@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from harness.checkers.columns import NONE
 from harness.checkers.delivery import Delivery, check_delivery
-from harness.checkers.encoded_history import ACKED, FAILED, INDETERMINATE, NONE, EncodedHistory, encode
+from harness.checkers.encoded_history import ACKED, FAILED, INDETERMINATE, EncodedHistory, encode
 from harness.checkers.findings import Findings
 from harness.checkers.large_history.select import Sizes, find_rest
 from harness.checkers.offsets import check_places
