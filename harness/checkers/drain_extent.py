@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness.checkers.columns import Flags, Ints
+from harness.checkers.columns import Flags, Ints, distinct, joint_key
 from harness.checkers.settings import RunSettings
 
 HIGHEST = (1 << 63) - 1
@@ -20,10 +20,13 @@ NOWHERE = -1
 Place = tuple[str, int]
 """Topic and partition."""
 
+Stream = tuple[str, bool, bool]
+"""A consumer in one role with one isolation: name, live, read_committed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far a drain got in one partition, by the records that it was handed or by its row of ``drained``.
+    """How far a drain got in one partition, by what it was handed or by its row of ``drained``.
 
     :ivar past: the next offset that it would have read
     :ivar to_end: a row of ``drained`` shows that it read the partition to the end
@@ -71,6 +74,25 @@ class Log:
     compacted: Flags
 
 
+def handed_to_drains(
+    streams: Sequence[Stream], places: Sequence[Place], stream: Ints, tp: Ints, off: Ints
+) -> list[Reach]:
+    """How far drains got by what they were handed, for each stream and partition.
+
+    :param stream: of each read, an index into `streams`
+    :param tp: of each read, an index into `places`
+    """
+    rows, number = distinct(joint_key(stream, tp))
+    highest = np.zeros(len(rows), np.int64)
+    np.maximum.at(highest, number, off)
+    found = []
+    for who, at, offset in zip(stream[rows].tolist(), tp[rows].tolist(), highest.tolist(), strict=True):
+        name, live, rc = streams[who]
+        if not live:
+            found.append(Reach(consumer=name, place=places[at], past=min(offset + 1, HIGHEST), read_committed=rc))
+    return found
+
+
 def survey_drains(reaches: Iterable[Reach]) -> Mapping[str, Drain]:
     """All drains by name, with those that were handed nothing."""
     committed: set[str] = set()
@@ -83,12 +105,12 @@ def survey_drains(reaches: Iterable[Reach]) -> Mapping[str, Drain]:
     return {name: Drain(read_committed=name in committed, past=of_drain) for name, of_drain in past.items()}
 
 
-def survey_partitions(places: Sequence[Place], reaches: Iterable[Reach], settings: RunSettings) -> Log:
+def survey_partitions(number: Mapping[Place, int], reaches: Iterable[Reach], settings: RunSettings) -> Log:
     """The facts of all partitions.
 
-    :param places: sorted; of each topic, the unknown partition and every one that the history names
+    :param number: of each topic, the unknown partition and every one that the history names, numbered in their order
     """
-    number = {place: tp for tp, place in enumerate(places)}
+    places = list(number)
     topics = {topic: number for number, topic in enumerate(dict.fromkeys(topic for topic, _ in places))}
     topic_id = np.array([topics[topic] for topic, _ in places], np.int64)
     log = Log(
@@ -112,6 +134,6 @@ def survey_partitions(places: Sequence[Place], reaches: Iterable[Reach], setting
         of_topic = log.known & (topic_id == topic_id[tp])
         log.to_end[tp] = of_topic.any() and log.to_end[of_topic].all()
         log.rc_to_end[tp] = of_topic.any() and log.rc_to_end[of_topic].all()
-        of_topic_below = (below for (topic, _), below in settings.deleted_below.items() if topic == places[tp][0])
-        log.below[tp] = max(of_topic_below, default=0)
+        deleted = [below for (topic, _), below in settings.deleted_below.items() if topic == places[tp][0]]
+        log.below[tp] = max(deleted, default=0)
     return log

@@ -2,28 +2,19 @@
 
 Checkers compute on whole columns with numpy, inside a Spark task. Python row by row is slower, and so is Spark SQL: a
 plan that finds all kinds has some hundred operators, and Spark took 4 to 8 s (the first time 15 s) to plan and compile
-it for a history of 1,000 records. numpy judges a history of 100,000 records in 0.2 s.
+it for a history of 1,000 records. numpy judges 100,000 records in 0.2 s.
 
-The checkers share these short names of columns. All numbers that stand for names follow the order of the names.
-
-==========  ===========================================================================================
-``pid``     the producer, as an index into :attr:`EncodedHistory.producers`; not Kafka's producer id
-``tp``      the partition, as an index into :attr:`EncodedHistory.places` and into the columns of ``log``
-``off``     the offset
-``txo``     the outcome of the record's transaction, e.g. :data:`COMMITTED`
-``cid``     the consumer, as an index into :attr:`EncodedHistory.consumers`
-``rc``      the isolation is read_committed
-==========  ===========================================================================================
-
-A drain "passed" an offset if its position is higher, or if it read the partition to the end.
+Columns have short names: ``pid`` is the producer (not Kafka's producer id), ``tp`` the partition and ``cid`` the
+consumer, each as an index into the names of :class:`EncodedHistory`, in their order. ``off`` is the offset, ``txo`` the
+outcome of the record's transaction; ``rc`` stands for read_committed. A drain *passed* an offset if its position is
+higher, or if it read the partition to the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,17 +34,19 @@ from harness.checkers.columns import (
     refuse_nulls,
 )
 from harness.checkers.drain_extent import (
-    HIGHEST,
     NOWHERE,
     Drain,
     Log,
     Place,
     Reach,
+    Stream,
+    handed_to_drains,
     survey_drains,
     survey_partitions,
 )
 from harness.checkers.settings import Group, RunSettings
 from harness.errors import HistoryError
+from harness.history.tables import SCHEMAS, TableName
 
 ACKED, FAILED, INDETERMINATE = 0, 1, 2
 OUTCOMES = ("acked", "failed", "indeterminate")
@@ -62,6 +55,12 @@ NO_TRANSACTION, COMMITTED, ABORTED, IN_DOUBT = NONE, 0, 1, 2
 TRANSACTION_OUTCOMES = ("committed", "aborted", "indeterminate")
 
 ISOLATIONS = ("read_uncommitted", "read_committed")
+
+JUDGED: Mapping[TableName, Sequence[str]] = {
+    name: [column for column in schema.names if column not in ("error", "sent_at", "ended_at", "read_at")]
+    for name, schema in SCHEMAS.items()
+}
+"""The columns that a verdict depends on; the others are for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,20 +132,12 @@ class Consumer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
-    """One entry per drain and partition that it went through: how far it got, as in :class:`Drain`."""
-
-    cid: Ints
-    tp: Ints
-    past: Ints
-
-
-@dataclass(frozen=True, kw_only=True)
 class EncodedHistory:
     """A history, encoded.
 
     :ivar places: topic and partition, sorted
     :ivar consumers: sorted by name and role; with the drains that were handed nothing
+    :ivar reached: how far each drain got, by its number and by tp, as :class:`harness.checkers.drain_extent.Drain`
     :ivar promised: by producer, the seq below which it promised a row for each record; 0 if it promised nothing
     """
 
@@ -156,7 +147,7 @@ class EncodedHistory:
     places: Sequence[Place]
     log: Log
     consumers: Sequence[Consumer]
-    reached: Reached
+    reached: Mapping[int, Mapping[int, int]]
     transactions: Sequence[str]
     promised: Ints
 
@@ -187,28 +178,10 @@ class EncodedHistory:
         return np.where(self.reads.named & (ordered[at] == read_key), order[at], NONE)
 
 
-class ProducedRows(NamedTuple):
-    """The columns of ``produced`` that need no names; `off` as in :class:`Sent`."""
+def check_produced(table: pa.Table) -> tuple[Ints, Ints, Ints, Ints]:
+    """Read the columns of ``produced`` that decide whether its rows are valid.
 
-    outcome: Ints
-    txo: Ints
-    partition: Ints
-    off: Ints
-
-
-class ConsumedRows(NamedTuple):
-    """The columns of ``consumed`` that need no names."""
-
-    drain: Flags
-    rc: Flags
-    partition: Ints
-    off: Ints
-    named: Flags
-
-
-def check_produced(table: pa.Table) -> ProducedRows:
-    """Read the columns of rows of ``produced`` that decide whether they are valid.
-
+    :returns: outcome, txo, partition and off, as in :class:`Sent`
     :raises HistoryError: a null or a word that the column does not allow, or half a transaction
     """
     refuse_nulls(table, "produced", ("producer", "seq", "topic", "outcome", "crc32"))
@@ -218,13 +191,13 @@ def check_produced(table: pa.Table) -> ProducedRows:
         raise HistoryError("history/produced has a transaction without transaction_outcome, or the other way round")
     partition = np.maximum(as_numbers(table["partition"]), NOWHERE)
     placed = (outcome == ACKED) & (partition != NOWHERE)
-    off = np.where(placed, np.maximum(as_numbers(table["offset"]), NONE), NONE)
-    return ProducedRows(outcome, txo, partition, off)
+    return outcome, txo, partition, np.where(placed, np.maximum(as_numbers(table["offset"]), NONE), NONE)
 
 
-def check_consumed(table: pa.Table) -> ConsumedRows:
-    """Read the columns of rows of ``consumed`` that decide whether they are valid.
+def check_consumed(table: pa.Table) -> tuple[Flags, Flags, Flags, Ints, Ints]:
+    """Read the columns of ``consumed`` that decide whether its rows are valid.
 
+    :returns: drain, rc, named, partition and off, as in :class:`Reads`
     :raises HistoryError: a null or a word that the column does not allow, a partition or an offset below zero, or a
         named record without CRC-32
     """
@@ -239,7 +212,21 @@ def check_consumed(table: pa.Table) -> ConsumedRows:
     named = is_valid(table["producer"]) & is_valid(table["seq"])
     if table["crc32"].null_count and (named & ~is_valid(table["crc32"])).any():
         raise HistoryError("history/consumed has a record of ours without crc32")
-    return ConsumedRows(drain, rc, partition, off, named)
+    return drain, rc, named, partition, off
+
+
+def places_in(table: pa.Table, partition: Ints) -> tuple[list[Place], Ints]:
+    """The distinct places of the rows, and the index of each row's place."""
+    topics, (topic,) = as_codes(table["topic"])
+    rows, number = distinct(joint_key(topic, partition))
+    return [(topics[topic[row]], int(partition[row])) for row in rows.tolist()], number
+
+
+def streams_in(consumed: pa.Table, drain: Flags, rc: Flags) -> tuple[list[Stream], Ints]:
+    """The distinct streams of the rows, and the index of each row's stream."""
+    names, (name,) = as_codes(consumed["consumer"])
+    rows, number = distinct(name.astype(np.int64) * 4 + drain * 2 + rc)
+    return [(names[name[row]], not drain[row], bool(rc[row])) for row in rows.tolist()], number
 
 
 def drained_rows(table: pa.Table | None) -> list[Reach]:
@@ -271,20 +258,27 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
     """Encode the three tables.
 
     :param drained: None if the history has no such table
-    :raises HistoryError: a row that no history has, as the three functions above
+    :raises HistoryError: a row that no history has, as the functions above
     """
-    sent, reads, at_end = check_produced(produced), check_consumed(consumed), drained_rows(drained)
+    outcome, txo, sent_partition, acked_off = check_produced(produced)
+    drain, rc, named, read_partition, read_off = check_consumed(consumed)
+    drained_to = drained_rows(drained)
     producers, (sent_pid, read_pid) = as_codes(produced["producer"], consumed["producer"])
     transactions, (transaction,) = as_codes(produced["transaction"])
-    names, (name,) = as_codes(consumed["consumer"])
-    places, (sent_tp, read_tp) = _places(produced, sent.partition, consumed, reads.partition, at_end)
 
-    handed = _handed(names, places, name[reads.drain], *(each[reads.drain] for each in (reads.rc, read_tp, reads.off)))
-    reaches = [*handed, *at_end]
-    drains, log = survey_drains(reaches), survey_partitions(places, reaches, settings)
-    consumers = _consumers(names, name[~reads.drain], reads.rc[~reads.drain], drains, settings)
-    number = {(consumer.name, consumer.live): cid for cid, consumer in enumerate(consumers)}
-    by_role = np.array([[number.get((each, live), NONE) for live in (False, True)] for each in names], np.int32)
+    sent_places, sent_place = places_in(produced, sent_partition)
+    read_places, read_place = places_in(consumed, read_partition)
+    known = {*sent_places, *read_places, *(each.place for each in drained_to)}
+    places = sorted(known | {(topic, NOWHERE) for topic, _ in known})
+    tp_of = {place: tp for tp, place in enumerate(places)}
+    sent_tp = np.array([tp_of[place] for place in sent_places], np.int32)[sent_place]
+    read_tp = np.array([tp_of[place] for place in read_places], np.int32)[read_place]
+
+    streams, stream = streams_in(consumed, drain, rc)
+    reaches = [*handed_to_drains(streams, places, stream, read_tp, read_off), *drained_to]
+    drains, log = survey_drains(reaches), survey_partitions(tp_of, reaches, settings)
+    consumers = _consumers(streams, drains, settings)
+    cid_of = {(consumer.name, consumer.live): cid for cid, consumer in enumerate(consumers)}
 
     key = np.full(len(produced), NONE)
     if log.compacted.any():
@@ -294,9 +288,9 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
             pid=sent_pid,
             seq=as_numbers(produced["seq"]),
             tp=sent_tp,
-            off=sent.off,
-            outcome=sent.outcome,
-            txo=sent.txo,
+            off=acked_off,
+            outcome=outcome,
+            txo=txo,
             crc=as_numbers(produced["crc32"]),
             transaction=transaction,
             key=key,
@@ -304,75 +298,34 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
         reads=Reads(
             pid=read_pid,
             seq=as_numbers(consumed["seq"]),
-            named=reads.named,
+            named=named,
             tp=read_tp,
-            off=reads.off,
+            off=read_off,
             crc=as_numbers(consumed["crc32"]),
-            cid=by_role.ravel()[name * 2 + ~reads.drain],
+            cid=np.array([cid_of[name, live] for name, live, _ in streams], np.int32)[stream],
             session=as_numbers(consumed["session"], np.int32),
             position=as_numbers(consumed["position"]),
-            drain=reads.drain,
-            rc=reads.rc,
+            drain=drain,
+            rc=rc,
         ),
         producers=producers,
         places=places,
         log=log,
         consumers=consumers,
-        reached=_reached(drains, number, places),
+        reached={
+            cid_of[name, False]: {tp_of[place]: past for place, past in of_drain.past.items()}
+            for name, of_drain in drains.items()
+        },
         transactions=transactions,
-        promised=np.array([settings.promised.get(each, 0) for each in producers], np.int64),
+        promised=np.array([settings.promised.get(name, 0) for name in producers], np.int64),
     )
 
 
-def _places(
-    produced: pa.Table, sent_partition: Ints, consumed: pa.Table, read_partition: Ints, at_end: Sequence[Reach]
-) -> tuple[list[Place], list[Ints]]:
-    """All places, with each topic's unknown partition; and for each row of both tables the index of its place."""
-    topic_of_drained = pa.chunked_array([pa.array([each.place[0] for each in at_end], pa.string())])
-    partition_of_drained = np.array([each.place[1] for each in at_end], np.int64)
-    topics, codes = as_codes(produced["topic"], consumed["topic"], topic_of_drained)
-    # Topic and partition in one number; the unknown partition, -1, comes first.
-    joint = [
-        topic.astype(np.int64) << 32 | (partition + 1)
-        for topic, partition in zip(codes, (sent_partition, read_partition, partition_of_drained), strict=True)
-    ]
-    found = np.unique(np.concatenate([np.unique(each) for each in (*joint, np.arange(len(topics)) << 32)]))
-    places = [(topics[each >> 32], (each & 0xFFFFFFFF) - 1) for each in found.tolist()]
-    return places, [np.searchsorted(found, each).astype(np.int32) for each in joint[:2]]
-
-
-def _handed(
-    names: Sequence[str], places: Sequence[Place], name: Ints, rc: Flags, tp: Ints, off: Ints
-) -> Iterator[Reach]:
-    """How far drains got by the records that they were handed: one entry per drain, isolation and partition."""
-    reader = name * 2 + rc
-    rows, number = distinct(joint_key(reader, tp))
-    highest = np.zeros(len(rows), np.int64)
-    np.maximum.at(highest, number, off)
-    for who, at, offset in zip(reader[rows].tolist(), tp[rows].tolist(), highest.tolist(), strict=True):
-        past = min(offset + 1, HIGHEST)
-        yield Reach(consumer=names[who // 2], place=places[at], past=past, read_committed=bool(who % 2))
-
-
-def _consumers(
-    names: Sequence[str], name: Ints, rc: Flags, drains: Mapping[str, Drain], settings: RunSettings
-) -> list[Consumer]:
-    """All consumers; `name` and `rc` are of the reads of live ones."""
-    found = {(each, False): drain.read_committed for each, drain in drains.items()}
-    for reader in np.unique(name * 2 + rc).tolist():  # read_committed comes second, and counts
-        found[names[reader // 2], True] = bool(reader % 2)
+def _consumers(streams: Sequence[Stream], drains: Mapping[str, Drain], settings: RunSettings) -> list[Consumer]:
+    roles = {(name, live) for name, live, _ in streams} | {(name, False) for name in drains}
+    committed = {(name, live) for name, live, rc in streams if rc}
+    committed |= {(name, False) for name, drain in drains.items() if drain.read_committed}
     return [
-        Consumer(name=each, live=live, group=settings.group_of(each), read_committed=read_committed)
-        for (each, live), read_committed in sorted(found.items())
+        Consumer(name=name, live=live, group=settings.group_of(name), read_committed=(name, live) in committed)
+        for name, live in sorted(roles)
     ]
-
-
-def _reached(drains: Mapping[str, Drain], number: Mapping[tuple[str, bool], int], places: Sequence[Place]) -> Reached:
-    tp_of = {place: tp for tp, place in enumerate(places)}
-    rows = [
-        (number[name, False], tp_of[place], past)
-        for name, drain in drains.items()
-        for place, past in drain.past.items()
-    ]
-    cid, tp, past = np.array(rows, np.int64).reshape(-1, 3).T
-    return Reached(cid=cid, tp=tp, past=past)

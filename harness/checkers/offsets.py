@@ -191,14 +191,13 @@ def _hidden(places: _Places, delivery: Delivery, to_all: Flags) -> Found:
         drained[at] = (record != NONE) & ~delivery.replaced(record, reads.tp[at], reads.off[at])
     everything, shown = places.wanted(drained, to_all)
     found = []
-    for cid in np.unique(rows.reached.cid):
-        passed_over = ~places.any_read(reads.drain & (reads.cid == cid))
+    for cid, reached in rows.reached.items():
+        passed_over = ~places.any_read(reads.cid == cid)
         passed_over &= shown if rows.consumers[cid].read_committed else everything
-        own = rows.reached.cid == cid
-        for tp, past in zip(rows.reached.tp[own], rows.reached.past[own], strict=True):
+        for tp, past in reached.items():
             start, end = places.starts[tp : tp + 2]
             end = start + np.searchsorted(places.off[start:end], past)
-            found.append((np.flatnonzero(passed_over[start:end]) + start, int(cid)))
+            found.append((np.flatnonzero(passed_over[start:end]) + start, cid))
     return _together(found)
 
 
@@ -206,12 +205,14 @@ def _held_back(places: _Places) -> tuple[Ints, Ints]:
     """The partitions that are held back, and the offset where the last read_committed drain stopped."""
     rows, reads, sent = places.rows, places.rows.reads, places.rows.sent
     past = np.full(len(rows.places), -1)
-    committed = np.array([consumer.read_committed for consumer in rows.consumers], np.bool_)[rows.reached.cid]
-    np.maximum.at(past, rows.reached.tp[committed], rows.reached.past[committed])
+    for cid, reached in rows.reached.items():
+        for tp, offset in reached.items() if rows.consumers[cid].read_committed else ():
+            past[tp] = max(past[tp], offset)
     ours = np.flatnonzero(reads.drain & (rows.record != NONE))
     ours = ours[sent.written[rows.record[ours]] & (reads.off[ours] >= rows.log.below[reads.tp[ours]])]
-    tp = np.unique(reads.tp[ours[(past[reads.tp[ours]] >= 0) & (reads.off[ours] >= past[reads.tp[ours]])]])
-    return tp, past[tp]
+    stopped = past[reads.tp[ours]]
+    held_back = np.unique(reads.tp[ours[(stopped >= 0) & (reads.off[ours] >= stopped)]])
+    return held_back, past[held_back]
 
 
 def _together(found: Sequence[tuple[Ints, int]]) -> Found:

@@ -114,6 +114,16 @@ class Counts:
     indeterminate_present: int = 0
     read: int = 0
 
+    @classmethod
+    def of(cls, outcomes: Iterable[int], read: int) -> Counts:
+        """The counts of a history.
+
+        :param outcomes: how many records were acked, failed and are indeterminate
+        """
+        acked, failed, indeterminate = map(int, outcomes)
+        sent = acked + failed + indeterminate
+        return cls(sent=sent, acked=acked, failed=failed, indeterminate=indeterminate, read=read)
+
     def as_json(self) -> dict[str, int]:
         """The counts as verdict.json has them."""
         return asdict(self)

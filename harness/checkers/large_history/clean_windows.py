@@ -43,10 +43,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.checkers.columns import Flags, Ints, alike, distinct, joint_key, joint_keys, run_starts
-from harness.checkers.drain_extent import HIGHEST, Drain, Place, Reach
+from harness.checkers.columns import Flags, Ints, alike, joint_key, joint_keys, run_starts
+from harness.checkers.drain_extent import Drain, Place, Reach, Stream, handed_to_drains
 from harness.checkers.large_history.fingerprints import Columns, joined, length, lines_of
-from harness.checkers.large_history.summarise import NO_RUNS, Names, Stream, Summary
+from harness.checkers.large_history.summarise import NO_RUNS, Names, Summary
 from harness.checkers.settings import Group, RunSettings
 
 
@@ -95,18 +95,9 @@ class Windows:
         return result
 
     def reaches(self) -> list[Reach]:
-        """How far drains got by the records that they were handed."""
-        of_drains = np.flatnonzero(~self._live[self.reads["who"]])
-        who, tp = self.reads["who"][of_drains], self.reads["tp"][of_drains]
-        rows, number = distinct(joint_key(who, tp))
-        highest = np.zeros(len(rows), np.int64)
-        np.maximum.at(highest, number, self.reads["high"][of_drains])
-        found = []
-        for stream, place, offset in zip(who[rows].tolist(), tp[rows].tolist(), highest.tolist(), strict=True):
-            name, _, rc = self._streams.all[stream]
-            past = min(offset + 1, HIGHEST)
-            found.append(Reach(consumer=name, place=self.places.all[place], past=past, read_committed=rc))
-        return found
+        """How far drains got by what they were handed."""
+        who, tp, high = (self.reads[name] for name in ("who", "tp", "high"))
+        return handed_to_drains(self._streams.all, self.places.all, who, tp, high)
 
     # Windows that are not clean by their own lines and by those of their consumers.
 

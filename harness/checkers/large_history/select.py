@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,20 +21,26 @@ import numpy as np
 import pyarrow as pa
 
 from harness.checkers.columns import NONE, Flags, Ints, as_codes, as_numbers, joint_keys
-from harness.checkers.drain_extent import HIGHEST, NOWHERE, Place, Reach, survey_drains
-from harness.checkers.encoded_history import ISOLATIONS, check_consumed, check_produced, drained_rows, encode
+from harness.checkers.drain_extent import HIGHEST, NOWHERE, Reach, survey_drains
+from harness.checkers.encoded_history import (
+    ISOLATIONS,
+    JUDGED,
+    check_consumed,
+    check_produced,
+    drained_rows,
+    encode,
+    places_in,
+)
 from harness.checkers.large_history.clean_windows import Windows
 from harness.checkers.large_history.fingerprints import Fingerprints, hashes_of
 from harness.checkers.large_history.seen_seqs import Seqs
 from harness.checkers.large_history.summarise import (
     COLUMNS,
     NO_TRANSACTIONS,
-    Names,
     Pile,
     Summary,
     add_consumed,
     add_produced,
-    places_of,
     transactions_merged,
 )
 from harness.checkers.ordering import first_offsets
@@ -46,6 +52,9 @@ from harness.spark.spark_map import SparkMap
 
 MOST_ROWS = 8_000_000
 """The judge takes a rest of so many rows, in about 2 GB."""
+
+_Batch = tuple[int, TableName, pa.Table]
+"""Rows of one table, and the number of their chunk."""
 
 T = TypeVar("T")
 
@@ -92,20 +101,6 @@ class Rest:
     left: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """The rows to read again: those of some windows, and those without a known place.
-
-    :ivar tp: the partition of each window, as an index into `places`; :ivar at: its number in the partition
-    """
-
-    places: Names[Place]
-    size: int
-    tp: Ints
-    at: Ints
-    placeless: bool
-
-
 def find_rest(
     stored: Mapping[TableName, Sequence[Piece]],
     drained: pa.Table | None,
@@ -127,14 +122,8 @@ def find_rest(
     unrecorded = search.refuse(summaries)
     windows = Windows(summaries, settings)
     placeless = {chunk: rows for summary in summaries for chunk, rows in summary.placeless.items()}
-    acked, failed, indeterminate = np.sum([summary.outcomes for summary in summaries], axis=0).tolist()
-    counts = Counts(
-        sent=acked + failed + indeterminate,
-        acked=acked,
-        failed=failed,
-        indeterminate=indeterminate,
-        read=sum(summary.read for summary in summaries),
-    )
+    outcomes = np.sum([summary.outcomes for summary in summaries], axis=0)
+    counts = Counts.of(outcomes, sum(summary.read for summary in summaries))
     del summaries  # Of a large history, a good part of the memory.
 
     handed = windows.reaches()
@@ -170,25 +159,33 @@ class _Search:
         self._read: Flags | None = None
         self.tables: dict[TableName, pa.Table] = {name: _no_rows(name) for name in ("produced", "consumed")}
 
-    def _in_tasks(self, work: Callable[[Sequence[Chunk], Sequence[int]], T], numbers: Sequence[int]) -> list[T]:
-        """Apply `work` to all chunks and to some of these numbers, in several tasks."""
-        chunks = self._chunks
-        return self._spread(lambda some: work(chunks, some), _shares(numbers, chunks, self._lots))
+    def _in_tasks(
+        self, work: Callable[[Iterator[_Batch]], T], numbers: Sequence[int], columns: Mapping[TableName, Sequence[str]]
+    ) -> list[T]:
+        """Apply `work` to the rows of the chunks with these numbers, in several tasks."""
+        chunks, batch_rows = self._chunks, self._sizes.batch_rows
+
+        def batches(some: Sequence[int]) -> Iterator[_Batch]:
+            for number in some:
+                name = chunks[number].table
+                for table in load_batches(chunks[number].pieces, name, columns[name], batch_rows):
+                    if len(table):
+                        yield number, name, table
+
+        return self._spread(lambda some: work(batches(some)), _shares(numbers, chunks, self._lots))
 
     def summaries(self) -> list[Summary]:
         """Summarise the whole history."""
-        secret, sizes = secrets.token_bytes(32), self._sizes
+        secret, window = secrets.token_bytes(32), self._sizes.window
 
-        def summarise(chunks: Sequence[Chunk], numbers: Sequence[int]) -> Summary:
-            summary, prints = Summary(sizes.window), Fingerprints(secret)
-            for number in numbers:
-                add = add_produced if chunks[number].table == "produced" else add_consumed
-                for table in _batches(chunks[number], COLUMNS[chunks[number].table], sizes):
-                    add(summary, table, prints, number)
+        def summarise(batches: Iterator[_Batch]) -> Summary:
+            summary, prints = Summary(window), Fingerprints(secret)
+            for number, name, table in batches:
+                (add_produced if name == "produced" else add_consumed)(summary, table, prints, number)
             summary.settle()
             return summary
 
-        return self._in_tasks(summarise, range(len(self._chunks))) or [Summary(sizes.window)]
+        return self._in_tasks(summarise, range(len(self._chunks)), COLUMNS) or [Summary(window)]
 
     def refuse(self, summaries: Sequence[Summary]) -> int:
         """Raise for what takes several rows to see that it is no history, worded as the judge of small ones does.
@@ -200,23 +197,23 @@ class _Search:
             seqs.update(summary.seqs)
             transactions.add(summary.transactions.merged())
         seqs.refuse_twice()
-        merged, sizes = transactions.merged(), self._sizes
+        merged = transactions.merged()
         suspects = merged["name"][np.bitwise_count(merged["outcomes"]) > 1]
         refuse_unpromised(seqs.senders(), self._settings)
 
-        def outcomes(chunks: Sequence[Chunk], numbers: Sequence[int]) -> set[tuple[str, str]]:
+        def outcomes(batches: Iterator[_Batch]) -> set[tuple[str, str]]:
             found = set()
-            for number in numbers:
-                for table in _batches(chunks[number], ("transaction", "transaction_outcome"), sizes):
-                    names, (code,) = as_codes(table["transaction"])
-                    chosen = (code != NONE) & np.append(np.isin(hashes_of(names), suspects), False)[code]
-                    some = table.filter(pa.array(chosen)).to_pydict()
-                    found |= set(zip(some["transaction"], some["transaction_outcome"], strict=True))
+            for _, _, table in batches:
+                names, (code,) = as_codes(table["transaction"])
+                chosen = (code != NONE) & np.append(np.isin(hashes_of(names), suspects), False)[code]
+                some = table.filter(pa.array(chosen)).to_pydict()
+                found |= set(zip(some["transaction"], some["transaction_outcome"], strict=True))
             return found
 
         if len(suspects):  # By hashes, of which two names may share one.
             produced = [number for number, chunk in enumerate(self._chunks) if chunk.table == "produced"]
-            times = Counter(name for name, _ in set().union(*self._in_tasks(outcomes, produced)))
+            pairs = self._in_tasks(outcomes, produced, {"produced": ("transaction", "transaction_outcome")})
+            times = Counter(name for name, _ in set().union(*pairs))
             if two := sorted(name for name in times if times[name] > 1):
                 raise HistoryError(f"history/produced has {len(two)} transactions of two outcomes, e.g. {two[0]}")
         return sum(below - seqs.below(name, below) for name, below in self._settings.promised.items())
@@ -242,25 +239,25 @@ class _Search:
                 f"offsets, would have to be judged together, and {MOST_ROWS:,} fit into memory"
             )
         numbers = sorted({*np.flatnonzero(np.cumsum(begin_or_end)[:-1]).tolist(), *(placeless or ())})
-        sizes, wanted = (
-            self._sizes,
-            _Wanted(
-                places=windows.places,
-                size=windows.size,
-                tp=windows.tp[new],
-                at=windows.at[new],
-                placeless=placeless is not None,
-            ),
-        )
+        places, size, with_placeless = windows.places, windows.size, placeless is not None
+        wanted_tp, wanted_at = windows.tp[new], windows.at[new]
 
-        def pick(chunks: Sequence[Chunk], some: Sequence[int]) -> list[tuple[TableName, pa.Table]]:
-            return [(chunks[number].table, _pick(chunks[number], wanted, sizes)) for number in some]
+        def pick(batches: Iterator[_Batch]) -> list[tuple[TableName, pa.Table]]:
+            found = []
+            for _, name, table in batches:
+                *_, partition, off = check_produced(table) if name == "produced" else check_consumed(table)
+                tp = places.numbers_of(*places_in(table, partition))
+                key, wanted = joint_keys((tp, wanted_tp), (off // size, wanted_at))
+                chosen = np.where(off == NONE, with_placeless, np.isin(key, wanted))
+                if chosen.any():
+                    found.append((name, table.filter(pa.array(chosen))))
+            return found
 
-        for found in self._in_tasks(pick, numbers):
-            for name, table in found:
-                self.tables[name] = pa.concat_tables([self.tables[name], table])
+        columns = {name: table.column_names for name, table in self.tables.items()}
+        found = [each for of_task in self._in_tasks(pick, numbers, columns) for each in of_task]
         for name, table in self.tables.items():
-            self.tables[name] = table.unify_dictionaries()
+            tables = [table, *(more for of, more in found if of == name)]
+            self.tables[name] = pa.concat_tables(tables).unify_dictionaries()
 
     def sent_elsewhere(self) -> list[tuple[str, Ints]]:
         """By producer, the sorted seqs of records that were read in the rest and have no row of ``produced`` there."""
@@ -304,23 +301,6 @@ def _shares(numbers: Sequence[int], chunks: Sequence[Chunk], count: int) -> list
     return [lot for lot in lots if lot]
 
 
-def _batches(chunk: Chunk, columns: Sequence[str], sizes: Sizes) -> Iterable[pa.Table]:
-    return (table for table in load_batches(chunk.pieces, chunk.table, columns, sizes.batch_rows) if len(table))
-
-
-def _pick(chunk: Chunk, wanted: _Wanted, sizes: Sizes) -> pa.Table:
-    """The wanted rows of a chunk."""
-    found = [_no_rows(chunk.table)]
-    for table in _batches(chunk, found[0].column_names, sizes):
-        checked = check_produced(table) if chunk.table == "produced" else check_consumed(table)
-        tp, off = places_of(wanted.places, table, checked.partition), checked.off
-        keys, wanted_keys = joint_keys((tp, wanted.tp), (off // wanted.size, wanted.at))
-        chosen = np.where(off == NONE, wanted.placeless, np.isin(keys, wanted_keys))
-        if chosen.any():
-            found.append(table.filter(pa.array(chosen)))
-    return pa.concat_tables(found).unify_dictionaries()
-
-
 def _drained(windows: Windows, handed: Sequence[Reach], stored: pa.Table | None) -> pa.Table:
     """``drained`` with what else the whole history shows of partitions and drains, as rows of that table."""
     # A drain without a name, which read nothing of it, makes a partition known.
@@ -345,11 +325,8 @@ def _drained(windows: Windows, handed: Sequence[Reach], stored: pa.Table | None)
 
 def _no_rows(name: TableName) -> pa.Table:
     """A table without rows, of the columns that the judge needs and of the types that :func:`load_batches` gives."""
+    kinds = {each: SCHEMAS[name].field(each).type for each in JUDGED[name]}
     words = pa.dictionary(pa.int32(), pa.string())
-    columns = [*COLUMNS[name], "key"] if name == "produced" else COLUMNS[name]
     return pa.table(
-        {
-            each: pa.array([], words if pa.types.is_string(SCHEMAS[name].field(each).type) else pa.int64())
-            for each in columns
-        }
+        {each: pa.array([], words if pa.types.is_string(kind) else pa.int64()) for each, kind in kinds.items()}
     )

@@ -21,18 +21,20 @@ from harness.checkers.columns import (
     as_codes,
     as_numbers,
     distinct,
-    joint_key,
     order_of,
     run_starts,
 )
-from harness.checkers.drain_extent import Place
+from harness.checkers.drain_extent import Place, Stream
 from harness.checkers.encoded_history import (
     ABORTED,
     IN_DOUBT,
+    JUDGED,
     OUTCOMES,
     TRANSACTION_OUTCOMES,
     check_consumed,
     check_produced,
+    places_in,
+    streams_in,
 )
 from harness.checkers.large_history.fingerprints import (
     NO_LINES,
@@ -47,15 +49,8 @@ from harness.checkers.large_history.seen_seqs import Seqs
 from harness.errors import Inconclusive
 from harness.history.tables import TableName
 
-COLUMNS: Mapping[TableName, tuple[str, ...]] = {
-    "produced": (
-        *("producer", "seq", "topic", "partition", "offset", "outcome", "crc32"),
-        *("transaction", "transaction_outcome"),
-    ),
-    "consumed": (
-        *("consumer", "role", "position", "session", "topic", "partition", "offset"),
-        *("producer", "seq", "crc32", "isolation"),
-    ),
+COLUMNS: Mapping[TableName, Sequence[str]] = {
+    name: [column for column in columns if column != "key"] for name, columns in JUDGED.items()
 }
 """The columns of each table that a summary needs."""
 
@@ -70,9 +65,6 @@ NO_RUNS: Columns = dict.fromkeys(
     ("who", "tp", "session", "first_position", "first_off", "last_position", "last_off"), np.zeros(0, np.int64)
 )
 NO_TRANSACTIONS: Columns = {"name": np.zeros(0, np.uint64), "outcomes": np.zeros(0, np.int64)}
-
-Stream = tuple[str, bool, bool]
-"""A consumer in one role with one isolation: name, live, read_committed."""
 
 T = TypeVar("T", bound=Hashable)
 
@@ -90,6 +82,10 @@ class Names(Generic[T]):
             if self._number.setdefault(name, len(self.all)) == len(self.all):
                 self.all.append(name)
         return np.array([self._number[name] for name in names], np.int64)
+
+    def numbers_of(self, names: Sequence[T], indices: Ints) -> Ints:
+        """The number of each row's name; `indices` point into `names`."""
+        return self.numbers(names)[indices]
 
 
 class Pile:
@@ -170,7 +166,7 @@ def add_produced(summary: Summary, table: pa.Table, prints: Fingerprints, chunk:
     seq, crc = as_numbers(table["seq"]), as_numbers(table["crc32"])
     summary.seqs.add(names, pid, seq)
     _add_transactions(summary, table, txo)
-    tp = places_of(summary.places, table, partition)
+    tp = summary.places.numbers_of(*places_in(table, partition))
     placed = off != NONE
     if not placed.all():
         summary.placeless[chunk] = summary.placeless.get(chunk, 0) + int((~placed).sum())
@@ -187,15 +183,12 @@ def add_consumed(summary: Summary, table: pa.Table, prints: Fingerprints, chunk:
     :raises HistoryError: as :func:`harness.checkers.encoded_history.check_consumed`
     :raises Inconclusive: as :meth:`Pile.add`
     """
-    drain, rc, partition, off, named = check_consumed(table)
+    drain, rc, named, partition, off = check_consumed(table)
     summary.read += len(table)
     names, (pid,) = as_codes(table["producer"])
     seq, crc = as_numbers(table["seq"]), as_numbers(table["crc32"])
-    consumers, (consumer,) = as_codes(table["consumer"])
-    rows, number = distinct(consumer.astype(np.int64) * 4 + ~drain * 2 + rc)
-    streams = [(consumers[consumer[row]], not drain[row], bool(rc[row])) for row in rows.tolist()]
-    who = summary.streams.numbers(streams)[number]
-    tp = places_of(summary.places, table, partition)
+    who = summary.streams.numbers_of(*streams_in(table, drain, rc))
+    tp = summary.places.numbers_of(*places_in(table, partition))
     session, position = as_numbers(table["session"]), as_numbers(table["position"])
     fingerprint, odd = prints.of_rows(names, pid, seq, off, crc), ~named
     # Usually this is the order of the offsets too, so that lines_of need not sort again.
@@ -251,11 +244,3 @@ def transactions_merged(table: Columns) -> Columns:
     name, outcomes = table["name"][order], table["outcomes"][order]
     starts = run_starts(name)
     return {"name": name[starts], "outcomes": np.bitwise_or.reduceat(outcomes, starts) if len(starts) else outcomes}
-
-
-def places_of(places: Names[Place], table: pa.Table, partition: Ints) -> Ints:
-    """For every row the number of its (topic, partition) in `places`."""
-    topics, (topic,) = as_codes(table["topic"])
-    rows, number = distinct(joint_key(topic, partition))
-    found = [(topics[topic[row]], int(partition[row])) for row in rows.tolist()]
-    return places.numbers(found)[number]
