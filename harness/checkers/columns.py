@@ -129,6 +129,12 @@ def run_starts(*columns: Ints) -> Ints:
     return np.flatnonzero(np.r_[True, ~alike(*columns)][: len(columns[0])])
 
 
+def run_bounds(*columns: Ints) -> tuple[Ints, Ints]:
+    """The first and the last row of each run of rows that are equal in all columns."""
+    first = run_starts(*columns)
+    return first, np.append(first[1:], len(columns[0]))[: len(first)] - 1
+
+
 def distinct(key: Ints) -> tuple[Ints, Ints]:
     """One row for every distinct key, and for every row the index of its key among these.
 

@@ -53,8 +53,9 @@ from harness.checkers.encoded_history import (
     NO_TRANSACTION,
     EncodedHistory,
 )
-from harness.checkers.findings import Findings, record_findings
+from harness.checkers.findings import record_findings
 from harness.checkers.settings import Session
+from harness.checkers.verdict import Anomaly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,7 @@ class Delivery:
         return int((self.present & (self.rows.sent.outcome == INDETERMINATE)).sum())
 
 
-def check_delivery(delivery: Delivery) -> Iterator[Findings]:
+def check_delivery(delivery: Delivery) -> Iterator[Anomaly]:
     """Find the kinds of this module."""
     rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
     ours, of = delivery.ours, delivery.of

@@ -130,10 +130,10 @@ def survey_partitions(number: Mapping[Place, int], reaches: Iterable[Reach], set
         if each.read_committed:
             log.rc_past[tp] = max(log.rc_past[tp], each.past)
             log.rc_to_end[tp] |= each.to_end
-    for tp in np.flatnonzero(~log.known):
-        of_topic = log.known & (topic_id == topic_id[tp])
-        log.to_end[tp] = of_topic.any() and log.to_end[of_topic].all()
-        log.rc_to_end[tp] = of_topic.any() and log.rc_to_end[of_topic].all()
-        deleted = [below for (topic, _), below in settings.deleted_below.items() if topic == places[tp][0]]
-        log.below[tp] = max(deleted, default=0)
+    for unknown in np.flatnonzero(~log.known):
+        of_topic = log.known & (topic_id == topic_id[unknown])
+        log.to_end[unknown] = of_topic.any() and log.to_end[of_topic].all()
+        log.rc_to_end[unknown] = of_topic.any() and log.rc_to_end[of_topic].all()
+        deleted = [below for (topic, _), below in settings.deleted_below.items() if topic == places[unknown][0]]
+        log.below[unknown] = max(deleted, default=0)
     return log

@@ -1,39 +1,21 @@
-"""What a checker hands to the judge: the findings of one kind, with examples.
+"""Makes an anomaly of what a checker found: counts the findings and names the first ones as examples.
 
-A finding is one counted thing: a record, an offset, a read or a transaction, as the kind has it. Each example has the
-known of these: producer, seq, topic, partition, offset; consumer, session and position of a read; or a transaction.
+A finding is a record, an offset, a read or a transaction, as the kind has it. The order of the examples does not depend
+on the order of the rows. An example has what is known of it: producer, seq, topic, partition and offset; also consumer,
+session and position of a read; or the transaction.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from harness.checkers.columns import NONE, Ints
 from harness.checkers.drain_extent import NOWHERE
 from harness.checkers.encoded_history import EncodedHistory
-from harness.checkers.verdict import MAX_EXAMPLES
-
-Example = Mapping[str, str | int | None]
+from harness.checkers.verdict import KINDS, MAX_EXAMPLES, Anomaly, Example, VerdictWord
 
 
-@dataclass(frozen=True, kw_only=True)
-class Findings:
-    """All findings of one kind.
-
-    :ivar examples: the first :data:`MAX_EXAMPLES`, in an order that does not depend on the order of the rows
-    :ivar unsure: in all of them, what is missing lies beyond what was drained
-    """
-
-    kind: str
-    count: int
-    examples: tuple[Example, ...]
-    unsure: bool = False
-
-
-def record_findings(rows: EncodedHistory, kind: str, records: Ints, tp: Ints, off: Ints) -> Findings:
+def record_findings(rows: EncodedHistory, kind: str, records: Ints, tp: Ints, off: Ints) -> Anomaly:
     """Findings that are records: indices into ``sent``, and the place of each."""
     sent = rows.sent
     top = _first(tp, off, sent.pid[records], sent.seq[records])
@@ -42,10 +24,10 @@ def record_findings(rows: EncodedHistory, kind: str, records: Ints, tp: Ints, of
         | _place(rows, tp[i], off[i])
         for i in top
     )
-    return Findings(kind=kind, count=len(records), examples=examples)
+    return _anomaly(kind, len(records), examples)
 
 
-def read_findings(rows: EncodedHistory, kind: str, found: Ints) -> Findings:
+def read_findings(rows: EncodedHistory, kind: str, found: Ints) -> Anomaly:
     """Findings that are reads: indices into ``reads``."""
     reads = rows.reads
     top = found[
@@ -61,12 +43,12 @@ def read_findings(rows: EncodedHistory, kind: str, found: Ints) -> Findings:
         | _place(rows, reads.tp[read], reads.off[read])
         for read in top
     )
-    return Findings(kind=kind, count=len(found), examples=examples)
+    return _anomaly(kind, len(found), examples)
 
 
 def offset_findings(
     rows: EncodedHistory, kind: str, tp: Ints, off: Ints, read: Ints, cid: Ints | None = None
-) -> Findings:
+) -> Anomaly:
     """Findings that are offsets, or offsets of a consumer.
 
     :param read: a read at each, by index; NONE where there is only an ack
@@ -79,13 +61,17 @@ def offset_findings(
         | _place(rows, tp[i], off[i])
         for i in top
     )
-    return Findings(kind=kind, count=len(tp), examples=examples)
+    return _anomaly(kind, len(tp), examples)
 
 
-def transaction_findings(rows: EncodedHistory, kind: str, transactions: Ints, *, unsure: bool) -> Findings:
-    """Findings that are transactions: sorted indices into :attr:`EncodedHistory.transactions`."""
+def transaction_findings(rows: EncodedHistory, kind: str, transactions: Ints, leads_to: VerdictWord) -> Anomaly:
+    """Findings that are transactions, by index, in the order of the examples."""
     examples = tuple({"transaction": rows.transactions[i]} for i in transactions[:MAX_EXAMPLES])
-    return Findings(kind=kind, count=len(transactions), examples=examples, unsure=unsure)
+    return Anomaly(kind=kind, count=len(transactions), leads_to=leads_to, examples=examples)
+
+
+def _anomaly(kind: str, count: int, examples: tuple[Example, ...]) -> Anomaly:
+    return Anomaly(kind=kind, count=count, leads_to=KINDS[kind].leads_to, examples=examples)
 
 
 def _first(*columns: Ints) -> Ints:
@@ -93,7 +79,7 @@ def _first(*columns: Ints) -> Ints:
     return np.lexsort(columns[::-1])[:MAX_EXAMPLES]
 
 
-def _record_read(rows: EncodedHistory, read: np.integer) -> dict[str, str | int | None]:
+def _record_read(rows: EncodedHistory, read: np.integer) -> Example:
     reads = rows.reads
     return {
         "producer": None if reads.pid[read] == NONE else rows.producers[reads.pid[read]],
@@ -101,7 +87,7 @@ def _record_read(rows: EncodedHistory, read: np.integer) -> dict[str, str | int 
     }
 
 
-def _place(rows: EncodedHistory, tp: np.integer, off: np.integer) -> dict[str, str | int | None]:
+def _place(rows: EncodedHistory, tp: np.integer, off: np.integer) -> Example:
     topic, partition = rows.places[int(tp)]
     return {
         "topic": topic,

@@ -18,23 +18,13 @@ from pyspark.sql import SparkSession
 
 from harness.checkers.delivery import Delivery, check_delivery
 from harness.checkers.encoded_history import JUDGED, OUTCOMES, EncodedHistory, encode
-from harness.checkers.findings import Findings
 from harness.checkers.large_history.select import Sizes, find_rest
 from harness.checkers.offsets import check_places
 from harness.checkers.ordering import check_ordering
 from harness.checkers.reads import check_reads
 from harness.checkers.settings import RunSettings, read_settings, refuse_unpromised
 from harness.checkers.transactions import check_transactions
-from harness.checkers.verdict import (
-    KINDS,
-    MAX_EXAMPLES,
-    Anomaly,
-    Counts,
-    Verdict,
-    VerdictWord,
-    conclude,
-    could_not_decide,
-)
+from harness.checkers.verdict import Anomaly, Counts, Verdict, conclude, could_not_decide
 from harness.errors import HistoryError, JbodError
 from harness.history.tables import Piece, TableName, load_table, pieces, table_dir
 from harness.history.write_ahead import promised
@@ -131,23 +121,16 @@ def judge_tables(
         Counts.of(np.bincount(rows.sent.outcome, minlength=len(OUTCOMES)), len(rows.reads)),
         _unrecorded(rows, settings),
     )
-    found: dict[str, list[Findings]] = {}
-    for findings in chain(
+    allowed = {"duplicated": settings.allow_duplicates, "reordered": settings.allow_reordering}
+    checks = (
         check_delivery(delivery),
         check_places(delivery),
         check_ordering(rows),
         check_reads(rows),
         check_transactions(delivery),
-    ):
-        found.setdefault(findings.kind, []).append(findings)
+    )
     anomalies = [
-        Anomaly(
-            kind=kind,
-            count=sum(findings.count for findings in of_kind),
-            leads_to=_leads_to(kind, settings, sure=not all(findings.unsure for findings in of_kind)),
-            examples=tuple(example for findings in of_kind for example in findings.examples)[:MAX_EXAMPLES],
-        )
-        for kind, of_kind in found.items()
+        replace(anomaly, leads_to="valid") if allowed.get(anomaly.kind) else anomaly for anomaly in chain(*checks)
     ]
     if unrecorded:
         anomalies.append(Anomaly(kind="unrecorded", count=unrecorded, leads_to="unknown"))
@@ -162,11 +145,3 @@ def _unrecorded(rows: EncodedHistory, settings: RunSettings) -> int:
     refuse_unpromised((rows.producers[pid] for pid in np.unique(sent.pid)), settings)
     with_row = (sent.seq >= 0) & (sent.seq < rows.promised[sent.pid])
     return sum(settings.promised.values()) - int(with_row.sum())
-
-
-def _leads_to(kind: str, settings: RunSettings, *, sure: bool) -> VerdictWord:
-    if (kind == "duplicated" and settings.allow_duplicates) or (kind == "reordered" and settings.allow_reordering):
-        return "valid"
-    if kind == "partial_transaction" and not sure:
-        return "unknown"
-    return KINDS[kind].leads_to

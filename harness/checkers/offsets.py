@@ -36,16 +36,18 @@ from functools import cached_property
 
 import numpy as np
 
-from harness.checkers.columns import NONE, Flags, Ints, joint_key, run_starts
+from harness.checkers.columns import NONE, Flags, Ints, joint_key, run_bounds
 from harness.checkers.delivery import Delivery
 from harness.checkers.encoded_history import ABORTED, IN_DOUBT, EncodedHistory
-from harness.checkers.findings import Findings, offset_findings
+from harness.checkers.findings import offset_findings
+from harness.checkers.settings import Group
+from harness.checkers.verdict import Anomaly
 
 Found = tuple[Ints, Ints]
 """Places, by index, and for each the consumer that was not handed what lies there."""
 
 
-def check_places(delivery: Delivery) -> Iterator[Findings]:
+def check_places(delivery: Delivery) -> Iterator[Anomaly]:
     """Find the kinds of this module."""
     rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
     acked = np.flatnonzero(sent.off != NONE)
@@ -54,7 +56,7 @@ def check_places(delivery: Delivery) -> Iterator[Findings]:
     tp, off = tp[index], off[index]
     places = _Places(rows=rows, tp=tp, off=off, of_read=group[: len(reads)])
 
-    def findings(kind: str, at: Ints, cid: Ints | None = None) -> Iterator[Findings]:
+    def findings(kind: str, at: Ints, cid: Ints | None = None) -> Iterator[Anomaly]:
         if len(at):
             yield offset_findings(rows, kind, tp[at], off[at], places.a_read[at], cid)
 
@@ -149,34 +151,30 @@ def _to_all(delivery: Delivery) -> Flags:
 
 
 def _skipped(places: _Places, to_all: Flags) -> Found:
-    """The places that live consumers passed by."""
+    """The places that live consumers passed by, each with the consumer that continued above it."""
     rows, reads = places.rows, places.rows.reads
     everything, shown = places.wanted(reads.drain, to_all)
-    live = np.flatnonzero(~reads.drain)
-    order = live[np.argsort(reads.cid[live], kind="stable")]
-    starts = np.searchsorted(reads.cid[order], np.arange(len(rows.consumers) + 1))
-    groups = defaultdict(list)
+    groups: dict[Group, list[int]] = defaultdict(list)
     for cid, consumer in enumerate(rows.consumers):
         if consumer.live:
-            groups[consumer.group].append((cid, np.sort(places.of_read[order[starts[cid] : starts[cid + 1]]])))
+            groups[consumer.group].append(cid)
     found: list[tuple[Ints, int]] = []
     for members in groups.values():
-        passed_over = np.ones(len(places.tp), np.bool_)
-        for _, own in members:
-            passed_over[own] = False
-        asked = {cid: shown if rows.consumers[cid].read_committed else everything for cid, _ in members}
-        of_group = shown if any(asked[cid] is shown for cid in asked) else everything
+        own = {cid: np.unique(places.of_read[reads.cid == cid]) for cid in members}
+        unread = np.ones(len(places.tp), np.bool_)
+        for each in own.values():
+            unread[each] = False
+        expected = {cid: unread & (shown if rows.consumers[cid].read_committed else everything) for cid in members}
+        of_group = np.logical_and.reduce(list(expected.values()))
         spans = []
-        for cid, own in members:
-            first = run_starts(places.tp[own])
-            last = np.r_[first[1:], len(own)] - 1
-            spans += [(start, end, cid) for start, end in zip(own[first].tolist(), own[last].tolist(), strict=True)]
+        for cid, each in own.items():
+            first, last = run_bounds(places.tp[each])
+            spans += [(start, end, cid) for start, end in zip(each[first].tolist(), each[last].tolist(), strict=True)]
         reached = -1
         for start, end, cid in sorted(spans):
-            found.append((np.flatnonzero(asked[cid][start:end] & passed_over[start:end]) + start, cid))
+            found.append((np.flatnonzero(expected[cid][start:end]) + start, cid))
             if reached >= places.starts[places.tp[start]]:  # Another member read in this partition below.
-                gap = slice(reached + 1, max(reached + 1, start))
-                found.append((np.flatnonzero(of_group[gap] & passed_over[gap]) + gap.start, cid))
+                found.append((np.flatnonzero(of_group[reached + 1 : start]) + reached + 1, cid))
             reached = max(reached, end)
     return _together(found)
 

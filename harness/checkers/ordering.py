@@ -16,7 +16,8 @@ import numpy as np
 
 from harness.checkers.columns import NONE, Ints, joint_key, run_starts
 from harness.checkers.encoded_history import EncodedHistory
-from harness.checkers.findings import Findings, record_findings
+from harness.checkers.findings import record_findings
+from harness.checkers.verdict import Anomaly
 
 
 def first_offsets(rows: EncodedHistory) -> tuple[Ints, Ints, Ints, Ints]:
@@ -36,7 +37,7 @@ def first_offsets(rows: EncodedHistory) -> tuple[Ints, Ints, Ints, Ints]:
     return group[first], record[first], tp[first], off[first]
 
 
-def check_ordering(rows: EncodedHistory) -> Iterator[Findings]:
+def check_ordering(rows: EncodedHistory) -> Iterator[Anomaly]:
     """Find the kind of this module."""
     group, record, tp, off = first_offsets(rows)
     # As the key grows with the group, the running maximum never comes from another group.

@@ -17,11 +17,12 @@ import numpy as np
 
 from harness.checkers.columns import alike, joint_key, run_starts
 from harness.checkers.encoded_history import EncodedHistory
-from harness.checkers.findings import Findings, read_findings
+from harness.checkers.findings import read_findings
+from harness.checkers.verdict import Anomaly
 from harness.errors import HistoryError
 
 
-def check_reads(rows: EncodedHistory) -> Iterator[Findings]:
+def check_reads(rows: EncodedHistory) -> Iterator[Anomaly]:
     """Find the kinds of this module.
 
     :raises HistoryError: a read has two rows

@@ -20,11 +20,12 @@ import numpy as np
 from harness.checkers.columns import NONE, Flags, Ints
 from harness.checkers.delivery import Delivery
 from harness.checkers.encoded_history import ABORTED, FAILED, IN_DOUBT
-from harness.checkers.findings import Findings, read_findings, transaction_findings
+from harness.checkers.findings import read_findings, transaction_findings
+from harness.checkers.verdict import Anomaly, VerdictWord
 from harness.errors import HistoryError
 
 
-def check_transactions(delivery: Delivery) -> Iterator[Findings]:
+def check_transactions(delivery: Delivery) -> Iterator[Anomaly]:
     """Find the kinds of this module.
 
     :raises HistoryError: a transaction has records of two outcomes
@@ -57,9 +58,10 @@ def check_transactions(delivery: Delivery) -> Iterator[Findings]:
     unseen = in_doubt & ~in_rc_drain & ~delivery.excused
     partial = of_any(delivery.missing) | (of_any(unseen) & of_any(in_doubt & in_rc_drain))
     sure = of_any((delivery.missing & delivery.passed) | (unseen & delivery.rc_passed))
-    for some, unsure in ((partial & sure, False), (partial & ~sure, True)):
-        if some.any():
-            yield transaction_findings(rows, "partial_transaction", np.flatnonzero(some), unsure=unsure)
+    if partial.any():
+        shown = np.concatenate([np.flatnonzero(partial & sure), np.flatnonzero(partial & ~sure)])
+        leads_to: VerdictWord = "invalid" if (partial & sure).any() else "unknown"
+        yield transaction_findings(rows, "partial_transaction", shown, leads_to)
 
 
 def _reads_of_aborted_in_doubt(delivery: Delivery) -> Ints:

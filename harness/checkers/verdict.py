@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 VerdictWord = Literal["valid", "invalid", "unknown"]
+Example = dict[str, str | int | None]
 SCHEMA = 1
 MAX_EXAMPLES = 20
 
@@ -86,11 +87,11 @@ class Anomaly:
     kind: str
     count: int
     leads_to: VerdictWord
-    examples: tuple[Mapping[str, str | int | None], ...] = ()
+    examples: tuple[Example, ...] = ()
 
     def as_json(self) -> dict[str, object]:
         """The anomaly as verdict.json has it."""
-        return {"kind": self.kind, "count": self.count, "examples": [dict(example) for example in self.examples]}
+        return {"kind": self.kind, "count": self.count, "examples": list(self.examples)}
 
     def sentence(self) -> str:
         """The anomaly as one plain sentence with the first example."""
@@ -170,7 +171,7 @@ def could_not_decide(run_id: str, counts: Counts, why: str) -> Verdict:
     return Verdict(run_id=run_id, verdict="unknown", counts=counts, reasons=(f"the judge could not decide: {why}",))
 
 
-def _named(example: Mapping[str, str | int | None]) -> str:
+def _named(example: Example) -> str:
     """An example in the short form ``p0 #17 at orders-0@16``, as far as it is known."""
     if "transaction" in example:
         return f"{example['transaction']}"

@@ -43,7 +43,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from harness.checkers.columns import Flags, Ints, alike, joint_key, joint_keys, run_starts
+from harness.checkers.columns import Flags, Ints, alike, joint_key, joint_keys, run_bounds
 from harness.checkers.drain_extent import Drain, Place, Reach, Stream, handed_to_drains
 from harness.checkers.large_history.fingerprints import Columns, joined, length, lines_of
 from harness.checkers.large_history.summarise import NO_RUNS, Names, Summary
@@ -158,7 +158,7 @@ class Windows:
         np.maximum.at(highest, self.of_ack, self.acks["high"])
         behind = (stopped[self.tp] >= 0) & (highest >= stopped[self.tp])
         windows = np.flatnonzero(~self.rest & (self._shown(rc=True) > 0) & behind)
-        _, last = self._ends(windows)
+        _, last = run_bounds(self.tp[windows])
         self.rest[windows[last]] = True
 
     def _mark_spans(self) -> None:
@@ -172,18 +172,14 @@ class Windows:
             handed = np.zeros(len(self.rest), np.bool_)
             for _, own in members:
                 handed[own] = True
-                first, last = self._ends(own)
+                first, last = run_bounds(self.tp[own])
                 self.rest[own[first]] = self.rest[own[last]] = True
             if len({rc for rc, _ in members}) > 1:
                 self.rest |= handed
             by_group = np.flatnonzero(handed)
-            for first, last in zip(*(by_group[ends].tolist() for ends in self._ends(by_group)), strict=True):
-                self.rest[first : last + 1] |= ~handed[first : last + 1]
-
-    def _ends(self, windows: Ints) -> tuple[Ints, Ints]:
-        """Of sorted windows, the indices of the first and the last one in each partition."""
-        starts = run_starts(self.tp[windows])
-        return starts, np.r_[starts[1:], len(windows)][: len(starts)] - 1
+            first, last = run_bounds(self.tp[by_group])
+            for start, end in zip(by_group[first].tolist(), by_group[last].tolist(), strict=True):
+                self.rest[start : end + 1] |= ~handed[start : end + 1]
 
     def _mark_sessions(self) -> None:
         """Both sides of every step back within a session; where the order of rows is not known, all of them."""

@@ -325,8 +325,7 @@ def _drained(windows: Windows, handed: Sequence[Reach], stored: pa.Table | None)
 
 def _no_rows(name: TableName) -> pa.Table:
     """A table without rows, of the columns that the judge needs and of the types that :func:`load_batches` gives."""
-    kinds = {each: SCHEMAS[name].field(each).type for each in JUDGED[name]}
-    words = pa.dictionary(pa.int32(), pa.string())
+    fields, words = [SCHEMAS[name].field(each) for each in JUDGED[name]], pa.dictionary(pa.int32(), pa.string())
     return pa.table(
-        {each: pa.array([], words if pa.types.is_string(kind) else pa.int64()) for each, kind in kinds.items()}
+        {each.name: pa.array([], words if pa.types.is_string(each.type) else pa.int64()) for each in fields}
     )

@@ -194,9 +194,8 @@ def add_consumed(summary: Summary, table: pa.Table, prints: Fingerprints, chunk:
     # Usually this is the order of the offsets too, so that lines_of need not sort again.
     order = order_of(who, tp, session, position)
     if order is not None:
-        who, tp, session, position, off, fingerprint, odd = (
-            column[order] for column in (who, tp, session, position, off, fingerprint, odd)
-        )
+        who, tp, session, position = who[order], tp[order], session[order], position[order]
+        off, fingerprint, odd = off[order], fingerprint[order], odd[order]
     _add_runs(summary.runs, who, tp, session, position, off)
     aborted = np.zeros(len(off), np.bool_)
     summary.reads.add(_lines(who, tp, off, off, fingerprint, aborted, odd, chunk, summary.window))
@@ -210,7 +209,7 @@ def _lines(
     :param grows: the column that must grow with the offset
     :param odd: rows that no sum shows to be clean
     """
-    rows = {"who": who, "tp": tp, "low": off, "high": off, "first": grows, "last": grows}
+    rows: Columns = {"who": who, "tp": tp, "low": off, "high": off, "first": grows, "last": grows}
     rows |= {"count": np.ones(len(off), np.int64), "prints": prints, "odd": odd}
     rows |= {"aborted_count": aborted.astype(np.int64), "aborted_prints": np.where(aborted, prints, 0)}
     lines = lines_of(rows, window)
