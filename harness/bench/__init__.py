@@ -1,1 +1,1 @@
-"""Measures the harness's own speed."""
+"""Measures the speed of the harness itself."""

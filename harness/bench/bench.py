@@ -1,7 +1,8 @@
-"""``jbod bench``: the harness's own speed, as ratios and rates measured in one run.
+"""Measures the speed of the harness itself, for ``jbod bench``.
 
-Ratios against Kafka's own tools on the same cluster, because seconds say more of the machine than of the harness; of
-the judge, which has nothing beside it, records a second and the memory of all its processes.
+The clients and the cluster starts are measured as ratios, against Kafka's own tools and against local processes in the
+same run, since seconds depend on the machine. There is nothing to compare the judge with, so its figures are records a
+second and the memory of all its processes.
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ from harness.workload.warm_up import warm_up
 
 Say = Callable[[str], None]
 USUAL = 100_000
-"""Records in a scenario's usual history."""
+"""Records in the usual history of a scenario."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """The judge on one made-up history.
+    """What judging one generated history took.
 
-    :ivar rows: of all tables
-    :ivar records_per_s: records sent, over the seconds that judging took
-    :ivar peak_mb: the most memory (PSS) that this process and all below it had together
+    :ivar records: sent; :ivar rows: in all tables
+    :ivar records_per_s: records sent per second of judging
+    :ivar peak_mb: peak memory (PSS, in MiB) of this process and all its descendants together
     """
 
     records: int
@@ -57,18 +58,21 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """All that was measured."""
+    """All results.
+
+    :ivar pair: the harness's clients against Kafka's
+    """
 
     pair: tuple[Round, ...]
     starts: Starts
     judged: tuple[Judged, ...]
 
     def ratio(self) -> float | None:
-        """The median of the pair's rounds; None where there were none."""
+        """The median of the rounds of clients; None if there were none."""
         return statistics.median(each.ratio for each in self.pair) if self.pair else None
 
     def to_json(self) -> str:
-        """For ``--json``."""
+        """The results as ``jbod bench --json`` writes them."""
         rounds = [asdict(each) | {"ratio": round(each.ratio, 3)} for each in self.pair]
         starts = [asdict(each) | {"ratio": round(each.ratio, 3)} for each in self.starts.rounds]
         content = {
@@ -88,8 +92,10 @@ class Bench:
 def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: int, say: Say) -> Bench:
     """Measure everything.
 
-    :param rounds: of the pair beside Kafka's clients, and of clusters' starts; 0 leaves them out
-    :param judge_records: of the largest history that is judged, beside a usual one
+    :param rounds: how often clients and cluster starts are compared; 0 leaves both out
+    :param pair_records: how many records the clients send in each round
+    :param judge_records: records of the larger of two histories that are judged
+    :param say: takes one line of progress
     """
     spark = start_in_background(None, jars=spark_kafka_jars(cache_dir(), say=say), then=warm_up)
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=workspace()))
@@ -99,7 +105,7 @@ def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: 
         starts = compare_starts(made, scratch, rounds, say) if rounds else Starts()
         judged = []
         for records in (USUAL, judge_records):
-            say(f"making up a history of {records:,} records")
+            say(f"generating a history of {records:,} records")
             judged.append(_judge(spark, scratch / f"history-{records}", records, say))
         return Bench(pair=pair, starts=starts, judged=tuple(judged))
     finally:
@@ -119,7 +125,7 @@ def _pair(builds: Builds, spark: SparkHandle, scratch: Path, rounds: int, record
     try:
         found = []
         for number in range(rounds):
-            say(f"round {number + 1} of {rounds}: {records:,} records by Kafka's clients, then by ours")
+            say(f"round {number + 1} of {rounds}: {records:,} records with Kafka's clients, then with ours")
             found.append(compare(cluster, spark, scratch, records, number))
         return tuple(found)
     finally:
@@ -135,7 +141,7 @@ def _judge(spark: SparkHandle, run_dir: Path, records: int, say: Say) -> Judged:
         verdict = judge(session, run_dir)
         seconds = time.monotonic() - began
     if verdict.verdict != "valid":
-        raise HarnessError(f"a made-up history of {records:,} records was judged {verdict.verdict}: {verdict.reasons}")
+        raise HarnessError(f"a generated history of {records:,} records is {verdict.verdict}: {verdict.reasons}")
     shutil.rmtree(run_dir)
     return Judged(
         records=records,
@@ -147,7 +153,7 @@ def _judge(spark: SparkHandle, run_dir: Path, records: int, say: Say) -> Judged:
 
 
 class _Memory:
-    """The most memory of this process and of all below it, looked at some times a second."""
+    """Samples the memory of this process and all its descendants, five times a second, and keeps the peak."""
 
     def __init__(self) -> None:
         self.peak_mb = 0

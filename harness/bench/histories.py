@@ -1,11 +1,11 @@
-"""Histories of any length, made up at disk speed: what the judge is measured with.
+"""Generates histories of any length at disk speed, to measure the judge with.
 
-A run of 10^8 records takes hours, and what a judge makes of its history depends on the rows alone. They are made as
-the pipeline leaves them: producers that send round-robin and are acked by batch, a live consumer that is handed
-records fetch by fetch, and a drain of one partition after the other. Slice by slice, so that memory doesn't grow with
-the history; right by construction, but for what :class:`Load` asks for.
+A run of 10^8 records takes hours, and a verdict depends on the rows only. The rows are as the PySpark clients write
+them: producers send round-robin and are acked by batch, a live consumer is handed records by fetch, and a drain reads
+one partition after the other. They are generated in slices, so that memory does not grow with the history. A history is
+valid by construction, except for what :class:`Load` asks for.
 
-A CRC-32 here is a number made of the record's name: the judge compares them and sees no value.
+The CRC-32s are hashes of the records' names, since the judge compares them and sees no values.
 """
 
 from __future__ import annotations
@@ -35,27 +35,29 @@ Columns = dict[str, Column]
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is sent, and what becomes of it."""
+    """What is sent, and what becomes of it.
+
+    :ivar transaction_of: records in each transaction of a producer, of which one in 50 is aborted; 0 for none
+    :ivar storm: this fraction of all records, in the middle, is indeterminate; every second one of them was written
+    :ivar lost_one_in: one in so many offsets is handed to no consumer; 0 for none
+    :ivar planted: kinds of anomaly, of :data:`PLANTS`, that are shown once each at the end
+    :ivar scattered: each slice is shuffled and split into so many parts, which are read one after the other
+    """
 
     records: int
     producers: int = 2
     partitions: int = 6
     transaction_of: int = 0
-    """So many records in a row of one producer are a transaction, one of 50 aborted; 0: none are."""
     storm: float = 0.0
-    """This part of all records, in a row in the middle, is indeterminate; every other one of them was written."""
     lost_one_in: int = 0
-    """Of so many offsets in a row, one is handed to nobody; 0: none is."""
     planted: Collection[str] = ()
-    """Kinds of anomaly, of :data:`PLANTS`, to be shown once each at the far end."""
     scattered: int = 1
-    """Every slice's rows are dealt out to so many parts that are read one after the other, each in no order."""
 
 
 def generate(run_dir: Path, load: Load) -> int:
-    """Write a run folder with this history, run.json and all; returns how many rows it has.
+    """Write a run folder with a history and run.json; the same load gives the same history.
 
-    The same load gives the same history.
+    :returns: how many rows it has
     """
     run_dir.mkdir(parents=True)
     (run_dir / "run.json").write_text(json.dumps({"run_id": f"made-up-{load.records}"}))
@@ -63,7 +65,7 @@ def generate(run_dir: Path, load: Load) -> int:
 
 
 class _Cluster:
-    """Where a history stands, from slice to slice."""
+    """Carries the state of a history from slice to slice."""
 
     def __init__(self, run_dir: Path, load: Load) -> None:
         self.run_dir, self.load = run_dir, load
@@ -93,7 +95,7 @@ class _Cluster:
         return self.rows
 
     def _send(self, start: int, count: int) -> Columns:
-        """The next records, in the order of the log."""
+        """Send the next records; they are in the order of the log."""
         load = self.load
         number = np.arange(start, start + count)
         pid = number % load.producers
@@ -104,7 +106,7 @@ class _Cluster:
         order = np.lexsort((seq, pid, batch, partition))
         pid, seq, partition, number = pid[order], seq[order], partition[order], number[order]
         transaction = seq // load.transaction_of if load.transaction_of else np.full(count, -1)
-        # A transaction ends with a marker, which takes an offset and is handed to nobody.
+        # A transaction ends with a marker, which takes an offset and is handed to no consumer.
         marker = (seq + load.partitions) // (load.transaction_of or 1) != transaction
         width = 1 + (marker & (transaction >= 0))
         total = np.r_[0, np.cumsum(width)]
@@ -126,7 +128,7 @@ class _Cluster:
         }
 
     def _hand(self, who: str, sent: Columns) -> Columns:
-        """What a consumer is handed of these records, in the order of the log."""
+        """The reads of these records by a consumer, in the order of the log."""
         chosen = sent["written"].copy()
         if self._isolation(who) == "read_committed":
             chosen &= sent["transaction"] % _ABORTED_OF != _ABORTED
@@ -174,7 +176,7 @@ class _Cluster:
         role = "drain" if who == "drain" else "live"
         self._write(who, "consumed", columns, consumer=who, role=role, isolation=self._isolation(who))
 
-    def _write(self, stem: str, table: TableName, columns: Mapping[str, Any], **same: str | None) -> None:
+    def _write(self, stem: str, table: TableName, columns: Mapping[str, Column | pa.Array], **same: str | None) -> None:
         length = len(next(iter(columns.values())))
         schema = SCHEMAS[table]
         filled = [
@@ -195,7 +197,7 @@ class _Cluster:
 
 
 def crc_of(pid: Column, seq: Column) -> Column:
-    """32 bits that look like chance, for the record `seq` of the producer number `pid`."""
+    """A hash of 32 bits of the record `seq` of producer number `pid`."""
     mixed = (pid.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + seq.astype(np.uint64)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
@@ -210,7 +212,7 @@ Plant = Callable[[Columns, Columns, Columns, Column], None]
 
 
 def _at(reads: Columns, sent: Columns, row: int) -> int:
-    """Which of the reads is of the record `row`."""
+    """The index of the read of the record at index `row`."""
     return int(np.flatnonzero((reads["pid"] == sent["pid"][row]) & (reads["seq"] == sent["seq"][row]))[0])
 
 
@@ -220,7 +222,7 @@ def _without(reads: Columns, row: int) -> None:
 
 
 def _again(reads: Columns, row: int, **other: int) -> None:
-    """One more read, after all others of its partition, of what the row `row` has, or `other` instead."""
+    """Append a copy of the read at index `row`, as the last one of its partition, with `other` values."""
     last = reads["position"][reads["partition"] == reads["partition"][row]].max() + 1
     for name in reads:
         reads[name] = np.append(reads[name], {"position": last, **other}.get(name, reads[name][row]))
@@ -241,14 +243,14 @@ def _vanished(sent: Columns, live: Columns, drain: Columns, ends: Column) -> Non
 
 
 def _undrained(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """The last record of all is beyond what was drained."""
+    """The last record lies beyond what was drained."""
     _without(live, _at(live, sent, -1))
     _without(drain, _at(drain, sent, -1))
     ends[-1] = sent["offset"][-1]
 
 
 def _duplicated(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """The first record of all lies at the end too."""
+    """The first record is read at the end of its partition too."""
     zero = np.zeros(1, np.int64)
     _again(drain, 0, pid=0, seq=0, crc32=int(crc_of(zero, zero)[0]), offset=int(ends[0]))
     ends[0] += 1
@@ -269,7 +271,7 @@ def _misplaced(sent: Columns, live: Columns, drain: Columns, ends: Column) -> No
 
 
 def _reordered(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """Two neighbours of one producer in one partition lie in the other order."""
+    """Two consecutive records of one producer in one partition are swapped."""
     pairs = [(columns, _at(columns, sent, -180), _at(columns, sent, -181)) for columns in (live, drain)]
     for columns, one, two in [*pairs, (sent, -180, -181)]:
         _exchange(columns, one, two, "offset")
@@ -299,7 +301,7 @@ def _redelivered(sent: Columns, live: Columns, drain: Columns, ends: Column) -> 
 
 
 def _aborted_read(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """A record of the slice's last aborted transaction."""
+    """A record of the last aborted transaction of the slice."""
     row = int(np.flatnonzero(sent["transaction"] % _ABORTED_OF == _ABORTED)[-1])
     near = int(np.flatnonzero(live["partition"] == sent["partition"][row])[-1])
     _again(live, near, **{name: int(sent[name][row]) for name in ("pid", "seq", "offset", "crc32")}, session=1)
@@ -324,4 +326,4 @@ PLANTS: Mapping[str, Plant] = {
         _aborted_read,
     )
 }
-"""By kind; ``aborted_read`` needs transactions, in which ``lost`` is a ``partial_transaction`` too."""
+"""By kind. ``aborted_read`` needs transactions; with transactions, ``lost`` shows ``partial_transaction`` too."""

@@ -1,7 +1,7 @@
-"""How long a container cluster takes to be ready, beside the same cluster of local processes, in each metadata mode.
+"""Compares the start of a container cluster with that of the same cluster of local processes, in each metadata mode.
 
-The two of a round follow each other, so that the machine's mood is in both, each first in every second round, and what
-is compared is their ratio; a mode's median may be :data:`LIMIT` at most.
+A round starts both, one after the other, and takes their ratio, so that the load of the machine affects both. The order
+alternates from round to round. The median of a mode may be at most :data:`LIMIT`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from harness.kafka.versions import Mode
 
 NEEDS = ("docker", "compose")
 LIMIT = 1.5
-"""How many times as long containers may take."""
+"""Containers may take this many times as long as processes."""
 _COMPARED = ("process", "docker")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """One round: seconds from nothing to three brokers that all see each other, images and class data made before."""
+    """One round: seconds until three brokers all see each other. Images and class data exist beforehand."""
 
     mode: Mode
     process_s: float
@@ -38,16 +38,15 @@ class Start:
 
     @property
     def ratio(self) -> float:
-        """How many times as long containers took."""
+        """How many times as long as processes containers took."""
         return self.container_s / self.process_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Starts:
-    """All rounds, or why there are none.
+    """All rounds, or the reason why there are none.
 
-    :ivar skipped: what keeps containers from being measured here, or in one of the modes; empty where they were, or
-        nobody asked
+    :ivar skipped: why containers could not be measured in some mode; empty if they were measured or not asked for
     """
 
     rounds: Sequence[Start] = ()
@@ -55,20 +54,23 @@ class Starts:
 
     @property
     def ratios(self) -> Mapping[Mode, float]:
-        """Each mode's median."""
+        """The median ratio of each mode."""
         modes = dict.fromkeys(each.mode for each in self.rounds)
         return {mode: statistics.median(each.ratio for each in self.rounds if each.mode is mode) for mode in modes}
 
     @property
     def over(self) -> Sequence[Mode]:
-        """The modes in which containers take longer than they may."""
+        """The modes in which containers take longer than :data:`LIMIT` allows."""
         return [mode for mode, ratio in self.ratios.items() if ratio > LIMIT]
 
 
 def compare_starts(
     builds: Mapping[Mode, Distribution], scratch: Path, rounds: int, say: Callable[[str], None]
 ) -> Starts:
-    """Start both in turn, in each mode, as often as said, and take them away; images and all are made before."""
+    """Start and stop both in turn, in each mode, `rounds` times; images and class data are prepared first.
+
+    :param builds: the build for each mode
+    """
     if missing := "; ".join(f"{name}: {ability(name).found}" for name in NEEDS if not ability(name).present):
         return Starts(skipped=missing)
     try:

@@ -1,12 +1,12 @@
-"""The pair against Kafka's own VerifiableProducer and VerifiableConsumer: how much testing costs in throughput.
+"""Compares the throughput of the PySpark clients with Kafka's own VerifiableProducer and VerifiableConsumer.
 
-Both do the same on one cluster, in turn, several times: send as fast as they can with acks=all to a topic of three
-partitions with three replicas, read live, and say what became of each record (theirs prints a line of JSON a record,
-ours writes Parquet). A round's figure is how many records a second went from the first one sent to the last one read;
-what is compared is the ratio of two figures of one round, so that the machine's mood is in both.
+In each round both do the same on one cluster, one after the other. They send as fast as they can with acks=all to a
+topic of three partitions and three replicas, read live, and record what became of each record: Kafka's clients print a
+line of JSON for each, ours write Parquet. The figure is records a second, from the first record sent to the last one
+read. The result is the ratio of the two figures of a round, so that the load of the machine affects both.
 
-Not quite the same is the record: theirs is its number in ASCII (some 7 bytes), and no option makes it longer; ours is
-as short as it can be, 64 bytes with its name in it. The difference is to our disadvantage.
+The records differ. Kafka's tool sends the record's number in ASCII, about 7 bytes, and has no option for longer ones.
+Ours are as short as they can be, 64 bytes with the record's name. The difference is to our disadvantage.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypedDict
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow.dataset as ds
 
 from harness import timeouts
@@ -41,21 +42,21 @@ ROUND_S = 300.0
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """Records a second of both, one after the other."""
+    """Records a second, with Kafka's clients and with ours."""
 
     kafkas: float
     ours: float
 
     @property
     def ratio(self) -> float:
-        """Ours over Kafka's; 1 is as quick."""
+        """Ours divided by Kafka's; at 1 both are equally fast."""
         return self.ours / self.kafkas
 
 
 def compare(cluster: Cluster, spark: SparkHandle, run_dir: Path, records: int, number: int) -> Round:
-    """One round of both, each on a topic of its own.
+    """Run one round, each half on a topic of its own.
 
-    :raises HarnessError: either does not get through
+    :raises HarnessError: one of the clients failed or took longer than :data:`ROUND_S`
     """
     theirs = cluster.create_topic(f"theirs-{number}", partitions=PARTITIONS, replicas=3)
     kafkas = verifiable_clients(cluster, theirs, records)
@@ -64,7 +65,7 @@ def compare(cluster: Cluster, spark: SparkHandle, run_dir: Path, records: int, n
 
 
 def verifiable_clients(cluster: Cluster, topic: Topic, records: int) -> float:
-    """Records a second of Kafka's own, by the times in their lines."""
+    """Records a second with Kafka's clients, by the times in the lines that they print."""
     connect = ("--bootstrap-server", cluster.bootstrap, "--topic", topic.name, "--max-messages", str(records))
     with ExitStack() as stack:
         consumer = stack.enter_context(_running(cluster, Tool.VERIFIABLE_CONSUMER, *connect, "--group-id", topic.name))
@@ -83,7 +84,7 @@ def verifiable_clients(cluster: Cluster, topic: Topic, records: int) -> float:
 
 
 def pair(spark: SparkHandle, topic: Topic, run_dir: Path, records: int) -> float:
-    """Records a second of ours, by the times in its history."""
+    """Records a second with the PySpark clients, by the times in the history."""
     run_dir.mkdir(parents=True)
     workload = Workload(spark, run_dir, "bench", lambda kind, **fields: None)
     try:
@@ -94,7 +95,7 @@ def pair(spark: SparkHandle, topic: Topic, run_dir: Path, records: int) -> float
             rate_per_s=None,
             record_bytes=SMALLEST_RECORD_BYTES,
         ) as running:
-            # More than are asked for: who stops in the middle would be measured stopping.
+            # More records than are measured, so that the stop of the clients is not measured.
             running.await_count(records // len(topic) + 1, timeout_s=ROUND_S, failure=PipelineError)
     finally:
         workload.close()
@@ -102,27 +103,38 @@ def pair(spark: SparkHandle, topic: Topic, run_dir: Path, records: int) -> float
     return records / float(last[records - 1] - first) * 1e6
 
 
-def _times(run_dir: Path, table: TableName, column: str) -> Any:
-    """A column of instants, rising, in microseconds."""
+def _times(run_dir: Path, table: TableName, column: str) -> npt.NDArray[np.int64]:
+    """A column of times, sorted, in microseconds."""
     parts = sorted(str(part) for part in table_dir(run_dir, table).glob("*.parquet"))
     return np.sort(ds.dataset(parts, format="parquet").to_table([column])[column].to_numpy().astype("int64"))
 
 
+class _Line(TypedDict):
+    """What a verifiable client prints; `count` only with ``records_consumed``."""
+
+    name: str
+    timestamp: int
+    count: int
+
+
 class _Tool:
-    """One of Kafka's verifiable clients at work; what it prints goes to a file."""
+    """One of Kafka's verifiable clients while it runs; its output goes to a file."""
 
     def __init__(self, process: subprocess.Popen[str], output: IO[str]) -> None:
         self._process = process
         self._path = Path(output.name)
 
-    def lines(self) -> Iterator[dict[str, Any]]:
-        """What it has said so far."""
+    def lines(self) -> Iterator[_Line]:
+        """The lines that it has printed so far."""
         for line in self._path.read_text(errors="replace").splitlines():
             if line.startswith("{") and line.endswith("}"):
                 yield json.loads(line)
 
     def wait(self, timeout_s: float) -> None:
-        """Until it has ended."""
+        """Wait until it has ended.
+
+        :raises HarnessError: it took longer, or ended with another exit code than 0
+        """
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -146,5 +158,5 @@ def _running(cluster: Cluster, tool: Tool, *arguments: str) -> Iterator[_Tool]:
 
 def _await_line(tool: _Tool, name: str) -> None:
     await_until(
-        lambda: any(line["name"] == name for line in tool.lines()), timeout_s=timeouts.BOOT_S, what=f"{name} to be said"
+        lambda: any(line["name"] == name for line in tool.lines()), timeout_s=timeouts.BOOT_S, what=f"a line {name}"
     )

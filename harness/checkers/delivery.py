@@ -1,28 +1,36 @@
-"""Of every record that was sent: is it there, once, where it was acked, and as it was sent?
+"""Checks of every record that was sent: is it there, once, where it was acked, and unchanged?
 
-Kinds: lost, undrained, vanished, duplicated, resent, corrupted, misplaced, failed_but_present.
+Kinds, by record:
 
-Corners that the contract leaves open, and how they are judged here (never in favour of a broken run, never against a
-right one):
+* lost: it counts as written and is in no drain, although a drain passed its place. Unless it is excused: the scenario
+  deleted it, or compaction may have dropped it.
+* undrained: as lost, but no drain passed its place (unknown).
+* vanished: a live consumer was handed it, and it is in no drain, although a drain passed that place and nothing excuses
+  it there. Records of aborted transactions never are; of indeterminate ones, only what read_committed consumers got.
+* duplicated: it was read at two or more places.
+* resent: as duplicated, but its client wrote it again in a new producer epoch (noted).
+* corrupted: it was read with another CRC-32.
+* misplaced: it was acked at one offset and read only at others.
+* failed_but_present: its outcome is failed, and it was read.
 
-* A record acked without an offset, or in an unknown partition, is lost only where its partition (all of its topic's)
-  was drained to the end and nothing there can have been deleted or compacted; else it is undrained.
-* A record is in a drain if any drain was handed it, wherever and in whatever isolation; that it lies elsewhere than
-  it should is another kind.
-* A drain got past an offset if its position is higher, or if it was handed a higher one, whatever it noted.
-* A record that a compacted topic may drop is not undrained either: its absence would mean nothing. What replaces it
-  is *another* record with its key that was sent to the same topic, at a higher offset of the same partition; a record
-  without a key is never replaced.
-* A record is vanished if, of the places where live consumers were handed it, there is one that a drain passed and
-  that is neither deleted nor replaced. Records of aborted transactions never are.
-* Only records that were sent can be duplicated; what nobody sent is a phantom wherever it is.
-* What Kafka promises an idempotent producer is of one session, its producer id with its epoch (KIP-98). A client that
-  takes a new epoch sends anew what it has no answer to, and doubles it by itself: librdkafka does, on *all* partitions,
-  when a broker refuses a batch that has overtaken another on its way (its issue 4953). Where run.json says in which
-  session's batches the offsets lie (``producer_sessions``; the harness asks the segments if anything is there twice and
-  a broker has refused such a batch), a record is resent and not duplicated if it looks as such a client leaves it: not
-  in a transaction, all copies in one partition and handed to drains, in batches of one producer id whose epochs rise
-  with the offsets, and acked, if it was, at the last one.
+The contract leaves some cases open. They are judged so that a right run is never invalid, nor a broken one valid:
+
+* A record acked without an offset, or in an unknown partition, is lost only if its partition (if unknown, every
+  partition of its topic) was drained to the end and nothing there can have been deleted or compacted. Else it is
+  undrained.
+* A record is in a drain if any drain was handed it, at any place, with any isolation. A wrong place is another kind.
+* A drain passed an offset if the position in its row is higher, or if it was handed a higher offset.
+* A record that compaction may drop is not undrained either, since its absence would show nothing. Compaction may drop
+  it if *another* record with its key was sent to the same topic and lies at a higher offset of the same partition. A
+  record without a key is never dropped.
+* A record that no producer sent is a phantom at each of its places, and not duplicated.
+* Idempotence holds within one producer session: a producer id with its epoch (KIP-98). A client that takes a new epoch
+  resends what has no answer, and may write it twice. librdkafka does so on *all* partitions when a broker refuses a
+  batch that has overtaken another (its issue 4953). If run.json has ``producer_sessions``, a record is resent if it
+  looks as such a client leaves it. It is outside transactions. All its places are in one partition, and drains were
+  handed all of them. Their batches have one producer id, and epochs that rise with the offsets. If it was acked, then
+  at the last place. The harness reads the sessions from the segments if a record is there twice and a broker has
+  refused such a batch.
 """
 
 from __future__ import annotations
@@ -36,30 +44,29 @@ from itertools import pairwise
 
 import numpy as np
 
+from harness.checkers.columns import NONE, Flags, Ints, joint_key, joint_keys, run_starts
 from harness.checkers.encoded_history import (
     ABORTED,
     FAILED,
     IN_DOUBT,
     INDETERMINATE,
     NO_TRANSACTION,
-    NONE,
     EncodedHistory,
-    Flags,
-    Ints,
-    joint_key,
-    joint_keys,
 )
-from harness.checkers.findings import Findings, record_findings
+from harness.checkers.findings import record_findings
 from harness.checkers.settings import Session
+from harness.checkers.verdict import Anomaly
 
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """What the reads say of every record; the columns are as long as ``rows.sent`` unless said otherwise."""
+    """What the reads show of every record; the columns are as long as ``rows.sent`` unless noted otherwise.
+
+    :ivar sessions: as :attr:`harness.checkers.settings.RunSettings.producer_sessions`
+    """
 
     rows: EncodedHistory
     sessions: Mapping[tuple[str, int], Sequence[Session]]
-    """As :attr:`harness.checkers.settings.RunSettings.producer_sessions`."""
 
     @cached_property
     def ours(self) -> Ints:
@@ -71,16 +78,20 @@ class Delivery:
         """For each of :attr:`ours`, the index of its record."""
         return self.rows.record[self.ours]
 
+    def any_of_ours(self, chosen: Flags) -> Flags:
+        """Which records have a read among `chosen` (as long as :attr:`ours`)."""
+        result = np.zeros(len(self.rows.sent), np.bool_)
+        result[self.of[chosen]] = True
+        return result
+
     def any_read(self, chosen: Flags) -> Flags:
         """Which records have a read among `chosen` (as long as ``rows.reads``)."""
-        result = np.zeros(len(self.rows.sent), np.bool_)
-        result[self.of[chosen[self.ours]]] = True
-        return result
+        return self.any_of_ours(chosen[self.ours])
 
     @cached_property
     def present(self) -> Flags:
         """Handed to any consumer."""
-        return self.any_read(np.ones(len(self.rows.reads), np.bool_))
+        return self.any_of_ours(np.ones(len(self.ours), np.bool_))
 
     @cached_property
     def in_drain(self) -> Flags:
@@ -88,37 +99,35 @@ class Delivery:
         return self.any_read(self.rows.reads.drain)
 
     @cached_property
-    def a_read(self) -> Ints:
-        """A read of the record, by index, the same one whatever the order of rows; NONE where there is none."""
-        reads = self.rows.reads
-        order = np.lexsort((reads.off[self.ours], reads.tp[self.ours]))[::-1]
-        result = np.full(len(self.rows.sent), NONE)
-        result[self.of[order]] = self.ours[order]
-        return result
-
-    @cached_property
     def tp(self) -> Ints:
         """Where the record lies, as far as is known: where it was acked, else read, else sent to."""
-        sent, reads = self.rows.sent, self.rows.reads
-        if not len(reads):
-            return sent.tp
-        return np.where((sent.off == NONE) & (self.a_read != NONE), reads.tp[self.a_read], sent.tp)
+        return self._where(self.rows.sent.tp, self.rows.reads.tp)
 
     @cached_property
     def off(self) -> Ints:
-        """The offset that goes with :attr:`tp`; NONE where it isn't known."""
-        sent, reads = self.rows.sent, self.rows.reads
-        if not len(reads):
-            return sent.off
-        return np.where((sent.off == NONE) & (self.a_read != NONE), reads.off[self.a_read], sent.off)
+        """The offset that goes with :attr:`tp`; NONE if unknown."""
+        return self._where(self.rows.sent.off, self.rows.reads.off)
+
+    def _where(self, of_sent: Ints, of_reads: Ints) -> Ints:
+        record, read = self._placed_by_read
+        result = of_sent.copy()
+        result[record] = of_reads[read]
+        return result
+
+    @cached_property
+    def _placed_by_read(self) -> tuple[Ints, Ints]:
+        """The records, by index, that were read but not acked at a known offset; and of each its lowest read."""
+        reads, unknown = self.rows.reads, self.rows.sent.off[self.of] == NONE
+        read, record = self.ours[unknown], self.of[unknown]
+        order = np.lexsort((reads.off[read], reads.tp[read], record))
+        first = order[run_starts(record[order])]
+        return record[first], read[first]
 
     @cached_property
     def excused(self) -> Flags:
-        """The scenario itself can have made the record go: deleted it, or had it compacted away."""
-        known = self.off != NONE
-        below: Flags = known & (self.off < self.rows.log.below[self.tp])
-        replaced = self.replaced(np.arange(len(self.rows.sent)), self.tp, self.off)
-        excused: Flags = below | (known & replaced)
+        """The scenario deleted it, or compaction may have dropped it; only records at known offsets."""
+        below = self.off < self.rows.log.below[self.tp]
+        excused: Flags = (self.off != NONE) & (below | self.replaced(np.arange(len(self.off)), self.tp, self.off))
         return excused
 
     @cached_property
@@ -128,12 +137,12 @@ class Delivery:
 
     @cached_property
     def passed(self) -> Flags:
-        """Some drain was where the record lies; of one whose place isn't known, only if nothing can excuse it."""
+        """A drain passed the record's place; if that is unknown, only if nothing can excuse the record."""
         return self._passed(self.rows.log.past, self.rows.log.to_end)
 
     @cached_property
     def rc_passed(self) -> Flags:
-        """Some read_committed drain was where the record lies."""
+        """As :attr:`passed`, by a read_committed drain."""
         return self._passed(self.rows.log.rc_past, self.rows.log.rc_to_end)
 
     def _passed(self, past: Ints, to_end: Flags) -> Flags:
@@ -142,35 +151,39 @@ class Delivery:
         return np.where(self.off != NONE, to_end[self.tp] | (self.off < past[self.tp]), to_end[self.tp] & ~excusable)
 
     def replaced(self, record: Ints, tp: Ints, off: Ints) -> Flags:
-        """Whether compaction may drop `record` from (`tp`, `off`), all three of one length.
+        """Whether compaction may drop `record` from (`tp`, `off`); all three have one length.
 
         It may if another record of the same key lies later in the partition and counts as written or is in a drain.
         """
-        sent, reads, log = self.rows.sent, self.rows.reads, self.rows.log
-        if not log.compacted.any():
+        sent, (by_record, by_tp, by_off) = self.rows.sent, self._replacing
+        if not len(by_record):
             return np.zeros(len(record), np.bool_)
-        acked = np.flatnonzero(sent.written & (sent.off != NONE) & (sent.key != NONE))
-        drained = self.ours[reads.drain[self.ours] & (sent.key[self.of] != NONE)]
-        by_record = np.concatenate([acked, self.rows.record[drained]])
-        by_off = np.concatenate([sent.off[acked], reads.off[drained]])
-        by_place, asked = joint_keys(
-            (np.concatenate([sent.tp[acked], reads.tp[drained]]), tp), (sent.key[by_record], sent.key[record])
-        )
+        by_place, asked = joint_keys((by_tp, tp), (sent.key[by_record], sent.key[record]))
         # Per partition and key, the highest offset, and the highest of any other record than that one.
         order = np.lexsort((by_off, by_place))[::-1]
         by_place, by_off, by_record = by_place[order], by_off[order], by_record[order]
-        places, first = np.unique(by_place, return_index=True)
+        places, first, group = np.unique(by_place, return_index=True, return_inverse=True)
         top_off, top_record = by_off[first], by_record[first]
-        group = np.searchsorted(places, by_place)
         other = np.flatnonzero(by_record != top_record[group])
         second = np.full(len(places), NONE)
         np.maximum.at(second, group[other], by_off[other])
-        if not len(places):
-            return np.zeros(len(record), np.bool_)
         at = np.minimum(np.searchsorted(places, asked), len(places) - 1)
         later = np.where(top_record[at] == record, second[at], top_off[at])
-        found: Flags = (places[at] == asked) & (sent.key[record] != NONE) & log.compacted[tp] & (later > off)
+        found: Flags = (places[at] == asked) & (sent.key[record] != NONE) & (later > off)
+        found &= self.rows.log.compacted[tp]
         return found
+
+    @cached_property
+    def _replacing(self) -> tuple[Ints, Ints, Ints]:
+        """The records with a key that count as written or are in a drain: (record, tp, off), once for each place."""
+        sent, reads, keyed = self.rows.sent, self.rows.reads, self.rows.sent.key != NONE
+        acked = np.flatnonzero(sent.written & (sent.off != NONE) & keyed)
+        drained = self.ours[reads.drain[self.ours] & keyed[self.of]]
+        return (
+            np.concatenate([acked, self.rows.record[drained]]),
+            np.concatenate([sent.tp[acked], reads.tp[drained]]),
+            np.concatenate([sent.off[acked], reads.off[drained]]),
+        )
 
     @cached_property
     def indeterminate_present(self) -> int:
@@ -178,22 +191,16 @@ class Delivery:
         return int((self.present & (self.rows.sent.outcome == INDETERMINATE)).sum())
 
 
-def check_delivery(delivery: Delivery) -> Iterator[Findings]:
-    """Findings of this family."""
+def check_delivery(delivery: Delivery) -> Iterator[Anomaly]:
+    """Find the kinds of this module."""
     rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
     ours, of = delivery.ours, delivery.of
 
-    place = joint_key(reads.tp, reads.off)
-    first = np.full(len(sent), NONE)
-    first[of] = place[ours]
-    elsewhere = np.zeros(len(reads), np.bool_)
-    elsewhere[ours] = place[ours] != first[of]
-    bad_crc = np.zeros(len(reads), np.bool_)
-    bad_crc[ours] = reads.crc[ours] != sent.crc[of]
-    at_ack = np.zeros(len(reads), np.bool_)
-    at_ack[ours] = (reads.tp[ours] == sent.tp[of]) & (reads.off[ours] == sent.off[of])
-
-    doubled = delivery.any_read(elsewhere)
+    place = joint_key(reads.tp, reads.off)[ours]
+    some_place = np.full(len(sent), NONE)
+    some_place[of] = place
+    doubled = delivery.any_of_ours(place != some_place[of])
+    at_ack = delivery.any_of_ours((reads.tp[ours] == sent.tp[of]) & (reads.off[ours] == sent.off[of]))
     resent = _resent(delivery, doubled)
     kinds = {
         "lost": delivery.missing & delivery.passed,
@@ -201,8 +208,8 @@ def check_delivery(delivery: Delivery) -> Iterator[Findings]:
         "vanished": _vanished(delivery),
         "duplicated": doubled & ~resent,
         "resent": resent,
-        "corrupted": delivery.any_read(bad_crc),
-        "misplaced": (sent.off != NONE) & delivery.present & ~delivery.any_read(at_ack),
+        "corrupted": delivery.any_of_ours(reads.crc[ours] != sent.crc[of]),
+        "misplaced": (sent.off != NONE) & delivery.present & ~at_ack,
         "failed_but_present": (sent.outcome == FAILED) & delivery.present,
     }
     for kind, found in kinds.items():
@@ -215,8 +222,9 @@ def _vanished(delivery: Delivery) -> Flags:
     sent, reads, log = delivery.rows.sent, delivery.rows.reads, delivery.rows.log
     rc_live = delivery.any_read(reads.rc & ~reads.drain)
     counted = ~delivery.in_drain & (sent.txo != ABORTED) & ((sent.txo != IN_DOUBT) | rc_live)
-    candidates = delivery.ours[counted[delivery.of]]  # All of them live: none of these records is in a drain.
-    tp, off, record = reads.tp[candidates], reads.off[candidates], delivery.rows.record[candidates]
+    chosen = counted[delivery.of]  # Live reads only: none of these records is in a drain.
+    candidates, record = delivery.ours[chosen], delivery.of[chosen]
+    tp, off = reads.tp[candidates], reads.off[candidates]
     gone = (log.to_end[tp] | (off < log.past[tp])) & (off >= log.below[tp]) & ~delivery.replaced(record, tp, off)
     result = np.zeros(len(sent), np.bool_)
     result[record[gone]] = True
@@ -224,22 +232,22 @@ def _vanished(delivery: Delivery) -> Flags:
 
 
 def _resent(delivery: Delivery, doubled: Flags) -> Flags:
-    """Those of the doubled records that their client itself wrote anew, in another epoch."""
+    """The doubled records that their client itself wrote again, in another epoch."""
     result = np.zeros_like(doubled)
     if not delivery.sessions:
         return result
     rows, reads = delivery.rows, delivery.rows.reads
-    drained: dict[int, dict[tuple[int, int], bool]] = defaultdict(dict)
-    for read, record in zip(delivery.ours, delivery.of, strict=True):
-        if doubled[record] and rows.sent.txo[record] == NO_TRANSACTION:
-            copies, place = drained[int(record)], (int(reads.tp[read]), int(reads.off[read]))
-            copies[place] = copies.get(place, False) or bool(reads.drain[read])
-    for record, copies in drained.items():
-        places = sorted(copies)
+    in_drain: dict[int, dict[tuple[int, int], bool]] = defaultdict(dict)  # by record and place
+    chosen = (doubled & (rows.sent.txo == NO_TRANSACTION))[delivery.of]
+    for read, record in zip(delivery.ours[chosen].tolist(), delivery.of[chosen].tolist(), strict=True):
+        place = int(reads.tp[read]), int(reads.off[read])
+        in_drain[record][place] = in_drain[record].get(place, False) or bool(reads.drain[read])
+    for record, of_record in in_drain.items():
+        places = sorted(of_record)
         sessions = [session for tp, off in places if (session := _session(delivery, tp, off)) is not None]
         result[record] = (
             len(sessions) == len(places)
-            and all(copies.values())
+            and all(of_record.values())
             and places[0][0] == places[-1][0]
             and all(a.producer_id == b.producer_id and a.epoch < b.epoch for a, b in pairwise(sessions))
             and rows.sent.off[record] in (NONE, places[-1][1])
@@ -248,8 +256,7 @@ def _resent(delivery: Delivery, doubled: Flags) -> Flags:
 
 
 def _session(delivery: Delivery, tp: int, off: int) -> Session | None:
-    """The producer session in whose batch the offset lies, as far as is known."""
-    partition = delivery.rows.partitions[tp]
-    sessions = delivery.sessions.get((partition.topic, partition.partition), ())
+    """The producer session in whose batch the offset lies; None if unknown."""
+    sessions = delivery.sessions.get(delivery.rows.places[tp], ())
     at = bisect_right(sessions, off, key=lambda session: session.first) - 1
     return sessions[at] if at >= 0 and off <= sessions[at].last else None

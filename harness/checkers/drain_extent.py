@@ -1,177 +1,139 @@
-"""Who and what is in a history, and how far the drains got in each partition: the small facts beside the many rows."""
+"""How far the drains got in each partition: few facts, beside the many rows of a history."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from harness.checkers.columns import Flags, Ints, distinct, joint_key
 from harness.checkers.settings import RunSettings
 
-_HIGHEST = (1 << 63) - 1
+HIGHEST = (1 << 63) - 1
+"""The highest offset that a column holds."""
 
 NOWHERE = -1
-"""Stands for an unknown partition of a topic in the table of partitions."""
+"""Stands for an unknown partition of a topic."""
+
+Place = tuple[str, int]
+"""Topic and partition."""
+
+Stream = tuple[str, bool, bool]
+"""A consumer in one role with one isolation: name, live, read_committed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartitionExtent:
-    """One partition (or, with :data:`NOWHERE`, the unknown ones of a topic), and how far the drains got in it.
+class Reach:
+    """How far a drain got in one partition, by what it was handed or by its row of ``drained``.
 
-    What starts with `rc_` is of read_committed drains alone. `past` is one more than the highest offset that a drain
-    got past: the larger of the position that the drain noted and the last record that it was handed. `to_end` is true
-    only where a row of ``drained`` says so; for the unknown partition, where one does for every partition of the
-    topic. `below` is what the scenario itself deleted; of the unknown partition, the most of the topic's.
+    :ivar past: the next offset that it would have read
+    :ivar to_end: a row of ``drained`` shows that it read the partition to the end
     """
 
-    topic_id: int
-    topic: str
-    partition: int
-    past: int = 0
+    consumer: str
+    place: Place
+    past: int
+    read_committed: bool
     to_end: bool = False
-    rc_past: int = 0
-    rc_to_end: bool = False
-    below: int = 0
-    compacted: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Consumer:
-    """One consumer in one role: a name that appears in both is two. `group` is None for drains.
-
-    `read_committed` is true of one that ever read so: it is asked for no more than read_committed shows.
-    """
-
-    name: str
-    live: bool
-    group: int | None
-    read_committed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class Handed:
-    """The highest offset of one partition that a drain was handed."""
-
-    consumer: str
-    topic: str
-    partition: int
-    highest: int
-    read_committed: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class DrainedTo:
-    """One row of ``drained``."""
-
-    consumer: str
-    topic: str
-    partition: int
-    end_offset: int
-    position: int
-    read_committed: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """How far one drain got: the next offset that it would have read, by (topic, partition).
+    """How far one drain got, by partition: the highest of what its :class:`Reach` entries say.
 
-    That is the larger of what it noted and the last record that it was handed. `read_committed` as of a consumer.
+    :ivar read_committed: it read so at least once
     """
 
     read_committed: bool
-    past: Mapping[tuple[str, int], int]
+    past: Mapping[Place, int]
 
 
-def survey_drains(handed: Iterable[Handed], drained: Iterable[DrainedTo]) -> Mapping[str, Drain]:
-    """All drains by their names, also those that were handed nothing."""
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """One entry per partition: how far all drains got in it, and what the scenario did to it.
+
+    Each topic also has an entry for its unknown partition (:data:`NOWHERE`). No drain is past an offset there.
+
+    :ivar known: it is not the unknown partition
+    :ivar past: one more than the highest offset that a drain got past
+    :ivar to_end: a drain read it to the end; of the unknown partition, of every partition of the topic
+    :ivar rc_past: as `past`, for read_committed drains only
+    :ivar rc_to_end: as `to_end`, for read_committed drains only
+    :ivar below: the scenario deleted all offsets below; of the unknown partition, the highest of the topic's
+    """
+
+    topic_id: Ints
+    known: Flags
+    past: Ints
+    to_end: Flags
+    rc_past: Ints
+    rc_to_end: Flags
+    below: Ints
+    compacted: Flags
+
+
+def handed_to_drains(
+    streams: Sequence[Stream], places: Sequence[Place], stream: Ints, tp: Ints, off: Ints
+) -> list[Reach]:
+    """How far drains got by what they were handed, for each stream and partition.
+
+    :param stream: of each read, an index into `streams`
+    :param tp: of each read, an index into `places`
+    """
+    rows, number = distinct(joint_key(stream, tp))
+    highest = np.zeros(len(rows), np.int64)
+    np.maximum.at(highest, number, off)
+    found = []
+    for who, at, offset in zip(stream[rows].tolist(), tp[rows].tolist(), highest.tolist(), strict=True):
+        name, live, rc = streams[who]
+        if not live:
+            found.append(Reach(consumer=name, place=places[at], past=min(offset + 1, HIGHEST), read_committed=rc))
+    return found
+
+
+def survey_drains(reaches: Iterable[Reach]) -> Mapping[str, Drain]:
+    """All drains by name, with those that were handed nothing."""
     committed: set[str] = set()
-    past: dict[str, dict[tuple[str, int], int]] = defaultdict(dict)
-
-    def got_past(each: Handed | DrainedTo, offset: int) -> None:
-        place = (each.topic, each.partition)
-        past[each.consumer][place] = max(offset, past[each.consumer].get(place, offset))
+    past: dict[str, dict[Place, int]] = defaultdict(dict)
+    for each in reaches:
+        of_drain = past[each.consumer]
+        of_drain[each.place] = max(each.past, of_drain.get(each.place, 0))
         if each.read_committed:
             committed.add(each.consumer)
-
-    for read in handed:
-        got_past(read, min(read.highest + 1, _HIGHEST))
-    for row in drained:
-        got_past(row, row.position)
     return {name: Drain(read_committed=name in committed, past=of_drain) for name, of_drain in past.items()}
 
 
-def survey_partitions(
-    places: Iterable[tuple[str, int]], handed: Iterable[Handed], drained: Iterable[DrainedTo], settings: RunSettings
-) -> list[PartitionExtent]:
-    """All partitions of `places`, and the unknown one of each topic, in the order of topic and partition."""
-    past: dict[tuple[str, int], int] = defaultdict(int)
-    rc_past: dict[tuple[str, int], int] = defaultdict(int)
-    ended: set[tuple[str, int]] = set()
-    rc_ended: set[tuple[str, int]] = set()
+def survey_partitions(number: Mapping[Place, int], reaches: Iterable[Reach], settings: RunSettings) -> Log:
+    """The facts of all partitions.
 
-    def got_past(place: tuple[str, int], offset: int, read_committed: bool) -> None:
-        past[place] = max(past[place], offset)
-        if read_committed:
-            rc_past[place] = max(rc_past[place], offset)
-
-    for read in handed:
-        got_past((read.topic, read.partition), min(read.highest + 1, _HIGHEST), read.read_committed)
-    for row in drained:
-        place = (row.topic, row.partition)
-        got_past(place, row.position, row.read_committed)
-        if row.position >= row.end_offset:
-            ended.add(place)
-            if row.read_committed:
-                rc_ended.add(place)
-
-    by_topic: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    for place in sorted(set(places)):
-        by_topic[place[0]].append(place)
-    result = []
-    for topic_id, (topic, of_topic) in enumerate(sorted(by_topic.items())):
-        known = [place for place in of_topic if place[1] != NOWHERE]
-        result.append(
-            PartitionExtent(
-                topic_id=topic_id,
-                topic=topic,
-                partition=NOWHERE,
-                to_end=bool(known) and ended.issuperset(known),
-                rc_to_end=bool(known) and rc_ended.issuperset(known),
-                below=max((below for place, below in settings.deleted_below.items() if place[0] == topic), default=0),
-                compacted=topic in settings.compacted,
-            )
-        )
-        result += [
-            PartitionExtent(
-                topic_id=topic_id,
-                topic=topic,
-                partition=place[1],
-                past=past[place],
-                to_end=place in ended,
-                rc_past=rc_past[place],
-                rc_to_end=place in rc_ended,
-                below=settings.deleted_below.get(place, 0),
-                compacted=topic in settings.compacted,
-            )
-            for place in known
-        ]
-    return result
-
-
-def survey_consumers(
-    names: Iterable[tuple[str, bool]], committed: Collection[tuple[str, bool]], groups: Mapping[str, str]
-) -> Sequence[Consumer]:
-    """All consumers, of (name, live), in the order of their names; whoever has no group is a group of its own.
-
-    :param committed: those of them that ever read read_committed
+    :param number: of each topic, the unknown partition and every one that the history names, numbered in their order
     """
-    numbers: dict[tuple[str, str], int] = {}
-
-    def group_of(name: str) -> int:
-        of = ("group", groups[name]) if name in groups else ("consumer", name)
-        return numbers.setdefault(of, len(numbers))
-
-    return [
-        Consumer(name=name, live=live, group=group_of(name) if live else None, read_committed=(name, live) in committed)
-        for name, live in sorted(set(names))
-    ]
+    places = list(number)
+    topics = {topic: number for number, topic in enumerate(dict.fromkeys(topic for topic, _ in places))}
+    topic_id = np.array([topics[topic] for topic, _ in places], np.int64)
+    log = Log(
+        topic_id=topic_id,
+        known=np.array([partition != NOWHERE for _, partition in places], np.bool_),
+        past=np.zeros(len(places), np.int64),
+        to_end=np.zeros(len(places), np.bool_),
+        rc_past=np.zeros(len(places), np.int64),
+        rc_to_end=np.zeros(len(places), np.bool_),
+        below=np.array([settings.deleted_below.get(place, 0) for place in places], np.int64),
+        compacted=np.array([topic in settings.compacted for topic, _ in places], np.bool_),
+    )
+    for each in reaches:
+        tp = number[each.place]
+        log.past[tp] = max(log.past[tp], each.past)
+        log.to_end[tp] |= each.to_end
+        if each.read_committed:
+            log.rc_past[tp] = max(log.rc_past[tp], each.past)
+            log.rc_to_end[tp] |= each.to_end
+    for unknown in np.flatnonzero(~log.known):
+        of_topic = log.known & (topic_id == topic_id[unknown])
+        log.to_end[unknown] = of_topic.any() and log.to_end[of_topic].all()
+        log.rc_to_end[unknown] = of_topic.any() and log.rc_to_end[of_topic].all()
+        deleted = [below for (topic, _), below in settings.deleted_below.items() if topic == places[unknown][0]]
+        log.below[unknown] = max(deleted, default=0)
+    return log

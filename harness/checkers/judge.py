@@ -1,15 +1,15 @@
-"""The judge: a stored history in, a verdict out; no cluster in sight.
+"""The judge: reads a stored history and returns a verdict, without a cluster.
 
-What each kind of anomaly is, is defined in the contract and found by the checkers beside this file, one a family.
-This module only puts them together, and has them work in Spark tasks, beside the files. A usual history is judged in
-one task, and nothing but the verdict comes back to the driver. Of one that is too large for that, what is clean is
-taken out first, in as many tasks as there are cores (:mod:`harness.checkers.large_history.select`).
+The contract defines each kind of anomaly; the modules beside this one find them, one family each. They work in Spark
+tasks, beside the files. One task judges a usual history, and returns nothing but the verdict. Of a history that is too
+large for that, as many tasks as there are cores first take out what is clean (:mod:`harness.checkers.large_history`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,26 +17,16 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from harness.checkers.delivery import Delivery, check_delivery
-from harness.checkers.encoded_history import ACKED, FAILED, INDETERMINATE, NONE, EncodedHistory, encode
-from harness.checkers.findings import Findings
+from harness.checkers.encoded_history import JUDGED, OUTCOMES, EncodedHistory, encode
 from harness.checkers.large_history.select import Sizes, find_rest
 from harness.checkers.offsets import check_places
 from harness.checkers.ordering import check_ordering
 from harness.checkers.reads import check_reads
 from harness.checkers.settings import RunSettings, read_settings, refuse_unpromised
 from harness.checkers.transactions import check_transactions
-from harness.checkers.verdict import (
-    KINDS,
-    MAX_EXAMPLES,
-    Anomaly,
-    Counts,
-    Verdict,
-    VerdictWord,
-    conclude,
-    could_not_decide,
-)
+from harness.checkers.verdict import Anomaly, Counts, Verdict, conclude, could_not_decide
 from harness.errors import HistoryError, JbodError
-from harness.history.tables import SCHEMAS, Piece, TableName, load_table, pieces, table_dir
+from harness.history.tables import Piece, TableName, load_table, pieces, table_dir
 from harness.history.write_ahead import promised
 from harness.host.atomic_write import write_atomically
 from harness.spark.spark_map import SparkMap, cores, spark_map_over
@@ -44,28 +34,23 @@ from harness.spark.spark_map import SparkMap, cores, spark_map_over
 VERDICT_FILE = "verdict.json"
 
 AT_ONCE = 1_000_000
-"""So many rows are judged in memory, in one task: some 250 MB, and as quick as any way up to there."""
+"""So many rows are judged in memory, in one task: it takes about 250 MB, and nothing is faster for so few."""
 
 SIZES = Sizes()
 
-_WITH_ROWS: tuple[TableName, ...] = ("produced", "consumed")
-
-_NOT_JUDGED_BY = ("error", "sent_at", "ended_at", "read_at")
-"""Columns that are for people: no kind depends on them."""
-
 
 def judge(spark: SparkSession, run_dir: Path) -> Verdict:
-    """The verdict on the run in `run_dir`, from its history and run.json alone; writes nothing.
+    """The verdict on the run in `run_dir`, by its history and run.json alone; writes nothing.
 
-    A judge that fails answers `unknown` with the reason, never `valid`.
+    If the judge fails, the verdict is unknown with the reason.
 
-    :raises HistoryError: run.json or the history is missing, cut off, of other columns, or has rows that no history
-        has (a null or a word that the column doesn't allow, a record sent twice, a read told twice, a transaction of
-        two outcomes)
+    :raises HistoryError: run.json or the history is missing, cut off or of other columns, or has rows that no history
+        has: a null or a word that the column does not allow, two rows for one record or one read, or a transaction of
+        two outcomes
     """
     settings = replace(read_settings(run_dir), promised=promised(run_dir))
     run_dir = run_dir.absolute()
-    stored = {name: pieces(run_dir, name) for name in _WITH_ROWS}
+    stored: dict[TableName, list[Piece]] = {name: pieces(run_dir, name) for name in ("produced", "consumed")}
     rows = {name: sum(piece.rows for piece in of_table) for name, of_table in stored.items()}
     try:
         if sum(rows.values()) > AT_ONCE:
@@ -83,18 +68,17 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
 
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> Path:
-    """Write verdict.json into `run_dir`, whole or not at all, and return its path."""
+    """Write verdict.json into `run_dir`, whole or not at all; returns its path."""
     return write_atomically(run_dir / VERDICT_FILE, verdict.text())
 
 
 def _judged(run_dir: Path, settings: RunSettings) -> Verdict:
-    """What a task does: read the tables and judge them."""
+    produced, consumed = (load_table(run_dir, name, JUDGED[name]) for name in ("produced", "consumed"))
+    return judge_tables(produced, consumed, _drained(run_dir), settings)
 
-    def load(table: TableName) -> pa.Table:
-        return load_table(run_dir, table, [name for name in SCHEMAS[table].names if name not in _NOT_JUDGED_BY])
 
-    drained = load("drained") if table_dir(run_dir, "drained").exists() else None
-    return judge_tables(load("produced"), load("consumed"), drained, settings)
+def _drained(run_dir: Path) -> pa.Table | None:
+    return load_table(run_dir, "drained") if table_dir(run_dir, "drained").exists() else None
 
 
 def judge_large(
@@ -105,40 +89,16 @@ def judge_large(
     lots: int,
     sizes: Sizes,
 ) -> Verdict:
-    """The verdict of :func:`judge`, to the byte, in memory that hardly grows with the history.
+    """The same verdict as :func:`judge`, to the byte, in memory that hardly grows with the history.
 
     :param stored: ``produced`` and ``consumed``
-    :param spread: how work is given to tasks
+    :param spread: runs a function in tasks
     :param lots: how many tasks read the history
     :raises HistoryError: as :func:`judge`
-    :raises Inconclusive: too much of it has something to look into
+    :raises Inconclusive: there is too much that is not clean
     """
-    drained = load_table(run_dir, "drained") if table_dir(run_dir, "drained").exists() else None
-    rest = find_rest(stored, drained, settings, spread, lots, sizes)
+    rest = find_rest(stored, _drained(run_dir), settings, spread, lots, sizes)
     return judge_tables(rest.produced, rest.consumed, rest.drained, settings, (rest.counts, rest.unrecorded))
-
-
-def _counts(rows: EncodedHistory) -> Counts:
-    def of(outcome: int) -> int:
-        return int((rows.sent.outcome == outcome).sum())
-
-    return Counts(
-        sent=len(rows.sent),
-        acked=of(ACKED),
-        failed=of(FAILED),
-        indeterminate=of(INDETERMINATE),
-        read=len(rows.reads),
-    )
-
-
-def _unrecorded(rows: EncodedHistory, settings: RunSettings) -> int:
-    """How many records were promised a row in ``produced`` and have none."""
-    sent, number = rows.sent, {name: pid for pid, name in enumerate(rows.producers)}
-    refuse_unpromised((rows.producers[pid] for pid in np.unique(sent.pid)), settings)
-    return sum(
-        below - int(((sent.pid == number.get(name, NONE)) & (sent.seq >= 0) & (sent.seq < below)).sum())
-        for name, below in settings.promised.items()
-    )
 
 
 def judge_tables(
@@ -148,47 +108,40 @@ def judge_tables(
     settings: RunSettings,
     known: tuple[Counts, int] | None = None,
 ) -> Verdict:
-    """The verdict on a history that is in memory; columns as the contract has them, times and errors left out or not.
+    """The verdict on a history in memory. Of the contract's columns, times and errors may be absent.
 
-    :param known: of the whole history, where the tables are only what is left to judge of it: the counts, and how many
-        records were promised a row in ``produced`` and have none
+    :param known: if the tables are only the rest of a history: the counts of the whole history, and how many of its
+        records have no row in ``produced`` that were promised one
     :raises HistoryError: a row that no history has, as :func:`judge`
     """
     rows = encode(produced, consumed, drained, settings)
     del produced, consumed, drained  # Of a large history, a good part of the memory.
     delivery = Delivery(rows=rows, sessions=settings.producer_sessions)
-    counts, unrecorded = known or (_counts(rows), _unrecorded(rows, settings))
-    counts = replace(counts, indeterminate_present=delivery.indeterminate_present)
-    found: dict[str, list[Findings]] = {}
-    for findings in _checks(delivery):
-        found.setdefault(findings.kind, []).append(findings)
+    counts, unrecorded = known or (
+        Counts.of(np.bincount(rows.sent.outcome, minlength=len(OUTCOMES)), len(rows.reads)),
+        _unrecorded(rows, settings),
+    )
+    allowed = {"duplicated": settings.allow_duplicates, "reordered": settings.allow_reordering}
+    checks = (
+        check_delivery(delivery),
+        check_places(delivery),
+        check_ordering(rows),
+        check_reads(rows),
+        check_transactions(delivery),
+    )
     anomalies = [
-        Anomaly(
-            kind=kind,
-            count=sum(findings.count for findings in of_kind),
-            leads_to=_leads_to(kind, settings, sure=not all(findings.unsure for findings in of_kind)),
-            examples=tuple(example for findings in of_kind for example in findings.examples)[:MAX_EXAMPLES],
-        )
-        for kind, of_kind in found.items()
+        replace(anomaly, leads_to="valid") if allowed.get(anomaly.kind) else anomaly for anomaly in chain(*checks)
     ]
     if unrecorded:
         anomalies.append(Anomaly(kind="unrecorded", count=unrecorded, leads_to="unknown"))
     if counts.acked == 0:
         anomalies.append(Anomaly(kind="no_load", count=0, leads_to="unknown"))
-    return conclude(settings.run_id, counts, anomalies)
+    return conclude(settings.run_id, replace(counts, indeterminate_present=delivery.indeterminate_present), anomalies)
 
 
-def _checks(delivery: Delivery) -> Iterator[Findings]:
-    yield from check_delivery(delivery)
-    yield from check_places(delivery)
-    yield from check_ordering(delivery.rows)
-    yield from check_reads(delivery.rows)
-    yield from check_transactions(delivery)
-
-
-def _leads_to(kind: str, settings: RunSettings, *, sure: bool) -> VerdictWord:
-    if (kind == "duplicated" and settings.allow_duplicates) or (kind == "reordered" and settings.allow_reordering):
-        return "valid"
-    if kind == "partial_transaction" and not sure:
-        return "unknown"
-    return KINDS[kind].leads_to
+def _unrecorded(rows: EncodedHistory, settings: RunSettings) -> int:
+    """How many records have no row in ``produced`` that were promised one."""
+    sent = rows.sent
+    refuse_unpromised((rows.producers[pid] for pid in np.unique(sent.pid)), settings)
+    with_row = (sent.seq >= 0) & (sent.seq < rows.promised[sent.pid])
+    return sum(settings.promised.values()) - int(with_row.sum())

@@ -1,26 +1,30 @@
-"""Of every place (topic, partition, offset) that was acked or read: one record, ours, and shown to who should see it?
+"""Checks of every place (topic, partition, offset) that was acked or read: who lies there, and who was shown it?
 
-Kinds: conflicting_offset, phantom, skipped, hidden, held_back.
+Kinds, by place:
 
-Corners that the contract leaves open, and how they are judged here:
+* conflicting_offset: acks and reads there are of two different records.
+* phantom: a record was read there that no producer sent there.
+* skipped: a drain has it, and a live consumer passed it by: it lies between the first and the last offset that the
+  consumer was handed in the partition, and no consumer of the group was handed it.
+* hidden: a drain passed it and was not handed it, though another drain has it.
+* held_back (by partition): all read_committed drains stopped before a record that counts as written and that another
+  drain has (unknown).
 
-* What is not one of ours has no name; two such reads are of the same record if all that was read of them (producer,
-  seq, CRC-32) is the same.
-* A record of ours that is read in a topic that it was not sent to is a phantom there: nobody sent it to that topic.
-  So is one that was acked at no known offset and is read in another partition than the one that it was sent to, where
-  that is known (for one that was, there is `misplaced`).
-* A consumer that read with both isolations is asked only for what read_committed shows. A phantom belongs to no
-  transaction, so everybody should see it. A record of an indeterminate transaction that only read_uncommitted drains
-  have need not have been shown to a read_committed consumer; a read_uncommitted one is shown all that is in the log.
-* A record whose row in ``produced`` has gone (its producer had promised one) is no phantom, and may have been aborted.
-* Another consumer of the group is another live one: a drain reads everything on its own account, in no group.
-* What lies between what one of a group was handed and what the next one was, and was handed to nobody of it, is put
-  down to the one that has what lies next above it: it went on there. If one of the group reads read_committed, what
-  read_committed doesn't show may be missing there.
-* That a compacted topic may drop a record excuses no live consumer from being shown one that a drain has: it was there.
-  A drain may have come later, and need not show what another record may have replaced, or what nobody knows the key of.
-* A drain is asked for what lies below its own position: not for what a drain that came later found behind it, and not
-  for what lies behind an open transaction (which nobody knows to be hidden: it is held_back).
+Skipped and hidden expect only what the reader's isolation shows. The contract leaves some cases open:
+
+* A record that is not one of ours has no name. Two such reads are of one record if producer, seq and CRC-32 are equal.
+* A record of ours is a phantom in a topic that it was not sent to. If it was not acked at a known offset, it is a
+  phantom in any partition but the one that it was sent to, where that is known; else it is `misplaced`.
+* read_committed shows a phantom too, since it belongs to no transaction. It shows a record of an indeterminate
+  transaction if a read_committed drain has it. read_uncommitted shows all that is in the log.
+* A record whose promised row in ``produced`` is missing is no phantom, and it may have been aborted.
+* A consumer that read with both isolations is expected to show only what read_committed shows.
+* A drain is in no group: it reads everything for itself.
+* What no consumer of a group was handed, between what one of them and what the next one was handed, was passed by the
+  one that continued above it. If one of the group reads read_committed, only what that shows is expected there.
+* Compaction excuses no live consumer, since a drain has the record: it was there. A drain that came later may have
+  missed it, if another record may have replaced it or if its key is unknown.
+* A drain is expected to show what lies below its own position. What lies behind an open transaction is held_back.
 """
 
 from __future__ import annotations
@@ -32,53 +36,48 @@ from functools import cached_property
 
 import numpy as np
 
+from harness.checkers.columns import NONE, Flags, Ints, joint_key, run_bounds
 from harness.checkers.delivery import Delivery
-from harness.checkers.encoded_history import ABORTED, IN_DOUBT, NONE, EncodedHistory, Flags, Ints, joint_key
-from harness.checkers.findings import Findings, offset_findings
+from harness.checkers.encoded_history import ABORTED, IN_DOUBT, EncodedHistory
+from harness.checkers.findings import offset_findings
+from harness.checkers.settings import Group
+from harness.checkers.verdict import Anomaly
 
 Found = tuple[Ints, Ints]
-"""Places, by index, each with the consumer that wasn't handed what lies there."""
+"""Places, by index, and for each the consumer that was not handed what lies there."""
 
 
-def check_places(delivery: Delivery) -> Iterator[Findings]:
-    """Findings of this family."""
+def check_places(delivery: Delivery) -> Iterator[Anomaly]:
+    """Find the kinds of this module."""
     rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
     acked = np.flatnonzero(sent.off != NONE)
     tp, off = np.concatenate([reads.tp, sent.tp[acked]]), np.concatenate([reads.off, sent.off[acked]])
     _, index, group = np.unique(joint_key(tp, off), return_index=True, return_inverse=True)
     tp, off = tp[index], off[index]
-    read_group = group[: len(reads)]
+    places = _Places(rows=rows, tp=tp, off=off, of_read=group[: len(reads)])
 
-    # A read at each place, for the examples; the lowest consumer's, whatever the order of rows.
-    a_read = np.full(len(tp), NONE)
-    order = np.lexsort((reads.position, reads.session, reads.cid))[::-1]
-    a_read[read_group[order]] = order
+    def findings(kind: str, at: Ints, cid: Ints | None = None) -> Iterator[Anomaly]:
+        if len(at):
+            yield offset_findings(rows, kind, tp[at], off[at], places.a_read[at], cid)
 
     who = np.concatenate([_identities(rows), acked])
-    first = np.full(len(tp), NONE)
-    first[group] = who
-    conflict = np.zeros(len(tp), np.bool_)
-    conflict[group[who != first[group]]] = True
-    phantom = np.zeros(len(tp), np.bool_)
-    phantom[read_group[_phantoms(rows)]] = True
-    for kind, found in (("conflicting_offset", conflict), ("phantom", phantom)):
-        if found.any():
-            yield offset_findings(rows, kind, tp[found], off[found], a_read[found])
-
-    places, to_all = _Places(rows=rows, tp=tp, off=off, of_read=read_group), _to_all(delivery)
-    for kind, (at, cid) in (("skipped", _skipped(places, to_all)), ("hidden", _hidden(places, delivery, to_all))):
-        if len(at):
-            yield offset_findings(rows, kind, tp[at], off[at], a_read[at], cid)
+    one = np.full(len(tp), NONE)
+    one[group] = who
+    yield from findings("conflicting_offset", np.unique(group[who != one[group]]))
+    yield from findings("phantom", np.unique(places.of_read[_phantoms(rows)]))
+    to_all = _to_all(delivery)
+    yield from findings("skipped", *_skipped(places, to_all))
+    yield from findings("hidden", *_hidden(places, delivery, to_all))
     held_back, past = _held_back(places)
     if len(held_back):
         yield offset_findings(rows, "held_back", held_back, past, np.full(len(held_back), NONE))
 
 
 def _identities(rows: EncodedHistory) -> Ints:
-    """For every read a number that says which record was read; for one that was sent, its index in ``sent``."""
+    """A number per read, equal for reads of the same record; of a record that was sent, its index in ``sent``."""
     reads = rows.reads
     unsent = np.flatnonzero(rows.record == NONE)
-    crc = np.where(reads.named, NONE, reads.crc)  # A name says enough, without one the content must.
+    crc = np.where(reads.named, NONE, reads.crc)  # With a name, another CRC-32 is the same record.
     seq = reads.seq[unsent]
     named = reads.named[unsent].astype(np.int64)
     result = rows.record.copy()
@@ -92,7 +91,7 @@ def _phantoms(rows: EncodedHistory) -> Flags:
     result: Flags = (rows.record == NONE) & ~rows.unrecorded
     ours = np.flatnonzero(rows.record != NONE)
     of = rows.record[ours]
-    other_topic = log.tid[sent.tp[of]] != log.tid[reads.tp[ours]]
+    other_topic = log.topic_id[sent.tp[of]] != log.topic_id[reads.tp[ours]]
     other_partition = (sent.off[of] == NONE) & log.known[sent.tp[of]] & (sent.tp[of] != reads.tp[ours])
     result[ours] = other_topic | other_partition
     return result
@@ -100,18 +99,29 @@ def _phantoms(rows: EncodedHistory) -> Flags:
 
 @dataclass(frozen=True, kw_only=True)
 class _Places:
-    """All places that were acked or read, in the order of `tp` and `off`, and who was handed what there."""
+    """All places that were acked or read, sorted by `tp` and `off`.
+
+    :ivar of_read: for every read, the index of its place
+    """
 
     rows: EncodedHistory
     tp: Ints
     off: Ints
     of_read: Ints
-    """For every read, the index of its place."""
+
+    @cached_property
+    def a_read(self) -> Ints:
+        """A read at each place, the first one by consumer, session and position; NONE where there is only an ack."""
+        reads = self.rows.reads
+        result = np.full(len(self.tp), NONE)
+        order = np.lexsort((reads.position, reads.session, reads.cid))[::-1]
+        result[self.of_read[order]] = order
+        return result
 
     @cached_property
     def starts(self) -> Ints:
-        """By partition, the index of its first place; one more entry for the end."""
-        return np.searchsorted(self.tp, np.arange(len(self.rows.partitions) + 1))
+        """By partition, the index of its first place; the last entry is the number of places."""
+        return np.searchsorted(self.tp, np.arange(len(self.rows.places) + 1))
 
     def any_read(self, chosen: Flags | Ints) -> Flags:
         """At which places one of the `chosen` reads was."""
@@ -120,15 +130,17 @@ class _Places:
         return result
 
     def wanted(self, drained: Flags, to_all: Flags) -> tuple[Flags, Flags]:
-        """At which places something of what drains were handed (these of all reads) should have been shown to
-        read_uncommitted, and to read_committed: (all of it, and what is :attr:`to_all`), but for what was deleted.
+        """The places that must be shown to read_uncommitted, and those that must be shown to read_committed.
+
+        :param drained: the reads by drains that show that something is there
+        :param to_all: the reads of what read_committed shows too
         """
         there = self.off >= self.rows.log.below[self.tp]
         return self.any_read(drained) & there, self.any_read(drained & to_all) & there
 
 
 def _to_all(delivery: Delivery) -> Flags:
-    """Which reads are of what read_committed shows too."""
+    """The reads of records that read_committed shows too."""
     rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
     if not len(sent):
         return ~rows.unrecorded
@@ -139,40 +151,36 @@ def _to_all(delivery: Delivery) -> Flags:
 
 
 def _skipped(places: _Places, to_all: Flags) -> Found:
-    """The places that live consumers were not handed, each with the consumer that is to be asked why."""
+    """The places that live consumers passed by, each with the consumer that continued above it."""
     rows, reads = places.rows, places.rows.reads
     everything, shown = places.wanted(reads.drain, to_all)
-    live = np.flatnonzero(~reads.drain)
-    order = live[np.argsort(reads.cid[live], kind="stable")]
-    starts = np.searchsorted(reads.cid[order], np.arange(len(rows.consumers) + 1))
-    groups = defaultdict(list)
+    groups: dict[Group, list[int]] = defaultdict(list)
     for cid, consumer in enumerate(rows.consumers):
         if consumer.live:
-            groups[consumer.group].append((cid, np.sort(places.of_read[order[starts[cid] : starts[cid + 1]]])))
+            groups[consumer.group].append(cid)
     found: list[tuple[Ints, int]] = []
     for members in groups.values():
-        passed_over = np.ones(len(places.tp), np.bool_)
-        for _, own in members:
-            passed_over[own] = False
-        asked = {cid: shown if rows.consumers[cid].read_committed else everything for cid, _ in members}
-        of_group = shown if any(asked[cid] is shown for cid in asked) else everything
+        own = {cid: np.unique(places.of_read[reads.cid == cid]) for cid in members}
+        unread = np.ones(len(places.tp), np.bool_)
+        for each in own.values():
+            unread[each] = False
+        expected = {cid: unread & (shown if rows.consumers[cid].read_committed else everything) for cid in members}
+        of_group = np.logical_and.reduce(list(expected.values()))
         spans = []
-        for cid, own in members:
-            first = np.flatnonzero(np.r_[True, places.tp[own][1:] != places.tp[own][:-1]])
-            last = np.r_[first[1:], len(own)] - 1
-            spans += [(start, end, cid) for start, end in zip(own[first].tolist(), own[last].tolist(), strict=True)]
+        for cid, each in own.items():
+            first, last = run_bounds(places.tp[each])
+            spans += [(start, end, cid) for start, end in zip(each[first].tolist(), each[last].tolist(), strict=True)]
         reached = -1
         for start, end, cid in sorted(spans):
-            found.append((np.flatnonzero(asked[cid][start:end] & passed_over[start:end]) + start, cid))
-            if reached >= places.starts[places.tp[start]]:  # A member before this one was in the partition.
-                gap = slice(reached + 1, max(reached + 1, start))
-                found.append((np.flatnonzero(of_group[gap] & passed_over[gap]) + gap.start, cid))
+            found.append((np.flatnonzero(expected[cid][start:end]) + start, cid))
+            if reached >= places.starts[places.tp[start]]:  # Another member read in this partition below.
+                found.append((np.flatnonzero(of_group[reached + 1 : start]) + reached + 1, cid))
             reached = max(reached, end)
     return _together(found)
 
 
 def _hidden(places: _Places, delivery: Delivery, to_all: Flags) -> Found:
-    """The places that drains were not handed, each with the drain."""
+    """The places that drains passed and were not handed."""
     rows, reads, log = places.rows, places.rows.reads, places.rows.log
     drained = reads.drain.copy()
     if log.compacted.any():
@@ -181,27 +189,28 @@ def _hidden(places: _Places, delivery: Delivery, to_all: Flags) -> Found:
         drained[at] = (record != NONE) & ~delivery.replaced(record, reads.tp[at], reads.off[at])
     everything, shown = places.wanted(drained, to_all)
     found = []
-    for cid in np.unique(rows.reached.cid):
-        passed_over = ~places.any_read(reads.drain & (reads.cid == cid))
+    for cid, reached in rows.reached.items():
+        passed_over = ~places.any_read(reads.cid == cid)
         passed_over &= shown if rows.consumers[cid].read_committed else everything
-        own = rows.reached.cid == cid
-        for tp, past in zip(rows.reached.tp[own], rows.reached.past[own], strict=True):
+        for tp, past in reached.items():
             start, end = places.starts[tp : tp + 2]
             end = start + np.searchsorted(places.off[start:end], past)
-            found.append((np.flatnonzero(passed_over[start:end]) + start, int(cid)))
+            found.append((np.flatnonzero(passed_over[start:end]) + start, cid))
     return _together(found)
 
 
 def _held_back(places: _Places) -> tuple[Ints, Ints]:
-    """The partitions in which read_committed drains all stopped before what they should see; and where they did."""
+    """The partitions that are held back, and the offset where the last read_committed drain stopped."""
     rows, reads, sent = places.rows, places.rows.reads, places.rows.sent
-    past = np.full(len(rows.partitions), -1)
-    committed = np.array([consumer.read_committed for consumer in rows.consumers], np.bool_)[rows.reached.cid]
-    np.maximum.at(past, rows.reached.tp[committed], rows.reached.past[committed])
+    past = np.full(len(rows.places), -1)
+    for cid, reached in rows.reached.items():
+        for tp, offset in reached.items() if rows.consumers[cid].read_committed else ():
+            past[tp] = max(past[tp], offset)
     ours = np.flatnonzero(reads.drain & (rows.record != NONE))
     ours = ours[sent.written[rows.record[ours]] & (reads.off[ours] >= rows.log.below[reads.tp[ours]])]
-    tp = np.unique(reads.tp[ours[(past[reads.tp[ours]] >= 0) & (reads.off[ours] >= past[reads.tp[ours]])]])
-    return tp, past[tp]
+    stopped = past[reads.tp[ours]]
+    held_back = np.unique(reads.tp[ours[(stopped >= 0) & (reads.off[ours] >= stopped)]])
+    return held_back, past[held_back]
 
 
 def _together(found: Sequence[tuple[Ints, int]]) -> Found:

@@ -1,10 +1,12 @@
-"""Was each consumer handed a partition's offsets upwards, and what came again after it had started again?
+"""Checks that each consumer was handed a partition's offsets upwards, and notes what it was handed again.
 
-Kinds: nonmonotonic_read (of live consumers and drains), redelivered (of live consumers; noted, not held against Kafka).
+Kinds: nonmonotonic_read (live consumers and drains), redelivered (live consumers; noted, Kafka may do so).
 
-The order within a session is that of `position`; rows of one position (which a history should not have) are taken in
-the order of their offsets. A consumer that appears in both roles is two consumers. One event is one row: a row that is
-there twice, or a part that was copied, is no history, and not two reads.
+* nonmonotonic_read: within one session, the offset is not above that of the read before, by `position`. Reads of one
+  position, which a history should not have, are ordered by offset.
+* redelivered: the consumer was handed the offset in an earlier session too.
+
+One row is one read. The same row twice, as in a copied part, is no valid history, and not two reads.
 """
 
 from __future__ import annotations
@@ -13,33 +15,31 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.checkers.encoded_history import EncodedHistory, joint_key
-from harness.checkers.findings import Findings, read_findings
+from harness.checkers.columns import alike, joint_key, run_starts
+from harness.checkers.encoded_history import EncodedHistory
+from harness.checkers.findings import read_findings
+from harness.checkers.verdict import Anomaly
 from harness.errors import HistoryError
 
 
-def check_reads(rows: EncodedHistory) -> Iterator[Findings]:
-    """Findings of this family.
+def check_reads(rows: EncodedHistory) -> Iterator[Anomaly]:
+    """Find the kinds of this module.
 
-    :raises HistoryError: a row is there twice
+    :raises HistoryError: a read has two rows
     """
     reads = rows.reads
-    if not len(reads):
-        return
     stay = joint_key(reads.cid, reads.tp)
     in_session = joint_key(stay, reads.session)
     order = np.lexsort((reads.off, reads.position, in_session))
-    same = in_session[order][1:] == in_session[order][:-1]
-    twice = same & (reads.position[order][1:] == reads.position[order][:-1])
-    twice &= reads.off[order][1:] == reads.off[order][:-1]
-    if twice.any():
-        row = order[1:][twice][0]
-        where = rows.partitions[int(reads.tp[row])]
+    same, off = alike(in_session[order]), reads.off[order]
+    twice = order[1:][same & alike(reads.position[order], off)]
+    if len(twice):
+        topic, partition = rows.places[reads.tp[twice[0]]]
         raise HistoryError(
-            f"history/consumed has two rows for one read {int(twice.sum())} times, e.g. of "
-            f"{rows.consumers[int(reads.cid[row])].name} at {where.topic}-{where.partition}@{reads.off[row]}"
+            f"history/consumed has two rows for one read {len(twice)} times, e.g. of "
+            f"{rows.consumers[reads.cid[twice[0]]].name} at {topic}-{partition}@{reads.off[twice[0]]}"
         )
-    back = order[1:][same & (reads.off[order][1:] <= reads.off[order][:-1])]
+    back = order[1:][same & (off[1:] <= off[:-1])]
     if len(back):
         yield read_findings(rows, "nonmonotonic_read", back)
 
@@ -49,7 +49,7 @@ def check_reads(rows: EncodedHistory) -> Iterator[Findings]:
     place = joint_key(stay[live], reads.off[live])
     order = np.lexsort((reads.session[live], place))
     place, session = place[order], reads.session[live][order]
-    starts = np.flatnonzero(np.r_[True, place[1:] != place[:-1]])
+    starts = run_starts(place)
     first = np.repeat(session[starts], np.diff(np.r_[starts, len(place)]))
     again = live[order[session > first]]
     if len(again):

@@ -1,27 +1,32 @@
-"""What run.json tells the judge: what the scenario itself did to the log, and what its clients don't promise.
+"""The settings in run.json: what the scenario itself did to the log, and what its clients do not promise.
 
-Everything is optional but the file: a run without a readable run.json may be half a run, and is not judged. A value
-of the wrong form is refused and not guessed at, because each of them turns findings off.
+The file is required, since a run without a readable run.json may be half a run. Every setting is optional. A value of
+the wrong form is an error, because each setting turns findings off.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from harness.errors import HistoryError
 
 RUN_FILE = "run.json"
 
+T = TypeVar("T")
+
+Group = tuple[bool, str]
+"""A consumer group by name, or (False) a consumer on its own."""
+
 
 class Session(NamedTuple):
-    """Offsets next to each other whose batches are of one producer session (KIP-98): a producer id, with its epoch.
+    """A range of offsets whose batches are of one producer session: a producer id with its epoch (KIP-98).
 
-    Within one, a broker appends a batch once however often it is sent; a client that takes a new epoch sends anew.
+    Within a session, a broker appends a batch once, however often it is sent. A client that takes a new epoch resends.
     """
 
     first: int
@@ -32,7 +37,15 @@ class Session(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """The part of run.json that decides how a history is judged."""
+    """The part of run.json that decides how a history is judged.
+
+    :ivar deleted_below: by partition, the offset below which the scenario deleted everything or let it expire
+    :ivar compacted: topics
+    :ivar groups: consumer groups by consumer
+    :ivar producer_sessions: by partition, the offsets in batches of idempotent producers, ascending; empty if unknown
+    :ivar promised: not from run.json: by producer, the seq below which it promised a row for each record
+        (:func:`harness.history.write_ahead.promised`)
+    """
 
     run_id: str
     allow_duplicates: bool = False
@@ -41,26 +54,26 @@ class RunSettings:
     compacted: frozenset[str] = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
     producer_sessions: Mapping[tuple[str, int], Sequence[Session]] = field(default_factory=dict)
-    """By partition, the offsets that lie in batches of idempotent producers, ascending; empty: nobody looked."""
     promised: Mapping[str, int] = field(default_factory=dict)
-    """Not from run.json: by producer, below which seq it has a row for each record
-    (:func:`harness.history.write_ahead.promised`).
-    """
+
+    def group_of(self, consumer: str) -> Group:
+        """The consumer's group; a consumer without one is a group of its own."""
+        return (True, self.groups[consumer]) if consumer in self.groups else (False, consumer)
 
 
 def refuse_unpromised(senders: Iterable[str], settings: RunSettings) -> None:
-    """:raises HistoryError: one of those who sent has promised nothing, though others have: its promise has gone"""
+    """:raises HistoryError: a producer promised nothing, though others did: its promise is missing"""
     if settings.promised:
         for name in sorted(set(senders) - set(settings.promised)):
             raise HistoryError(
-                f"history/reserved/{name}.json is missing: nobody can tell whether {name}'s rows are all there"
+                f"history/reserved/{name}.json is missing: without it, missing rows of {name} cannot be detected"
             )
 
 
 def read_settings(run_dir: Path) -> RunSettings:
-    """The settings in `run_dir`'s run.json; what is absent or null is off, and the run's id is the folder's name.
+    """Read run.json. A setting that is absent or null is off; the default run id is the folder's name.
 
-    :raises HistoryError: run.json is missing, cut off or no object, or a setting has another form
+    :raises HistoryError: run.json is missing, cut off or not an object, or a setting has the wrong form
     """
     path = run_dir / RUN_FILE
     try:
@@ -72,62 +85,61 @@ def read_settings(run_dir: Path) -> RunSettings:
     if not isinstance(loaded, dict):
         raise HistoryError(f"{path} holds no JSON object but {type(loaded).__name__}")
 
-    def of_form(name: str, kind: type, default: Any) -> Any:
-        value = loaded.get(name)
-        if value is None:
-            return default
-        if not isinstance(value, kind):
-            raise HistoryError(f"{path}: {name} is {value!r}, expected {kind.__name__}")
-        return value
-
     def refuse(name: str, expected: str) -> HistoryError:
         return HistoryError(f"{path}: {name} is {loaded[name]!r}, expected {expected}")
 
-    def by_partition(name: str, expected: str, fits: Callable[[Any], bool]) -> Iterator[tuple[tuple[str, int], Any]]:
-        for topic, values in of_form(name, dict, {}).items():
+    def setting(name: str, default: T) -> T:
+        value = loaded.get(name)
+        if value is None:
+            return default
+        if not isinstance(value, type(default)):
+            raise refuse(name, type(default).__name__)
+        return value
+
+    def by_partition(name: str, expected: str, parse: Callable[[object], T | None]) -> dict[tuple[str, int], T]:
+        found = {}
+        topics: dict[str, object] = setting(name, {})
+        for topic, values in topics.items():
             if not isinstance(values, dict):
                 raise refuse(name, expected)
             for partition, value in values.items():
-                if not (partition.isascii() and partition.isdigit() and len(partition) <= 10 and fits(value)):
+                parsed = parse(value)
+                if not (partition.isascii() and partition.isdigit() and len(partition) <= 10) or parsed is None:
                     raise refuse(name, expected)
-                yield (topic, int(partition)), value
+                found[topic, int(partition)] = parsed
+        return found
 
-    deleted = dict(by_partition("deleted_below", 'offsets by partition, as {"topic": {"0": 500}}', _is_long))
-    sessions = {
-        where: tuple(Session(*each) for each in stored)
-        for where, stored in by_partition(
-            "producer_sessions",
-            'first and last offset, producer id and epoch by partition, ascending, as {"topic": {"0": [[0, 9, 7, 0]]}}',
-            _are_sessions,
-        )
-    }
-    compacted = of_form("compacted", list, [])
+    compacted: list[object] = setting("compacted", [])
     if not all(isinstance(topic, str) for topic in compacted):
         raise refuse("compacted", "a list of topics")
-    groups = of_form("groups", dict, {})
+    groups: dict[str, object] = setting("groups", {})
     if not all(isinstance(group, str) for group in groups.values()):
         raise refuse("groups", "group names by consumer")
     return RunSettings(
-        run_id=of_form("run_id", str, run_dir.absolute().name),
-        allow_duplicates=of_form("allow_duplicates", bool, False),
-        allow_reordering=of_form("allow_reordering", bool, False),
-        deleted_below=deleted,
-        compacted=frozenset(compacted),
-        groups=groups,
-        producer_sessions=sessions,
+        run_id=setting("run_id", run_dir.absolute().name),
+        allow_duplicates=setting("allow_duplicates", False),
+        allow_reordering=setting("allow_reordering", False),
+        deleted_below=by_partition("deleted_below", 'offsets by partition, as {"topic": {"0": 500}}', _long),
+        compacted=frozenset(map(str, compacted)),
+        groups={consumer: str(group) for consumer, group in groups.items()},
+        producer_sessions=by_partition(
+            "producer_sessions",
+            'first and last offset, producer id and epoch by partition, ascending, as {"topic": {"0": [[0, 9, 7, 0]]}}',
+            _sessions,
+        ),
     )
 
 
-def _is_long(value: Any) -> bool:
-    return type(value) is int and abs(value) < 1 << 63
+def _long(value: object) -> int | None:
+    return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
-def _are_sessions(value: Any) -> bool:
-    """None overlaps the one before, and none is of a producer that is not idempotent (its id is -1)."""
+def _sessions(value: object) -> tuple[Session, ...] | None:
+    """Sessions in order that do not overlap, of idempotent producers (another's id is -1)."""
     if not (isinstance(value, list) and all(isinstance(each, list) and len(each) == 4 for each in value)):
-        return False
-    if not all(_is_long(number) and number >= 0 for each in value for number in each):
-        return False
-    return all(first <= last for first, last, *_ in value) and all(
-        before[1] < after[0] for before, after in pairwise(value)
-    )
+        return None
+    if any((number := _long(each)) is None or number < 0 for session in value for each in session):
+        return None
+    sessions = tuple(Session(*each) for each in value)
+    in_order = all(before.last < after.first for before, after in pairwise(sessions))
+    return sessions if in_order and all(each.first <= each.last for each in sessions) else None

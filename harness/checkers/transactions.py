@@ -1,16 +1,14 @@
-"""Are transactions all there or not at all, and does nobody who asked for committed records see an aborted one?
+"""Checks that transactions are there as a whole or not at all, and that read_committed hides what was aborted.
 
-Kinds: aborted_read, partial_transaction.
+Kinds: partial_transaction, aborted_read.
 
-Of a committed transaction every acked record must be in some drain; one that is missing is enough, and so are all. Of
-an indeterminate one, either all records whose sending didn't fail are in a read_committed drain, or none. Corners:
-
-* What was drained is, for an indeterminate transaction, what read_committed drains got past: another drain can't tell
-  whether it was committed.
-* A read_committed consumer was handed a record of an indeterminate transaction that a read_committed drain got past and
-  was not shown, though it is there, as another drain tells: the transaction came to an end, and it was aborted.
-* A record whose place nobody knows (neither acked nor read) lies beyond what was drained, unless its partition (where
-  that is unknown, all of its topic's) was drained to the end and nothing there can have been deleted or compacted.
+* partial_transaction: of a committed transaction, an acked record is in no drain. Of an indeterminate transaction, some
+  records that did not fail are in a read_committed drain and others are in none. Only read_committed drains count
+  there, since another drain does not show whether the transaction was committed. Unknown if every missing record lies
+  beyond what was drained. A record at an unknown place lies there, unless its partition (if unknown, every partition
+  of its topic) was drained to the end and nothing there can have been deleted or compacted.
+* aborted_read: a read_committed consumer was handed a record of an aborted transaction. An indeterminate transaction
+  was aborted if one of its records is in a drain, and a read_committed drain passed the record without showing it.
 """
 
 from __future__ import annotations
@@ -19,59 +17,60 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from harness.checkers.columns import NONE, Flags, Ints
 from harness.checkers.delivery import Delivery
-from harness.checkers.encoded_history import ABORTED, FAILED, IN_DOUBT, NONE, Flags
-from harness.checkers.findings import Findings, read_findings, transaction_findings
+from harness.checkers.encoded_history import ABORTED, FAILED, IN_DOUBT
+from harness.checkers.findings import read_findings, transaction_findings
+from harness.checkers.verdict import Anomaly, VerdictWord
 from harness.errors import HistoryError
 
 
-def check_transactions(delivery: Delivery) -> Iterator[Findings]:
-    """Findings of this family.
+def check_transactions(delivery: Delivery) -> Iterator[Anomaly]:
+    """Find the kinds of this module.
 
     :raises HistoryError: a transaction has records of two outcomes
     """
     rows, sent, reads = delivery.rows, delivery.rows.sent, delivery.rows.reads
     if not rows.transactions:
         return
-    n = len(rows.transactions)
     inside = np.flatnonzero(sent.transaction != NONE)
-    outcome = np.full(n, NONE)
+    outcome = np.full(len(rows.transactions), NONE)
     outcome[sent.transaction[inside]] = sent.txo[inside]
     two = np.unique(sent.transaction[inside][sent.txo[inside] != outcome[sent.transaction[inside]]])
     if len(two):
-        name = rows.transactions[int(two[0])]
-        raise HistoryError(f"history/produced has {len(two)} transactions of two outcomes, e.g. {name}")
+        raise HistoryError(
+            f"history/produced has {len(two)} transactions of two outcomes, e.g. {rows.transactions[two[0]]}"
+        )
 
-    aborted = np.zeros(len(reads), np.bool_)
-    aborted[delivery.ours] = reads.rc[delivery.ours] & (sent.txo[delivery.of] == ABORTED)
-    aborted |= _of_no_commit(delivery)
-    if aborted.any():
-        yield read_findings(rows, "aborted_read", aborted)
+    aborted = reads.rc[delivery.ours] & (sent.txo[delivery.of] == ABORTED)
+    found = np.union1d(delivery.ours[aborted], _reads_of_aborted_in_doubt(delivery))
+    if len(found):
+        yield read_findings(rows, "aborted_read", found)
 
-    def of_any(chosen: Flags) -> Flags:
-        result = np.zeros(n, np.bool_)
-        result[sent.transaction[np.flatnonzero(chosen & (sent.transaction != NONE))]] = True
+    def of_any(records: Flags) -> Flags:
+        """The transactions of any of the records."""
+        result = np.zeros(len(rows.transactions), np.bool_)
+        result[sent.transaction[np.flatnonzero(records & (sent.transaction != NONE))]] = True
         return result
 
     in_doubt = (sent.txo == IN_DOUBT) & (sent.outcome != FAILED)
     in_rc_drain = delivery.any_read(reads.drain & reads.rc)
     unseen = in_doubt & ~in_rc_drain & ~delivery.excused
     partial = of_any(delivery.missing) | (of_any(unseen) & of_any(in_doubt & in_rc_drain))
-    # Only of those of a transaction that is there in part: a missing record of one that is not there is none.
     sure = of_any((delivery.missing & delivery.passed) | (unseen & delivery.rc_passed))
-    for found, unsure in ((partial & sure, False), (partial & ~sure, True)):
-        if found.any():
-            yield transaction_findings(rows, "partial_transaction", np.flatnonzero(found), unsure=unsure)
+    if partial.any():
+        shown = np.concatenate([np.flatnonzero(partial & sure), np.flatnonzero(partial & ~sure)])
+        leads_to: VerdictWord = "invalid" if (partial & sure).any() else "unknown"
+        yield transaction_findings(rows, "partial_transaction", shown, leads_to)
 
 
-def _of_no_commit(delivery: Delivery) -> Flags:
-    """Reads of committed records alone that gave one of a transaction that, as drains tell, was then aborted."""
+def _reads_of_aborted_in_doubt(delivery: Delivery) -> Ints:
+    """The reads by live read_committed consumers of indeterminate transactions that, as drains show, were aborted."""
     sent, reads, log = delivery.rows.sent, delivery.rows.reads, delivery.rows.log
     only_uncommitted = delivery.in_drain & ~delivery.any_read(reads.drain & reads.rc)
     counted = (sent.txo == IN_DOUBT) & only_uncommitted
     candidates = delivery.ours[counted[delivery.of] & (reads.rc & ~reads.drain)[delivery.ours]]
     tp, off, record = reads.tp[candidates], reads.off[candidates], delivery.rows.record[candidates]
     passed = (log.rc_to_end[tp] | (off < log.rc_past[tp])) & (off >= log.below[tp])
-    result = np.zeros(len(reads), np.bool_)
-    result[candidates[passed & ~delivery.replaced(record, tp, off)]] = True
+    result: Ints = candidates[passed & ~delivery.replaced(record, tp, off)]
     return result

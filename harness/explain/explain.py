@@ -1,4 +1,4 @@
-"""Explains a run: gathers the records, looks where they are, and tells their stories."""
+"""Explains a run: reads the records, finds where they are now, and tells their stories."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from harness.kafka.distribution import Distribution
 
 
 def explain_verdict(run_dir: Path, distribution: Callable[[], Distribution]) -> list[Story]:
-    """The stories of the worst records of the run's verdict; written to explained.json too.
+    """Tell the stories of the worst records of the verdict, and write them to explained.json.
 
-    :raises HarnessError: there is no verdict, or no history
+    :param distribution: finds the run's Kafka build; called only if log dirs of the run still exist
+    :raises HarnessError: there is no verdict or no history
     """
     stories = _stories(run_dir, worst_records(run_dir, read_verdict(run_dir)), distribution)
     write_stories(run_dir, stories)
@@ -27,9 +28,9 @@ def explain_verdict(run_dir: Path, distribution: Callable[[], Distribution]) -> 
 
 
 def explain_record(run_dir: Path, name: Name, distribution: Callable[[], Distribution]) -> Story:
-    """The story of any record of the run.
+    """Tell the story of any record of the run.
 
-    :raises UsageError: the history knows of no such record
+    :raises UsageError: the history has no such record
     """
     try:
         kinds = worst_records(run_dir, read_verdict(run_dir)).get(name, [])
@@ -37,12 +38,12 @@ def explain_record(run_dir: Path, name: Name, distribution: Callable[[], Distrib
         kinds = []  # not judged yet
     stories = _stories(run_dir, {name: kinds}, distribution)
     if not stories:
-        raise UsageError(f"{run_dir}: the history knows of no record {name[0]} #{name[1]}")
+        raise UsageError(f"{run_dir}: the history has no record {name[0]} #{name[1]}")
     return stories[0]
 
 
 def read_verdict(run_dir: Path) -> Mapping[str, object]:
-    """verdict.json.
+    """Read verdict.json.
 
     :raises HarnessError: it is missing, cut off, or of another run
     """
@@ -53,7 +54,7 @@ def read_verdict(run_dir: Path) -> Mapping[str, object]:
     except FileNotFoundError:
         raise HarnessError(f"{path} is missing: jbod check {run_dir} judges the run") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise HarnessError(f"{path} can't be read: {error!r}; jbod check {run_dir} judges the run again") from error
+        raise HarnessError(f"{path} cannot be read: {error!r}; jbod check {run_dir} judges the run again") from error
     own = read_settings(run_dir).run_id
     if verdict.get("run_id", own) != own:
         raise HarnessError(f"{path} is of the run {verdict['run_id']}, not of {own}; jbod check {run_dir} judges it")

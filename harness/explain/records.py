@@ -1,6 +1,6 @@
-"""What the history knows of single records, and which records of a verdict are worth a story.
+"""Reads the rows of single records, and picks the records of a verdict that get a story.
 
-Read with pyarrow's filters: of a large history only the row groups that can hold the record.
+pyarrow's filters read only the row groups that can hold the record, also in a large history.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from harness.history.tables import TableName, table_dir
 WORST = 20
 
 Place = tuple[str, int, int | None]
-"""Topic, partition and offset; None where it isn't known."""
+"""Topic, partition and offset; None if the offset is unknown."""
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """One record: its rows of the history, and the other records that claim a place of its.
+    """The rows of one record.
 
-    :ivar sent: its row of ``produced``; None for one that nobody sent
+    :ivar sent: its row of ``produced``; None if no producer sent it
+    :ivar reads: its rows of ``consumed``
+    :ivar others: rows of other records that were acked or read at one of its places
     """
 
     name: Name
@@ -39,13 +41,13 @@ class Facts:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """Where it was acked (or else sent to) and read."""
+        """Where it was acked (or, if it was not, sent to), and where it was read."""
         rows = ([] if self.sent is None or self.sent["partition"] is None else [self.sent]) + list(self.reads)
         return tuple(dict.fromkeys((row["topic"], row["partition"], row["offset"]) for row in rows))
 
 
 def gather(run_dir: Path, name: Name) -> Facts | None:
-    """What the history has of one record; None where it has nothing.
+    """Read the rows of one record; None if there are none.
 
     :raises HistoryError: there is no history
     """
@@ -66,13 +68,14 @@ def gather(run_dir: Path, name: Name) -> Facts | None:
 
 
 def worst_records(run_dir: Path, verdict: Row) -> dict[Name, list[str]]:
-    """The records that a verdict (as verdict.json has it) shows, at most :data:`WORST`, the worst kind first; with the
-    kinds that each of them shows.
+    """The records in the examples of a verdict, at most :data:`WORST`, each with the kinds that it shows.
+
+    :param verdict: the content of verdict.json
     """
     found: dict[Name, list[str]] = {}
     told = [anomaly for anomaly in verdict["anomalies"] if KINDS[anomaly["kind"]].leads_to != "valid"]
     told.sort(key=lambda anomaly: list(KINDS).index(anomaly["kind"]))
-    # One of each kind in turn: what is wrong in two ways is two stories.
+    # One example of each kind in turn, the worst kind first, so that every kind gets a story.
     by_turns = zip_longest(*([(anomaly["kind"], example) for example in anomaly["examples"]] for anomaly in told))
     for kind, example in (shown for turn in by_turns for shown in turn if shown is not None):
         for name in _names(run_dir, example):
@@ -83,7 +86,7 @@ def worst_records(run_dir: Path, verdict: Row) -> dict[Name, list[str]]:
 
 
 def _names(run_dir: Path, example: Row) -> list[Name]:
-    """The records that an example speaks of."""
+    """The records that an example names, and the record that was acked at its place."""
     if "transaction" in example:
         rows = _rows(run_dir, "produced", pc.field("transaction") == example["transaction"])[:3]
     elif example.get("producer") is not None and example.get("seq") is not None:

@@ -1,6 +1,7 @@
-"""What a replica's segments hold, by Kafka's own ``DumpLogSegments``: no reader of ours stands between file and word.
+"""Reads a replica's segments with Kafka's own ``DumpLogSegments``, so that no parser of ours can be at fault.
 
-One JVM for all segments asked about (0.6 s of CPU and then some 100 MB a second). Its text is stable from 2.0 to 4.3::
+One JVM reads all segments (0.6 s of CPU to start, then about 100 MB a second). Its output is the same from Kafka 2.0 to
+4.3::
 
     Dumping /…/orders-0/00000000000000000000.log
     baseOffset: 0 lastOffset: 34 count: 35 … partitionLeaderEpoch: 0 … isvalid: true
@@ -22,7 +23,7 @@ from harness.kafka.tools import tool_output
 from harness.kafka.versions import Tool
 
 LOOK_S = 120.0
-"""A log of some gigabytes."""
+"""Seconds; enough for a log of some gigabytes."""
 
 _BATCH = re.compile(r"baseOffset: \d+ .*partitionLeaderEpoch: (?P<epoch>-?\d+) .*isvalid: (?P<valid>\w+)")
 _SESSION = re.compile(
@@ -36,7 +37,10 @@ Name = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """A record in a segment; ``crc_fits`` is what Kafka says of its batch's checksum."""
+    """A record in a segment.
+
+    :ivar crc_fits: whether Kafka reports the checksum of its batch as valid
+    """
 
     offset: int
     leader_epoch: int
@@ -46,11 +50,12 @@ class Copy:
 
 @dataclass(kw_only=True)
 class Contents:
-    """What was asked of one replica's folder.
+    """What was found in one replica's folder.
 
     :ivar copies: of each wanted record
-    :ivar at: whose record lies at each wanted offset that there is; None for one of no producer of ours
-    :ivar first: the first and :ivar last: the last offset of all; None in an empty log
+    :ivar at: the name of the record at each wanted offset that exists; None if no producer of the run sent it
+    :ivar first: the first offset of the log; None if it is empty
+    :ivar last: the last offset of the log; None if it is empty
     """
 
     copies: dict[Name, list[Copy]] = field(default_factory=dict)
@@ -66,7 +71,9 @@ def read_contents(
     names: Collection[Name],
     offsets: Collection[int],
 ) -> dict[Path, Contents]:
-    """Look through replicas' folders, all segments of each, for records by name and by offset.
+    """Search all segments of some folders for records by name and by offset.
+
+    :param run_token: marks the records of this run
 
     :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`
     """
@@ -90,7 +97,7 @@ def read_contents(
 
 
 def read_sessions(distribution: Distribution, folder: Path) -> list[Session]:
-    """The producer sessions of a replica's batches of records, ascending; of a batch that is no good, nothing.
+    """The producer sessions of a replica's batches, ascending by offset; invalid and control batches are left out.
 
     :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`, or batches overlap
     """
@@ -112,7 +119,7 @@ def read_sessions(distribution: Distribution, folder: Path) -> list[Session]:
 
 
 def _records(lines: Iterable[str], run_token: str) -> Iterator[tuple[Path, int, bool, int, Name | None]]:
-    """Every record of a dump: its segment, its batch's leader epoch and validity, its offset and whose it is."""
+    """Every record of a dump: segment, leader epoch and validity of its batch, offset, and name."""
     ours = re.compile(header_pattern(run_token))
     segment, epoch, valid = Path(), -1, True
     for line in lines:

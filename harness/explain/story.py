@@ -1,11 +1,11 @@
-"""What happened to a record: one causal story from all sources, in order of time, and where the record is now.
+"""Tells the story of a record: what happened to it, in order of time and from all sources, and where it is now.
 
-The sources are the run folder's own: the history (sent, acked, read), the journal (leaders and ISRs as the watcher saw
-them, faults, restarts) and the brokers' logs (the few lines by which Kafka says what it did to a partition). Clocks are
-those of one machine, so that times can be put beside each other to the millisecond.
+The sources are in the run folder. The history has sends, acks and reads. The journal has faults, restarts, and leaders
+and ISRs as the watcher saw them. The brokers' logs have the few lines that tell what Kafka did to a partition. All
+clocks are those of one machine, so times of different sources can be compared to the millisecond.
 
-Kept as ``explained.json`` for the worst records of a verdict (:mod:`harness.explain.explain`), because the segments go
-with the cluster; told again for any record from what is stored (:func:`tell`).
+The stories of the worst records of a verdict are stored as ``explained.json``, because the segments disappear with the
+cluster. The story of any other record can be told later from what is stored (:func:`tell`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _JOURNAL_SAYS: Mapping[str, str] = {
     "partition.changed": "{topic}-{partition}: leader {leader}, epoch {leader_epoch}, ISR {isr}, "
     "offline {offline_replicas}",
 }
-"""The journal's events that may bear on a record, and how they are told. The partition's are those of its own."""
+"""The journal's events that may matter to a record, and their sentences; of partitions, only the record's own."""
 
 _LOG_SAYS = (
     r"(Leader|Follower) {tp} .*starts at",
@@ -72,13 +72,13 @@ _LOG_SAYS = (
     r"Stopping serving (logs|replicas) in dir",
     r"Directories \[.*marked offline",
 )
-"""What a broker logs of what it does to a log; ``{tp}`` is the partition. Lines of other partitions are left out."""
+"""The lines by which a broker logs what it does to a log; ``{tp}`` is the record's partition."""
 _OF_A_DIR = re.compile(r"Stopping serving|marked offline")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Moment:
-    """One thing that happened; ``at`` None where nobody noted when."""
+    """One thing that happened; ``at`` is None if the time is unknown."""
 
     at: datetime | None
     source: str
@@ -87,9 +87,9 @@ class Moment:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """One record's story.
+    """The story of one record.
 
-    :ivar replicas: None where the segments could not be looked at
+    :ivar replicas: None if the segments could not be read
     """
 
     producer: str
@@ -100,15 +100,15 @@ class Story:
     replicas: tuple[Replica, ...] | None
 
     def to_json(self) -> dict[str, object]:
-        """As explained.json has it."""
+        """The story as explained.json has it."""
         return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """What a run folder tells beside its history; read once, for all stories.
+    """The sources besides the history; read once, for all stories.
 
-    :ivar journal: up to the verdict
+    :ivar journal: the events up to the verdict
     :ivar logs: the lines of each node's log, by the node's name
     """
 
@@ -117,7 +117,7 @@ class Sources:
 
 
 def read_sources(run_dir: Path) -> Sources:
-    """The journal and the logs of a run folder; what is missing is empty."""
+    """Read the journal and the logs of a run folder; a missing source is empty."""
     logs = {
         f"broker {log.parent.name}" if log.parent.name.isdigit() else log.parent.name: tuple(BrokerLog(log).lines())
         for log in sorted(run_dir.glob("brokers/*/broker.log"))
@@ -126,7 +126,7 @@ def read_sources(run_dir: Path) -> Sources:
 
 
 def tell(sources: Sources, facts: Facts, kinds: Sequence[str], replicas: Sequence[Replica] | None) -> Story:
-    """One record's story."""
+    """Tell the story of one record."""
     leader_at = _leader_at(sources.journal)
     timeline = [
         *_history(facts, leader_at),
@@ -148,7 +148,7 @@ def tell(sources: Sources, facts: Facts, kinds: Sequence[str], replicas: Sequenc
 
 
 def _journal(run_dir: Path) -> Iterator[events.Event]:
-    """The journal up to the verdict; the cluster's end, which follows, is no part of any story."""
+    """The journal up to the verdict; the end of the cluster is not part of a story."""
     try:
         lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -213,7 +213,7 @@ def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator
 
 
 def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator[Moment]:
-    """From shortly before the sending on; of what was before, the last that is known of the partition's leader."""
+    """The events from shortly before the send; of earlier ones, only the last that names the partition's leader."""
     sent_at = facts.sent["sent_at"] if facts.sent else min((row["read_at"] for row in facts.reads), default=None)
     begin = _EVER if sent_at is None else sent_at - _BEFORE
     before = [event for event in timeline if event.at is not None and event.at < begin]
@@ -225,7 +225,7 @@ def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator
 
 
 def _leader_at(journal: Iterable[events.Event]) -> Callable[[Row, str], str]:
-    """Who led a partition at an instant of a row, by the watcher: ", when broker 3 led in epoch 0"."""
+    """Names the leader at the time of a row, as the watcher saw it: ", when broker 3 led in epoch 0"."""
     changes = [event for event in journal if isinstance(event, events.PartitionChanged)]
 
     def words(row: Row, column: str) -> str:
@@ -257,7 +257,7 @@ def _summary(facts: Facts, leader_at: Callable[[Row, str], str], replicas: Seque
 
 
 def _now(replicas: Sequence[Replica]) -> str:
-    """Where it is now, in words."""
+    """Where the record is now, as a clause."""
     holding = [replica for replica in replicas if replica.held]
     if holding:
         offsets = sorted({copy.offset for replica in holding for copy in replica.held})
@@ -293,7 +293,7 @@ def _listed(items: Iterable[object]) -> str:
 
 
 def _plain(line: str) -> str:
-    """A log line without its logger and without the folders above a log dir."""
+    """A log line without its logger and without the path above a log dir."""
     return _short(re.sub(r"(?<=dir=)/[^\s,\]]*/", "", re.sub(r" ?\([\w.$]+\)$", "", line)))
 
 
@@ -302,7 +302,7 @@ def _short(text: str) -> str:
 
 
 class _Lenient(dict[str, object]):
-    """For a journal of another version: what it doesn't tell is "?"."""
+    """An event of another version's journal: a field that it lacks is "?"."""
 
     def __missing__(self, key: str) -> str:
         return "?"
@@ -312,13 +312,13 @@ class _Lenient(dict[str, object]):
 
 
 def write_stories(run_dir: Path, stories: Iterable[Story]) -> Path:
-    """Write explained.json, whole or not at all."""
+    """Write explained.json, whole or not at all; returns its path."""
     content = {"schema": 1, "run_id": run_dir.name, "stories": [story.to_json() for story in stories]}
     return write_atomically(run_dir / EXPLAINED_FILE, json.dumps(content, indent=1) + "\n")
 
 
 def stored_replicas(run_dir: Path) -> dict[tuple[str, int], list[Replica]]:
-    """Where the records of explained.json were when their segments were looked at; empty where nobody looked."""
+    """Where the records of explained.json lay when their segments were read; empty if they were not."""
     try:
         stories = json.loads((run_dir / EXPLAINED_FILE).read_text())["stories"]
         return {

@@ -1,4 +1,4 @@
-"""A story for people, in a terminal."""
+"""Prints a story in a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.explain.whereabouts import Replica
 
 
 def show(story: Story, out: Console) -> None:
-    """Print one story: what it comes to, what happened in order of time, and where the record is now."""
+    """Print the summary of a story, its timeline, and where the record is now."""
     out.rule(Text(f"{story.producer} #{story.seq}  {', '.join(story.kinds)}", style="bold"), align="left")
     out.print(Text(story.summary, style="bold yellow" if story.kinds else ""))
     timeline = Table("at (UTC)", "who", "what", box=None, header_style="dim", pad_edge=False)

@@ -1,8 +1,8 @@
-"""Where records lie now: every replica's folder on every log dir, and whether its broker serves it.
+"""Finds where records lie now: in which replica's folder, on which log dir, and whether the broker serves it.
 
-Found from the run folder (each broker's ``server.properties``) and not from the running harness, so that a cluster that
-was kept can be looked at in the same way later. "Now" is when it was looked: right after the verdict, or when ``jbod
-explain`` is called and the cluster still stands. A copy counts only on a log dir that its broker says is online.
+It reads the log dirs from the run folder (each broker's ``server.properties``) and not from the running harness, so it
+also works later, on a cluster that was kept. "Now" is right after the verdict, or when ``jbod explain`` is called while
+the cluster still exists. A record counts only on a log dir that its broker reports as online.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _NOT_PROPER = ("-future", "-delete", "-stray")
 class Replica:
     """What one folder of one broker has of a record.
 
-    :ivar folder: ``orders-0``; with ``-future``, ``-delete`` or ``-stray`` at its end it is no replica proper
+    :ivar folder: ``orders-0``; a future, deleted or stray replica's ends in ``-future``, ``-delete`` or ``-stray``
     :ivar state: of the log dir: "online", its error, or that its broker does not answer
-    :ivar copies: of the record; empty is "not there"
-    :ivar log_start: below it the partition's leader has no records any more (deleted, expired), though a segment may
-        still hold them; None where nobody leads
-    :ivar instead: whose record lies at the offsets where this one was acked or read, where it is another's
-    :ivar offsets: the first and last offset of the log; None of an empty one
+    :ivar copies: where the record lies in the segments; empty if it does not
+    :ivar instead: the offsets where this record was acked or read and another one lies, with the name of that one
+    :ivar offsets: the first and last offset of the log; None if it is empty
+    :ivar log_start: the log start offset of the leader; segments may still hold records below it, which were deleted
+        or expired. None without a leader
     """
 
     broker: int
@@ -46,17 +46,17 @@ class Replica:
 
     @property
     def serves(self) -> bool:
-        """Whether it is a replica's own folder on a log dir that is served."""
+        """Whether it is the folder of a current replica, on a log dir that is online."""
         return self.state == ONLINE and not self.folder.endswith(_NOT_PROPER)
 
     @property
     def held(self) -> tuple[Copy, ...]:
-        """The copies that are copies: served, and not below the log's start."""
+        """The copies that count: in a folder that the broker serves, and not below the log start offset."""
         return tuple(copy for copy in self.copies if self.serves and copy.offset >= (self.log_start or 0))
 
     @property
     def why_no_copy(self) -> str:
-        """Why what is there is not :attr:`held`."""
+        """Why the copies do not count as :attr:`held`."""
         if self.state != ONLINE:
             return self.state
         return f"deleted, the log starts at {self.log_start}" if self.serves else "it is no replica of its own"
@@ -64,7 +64,7 @@ class Replica:
 
 @dataclass(frozen=True, kw_only=True)
 class _Broker:
-    """A broker as its server.properties has it."""
+    """A broker, from its server.properties."""
 
     id: int
     host: str
@@ -73,7 +73,7 @@ class _Broker:
 
 
 def brokers_of(run_dir: Path) -> list[_Broker]:
-    """The brokers that a run folder tells of and that have a log dir which is still there."""
+    """The brokers of a run folder that have at least one log dir that still exists."""
     found = []
     for path in run_dir.glob("brokers/*/server.properties"):
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
@@ -99,7 +99,7 @@ class _Folder:
 def look(
     run_dir: Path, distribution: Distribution, run_token: str, records: Sequence[Facts]
 ) -> dict[Name, list[Replica]]:
-    """For every record, what every replica of its partitions has of it.
+    """For every record, what each folder of its partitions has of it.
 
     :raises HarnessError: as :func:`harness.explain.segments.read_contents`
     """
@@ -130,19 +130,19 @@ def look(
 
 
 def _log_starts(brokers: Sequence[_Broker], partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Where each partition's log starts, as its leader says; without those that nobody leads."""
+    """The log start offset of each partition, from its leader; partitions without a leader are left out."""
     found = {}
     for broker in brokers:
         connection = Connection(broker.host, broker.port)
         for partition in partitions:
-            with suppress(NoAnswer, Refused):  # it does not lead it
+            with suppress(NoAnswer, Refused):  # this broker is not the leader
                 found[partition] = Admin(connection).start_offset(*partition)
         connection.close()
     return found
 
 
 def _folders(log_dir: Path, topic: str, partition: int) -> list[Path]:
-    """The folders of one partition in a log dir: the replica's own, a future one, one marked for deletion or stray."""
+    """The folders of one partition in a log dir: of its current, future, deleted and stray replicas."""
     try:
         names = [path for path in log_dir.iterdir() if path.is_dir()]
     except OSError:

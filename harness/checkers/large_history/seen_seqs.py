@@ -1,4 +1,4 @@
-"""Which records were sent, a bit for each: tells exactly whether a record has two rows, however many there are."""
+"""The seqs that have a row in ``produced``, one bit each: shows exactly whether a record has two rows or none."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from harness.checkers.encoded_history import Ints
-from harness.checkers.large_history.fingerprints import alike, order_of
+from harness.checkers.columns import Ints, alike, order_of, run_starts
 from harness.errors import HistoryError, Inconclusive
 
 _BITS = 13
 MOST_PAGES = 1 << 18
-"""256 MiB of bits; seqs run from 0 for each producer, so that 2 x 10^9 records fit."""
+"""256 MiB of bits. As the seqs of each producer start at 0, that is enough for 2 x 10^9 records."""
 
 
 class Seqs:
-    """The seqs of all producers, in pages of 2^13."""
+    """The seqs of all producers, in pages of 2^13 bits."""
 
     def __init__(self) -> None:
         self._pages: dict[tuple[str, int], npt.NDArray[np.uint8]] = {}
@@ -25,7 +24,11 @@ class Seqs:
         self._rows = 0
 
     def add(self, names: Sequence[str], pid: Ints, seq: Ints) -> None:
-        """Rows of ``produced``; `pid` are places in `names`."""
+        """Add rows of ``produced``.
+
+        :param pid: indices into `names`
+        :raises Inconclusive: the seqs have too many gaps
+        """
         self._rows += len(seq)
         order = order_of(pid, seq)
         if order is not None:
@@ -33,14 +36,17 @@ class Seqs:
         again = np.flatnonzero(alike(pid, seq))
         self._twice += [(names[pid[row]], int(seq[row])) for row in again[:1]]
         page = seq >> _BITS
-        starts = np.flatnonzero(np.r_[True, ~alike(pid, page)])
+        starts = run_starts(pid, page)
         for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(seq)], strict=True):
             bits = np.zeros(1 << _BITS, np.bool_)
             bits[seq[start:end] & ((1 << _BITS) - 1)] = True
             self._add_page((names[pid[start]], int(page[start])), np.packbits(bits))
 
     def update(self, other: Seqs) -> None:
-        """The rows of another part of the history."""
+        """Add the rows of another part of the history.
+
+        :raises Inconclusive: as :meth:`add`
+        """
         self._rows += other._rows
         self._twice += other._twice
         for name, bits in other._pages.items():
@@ -51,7 +57,7 @@ class Seqs:
         return {name for name, _ in self._pages}
 
     def below(self, name: str, seq: int) -> int:
-        """How many of a producer's records with a lower seq than this one have a row."""
+        """How many of the producer's records below `seq` have a row."""
         whole, bits = seq >> _BITS, seq & ((1 << _BITS) - 1)
         count = sum(
             int(np.bitwise_count(page).sum())
@@ -62,7 +68,7 @@ class Seqs:
         return count + (0 if last is None else int(np.unpackbits(last)[:bits].sum()))
 
     def refuse_twice(self) -> None:
-        """:raises HistoryError: a record has two rows; in the words of
+        """:raises HistoryError: a record has two rows; worded as in
         :attr:`harness.checkers.encoded_history.EncodedHistory.record`
         """
         if self._twice:

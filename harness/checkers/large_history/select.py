@@ -1,54 +1,46 @@
-"""What is left to judge of a history that is too large to be judged at once.
+"""Selects the rows of a large history that must be judged.
 
 The judge of small histories (:func:`harness.checkers.judge.judge_tables`) holds all rows in memory, 250 bytes each.
-Here tasks read every row once and keep sums (:mod:`harness.checkers.large_history.summarise`), which say of most
-windows that nothing can be found there (:mod:`harness.checkers.large_history.clean_windows`); the rows of the others
-are read again, and handed to that judge.
-A join or a sort of all rows by Spark would have been simpler to say, and costs a shuffle of every row, and memory for
-it; and there would have been two definitions of each kind of anomaly.
+Here, tasks read every row once and keep sums (:mod:`.summarise`). The sums show that most windows are clean
+(:mod:`.clean_windows`). The rows of the other windows, the rest, are read again and given to that judge.
 
-Memory: a task holds a batch and its sums; this process, all sums, a bit for each record, and the rest. A history may be
-all rest: one of compacted topics or of indeterminate transactions, with an anomaly in every window, shuffled, drained
-by nobody. Where that is more than :data:`MOST_ROWS`, nobody decides.
+Memory: a task holds a batch of rows and its summary. The driver holds all summaries, one bit for each record, and the
+rest. The rest may be the whole history: if its topics are compacted or its transactions indeterminate, if every window
+has an anomaly, if no drain read it, or if its rows are shuffled. A rest of more than :data:`MOST_ROWS` is not judged.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from harness.checkers.drain_extent import NOWHERE, Handed, survey_drains
+from harness.checkers.columns import NONE, Flags, Ints, as_codes, as_numbers, joint_keys
+from harness.checkers.drain_extent import HIGHEST, NOWHERE, Reach, survey_drains
 from harness.checkers.encoded_history import (
-    ACKED,
     ISOLATIONS,
-    NONE,
-    OUTCOMES,
-    Ints,
-    as_codes,
-    as_numbers,
-    as_words,
+    JUDGED,
+    check_consumed,
+    check_produced,
     drained_rows,
     encode,
-    joint_keys,
+    places_in,
 )
 from harness.checkers.large_history.clean_windows import Windows
-from harness.checkers.large_history.fingerprints import Fingerprints
+from harness.checkers.large_history.fingerprints import Fingerprints, hashes_of
 from harness.checkers.large_history.seen_seqs import Seqs
 from harness.checkers.large_history.summarise import (
     COLUMNS,
     NO_TRANSACTIONS,
-    Names,
     Pile,
     Summary,
     add_consumed,
     add_produced,
-    hashes_of,
-    places_of,
     transactions_merged,
 )
 from harness.checkers.ordering import first_offsets
@@ -59,20 +51,26 @@ from harness.history.tables import DRAINED, SCHEMAS, Piece, TableName, load_batc
 from harness.spark.spark_map import SparkMap
 
 MOST_ROWS = 8_000_000
-"""So many rows of rest are judged, in some 2 GB."""
+"""The judge takes a rest of so many rows, in about 2 GB."""
 
-_HIGHEST = (1 << 63) - 1
+_Batch = tuple[int, TableName, pa.Table]
+"""Rows of one table, and the number of their chunk."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What changes the cost, and never what is found."""
+    """Sizes that change the cost and never the verdict.
+
+    :ivar window: offsets in a window to begin with; windows become wider if there are too many
+    :ivar batch_rows: rows in memory together
+    :ivar chunk_rows: rows that are read again together
+    """
 
     window: int = 1 << 5
-    """Offsets in a window, at first; wider ones are taken where there would be too many."""
     batch_rows: int = 1 << 18
     chunk_rows: int = 1 << 20
-    """Rows that are read again together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,31 +84,21 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Rest:
-    """What is left to judge, and what the whole history says beside it."""
+    """The rows that must be judged, and what the whole history shows besides.
+
+    :ivar drained: the stored table; with a row for each partition, and one for each that drains were handed records of
+    :ivar counts: of the whole history, without `indeterminate_present`, which the rest shows
+    :ivar unrecorded: of the whole history, how many records have no row that were promised one
+    :ivar windows: how many windows there are; :ivar left: how many of them are in the rest
+    """
 
     produced: pa.Table
     consumed: pa.Table
     drained: pa.Table
-    """With a row for each partition, and for each one that a drain was handed records of: how far it got, no end."""
     counts: Counts
-    """Of the whole history, but for indeterminate_present, which the rest says."""
     unrecorded: int
-    """Of the whole history: records that were promised a row, and have none."""
     windows: int
     left: int
-    """How many windows there are, and how many of them in the rest."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
-    """Rows to bring: those of some windows, and those without a place."""
-
-    places: Names
-    size: int
-    tp: Ints
-    at: Ints
-    """The windows: places in `places`, and numbers in them."""
-    placeless: bool
 
 
 def find_rest(
@@ -121,170 +109,171 @@ def find_rest(
     lots: int,
     sizes: Sizes,
 ) -> Rest:
-    """What is left of a history when all clean windows are taken out.
+    """Take all clean windows out of a history and return the rest.
 
     :param stored: ``produced`` and ``consumed``
-    :param drained: the table as it is stored, None where there is none
-    :param lots: in how many tasks to read everything
+    :param drained: the stored table; None if there is none
+    :param lots: how many tasks read the history
     :raises HistoryError: as :func:`harness.checkers.judge.judge`
-    :raises Inconclusive: it is too much
+    :raises Inconclusive: the rest is too large, or the summaries are
     """
-    return _Search(stored, settings, spread, lots, sizes).find(drained)
+    search = _Search(_chunks(stored, sizes.chunk_rows), settings, spread, lots, sizes)
+    summaries = search.summaries()
+    unrecorded = search.refuse(summaries)
+    windows = Windows(summaries, settings)
+    placeless = {chunk: rows for summary in summaries for chunk, rows in summary.placeless.items()}
+    outcomes = np.sum([summary.outcomes for summary in summaries], axis=0)
+    counts = Counts.of(outcomes, sum(summary.read for summary in summaries))
+    del summaries  # Of a large history, a good part of the memory.
+
+    handed = windows.reaches()
+    windows.mark_by_lines(survey_drains([*handed, *drained_rows(drained)]))
+    search.read_again(windows, placeless)
+    for producer, seqs in search.sent_elsewhere():
+        windows.mark_seqs(producer, seqs)
+    search.read_again(windows)
+    known = _drained(windows, handed, drained)
+    search.mark_reordered(windows, known)
+    search.read_again(windows)
+    return Rest(
+        **search.tables,
+        drained=known,
+        counts=counts,
+        unrecorded=unrecorded,
+        windows=len(windows.rest),
+        left=int(windows.rest.sum()),
+    )
 
 
 class _Search:
-    """One search for the rest of one history."""
+    """One search for the rest of one history.
+
+    :ivar tables: the rows that were read again
+    """
 
     def __init__(
-        self,
-        stored: Mapping[TableName, Sequence[Piece]],
-        settings: RunSettings,
-        spread: SparkMap,
-        lots: int,
-        sizes: Sizes,
+        self, chunks: Sequence[Chunk], settings: RunSettings, spread: SparkMap, lots: int, sizes: Sizes
     ) -> None:
-        self.settings, self.sizes = settings, sizes
-        self.spread, self.lots = spread, lots
-        self.chunks = _chunks(stored, sizes.chunk_rows)
+        self._chunks, self._settings, self._sizes = chunks, settings, sizes
+        self._spread, self._lots = spread, lots
+        self._read: Flags | None = None
         self.tables: dict[TableName, pa.Table] = {name: _no_rows(name) for name in ("produced", "consumed")}
 
-    def find(self, drained: pa.Table | None) -> Rest:
-        summaries = self._summaries()
-        unrecorded = self._refuse(summaries)
-        windows = Windows(summaries, self.settings)
-        placeless = {chunk: rows for summary in summaries for chunk, rows in summary.placeless.items()}
-        acked, failed, indeterminate = np.sum([summary.outcomes for summary in summaries], axis=0).tolist()
-        counts = Counts(
-            sent=acked + failed + indeterminate,
-            acked=acked,
-            failed=failed,
-            indeterminate=indeterminate,
-            read=sum(summary.read for summary in summaries),
-        )
-        summaries.clear()  # Of a large history, a good part of the memory.
+    def _in_tasks(
+        self, work: Callable[[Iterator[_Batch]], T], numbers: Sequence[int], columns: Mapping[TableName, Sequence[str]]
+    ) -> list[T]:
+        """Apply `work` to the rows of the chunks with these numbers, in several tasks."""
+        chunks, batch_rows = self._chunks, self._sizes.batch_rows
 
-        handed = windows.handed()
-        windows.look(survey_drains(handed, [] if drained is None else drained_rows(drained)))
-        self._bring(windows, np.zeros_like(windows.rest), placeless)
-        brought = windows.rest.copy()
-        for producer, seqs in self._sent_elsewhere():
-            windows.close(producer, seqs)
-        self._bring(windows, brought)
-        brought = windows.rest.copy()
-        said = _said(windows, handed, drained)
-        self._order(windows, said)
-        self._bring(windows, brought)
-        left = int(windows.rest.sum())
-        return Rest(
-            **self.tables, drained=said, counts=counts, unrecorded=unrecorded, windows=len(windows.rest), left=left
-        )
+        def batches(some: Sequence[int]) -> Iterator[_Batch]:
+            for number in some:
+                name = chunks[number].table
+                for table in load_batches(chunks[number].pieces, name, columns[name], batch_rows):
+                    if len(table):
+                        yield number, name, table
 
-    def _summaries(self) -> list[Summary]:
-        secret = secrets.token_bytes(32)
-        chunks, sizes = self.chunks, self.sizes
+        return self._spread(lambda some: work(batches(some)), _shares(numbers, chunks, self._lots))
 
-        def summary(numbers: Sequence[int]) -> Summary:
-            result, prints = Summary(sizes.window), Fingerprints(secret)
-            for number in numbers:
-                add = add_produced if chunks[number].table == "produced" else add_consumed
-                for table in _batches(chunks[number], COLUMNS[chunks[number].table], sizes):
-                    add(result, table, prints, number)
-            result.settle()
-            return result
+    def summaries(self) -> list[Summary]:
+        """Summarise the whole history."""
+        secret, window = secrets.token_bytes(32), self._sizes.window
 
-        return self.spread(summary, _shares(range(len(chunks)), chunks, self.lots) or [[]])
+        def summarise(batches: Iterator[_Batch]) -> Summary:
+            summary, prints = Summary(window), Fingerprints(secret)
+            for number, name, table in batches:
+                (add_produced if name == "produced" else add_consumed)(summary, table, prints, number)
+            summary.settle()
+            return summary
 
-    def _refuse(self, summaries: Sequence[Summary]) -> int:
-        """What the judge of small histories refuses in several rows, in its words.
+        return self._in_tasks(summarise, range(len(self._chunks)), COLUMNS) or [Summary(window)]
 
-        :returns: how many records were promised a row, and have none
+    def refuse(self, summaries: Sequence[Summary]) -> int:
+        """Raise for what takes several rows to see that it is no history, worded as the judge of small ones does.
+
+        :returns: how many records have no row that were promised one
         """
         seqs, transactions = Seqs(), Pile(NO_TRANSACTIONS, transactions_merged)
         for summary in summaries:
             seqs.update(summary.seqs)
             transactions.add(summary.transactions.merged())
         seqs.refuse_twice()
-        every = transactions.merged()
-        suspects = every["name"][np.bitwise_count(every["outcomes"]) > 1]
-        refuse_unpromised(seqs.senders(), self.settings)
-        unrecorded = sum(below - seqs.below(name, below) for name, below in self.settings.promised.items())
-        if not len(suspects):
-            return unrecorded
-        chunks, sizes = self.chunks, self.sizes
-        produced = [number for number, chunk in enumerate(chunks) if chunk.table == "produced"]
+        merged = transactions.merged()
+        suspects = merged["name"][np.bitwise_count(merged["outcomes"]) > 1]
+        refuse_unpromised(seqs.senders(), self._settings)
 
-        def outcomes(numbers: Sequence[int]) -> set[tuple[str, str]]:
+        def outcomes(batches: Iterator[_Batch]) -> set[tuple[str, str]]:
             found = set()
-            for number in numbers:
-                for table in _batches(chunks[number], ("transaction", "transaction_outcome"), sizes):
-                    names, (code,) = as_codes(table["transaction"])
-                    chosen = (code != NONE) & np.append(np.isin(hashes_of(names), suspects), False)[code]
-                    some = table.filter(pa.array(chosen)).to_pydict()
-                    found |= set(zip(some["transaction"], some["transaction_outcome"], strict=True))
+            for _, _, table in batches:
+                names, (code,) = as_codes(table["transaction"])
+                chosen = (code != NONE) & np.append(np.isin(hashes_of(names), suspects), False)[code]
+                some = table.filter(pa.array(chosen)).to_pydict()
+                found |= set(zip(some["transaction"], some["transaction_outcome"], strict=True))
             return found
 
-        pairs = set().union(*self.spread(outcomes, _shares(produced, chunks, self.lots)))
-        times = Counter(name for name, _ in pairs)
-        if two := sorted(name for name in times if times[name] > 1):
-            raise HistoryError(f"history/produced has {len(two)} transactions of two outcomes, e.g. {two[0]}")
-        return unrecorded
+        if len(suspects):  # By hashes, of which two names may share one.
+            produced = [number for number, chunk in enumerate(self._chunks) if chunk.table == "produced"]
+            pairs = self._in_tasks(outcomes, produced, {"produced": ("transaction", "transaction_outcome")})
+            times = Counter(name for name, _ in set().union(*pairs))
+            if two := sorted(name for name in times if times[name] > 1):
+                raise HistoryError(f"history/produced has {len(two)} transactions of two outcomes, e.g. {two[0]}")
+        return sum(below - seqs.below(name, below) for name, below in self._settings.promised.items())
 
-    def _bring(self, windows: Windows, brought: Ints, placeless: dict[int, int] | None = None) -> None:
-        """Read the rows of all windows of the rest that are not `brought`; the first time, those without a place too.
+    def read_again(self, windows: Windows, placeless: Mapping[int, int] | None = None) -> None:
+        """Read the rows of all windows of the rest that were not read yet.
 
-        :raises Inconclusive: there are too many
+        :param placeless: by chunk, how many rows have no known place; read them too
+        :raises Inconclusive: there are too many rows
         """
-        new = windows.rest & ~brought
-        if not new.any() and not placeless:
-            return
+        new = windows.rest if self._read is None else windows.rest & ~self._read
+        self._read = windows.rest.copy()
         rows = sum(len(table) for table in self.tables.values()) + sum((placeless or {}).values())
-        wanted_chunks = np.zeros(len(self.chunks) + 1, np.int64)
+        begin_or_end = np.zeros(len(self._chunks) + 1, np.int64)
         for lines, of_window in ((windows.acks, windows.of_ack), (windows.reads, windows.of_read)):
             chosen = new[of_window]
             rows += int(lines["count"][chosen].sum())
-            np.add.at(wanted_chunks, lines["chunk"][chosen], 1)
-            np.add.at(wanted_chunks, lines["last_chunk"][chosen] + 1, -1)
+            np.add.at(begin_or_end, lines["chunk"][chosen], 1)
+            np.add.at(begin_or_end, lines["last_chunk"][chosen] + 1, -1)
         if rows > MOST_ROWS:
             raise Inconclusive(
                 f"{rows:,} rows, in {int(windows.rest.sum()):,} of {len(new):,} windows of {windows.size:,} "
-                f"offsets, would have to be looked into together, and {MOST_ROWS:,} fit into memory"
+                f"offsets, would have to be judged together, and {MOST_ROWS:,} fit into memory"
             )
-        numbers = set(np.flatnonzero(np.cumsum(wanted_chunks)[:-1]).tolist()) | set(placeless or {})
-        wanted = _Wanted(
-            places=windows.places,
-            size=windows.size,
-            tp=windows.tp[new],
-            at=windows.at[new],
-            placeless=placeless is not None,
-        )
-        chunks, sizes = self.chunks, self.sizes
+        numbers = sorted({*np.flatnonzero(np.cumsum(begin_or_end)[:-1]).tolist(), *(placeless or ())})
+        places, size, with_placeless = windows.places, windows.size, placeless is not None
+        wanted_tp, wanted_at = windows.tp[new], windows.at[new]
 
-        def pick(some: Sequence[int]) -> list[tuple[TableName, pa.Table]]:
-            return [(chunks[number].table, _pick(chunks[number], wanted, sizes)) for number in some]
+        def pick(batches: Iterator[_Batch]) -> list[tuple[TableName, pa.Table]]:
+            found = []
+            for _, name, table in batches:
+                *_, partition, off = check_produced(table) if name == "produced" else check_consumed(table)
+                tp = places.numbers_of(*places_in(table, partition))
+                key, wanted = joint_keys((tp, wanted_tp), (off // size, wanted_at))
+                chosen = np.where(off == NONE, with_placeless, np.isin(key, wanted))
+                if chosen.any():
+                    found.append((name, table.filter(pa.array(chosen))))
+            return found
 
-        for found in self.spread(pick, _shares(sorted(numbers), chunks, self.lots)):
-            for name, table in found:
-                self.tables[name] = pa.concat_tables([self.tables[name], table])
+        columns = {name: table.column_names for name, table in self.tables.items()}
+        found = [each for of_task in self._in_tasks(pick, numbers, columns) for each in of_task]
         for name, table in self.tables.items():
-            self.tables[name] = table.unify_dictionaries()
+            tables = [table, *(more for of, more in found if of == name)]
+            self.tables[name] = pa.concat_tables(tables).unify_dictionaries()
 
-    def _sent_elsewhere(self) -> list[tuple[str, Ints]]:
-        """By producer, the seqs, in order, of what was read in the rest and has no row of ``produced`` there."""
+    def sent_elsewhere(self) -> list[tuple[str, Ints]]:
+        """By producer, the sorted seqs of records that were read in the rest and have no row of ``produced`` there."""
         produced, consumed = self.tables["produced"], self.tables["consumed"]
-        producers, (sent_pid, read_pid) = as_codes(produced["producer"], consumed["producer"])
-        named = np.flatnonzero((read_pid != NONE) & consumed["seq"].is_valid().to_numpy())
-        pid, seq = read_pid[named], as_numbers(consumed["seq"])[named]
-        sent_key, read_key = joint_keys((sent_pid, pid), (as_numbers(produced["seq"]), seq))
-        missing = ~np.isin(read_key, sent_key)
-        pid, seq = pid[missing], seq[missing]
-        return [(producers[each], np.sort(seq[pid == each])) for each in np.unique(pid).tolist()]
+        producers, (sent_pid, pid) = as_codes(produced["producer"], consumed["producer"])
+        seq = as_numbers(consumed["seq"])
+        sent_key, key = joint_keys((sent_pid, pid), (as_numbers(produced["seq"]), seq))
+        missing = (pid != NONE) & consumed["seq"].is_valid().to_numpy() & ~np.isin(key, sent_key)
+        return [(producers[each], np.sort(seq[missing & (pid == each)])) for each in np.unique(pid[missing]).tolist()]
 
-    def _order(self, windows: Windows, said: pa.Table) -> None:
-        rows = encode(self.tables["produced"], self.tables["consumed"], said, self.settings)
+    def mark_reordered(self, windows: Windows, drained: pa.Table) -> None:
+        """Mark the windows that have a part in a reordering, by what is in the rest so far."""
+        rows = encode(self.tables["produced"], self.tables["consumed"], drained, self._settings)
         _, record, tp, off = first_offsets(rows)
-        producers = windows.producers.numbers(rows.producers)
-        places = windows.places.numbers([(each.topic, each.partition) for each in rows.partitions])
-        windows.order(producers[rows.sent.pid[record]], places[tp], rows.sent.seq[record], off)
+        producers, places = windows.producers.numbers(rows.producers), windows.places.numbers(rows.places)
+        windows.mark_reordered(producers[rows.sent.pid[record]], places[tp], rows.sent.seq[record], off)
 
 
 def _chunks(stored: Mapping[TableName, Sequence[Piece]], rows: int) -> list[Chunk]:
@@ -292,18 +281,17 @@ def _chunks(stored: Mapping[TableName, Sequence[Piece]], rows: int) -> list[Chun
     result = []
     for table, pieces in stored.items():
         gathered: list[Piece] = []
-        size = 0
         for number, piece in enumerate(pieces):
             gathered.append(piece)
-            size += piece.rows
+            size = sum(each.rows for each in gathered)
             if size >= rows or number == len(pieces) - 1:
                 result.append(Chunk(table=table, pieces=tuple(gathered), rows=size))
-                gathered, size = [], 0
+                gathered = []
     return result
 
 
 def _shares(numbers: Sequence[int], chunks: Sequence[Chunk], count: int) -> list[list[int]]:
-    """These chunks' numbers in at most `count` lots of neighbours, of about as many rows."""
+    """The numbers of these chunks in at most `count` lots of neighbours, of about as many rows each."""
     total = sum(chunks[number].rows for number in numbers) or 1
     lots: list[list[int]] = [[] for _ in range(count)]
     before = 0
@@ -313,56 +301,31 @@ def _shares(numbers: Sequence[int], chunks: Sequence[Chunk], count: int) -> list
     return [lot for lot in lots if lot]
 
 
-def _batches(chunk: Chunk, columns: Sequence[str], sizes: Sizes) -> Iterable[pa.Table]:
-    return load_batches(chunk.pieces, chunk.table, columns, sizes.batch_rows)
-
-
-def _pick(chunk: Chunk, wanted: _Wanted, sizes: Sizes) -> pa.Table:
-    """The rows of a chunk that are wanted."""
-    found = [_no_rows(chunk.table)]
-    for table in _batches(chunk, found[0].column_names, sizes):
-        partition = np.maximum(as_numbers(table["partition"]), NOWHERE)
-        off = as_numbers(table["offset"])
-        if chunk.table == "produced":
-            acked = as_words(table, "produced", "outcome", OUTCOMES) == ACKED
-            off = np.where(acked & (partition != NOWHERE), np.maximum(off, NONE), NONE)
-        tp = places_of(wanted.places, table, partition)
-        keys, wanted_keys = joint_keys((tp, wanted.tp), (off // wanted.size, wanted.at))
-        chosen = np.where(off == NONE, wanted.placeless, np.isin(keys, wanted_keys))
-        if chosen.any():
-            found.append(table.filter(pa.array(chosen)))
-    return pa.concat_tables(found).unify_dictionaries()
-
-
-def _said(windows: Windows, handed: Sequence[Handed], stored: pa.Table | None) -> pa.Table:
-    """``drained``, and what else the whole history says of drains and of partitions, in rows of the same form."""
-    # That there is such a partition is said by a drain without a name, which was asked for nothing of it.
-    known = [("", False, topic, partition, 0) for topic, partition in windows.places.all if partition != NOWHERE]
-    known += [
-        (each.consumer, each.read_committed, each.topic, each.partition, min(each.highest, _HIGHEST - 2) + 1)
-        for each in handed
+def _drained(windows: Windows, handed: Sequence[Reach], stored: pa.Table | None) -> pa.Table:
+    """``drained`` with what else the whole history shows of partitions and drains, as rows of that table."""
+    # A drain without a name, which read nothing of it, makes a partition known.
+    known = [
+        Reach(consumer="", place=place, past=0, read_committed=False)
+        for place in windows.places.all
+        if place[1] != NOWHERE
     ]
-    said = pa.table(
-        [
-            pa.array([consumer for consumer, *_ in known], pa.string()),
-            pa.array([ISOLATIONS[committed] for _, committed, *_ in known], pa.string()),
-            pa.array([topic for *_, topic, _, _ in known], pa.string()),
-            pa.array([partition for *_, partition, _ in known], pa.int64()),
-            pa.array([_HIGHEST] * len(known), pa.int64()),
-            pa.array([past for *_, past in known], pa.int64()),
-        ],
-        DRAINED.names,
-    )
-    return said if stored is None else pa.concat_tables([stored.cast(said.schema), said])
+    rows = [
+        {
+            "consumer": each.consumer,
+            "isolation": ISOLATIONS[each.read_committed],
+            "topic": each.place[0],
+            "partition": each.place[1],
+            "end_offset": HIGHEST,  # above every position, so that no row says that a drain got to the end
+            "position": min(each.past, HIGHEST - 1),
+        }
+        for each in (*known, *handed)
+    ]
+    return pa.Table.from_pylist(([] if stored is None else stored.to_pylist()) + rows, DRAINED)
 
 
 def _no_rows(name: TableName) -> pa.Table:
     """A table without rows, of the columns that the judge needs and of the types that :func:`load_batches` gives."""
-    words = pa.dictionary(pa.int32(), pa.string())
-    columns = [*COLUMNS[name], "key"] if name == "produced" else COLUMNS[name]
+    fields, words = [SCHEMAS[name].field(each) for each in JUDGED[name]], pa.dictionary(pa.int32(), pa.string())
     return pa.table(
-        {
-            each: pa.array([], words if pa.types.is_string(SCHEMAS[name].field(each).type) else pa.int64())
-            for each in columns
-        }
+        {each.name: pa.array([], words if pa.types.is_string(each.type) else pa.int64()) for each in fields}
     )
