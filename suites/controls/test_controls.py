@@ -35,7 +35,7 @@ from harness.waiting import await_until, let_pass
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import rack_killed
 
 UNSAFE = {"acks": "1", "enable.idempotence": False}
@@ -90,13 +90,13 @@ def test_paused_leader(cluster: Cluster, workload: CaseWorkload, idempotent: boo
 def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempotent: bool) -> None:
     """One of several requests in flight is refused, the next is not: who is not idempotent sends the first again."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     several = {} if idempotent else {"enable.idempotence": False, "max.in.flight.requests.per.connection": 20}
     # At 150 a second, a machine of two busy cores fell behind for good: the queue grew to 9000 records.
     with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=50) as pair:
         with injected(BrokerKilled(orders[0].followers()[0])) as killed:
-            world.broker_gone(killed.broker)
-            world.check()
+            state.broker_gone(killed.broker)
+            state.check()
             for _ in range(12):
                 orders.configure({"min.insync.replicas": "3"})  # of which two are left
                 let_pass(0.2)
@@ -123,12 +123,12 @@ def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case, idempot
     is paused, so that something is under way.
     """
     [orders] = cluster.create_topics(NewTopic(name="orders", replicas=2, assignment={0: (1, 2), 1: (3, 4)}))
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     several = {"max.in.flight.requests.per.connection": 5, "request.timeout.ms": 100, "enable.idempotence": idempotent}
     with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=150) as pair:
         with injected(BrokerKilled(cluster.broker(2))) as killed:
-            world.broker_gone(killed.broker)
-            world.check()
+            state.broker_gone(killed.broker)
+            state.check()
             overtaken = 0
             for _ in range(10):
                 with injected(BrokerPaused(cluster.broker(4))) as pause:  # for less than its session
@@ -221,19 +221,22 @@ def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool
         check_delivery(workload)
 
 
-UNTOLD, TOLD = SimpleNamespace(cluster={}), SimpleNamespace(cluster={"racks": ("a", "a", "b", "b", "c", "c")})
+RACKS_UNKNOWN, RACKS_KNOWN = (
+    SimpleNamespace(cluster={}),
+    SimpleNamespace(cluster={"racks": ("a", "a", "b", "b", "c", "c")}),
+)
 
 
 @scenario("control/rack-fails", kip=36, plan="control: a topic dies with its rack", floors=Floors(during=0), brokers=6)
-@pytest.mark.parametrize("racks", [UNTOLD, TOLD], ids=["unavailable", "green"])
+@pytest.mark.parametrize("racks", [RACKS_UNKNOWN, RACKS_KNOWN], ids=["unavailable", "green"])
 def test_rack_fails(cluster: Cluster, workload: CaseWorkload, racks: SimpleNamespace) -> None:
     """Two brokers are killed: if Kafka doesn't know that they share a rack, some partition had both replicas there.
 
     In thirty partitions every two of six brokers come together (ZooKeeper mode); in KRaft neighbours do in six.
     """
     orders = cluster.create_topic("orders", partitions=30, replicas=2)
-    world = World(cluster, orders)
-    with workload.running(orders, rate_per_s=1500) as pair, rack_killed(world, cluster.brokers[:2]):
+    state = StateCheck(cluster, orders)
+    with workload.running(orders, rate_per_s=1500) as pair, rack_killed(state, cluster.brokers[:2]):
         pair.await_progress(after=now())
     check_delivery(workload)
 

@@ -29,8 +29,8 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
 from suites.checks import check_delivery, check_not_noticed
 from suites.scenario import each_fault, scenario
-from suites.state_check import World
-from suites.steps import log_dirs_failed, make_leader, rotten, started_healed
+from suites.state_check import StateCheck
+from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start_after_healing
 
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
@@ -47,19 +47,19 @@ each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["lead
 def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
     """What a broker had not synced is gone; it fetches it again, and as the leader it then has every record."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
         with injected(PowerCut(victim)) as cut:
             if cut.lost_bytes <= 0:
                 raise Inconclusive(f"{victim} had synced all that it had written")
-            world.broker_gone(victim)
-            world.check()
+            state.broker_gone(victim)
+            state.check()
             pair.await_progress(after=now())
-        world.broker_back(victim)
-        world.check(timeouts.RECOVERY_S)
+        state.broker_back(victim)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
-    make_leader(cluster, world, victim)
+    make_leader(cluster, state, victim)
     check_delivery(workload)
 
 
@@ -73,17 +73,17 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
 def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader's and a follower's log dirs fail together, each in its way: the third replica serves alone."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     first, second = (orders[0].log_dir_on(victim) for victim in victims)
     with workload.running(orders) as pair:
-        with log_dirs_failed(world, Eio(first), ReadOnly(second)):
+        with log_dirs_failed(state, Eio(first), ReadOnly(second)):
             pair.await_progress(after=now())
             for victim in victims:
                 victim.stop()
-            world.broker_gone(*victims)
+            state.broker_gone(*victims)
         for victim in victims:
-            started_healed(world, victim)
+            start_after_healing(state, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -93,15 +93,15 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
 def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowVolume]) -> None:
     """The leader's log dir is slow or stalls, on a topic that syncs each write: it goes on leading, nothing is lost."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"flush.messages": "1"})
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     log_dir = orders[0].log_dir_on(leader_of(orders[0]))
     with workload.running(orders) as pair:
         with injected(slow(log_dir)) as fault:
             let_pass(12.0, since=fault.injected_monotonic_s)  # of a stalling one: off, on, off
-            world.disk_slow(log_dir.broker)
-            world.check()
-        world.disk_quick(log_dir.broker)
-        world.check(timeouts.RECOVERY_S)
+            state.disk_slow(log_dir.broker)
+            state.check()
+        state.disk_fast_again(log_dir.broker)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_not_noticed(fault, log_dir)
     check_delivery(workload)
@@ -115,15 +115,15 @@ def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[
     As the leader it is asked meanwhile by clients that have not heard of another one yet.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
         with injected(BrokerPaused(victim)):
-            world.broker_gone(victim)
-            world.check()
+            state.broker_gone(victim)
+            state.check()
             pair.await_progress(after=now())
-        world.broker_back(victim)
-        world.check(timeouts.RECOVERY_S)
+        state.broker_back(victim)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -133,15 +133,15 @@ def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[
 def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fault]) -> None:
     """Every broker is ended and started once, one after another, each only when all is healthy: nothing is lost."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     with workload.running(orders) as pair:
         for broker in cluster.brokers:
             with injected(end(broker)):
-                world.broker_gone(broker)
-                world.check()
+                state.broker_gone(broker)
+                state.check()
                 pair.await_progress(after=now())
-            world.broker_back(broker)
-            world.check(timeouts.RECOVERY_S)
+            state.broker_back(broker)
+            state.check(timeouts.RECOVERY_S)
     check_delivery(workload)
 
 
@@ -157,7 +157,7 @@ def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
     Which it does of all that it had not flushed. A broker that was stopped in good order loads an index as it lies: no
     build since 2.1 looks at it (``LogSegment.sanityCheck``, KAFKA-7283), and no KIP promises that one does.
     """
-    rots_while_down(cluster, workload, lambda log_dir: IndexByteFlipped(log_dir, "orders", 0))
+    flip_while_down(cluster, workload, lambda log_dir: IndexByteFlipped(log_dir, "orders", 0))
 
 
 @scenario(
@@ -172,13 +172,13 @@ def test_byte_flipped(cluster: Cluster, workload: CaseWorkload, case: Case) -> N
     Which it does of all that it had not flushed. What was flushed is served as it lies (control/flipped-byte).
     """
     text = f"jbod {case.run_token} p0 60 ".encode()
-    rots_while_down(cluster, workload, lambda log_dir: ByteFlipped(log_dir, "orders", 0, text=text))
+    flip_while_down(cluster, workload, lambda log_dir: ByteFlipped(log_dir, "orders", 0, text=text))
 
 
-def rots_while_down(cluster: Cluster, workload: CaseWorkload, rot: Callable[[LogDir], BitsFlipped]) -> None:
+def flip_while_down(cluster: Cluster, workload: CaseWorkload, rot: Callable[[LogDir], BitsFlipped]) -> None:
     """What the leader had of a partition rots while it is down; it makes that anew, leads, and has every record."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     flip = rot(log_dir)
@@ -186,6 +186,6 @@ def rots_while_down(cluster: Cluster, workload: CaseWorkload, rot: Callable[[Log
         pair.await_count(1000)
         # Records that come late come in few batches, and an index has an entry for some batches.
         await_until(flip.is_possible, timeout_s=timeouts.PROGRESS_S, what=f"something to flip in {flip.target}")
-    with rotten(world, flip):
-        make_leader(cluster, world, victim)
+    with flipped_while_down(state, flip):
+        make_leader(cluster, state, victim)
     check_delivery(workload)

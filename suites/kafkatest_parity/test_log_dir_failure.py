@@ -24,7 +24,7 @@ from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import UNWRITABLE_ENDS_START
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import check_serves_alone, ends_unwritable
 
 
@@ -45,7 +45,7 @@ def test_replication_with_disk_failure(
     """
     topic_1 = cluster.create_topic("test_topic_1", configs={"min.insync.replicas": "1"})
     topic_2 = cluster.create_topic("test_topic_2", configs={"min.insync.replicas": "2"})
-    world = World(cluster, topic_1, topic_2)
+    state = StateCheck(cluster, topic_1, topic_2)
     victim = role(topic_2[0])
     first, second = victim.log_dirs
     if (topic_1[0].log_dir_on(victim), topic_2[0].log_dir_on(victim)) != (first, second):
@@ -54,18 +54,18 @@ def test_replication_with_disk_failure(
     with workload.running(topic_2) as pair, injected(ChmodNoWrite(second)) as fault:
         if bounce:
             victim.restart()
-            world.broker_gone(victim)
+            state.broker_gone(victim)
             ended = ends_unwritable(cluster, victim)
             if not ended:
-                world.broker_back(victim)
-        world.log_dir_failed(second)
-        world.check()
+                state.broker_back(victim)
+        state.log_dir_failed(second)
+        state.check()
         if not ended:
             check_noticed(fault)
         pair.await_progress(after=now())
         pair.stop()
         if not ended:
-            check_serves_alone(cluster, workload, world, victim, topic_1)
+            check_serves_alone(cluster, workload, state, victim, topic_1)
     victim.restart()
-    world.recovered()
+    state.recovered()
     check_delivery(workload)

@@ -26,11 +26,11 @@ from harness.kafka.versions import Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.waiting import await_until
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 
 NO_FAULT = Floors(faults=0)
 # What a controller knows of cordons is read from its log, from where it became active.
-a_cordon = functools.partial(
+cordon_scenario = functools.partial(
     scenario, kip=1066, modes=(Mode.KRAFT,), builds=VersionRange.parse(">=4.3.0"), floors=NO_FAULT, fresh=True
 )
 CORDONED = "cordoned.log.dirs"
@@ -42,30 +42,30 @@ def quorum_of(cluster: Cluster) -> KRaftQuorum:
     return cluster.quorum
 
 
-def controllers_door(cluster: Cluster) -> Admin:
+def controllers_admin(cluster: Cluster) -> Admin:
     """The active controller's own door (KIP-919); another one would refuse what changes something."""
     return quorum_of(cluster).door(cluster.active_controller())
 
 
-def cordon(world: World, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:
+def cordon(state: StateCheck, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:
     """Have these of a broker's log dirs cordoned, and no others, and all sources say so; none: uncordon.
 
     :param value: how the configuration has it, instead of their paths
     """
-    world.cordons(broker, *world.cordoned.intersection(log_dirs))  # those that are so all the while
+    state.set_cordoned(broker, *state.cordoned.intersection(log_dirs))  # those that are so all the while
     broker.configure({CORDONED: ",".join(str(each.path) for each in log_dirs) if value is None else value})
-    await_in_force(world, broker, *log_dirs)
+    await_in_force(state, broker, *log_dirs)
 
 
-def await_in_force(world: World, broker: Broker, *log_dirs: LogDir) -> None:
+def await_in_force(state: StateCheck, broker: Broker, *log_dirs: LogDir) -> None:
     """The controller has heard which of the broker's log dirs are cordoned; so have, now, the model and all sources.
 
     :raises PromiseBroken: it doesn't hear
     """
-    await_known_to_controller(world.cluster, broker, *log_dirs)
-    world.cordons(broker, *log_dirs)
-    world.check(timeouts.RECOVERY_S)  # the broker may just have been started
-    world.cluster.journal.write("cordon.in_force", broker=broker.id, log_dirs=[str(each) for each in log_dirs])
+    await_known_to_controller(state.cluster, broker, *log_dirs)
+    state.set_cordoned(broker, *log_dirs)
+    state.check(timeouts.RECOVERY_S)  # the broker may just have been started
+    state.cluster.journal.write("cordon.in_force", broker=broker.id, log_dirs=[str(each) for each in log_dirs])
 
 
 def await_known_to_controller(cluster: Cluster, broker: Broker, *log_dirs: LogDir) -> None:
@@ -79,7 +79,7 @@ def await_known_to_controller(cluster: Cluster, broker: Broker, *log_dirs: LogDi
     """
     should = {log_dir.directory_id() for log_dir in log_dirs}
     await_until(
-        lambda: cordons_told(words_since_starts(cluster, broker), broker.id),
+        lambda: cordons_logged(controller_lines(cluster, broker), broker.id),
         lambda ids: ids == should,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
         what=f"the controller to know {[str(each) for each in log_dirs]} as the cordoned log dirs of {broker}",
@@ -88,7 +88,7 @@ def await_known_to_controller(cluster: Cluster, broker: Broker, *log_dirs: LogDi
     )
 
 
-def words_since_starts(cluster: Cluster, broker: Broker) -> Iterator[str]:
+def controller_lines(cluster: Cluster, broker: Broker) -> Iterator[str]:
     """What the active controller says in its log since it and the broker were last started.
 
     Nothing before it has become active: until then it replays what once was so. What was so when it ended it has then
@@ -111,7 +111,7 @@ def last_start(journal: Journal, node: Node) -> datetime:
     return datetime.fromisoformat(list(starts)[-1])
 
 
-def cordons_told(lines: Iterable[str], broker: int) -> set[str] | None:
+def cordons_logged(lines: Iterable[str], broker: int) -> set[str] | None:
     """The ids of a broker's cordoned log dirs by the controller's log, oldest line first; None: it hasn't said yet.
 
     A registration begins anew; of a change the log dirs that it says nothing of stay as they were.

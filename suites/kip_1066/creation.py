@@ -21,20 +21,20 @@ from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background
-from suites.state_check import World
+from suites.state_check import StateCheck
 
 _REPLICAS = 2
 
 
-class Creation:
+class TopicCreation:
     """Topics as they come, each with the log dirs that were cordoned all the while it was created.
 
     :ivar errors: what ended the thread that creates them
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, state: StateCheck) -> None:
         self.errors: Sequence[Exception] = ()
-        self._world = world
+        self._state = state
         self._new: deque[tuple[Topic, frozenset[LogDir]]] = deque()
         self._asked_at: list[float] = []
         self._made = 0  # of those that were asked for, the first so many
@@ -45,9 +45,9 @@ class Creation:
         Where nobody answers, since whoever was asked is just being stopped, others are asked until it is known to be
         there: it may have been created by who was asked first.
         """
-        before = self._world.cordoned
+        before = self._state.cordoned
         self._asked_at.append(time.monotonic())
-        cluster = self._world.cluster
+        cluster = self._state.cluster
         try:
             topic = cluster.create_topic(name, replicas=_REPLICAS)
         except NoAnswer:
@@ -58,19 +58,19 @@ class Creation:
                 retry_on=(NoAnswer,),
             )
             [topic] = cluster.await_topics({name: 1})
-        self._new.append((topic, before & self._world.cordoned))
+        self._new.append((topic, before & self._state.cordoned))
         self._made += 1
 
     def _exists(self, name: str) -> bool:
         """It is there when it has been asked for once more."""
         try:
-            self._world.cluster.create_topic(name, replicas=_REPLICAS)
+            self._state.cluster.create_topic(name, replicas=_REPLICAS)
         except Refused as refusal:
             if refusal.error != "TOPIC_ALREADY_EXISTS":
                 raise
         return True
 
-    def check_going(self) -> None:
+    def check_running(self) -> None:
         """Topics are created all the while.
 
         :raises PromiseBroken: one was refused
@@ -81,7 +81,7 @@ class Creation:
             raise error
 
     @contextmanager
-    def going_on(self, what: str) -> Iterator[None]:
+    def created_during(self, what: str) -> Iterator[None]:
         """Topics are created inside the block too: at least one was asked for there, and is made, if only after it.
 
         So that it doesn't pass while one is long in the making, which was asked for before, that is awaited first.
@@ -96,18 +96,18 @@ class Creation:
         if not inside:
             raise Inconclusive(f"no topic was asked for during {what}, which took {ended - began:.1f} s")
         self._await_made(inside[-1], f"during {what}")
-        self._world.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
+        self._state.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
 
     def _await_made(self, count: int, when: str) -> None:
         await_until(
             lambda: self._made >= count,
             timeout_s=timeouts.PROGRESS_S,
             what=f"the topics to be made that were asked for {when}",
-            watch=self.check_going,
+            watch=self.check_running,
             failure=Inconclusive,
         )
 
-    def learn(self, at_least: int = 0) -> list[Topic]:
+    def add_new_topics(self, at_least: int = 0) -> list[Topic]:
         """Take into the model what was created since the last time.
 
         :param at_least: wait until there are so many that were asked for under all the cordons of now
@@ -121,10 +121,10 @@ class Creation:
             nonlocal fresh
             while self._new:
                 topic, cordoned = self._new[0]
-                self._world.learn(topic, cordoned=cordoned)
+                self._state.add_topic(topic, cordoned=cordoned)
                 self._new.popleft()
                 learnt.append(topic)
-                fresh += cordoned >= self._world.cordoned
+                fresh += cordoned >= self._state.cordoned
             return fresh
 
         await_until(
@@ -133,34 +133,34 @@ class Creation:
             timeout_s=timeouts.PROGRESS_S,
             what=f"{at_least} topics to be created",
             retry_on=(NoAnswer, KeyError, AwaitTimeout),  # a broker that was just started may not know it yet
-            watch=self.check_going,
+            watch=self.check_running,
             failure=Inconclusive,
         )
-        self._world.cluster.journal.write("topics.learnt", topics=[topic.name for topic in learnt])
+        self._state.cluster.journal.write("topics.learnt", topics=[topic.name for topic in learnt])
         return learnt
 
 
 @contextmanager
-def topics_created(world: World) -> Iterator[Creation]:
+def topics_created(state: StateCheck) -> Iterator[TopicCreation]:
     """Inside the block topics are created one after another, some a second, by a thread.
 
     :raises PromiseBroken: one is refused; also where the block fails for another reason
     """
-    creation, numbers = Creation(world), itertools.count()
+    creation, numbers = TopicCreation(state), itertools.count()
     try:
         with in_background(lambda: creation.create(f"passing-{next(numbers)}"), every_s=0.5) as creation.errors:
             yield creation
     except Exception:
         if any(isinstance(error, Refused) for error in creation.errors):
-            creation.check_going()
+            creation.check_running()
         raise
-    creation.check_going()
-    creation.learn()
-    world.check()
+    creation.check_running()
+    creation.add_new_topics()
+    state.check()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TopicRequest:
     """A topic that was asked for, whether it was made, and when asked and answered."""
 
     name: str
@@ -170,12 +170,12 @@ class Asked:
 
 
 @contextmanager
-def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[Asked]]:
+def wide_topics_requested(cluster: Cluster, via: Broker) -> Iterator[Sequence[TopicRequest]]:
     """Inside the block topics with a replica on each broker are asked for as quickly as they can be, by a thread.
 
     A broker that is fenced is given replicas too where no others are left, unless it is wholly cordoned.
     """
-    asked, numbers = list[Asked](), itertools.count()
+    asked, numbers = list[TopicRequest](), itertools.count()
 
     def one_more() -> None:
         name, at = f"wide-{next(numbers)}", now()
@@ -186,7 +186,7 @@ def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[As
             if refusal.error != "INVALID_REPLICATION_FACTOR":
                 raise
             made = False
-        asked.append(Asked(name=name, at=at, answered=now(), made=made))
+        asked.append(TopicRequest(name=name, at=at, answered=now(), made=made))
 
     with in_background(one_more, every_s=0.005) as errors:
         yield asked
@@ -194,7 +194,9 @@ def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[As
         raise errors[0]
 
 
-def made_unheeded(asked: Sequence[Asked], *, down: datetime, started: datetime, known: datetime) -> list[Asked]:
+def created_despite_cordons(
+    asked: Sequence[TopicRequest], *, down: datetime, started: datetime, known: datetime
+) -> list[TopicRequest]:
     """The topics that were made after a wholly cordoned broker was started and before the controller knew its cordons.
 
     :param down: from then on it did not run

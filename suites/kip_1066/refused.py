@@ -10,7 +10,7 @@ from harness.kafka.admin import Refused
 from suites.checks import check_refused
 
 
-def check_unmade(
+def check_refused_without_effect(
     cluster: Cluster,
     topic: str,
     ask: Callable[[], object],

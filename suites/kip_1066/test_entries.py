@@ -20,7 +20,7 @@ from harness.kafka.tools import tool_output
 from harness.kafka.versions import CORDON_METADATA_VERSION, Tool
 from harness.runner.deviation import Deviation
 from harness.waiting import await_until
-from suites.checks import check_ends, check_known, check_refused
+from suites.checks import check_ends, check_promised_or_known, check_refused
 from suites.deviations import (
     CORDONS_NOT_PRINTED,
     REGISTERED_WITHOUT_CORDONS,
@@ -30,17 +30,17 @@ from suites.deviations import (
 )
 from suites.kip_1066.cordons import (
     CORDONED,
-    a_cordon,
     await_in_force,
     await_known_to_controller,
-    controllers_door,
+    controllers_admin,
     cordon,
+    cordon_scenario,
 )
-from suites.kip_1066.creation import made_unheeded, wide_topics_asked_for
-from suites.kip_1066.refused import check_unmade
+from suites.kip_1066.creation import created_despite_cordons, wide_topics_requested
+from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import NONE
 from suites.observations import configs_tool, directories, metadata_log
-from suites.state_check import World
+from suites.state_check import StateCheck
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
 ALONE = r"When cordoned\.log\.dirs is set to \*, it must not contain other values"
@@ -64,11 +64,11 @@ def refused_entries(first: LogDir, second: LogDir) -> dict[str, str]:
     }
 
 
-@a_cordon("kip-1066/entries", plan="cordoned.log.dirs, its entries, static and dynamic", judged=False, brokers=2)
+@cordon_scenario("kip-1066/entries", plan="cordoned.log.dirs, its entries, static and dynamic", judged=False, brokers=2)
 def test_entries(cluster: Cluster) -> None:
     """One log dir, several, all, none, set at run time or in the file; what is no log dir is refused."""
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
-    world = World(cluster, topic)
+    state = StateCheck(cluster, topic)
     broker, other = cluster.brokers
     first, second = broker.log_dirs
     for value, cordoned in {
@@ -77,18 +77,18 @@ def test_entries(cluster: Cluster) -> None:
         "*": [first, second],
         "": [],
     }.items():
-        cordon(world, broker, *cordoned, value=value)
-    cordon(world, broker, second)
-    check_named_twice(world, broker, second)
+        cordon(state, broker, *cordoned, value=value)
+    cordon(state, broker, second)
+    check_named_twice(state, broker, second)
     for entry, saying in refused_entries(first, second).items():
         check_refused(partial(broker.admin.set_broker_configs, broker.id, {CORDONED: entry}), "INVALID_REQUEST", saying)
-        world.check()
-    check_other_targets(world, broker, second, other)
-    check_not_started_with(world, broker, f"{first.path}/", MISSING)
-    check_not_started_with(world, broker, f"*,{first.path}", ALONE)
+        state.check()
+    check_other_targets(state, broker, second, other)
+    check_not_started_with(state, broker, f"{first.path}/", MISSING)
+    check_not_started_with(state, broker, f"*,{first.path}", ALONE)
 
 
-def check_named_twice(world: World, broker: Broker, cordoned: LogDir) -> None:
+def check_named_twice(state: StateCheck, broker: Broker, cordoned: LogDir) -> None:
     """A log dir that is cordoned and named twice stays cordoned, alone: taken as one up to 4.3, refused since 4.4.
 
     The KIP says nothing of it, so that either is right; a refusal must give this as its reason.
@@ -99,13 +99,13 @@ def check_named_twice(world: World, broker: Broker, cordoned: LogDir) -> None:
     except Refused as refusal:
         if refusal.error != "INVALID_REQUEST" or "must not be duplicated" not in (refusal.message or ""):
             raise PromiseBroken(f"{refusal}, instead of a word of the duplicate") from refusal
-    await_in_force(world, broker, cordoned)
-    world.check()
+    await_in_force(state, broker, cordoned)
+    state.check()
 
 
-def check_other_targets(world: World, broker: Broker, cordoned: LogDir, other: Broker) -> None:
+def check_other_targets(state: StateCheck, broker: Broker, cordoned: LogDir, other: Broker) -> None:
     """Per broker only, and by the broker itself; a controller, which knows no paths, may only take cordons away."""
-    controller = controllers_door(world.cluster)
+    controller = controllers_admin(state.cluster)
     check_refused(
         lambda: broker.admin.set_broker_configs(None, {CORDONED: "*"}), "INVALID_REQUEST", "default cluster level"
     )
@@ -118,31 +118,31 @@ def check_other_targets(world: World, broker: Broker, cordoned: LogDir, other: B
             "INVALID_CONFIG",
             VIA_CONTROLLERS,
         )
-    world.check(also=[configs_tool])
-    cordon(world, broker, *broker.log_dirs)
+    state.check(also=[configs_tool])
+    cordon(state, broker, *broker.log_dirs)
     for left in ([cordoned], []):
-        world.cordons(broker, *left)
+        state.set_cordoned(broker, *left)
         controller.set_broker_configs(broker.id, {CORDONED: ",".join(str(each.path) for each in left)})
-        await_in_force(world, broker, *left)
+        await_in_force(state, broker, *left)
 
 
-def check_not_started_with(world: World, broker: Broker, entry: str, saying: str) -> None:
+def check_not_started_with(state: StateCheck, broker: Broker, entry: str, saying: str) -> None:
     """In the file, what is no log dir ends the broker's start; without it, it is back."""
     broker.stop()
-    world.broker_gone(broker)
+    state.broker_gone(broker)
     broker.node.configure({CORDONED: entry})
     broker.start()
     check_ends(broker, exit_code=1, saying=saying)
     broker.node.configure({CORDONED: ""})
     broker.start()
-    world.broker_back(broker)
-    world.check(timeouts.RECOVERY_S)
+    state.broker_back(broker)
+    state.check(timeouts.RECOVERY_S)
 
 
 # --- who shows it -----------------------------------------------------------------------------------------------------
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/what-users-see",
     plan="kafka-configs, DescribeLogDirs v5, kafka-log-dirs, the metadata records",
     judged=False,
@@ -152,22 +152,22 @@ def check_not_started_with(world: World, broker: Broker, entry: str, saying: str
 def test_what_users_see(cluster: Cluster) -> None:
     """A cordoned log dir, and a wholly cordoned broker: every source that there is says so, and of no other."""
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
-    world = World(cluster, topic)
+    state = StateCheck(cluster, topic)
     first, second = cluster.brokers
     everything = (metadata_log, configs_tool)
-    cordon(world, first, first.log_dirs[1])
-    cordon(world, second, *second.log_dirs, value="*")
-    world.check(also=everything)
-    cordon(world, second)
-    world.check(also=everything)
+    cordon(state, first, first.log_dirs[1])
+    cordon(state, second, *second.log_dirs, value="*")
+    state.check(also=everything)
+    cordon(state, second)
+    state.check(also=everything)
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/by-tool", plan="updated at runtime via … the kafka-configs.sh tool", judged=False, brokers=2, mbeans=False
 )
 def test_by_tool(cluster: Cluster) -> None:
     """kafka-configs cordons one log dir, then both of a broker, and uncordons them."""
-    world = World(cluster, cluster.create_topic("orders", partitions=4, replicas=2))
+    state = StateCheck(cluster, cluster.create_topic("orders", partitions=4, replicas=2))
     broker = cluster.brokers[0]
     first, second = broker.log_dirs
     for log_dirs, alter in {
@@ -177,11 +177,11 @@ def test_by_tool(cluster: Cluster) -> None:
     }.items():
         target = ("--bootstrap-server", cluster.bootstrap, "--entity-type", "brokers", "--entity-name", str(broker.id))
         with tool_output(cluster.distribution, Tool.CONFIGS, *target, "--alter", *alter, timeout_s=timeouts.TOOL_S):
-            await_in_force(world, broker, *log_dirs)
-        world.check(also=[configs_tool])
+            await_in_force(state, broker, *log_dirs)
+        state.check(also=[configs_tool])
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/registration",
     plan="the broker will include the Uuids of cordoned log directories when it registers",
     judged=False,
@@ -191,13 +191,13 @@ def test_by_tool(cluster: Cluster) -> None:
 )
 def test_registration(cluster: Cluster) -> None:
     """A wholly cordoned broker is restarted: its registration says so, and no topic comes to it at any time."""
-    world = World(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
+    state = StateCheck(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
     asked, broker = cluster.brokers
-    cordon(world, broker, *broker.log_dirs, value="*")
-    with wide_topics_asked_for(cluster, asked) as topics:
+    cordon(state, broker, *broker.log_dirs, value="*")
+    with wide_topics_requested(cluster, asked) as topics:
         broker.stop()
         down = now()
-        world.broker_gone(broker)
+        state.broker_gone(broker)
         await_until(
             lambda: any(topic.at > down for topic in topics[:-1]), timeout_s=timeouts.REQUEST_S, what="topics asked for"
         )
@@ -209,7 +209,7 @@ def test_registration(cluster: Cluster) -> None:
             timeout_s=timeouts.PROGRESS_S,
             what=f"more than {ENOUGH} topics to be asked for",
         )
-    made = made_unheeded(topics, down=down, started=broker.started_at, known=known)
+    made = created_despite_cordons(topics, down=down, started=broker.started_at, known=known)
     cluster.journal.write(
         "cordon.unheeded",
         broker=broker.id,
@@ -217,7 +217,7 @@ def test_registration(cluster: Cluster) -> None:
         made=len(made),
         for_s=(made[-1].answered - made[0].at).total_seconds() if made else 0.0,
     )
-    without = check_known(
+    without = check_promised_or_known(
         REGISTERED_WITHOUT_CORDONS,
         cluster,
         directories(cluster).registered_as_cordoned[broker.id],
@@ -227,9 +227,9 @@ def test_registration(cluster: Cluster) -> None:
     if made and not without:
         raise PromiseBroken(f"{[topic.name for topic in made]} came to {broker}, all of whose log dirs are cordoned")
     for topic in cluster.await_topics({each.name: 1 for each in made}) if made else ():
-        world.learn(topic, cordoned=frozenset())
-    world.broker_back(broker)
-    await_in_force(world, broker, *broker.log_dirs)
+        state.add_topic(topic, cordoned=frozenset())
+    state.broker_back(broker)
+    await_in_force(state, broker, *broker.log_dirs)
 
 
 ENOUGH = 10
@@ -242,7 +242,7 @@ IN_FORCE = ("cordoned", "gets no new replicas")
 IGNORED = ("not cordoned", "gets new replicas")
 
 
-def need(wanted: tuple[str, str], seen: tuple[str, str]) -> None:
+def require_seen(wanted: tuple[str, str], seen: tuple[str, str]) -> None:
     """What is so without a cordon.
 
     :raises Inconclusive: it isn't, so that a cordon shows nothing
@@ -252,20 +252,20 @@ def need(wanted: tuple[str, str], seen: tuple[str, str]) -> None:
 
 
 def check_seen(promised: tuple[str, str], cluster: Cluster, log_dir: LogDir, topic: str) -> None:
-    """As :func:`seen_of` has it.
+    """As :func:`cordon_effect` has it.
 
     :raises PromiseBroken: it is otherwise
     """
-    if (seen := seen_of(cluster, log_dir, topic)) != promised:
+    if (seen := cordon_effect(cluster, log_dir, topic)) != promised:
         raise PromiseBroken(f"{log_dir} is {seen} instead of {promised}")
 
 
-def flags(broker: Broker) -> set[bool | None]:
+def cordoned_flags(broker: Broker) -> set[bool | None]:
     """What the broker says of its log dirs: whether they are cordoned."""
     return {state.is_cordoned for state in broker.describe_log_dirs()}
 
 
-def seen_of(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, str]:
+def cordon_effect(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, str]:
     """Whether its broker, the only one, calls a log dir cordoned, and whether replicas of a new topic come there.
 
     More of them than there are log dirs, so that without a cordon some do.
@@ -276,7 +276,7 @@ def seen_of(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, str]:
     return "cordoned" if flagged else "not cordoned", "gets new replicas" if placed else "gets no new replicas"
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/static",
     plan="This can be set in the broker properties files",
     judged=False,
@@ -292,17 +292,17 @@ def test_static(cluster: Cluster) -> None:
     """
     [broker] = cluster.brokers
     first, second, third = broker.log_dirs
-    need(IGNORED, seen_of(cluster, first, "before"))
+    require_seen(IGNORED, cordon_effect(cluster, first, "before"))
     restarted_with(cluster, broker, {CORDONED: "*"})
     await_known_to_controller(cluster, broker, *broker.log_dirs)
-    check_known(STATIC_HALF_IN_FORCE, cluster, flags(broker), promised={True}, known={False})
-    check_shut(cluster)
+    check_promised_or_known(STATIC_HALF_IN_FORCE, cluster, cordoned_flags(broker), promised={True}, known={False})
+    check_nothing_placed(cluster)
     for topic, log_dirs in {"one": [first], "several": [first, second]}.items():
         restarted_with(cluster, broker, {CORDONED: ",".join(str(each.path) for each in log_dirs)})
         await_known_to_controller(cluster, broker, *log_dirs)
         for log_dir in log_dirs:
-            seen = seen_of(cluster, log_dir, f"{topic}-{log_dir.path.name}")
-            check_known(STATIC_HALF_IN_FORCE, cluster, seen, promised=IN_FORCE, known=IGNORED)
+            seen = cordon_effect(cluster, log_dir, f"{topic}-{log_dir.path.name}")
+            check_promised_or_known(STATIC_HALF_IN_FORCE, cluster, seen, promised=IN_FORCE, known=IGNORED)
     broker.configure({CORDONED: str(third.path)})
     await_known_to_controller(cluster, broker, third)
     check_seen(IN_FORCE, cluster, third, "dynamic")
@@ -324,7 +324,7 @@ def restarted_with(cluster: Cluster, broker: Broker, settings: Mapping[str, str]
     cluster.await_healthy()
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/relative-log-dirs",
     plan="Entries in this list must be entries in log.dirs",
     judged=False,
@@ -339,7 +339,7 @@ def test_relative_log_dirs(cluster: Cluster) -> None:
     check_entry(cluster, broker.log_dirs[0].path.name, RELATIVE_UNCORDONED)
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/slashed-log-dirs",
     plan="Entries in this list must be entries in log.dirs",
     judged=False,
@@ -362,29 +362,31 @@ def check_entry(cluster: Cluster, entry: str, deviation: Deviation) -> None:
     """
     [broker] = cluster.brokers
     log_dir = broker.log_dirs[0]
-    need(IGNORED, seen_of(cluster, log_dir, "before"))
+    require_seen(IGNORED, cordon_effect(cluster, log_dir, "before"))
     broker.configure({CORDONED: entry})
-    if check_known(deviation, cluster, seen_of(cluster, log_dir, "entry"), promised=IN_FORCE, known=IGNORED):
+    if check_promised_or_known(
+        deviation, cluster, cordon_effect(cluster, log_dir, "entry"), promised=IN_FORCE, known=IGNORED
+    ):
         by_path = partial(broker.admin.set_broker_configs, broker.id, {CORDONED: str(log_dir.path)})
         check_refused(by_path, "INVALID_REQUEST", MISSING)
     broker.configure({CORDONED: "*"})
-    check_known(deviation, cluster, flags(broker), promised={True}, known={False})
+    check_promised_or_known(deviation, cluster, cordoned_flags(broker), promised={True}, known={False})
     restarted_with(cluster, broker, {"log.dirs": ",".join(str(each.path) for each in broker.log_dirs)})
     await_known_to_controller(cluster, broker, *broker.log_dirs)
-    check_shut(cluster)
+    check_nothing_placed(cluster)
 
 
-def check_shut(cluster: Cluster) -> None:
+def check_nothing_placed(cluster: Cluster) -> None:
     """All brokers are wholly cordoned, and no topic is created any more."""
     admin = cluster.brokers[0].admin
     ask = partial(admin.create_topic, "shut", partitions=1, replicas=1)
-    check_unmade(cluster, "shut", ask, "INVALID_REPLICATION_FACTOR", NONE)
+    check_refused_without_effect(cluster, "shut", ask, "INVALID_REPLICATION_FACTOR", NONE)
 
 
 # --- the feature's version --------------------------------------------------------------------------------------------
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/metadata-version",
     plan="below metadata.version 4.3-IV0, and after its upgrade",
     judged=False,
@@ -396,30 +398,30 @@ def check_shut(cluster: Cluster) -> None:
 def test_metadata_version(cluster: Cluster) -> None:
     """Below its version a cordon can't be set, and one in the file does nothing; with the upgrade it is in force."""
     first, second = cluster.brokers
-    world = World(cluster, cluster.create_topic("before", partitions=4, replicas=2))
+    state = StateCheck(cluster, cluster.create_topic("before", partitions=4, replicas=2))
     for value in ("", "*", None):
         check_refused(
             partial(first.admin.set_broker_configs, first.id, {CORDONED: value}),
             "INVALID_CONFIG",
             rf"requires metadata\.version >= {CORDON_METADATA_VERSION}",
         )
-    world.check(also=[metadata_log])
+    state.check(also=[metadata_log])
     arguments = ("--bootstrap-server", cluster.bootstrap, "upgrade", "--release-version", CORDON_METADATA_VERSION)
     with tool_output(cluster.distribution, Tool.FEATURES, *arguments, timeout_s=timeouts.TOOL_S):
         pass
     for broker in cluster.brokers:
         await_known_to_controller(cluster, broker, *broker.log_dirs)
-        check_known(
+        check_promised_or_known(
             STATIC_HALF_IN_FORCE,
             cluster,
-            flags(broker),
+            cordoned_flags(broker),
             promised={True},
             known={False},
         )
-    check_shut(cluster)
+    check_nothing_placed(cluster)
     first.configure({CORDONED: str(first.log_dirs[0].path)})
     second.configure({CORDONED: ""})
-    await_in_force(world, first, first.log_dirs[0])
-    await_in_force(world, second)
-    world.learn(cluster.create_topic("after", partitions=4, replicas=2))
-    world.check(also=[metadata_log])
+    await_in_force(state, first, first.log_dirs[0])
+    await_in_force(state, second)
+    state.add_topic(cluster.create_topic("after", partitions=4, replicas=2))
+    state.check(also=[metadata_log])

@@ -22,7 +22,7 @@ from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.runner.deviation import Deviation, Expectation
 from harness.waiting import await_until
-from suites.checks import check_known, check_says
+from suites.checks import check_logged, check_promised_or_known
 from suites.deviations import (
     EXPLICIT_PARTITIONS_ACCEPTED,
     EXPLICIT_TOPIC_ACCEPTED,
@@ -30,17 +30,17 @@ from suites.deviations import (
     REASSIGNMENT_ACCEPTED,
     REASSIGNMENT_ANSWERED_OTHERWISE,
 )
-from suites.kip_1066.cordons import a_cordon, cordon
-from suites.kip_1066.refused import answer_of, check_only_replicas, check_unmade
+from suites.kip_1066.cordons import cordon, cordon_scenario
+from suites.kip_1066.refused import answer_of, check_only_replicas, check_refused_without_effect
 from suites.observing import expectation_of
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import finish_move
 
 TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/automatic-placement",
     plan="Error handling: CreateTopics/CreatePartitions requests without explicit partition assignments",
     judged=False,
@@ -48,28 +48,28 @@ NONE = r"All brokers are currently fenced, or have all their log directories cor
 def test_automatic_placement(cluster: Cluster) -> None:
     """A broker is wholly cordoned: topics and partitions that fit on the others are made there, and others refused."""
     admin = cluster.brokers[0].admin
-    world = World(cluster, cluster.create_topic("wide", replicas=3), cluster.create_topic("narrow", replicas=2))
+    state = StateCheck(cluster, cluster.create_topic("wide", replicas=3), cluster.create_topic("narrow", replicas=2))
     broker = cluster.brokers[2]
-    cordon(world, broker, *broker.log_dirs, value="*")
-    refused = partial(check_unmade, cluster, error="INVALID_REPLICATION_FACTOR")
+    cordon(state, broker, *broker.log_dirs, value="*")
+    refused = partial(check_refused_without_effect, cluster, error="INVALID_REPLICATION_FACTOR")
     refused("wider", lambda: admin.create_topic("wider", partitions=1, replicas=3), saying=TOO_FEW)
-    refused("wide", lambda: admin.create_partitions("wide", 2), saying=TOO_FEW, there=[world.expected("wide").replicas])
-    world.learn(cluster.create_topic("narrower", partitions=6, replicas=2))
-    world.learn(cluster.create_partitions({"narrow": 6})[0])
-    cordon(world, broker, broker.log_dirs[0])  # one that is not cordoned is enough
-    world.learn(cluster.create_topic("wider", partitions=6, replicas=3))
-    world.learn(cluster.create_partitions({"wide": 6})[0])
-    world.learn(cluster.create_topic("lone", replicas=1))
+    refused("wide", lambda: admin.create_partitions("wide", 2), saying=TOO_FEW, there=[state.expected("wide").replicas])
+    state.add_topic(cluster.create_topic("narrower", partitions=6, replicas=2))
+    state.add_topic(cluster.create_partitions({"narrow": 6})[0])
+    cordon(state, broker, broker.log_dirs[0])  # one that is not cordoned is enough
+    state.add_topic(cluster.create_topic("wider", partitions=6, replicas=3))
+    state.add_topic(cluster.create_partitions({"wide": 6})[0])
+    state.add_topic(cluster.create_topic("lone", replicas=1))
     for each in cluster.brokers:
-        cordon(world, each, *each.log_dirs)
+        cordon(state, each, *each.log_dirs)
     refused("none", lambda: admin.create_topic("none", partitions=1, replicas=1), saying=NONE)
-    refused("lone", lambda: admin.create_partitions("lone", 2), saying=NONE, there=[world.expected("lone").replicas])
-    world.check()
+    refused("lone", lambda: admin.create_partitions("lone", 2), saying=NONE, there=[state.expected("lone").replicas])
+    state.check()
 
 
 # --- explicit placement -----------------------------------------------------------------------------------------------
 
-explicit = partial(a_cordon, judged=False, mbeans=False)
+explicit = partial(cordon_scenario, judged=False, mbeans=False)
 MADE = "done, and in a cordoned log dir"
 
 
@@ -90,7 +90,7 @@ def check_explicit(
     :param promised: the KIP's error
     :param added_to: the topic is there before, with a partition of as many replicas, on the other two brokers
     """
-    world = World(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
+    state = StateCheck(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
     first, second, broker = cluster.brokers
 
     def answer(name: str, *ids: int) -> LogDir | str:
@@ -104,18 +104,18 @@ def check_explicit(
             return answer_of(refusal)
         return await_made(partition, broker)
 
-    cordon(world, broker, broker.log_dirs[0])
+    cordon(state, broker, broker.log_dirs[0])
     if (place := answer("half", broker.id)) != broker.log_dirs[1]:
         raise PromiseBroken(f"a replica on {broker}, of which {broker.log_dirs[0]} alone is cordoned: {place}")
-    cordon(world, broker, *broker.log_dirs)
+    cordon(state, broker, *broker.log_dirs)
     for name, ids in {"wholly": [broker.id], "second-wholly": [first.id, broker.id]}.items():
         place = answer(name, *ids)
-        seen = (MADE if place in world.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
+        seen = (MADE if place in state.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
         does = next(
             (does for does, each in known.items() if expectation_of(each, cluster) is not Expectation.NONE), MADE
         )
-        check_known(known[does], cluster, seen, promised=promised, known=does)
-    world.check()
+        check_promised_or_known(known[does], cluster, seen, promised=promised, known=does)
+    state.check()
 
 
 def await_made(partition: Partition, broker: Broker) -> LogDir:
@@ -188,17 +188,17 @@ def test_reassigned_onto(cluster: Cluster) -> None:
 def test_moved_onto(cluster: Cluster) -> None:
     """A move onto a cordoned log dir is refused, and why is in the broker's log; a move off it is carried out."""
     orders = cluster.create_topic("orders", replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     broker = cluster.brokers[1]
     here = orders[0].log_dir_on(broker)
     there = other_dir(here)
-    cordon(world, broker, there)
+    cordon(state, broker, there)
     try:
         orders[0].move_to(there)
         seen = "accepted"
     except Refused as refusal:
         seen = refusal.error
-    check_known(
+    check_promised_or_known(
         MOVE_ANSWERED_OTHERWISE,
         cluster,
         seen,
@@ -206,11 +206,11 @@ def test_moved_onto(cluster: Cluster) -> None:
         known="INVALID_REPLICA_ASSIGNMENT",
     )
     said = rf"Log directory {re.escape(str(there.path))} is cordoned"  # AlterReplicaLogDirs has no field for a message
-    check_says(broker, said, since=broker.started_at)
+    check_logged(broker, said, since=broker.started_at)
     if copy := broker.find_replica(orders.name, 0, is_future=True):
         raise PromiseBroken(f"{broker} refused the move and makes a copy in {copy[0]}")
-    world.check()
-    cordon(world, broker, here)
+    state.check()
+    cordon(state, broker, here)
     orders[0].move_to(there)
-    finish_move(world, orders[0], there)
-    world.check()
+    finish_move(state, orders[0], there)
+    state.check()

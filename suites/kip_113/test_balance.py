@@ -25,10 +25,10 @@ from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
-from suites.on_disk import check_kept, check_same_bytes, leaders_logs
+from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
 from suites.scenario import scenario
-from suites.state_check import World
-from suites.steps import HOLDS_MOVES, await_reassigned, finish_move, write_untracked_records
+from suites.state_check import StateCheck
+from suites.steps import SMALL_FETCHES, await_reassigned, finish_move, write_untracked_records
 from suites.stored_log import StoredLog
 
 RATE = 500_000
@@ -40,37 +40,37 @@ Sizes = Mapping[int, tuple[LogDir, int]]  # of a topic's replicas on one broker,
     kip=113,
     plan="Changes in Operational Procedures: need to load balance across log directories",
     floors=Floors(faults=0),
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """A broker has everything in one log dir: sizes, a plan, the tool, its progress, and the log dirs are even."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
-    world = World(cluster, orders, bulk)
+    state = StateCheck(cluster, orders, bulk)
     write_untracked_records(bulk, 4000, size=1000)
     write_untracked_records(bulk, 3000, size=1000, into=0)  # as large as the others together: halves of two aren't even
     kept = leaders_logs(bulk.partitions)
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:
         partition.move_to(skewed.log_dirs[0])
-        finish_move(world, partition, skewed.log_dirs[0])
-    world.check()
+        finish_move(state, partition, skewed.log_dirs[0])
+    state.check()
     with workload.running(orders) as pair:
         plan = [
-            order(cluster, bulk[index], log_dir)
-            for index, log_dir in evenly(skewed, ask_the_tool(skewed, bulk)).items()
+            placement_of(cluster, bulk[index], log_dir)
+            for index, log_dir in balanced_plan(skewed, sizes_by_tool(skewed, bulk)).items()
         ]
         execute(cluster, *plan, log_dirs_throttle=RATE)
         moved = {each.partition.index for each in plan if each.partition.log_dir_on(skewed) not in each.on}
-        case.measure("time to completion, as foreseen to real", follow(skewed, bulk, moved))
-        await_reassigned(cluster, world, *plan, timeout_s=timeouts.MOVE_S)
-        check_even(skewed, ask_the_tool(skewed, bulk))
+        case.measure("time to completion, as foreseen to real", follow_moves(skewed, bulk, moved))
+        await_reassigned(cluster, state, *plan, timeout_s=timeouts.MOVE_S)
+        check_even(skewed, sizes_by_tool(skewed, bulk))
         pair.await_progress(after=now())
     check_same_bytes(*bulk.partitions)
-    check_kept(kept)
+    check_logs_unchanged(kept)
     check_delivery(workload)
 
 
-def ask_the_tool(broker: Broker, topic: Topic) -> Sizes:
+def sizes_by_tool(broker: Broker, topic: Topic) -> Sizes:
     """Where the topic's replicas are on the broker, and how large, by kafka-log-dirs; as it is on disk.
 
     :raises PromiseBroken: it isn't
@@ -93,7 +93,7 @@ def ask_the_tool(broker: Broker, topic: Topic) -> Sizes:
     return told
 
 
-def evenly(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
+def balanced_plan(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
     """Where each replica should be: the largest first, each into the log dir that has least by then."""
     loads = dict.fromkeys(broker.log_dirs, 0)
     plan = {}
@@ -103,13 +103,13 @@ def evenly(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
     return plan
 
 
-def order(cluster: Cluster, partition: Partition, log_dir: LogDir) -> Placement:
+def placement_of(cluster: Cluster, partition: Partition, log_dir: LogDir) -> Placement:
     """The partition's replicas stay where they are, but the one on the log dir's broker, which goes there."""
     brokers = map(cluster.broker, partition.describe().replicas)
     return Placement(partition=partition, on=tuple(log_dir if each == log_dir.broker else each for each in brokers))
 
 
-def follow(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
+def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     """Watch the moves of a topic's replicas on a broker until they have ended, as their user can.
 
     Each copy is marked as one to be (``isFuture``), and its lag falls and never rises, for nobody writes. Returns the

@@ -24,7 +24,7 @@ from harness.measure.gaps import ClientTimes
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.on_disk import check_kept, leaders_logs
+from suites.on_disk import check_logs_unchanged, leaders_logs
 from suites.scenario import scenario
 from suites.steps import await_moved, write_untracked_records
 
@@ -60,7 +60,7 @@ def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     for _ in range(ROUNDS):
         copying.append(copy(bulk[0], here, other_dir(here)))
         moving += [move(bulk[0], other_dir(here)), move(bulk[0], here)]
-    check_kept(kept)
+    check_logs_unchanged(kept)
     check_delivery(workload)
     cluster.journal.write("cost.measured", beside_s=beside, moving_s=moving, copying_s=copying)
     copying_s = statistics.median(copying)

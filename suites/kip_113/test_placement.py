@@ -22,16 +22,16 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import ANY_REFUSED
-from suites.on_disk import check_no_remains
+from suites.on_disk import check_no_leftovers
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    HOLDS_MOVES,
+    SMALL_FETCHES,
     begin_move,
     finish_move,
     log_dirs_failed,
     moves_held,
-    reassign_over_the_wire,
+    reassign_by_request,
     restart_after_healing,
 )
 
@@ -51,7 +51,7 @@ def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> N
         raise PromiseBroken(f"a move of {partition} to {log_dir} was accepted, instead of {' or '.join(errors)}")
 
 
-def fuller_of(world: World, broker: Broker) -> LogDir:
+def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
     """The good log dir in which the broker would make no replica by itself: it has more of them than another.
 
     Kafka's own topics count as well. Where all have as many there is one topic more.
@@ -60,13 +60,13 @@ def fuller_of(world: World, broker: Broker) -> LogDir:
     """
     for more in (True, False):
         paths = {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
-        described = [state for state in broker.describe_log_dirs() if not state.offline]
-        counts = {paths[state.path]: len(state.replicas) for state in described}
+        described = [each for each in broker.describe_log_dirs() if not each.offline]
+        counts = {paths[each.path]: len(each.replicas) for each in described}
         fullest = max(counts, key=lambda log_dir: counts[log_dir])
         if counts[fullest] > min(counts.values()):
             return fullest
         if more:
-            world.learn(world.cluster.create_topic("one-more", replicas=len(world.cluster.brokers)))
+            state.add_topic(state.cluster.create_topic("one-more", replicas=len(state.cluster.brokers)))
     raise Inconclusive(f"the log dirs of {broker} are all as full: {counts}")
 
 
@@ -76,35 +76,35 @@ def fuller_of(world: World, broker: Broker) -> LogDir:
     plan="remember (replica, destination log directory) pair … to create the replica in the specified log directory",
     brokers=4,
     floors=Floors(faults=0),
-    overrides=HOLDS_MOVES,  # as its like have them
+    overrides=SMALL_FETCHES,  # as its like have them
 )
 def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker is told where to put a replica that is to come, by reassignment or with its topic: it lands there."""
     orders, everywhere = cluster.create_topic("orders"), cluster.create_topic("everywhere", replicas=4)
-    world = World(cluster, orders, everywhere)
+    state = StateCheck(cluster, orders, everywhere)
     staying = orders[0].followers()
     [coming] = cluster.others(leader_of(orders[0]), *staying)
     with workload.running(orders) as pair:
-        place = fuller_of(world, coming)
+        place = fuller_of(state, coming)
         check_move_refused(orders[0], LogDir(coming, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
         check_move_refused(orders[0], place, "REPLICA_NOT_AVAILABLE")
-        reassign_over_the_wire(world, orders[0], coming, *staying)
+        reassign_by_request(state, orders[0], coming, *staying)
         check_in(orders[0], place)
-        check_placed(world, place)
-        world.check()
+        check_placed(state, place)
+        state.check()
         pair.await_progress(after=now())
-    check_no_remains(cluster, {"orders", "everywhere", "refunds", "one-more"})
+    check_no_leftovers(cluster, {"orders", "everywhere", "refunds", "one-more"})
     check_delivery(workload)
 
 
-def check_placed(world: World, log_dir: LogDir) -> None:
+def check_placed(state: StateCheck, log_dir: LogDir) -> None:
     """The broker is told where to put a replica of a topic that nobody has created yet, and there it is created.
 
     :raises PromiseBroken: the broker answers otherwise, or it is elsewhere
     """
-    refunds = Partition(world.cluster, "refunds", 0)
+    refunds = Partition(state.cluster, "refunds", 0)
     check_move_refused(refunds, log_dir, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
-    world.learn(world.cluster.create_topic(refunds.topic, replicas=len(world.cluster.brokers)))
+    state.add_topic(state.cluster.create_topic(refunds.topic, replicas=len(state.cluster.brokers)))
     check_in(refunds, log_dir)
 
 
@@ -124,13 +124,13 @@ def check_in(partition: Partition, log_dir: LogDir) -> None:
     plan="AlterReplicaDirResponse … error_code",
     log_dirs=3,
     deviations=(ANY_REFUSED,),
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
     """Orders to move a replica that can't be followed are refused with the reason, and nothing is begun."""
     orders, long_name = cluster.create_topic("orders"), cluster.create_topic("o" * 220, replicas=1)
     beside = cluster.create_topic("beside", partitions=3)
-    world = World(cluster, orders, long_name, beside)
+    state = StateCheck(cluster, orders, long_name, beside)
     wounded = follower_of(orders[0])
     here = orders[0].log_dir_on(wounded)
     bad, good = (log_dir for log_dir in wounded.log_dirs if log_dir != here)
@@ -145,20 +145,20 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
             with promised(cluster, unless=ANY_REFUSED, seen=": LOG_DIR_NOT_FOUND") as cancelled:
                 cancel_with_any(orders[0], wounded)
         # As it was answered: refused, the move goes on.
-        finish_move(world, orders[0], good if cancelled.deviates else here)
+        finish_move(state, orders[0], good if cancelled.deviates else here)
         orders[0].move_to(here)
-        finish_move(world, orders[0], here)
-        with log_dirs_failed(world, Chmod000(bad)):
-            [lost] = {key for key in world.replicas_in(bad) if key[0] == "beside"}
+        finish_move(state, orders[0], here)
+        with log_dirs_failed(state, Chmod000(bad)):
+            [lost] = {key for key in state.replicas_in(bad) if key[0] == "beside"}
             check_move_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
             check_move_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
             check_move_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
             # What is yet to come is refused in the same way, or remembered all the same.
             check_move_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
-            check_placed(world, fuller_of(world, wounded))
+            check_placed(state, fuller_of(state, wounded))
             pair.await_progress(after=now())
-        restart_after_healing(world, wounded)
-        check_no_remains(cluster, {"orders", "beside", "refunds", "one-more", long_name.name})
+        restart_after_healing(state, wounded)
+        check_no_leftovers(cluster, {"orders", "beside", "refunds", "one-more", long_name.name})
     check_delivery(workload)
 
 

@@ -28,18 +28,18 @@ from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
 from suites.on_disk import check_checkpoints
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    AMPLE,
-    HOLDS_MOVES,
+    AMPLE_RATE,
     MOVE_THROTTLE,
+    SMALL_FETCHES,
     await_reassigned,
     check_under_way,
     finish_move,
     moves_held,
 )
 
-LEAVES_LATE = {"log.segment.delete.delay.ms": "25000"}  # what a move leaves lies there while tools are asked
+DELETE_LATE = {"log.segment.delete.delay.ms": "25000"}  # what a move leaves lies there while tools are asked
 NOWHERE = "no-such-topic"
 
 
@@ -49,7 +49,7 @@ NOWHERE = "no-such-topic"
     plan="Scripts: kafka-reassign-partitions with log_dirs, kafka-log-dirs; on one broker",
     floors=Floors(faults=0),
     deviations=(NO_LOG_DIRS_OPTION, EMPTIED_DIR_NAMED),
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
@@ -57,38 +57,38 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     mover = follower_of(orders[0])
     here = orders[0].log_dir_on(mover)
     there = other_dir(here)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     brokers = map(cluster.broker, orders[0].describe().replicas)
     placement = Placement(partition=orders[0], on=tuple(there if broker == mover else broker for broker in brokers))
     with workload.running(orders, record_bytes=1000) as pair:
         pair.await_count(500)
-        world.learn(create_beside(cluster, mover, there))
+        state.add_topic(create_beside(cluster, mover, there))
         with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
             execute(cluster, placement, log_dirs_throttle=2)
             check_settings(mover, {MOVE_THROTTLE: "2"})
-            world.reassigning(orders[0])
+            state.reassigning(orders[0])
             check_under_way(orders[0], there)
-            world.moving(orders[0], there)
-            world.check()
+            state.move_held(orders[0], there)
+            state.check()
             check_verify_says(
                 cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress."
             )
-            check_asked_for(cluster, orders, here)
-            check_lag_told(orders[0], there)
-            mover.configure(LEAVES_LATE)
+            check_filters(cluster, orders, here)
+            check_lag_shown(orders[0], there)
+            mover.configure(DELETE_LATE)
             cancel(cluster, placement)
             check_settings(mover, {MOVE_THROTTLE: None})
-            finish_move(world, orders[0], here)
-            with lying_there(orders[0], there):
-                world.check()
-            mover.configure(dict.fromkeys(LEAVES_LATE))
+            finish_move(state, orders[0], here)
+            with deleted_folder_present(orders[0], there):
+                state.check()
+            mover.configure(dict.fromkeys(DELETE_LATE))
             where = f"from log dir {here.path} to {there.path}"
             check_verify_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
-            execute(cluster, placement, log_dirs_throttle=AMPLE)
-            check_settings(mover, {MOVE_THROTTLE: str(AMPLE)})
-            await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+            execute(cluster, placement, log_dirs_throttle=AMPLE_RATE)
+            check_settings(mover, {MOVE_THROTTLE: str(AMPLE_RATE)})
+            await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
             check_settings(mover, {MOVE_THROTTLE: None})
-            world.check()
+            state.check()
             named = rf"last seen: \[.{HIGH_WATERMARKS} in {here} names \['{orders[0]}'\] instead of \[\].\]$"
             with promised(cluster, unless=EMPTIED_DIR_NAMED, seen=named):
                 check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)
@@ -96,7 +96,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-def check_lag_told(partition: Partition, log_dir: LogDir) -> None:
+def check_lag_shown(partition: Partition, log_dir: LogDir) -> None:
     """Of a copy that is held on its way into this log dir, kafka-log-dirs shows how far it is behind, as the protocol
     does just before and just after: it grows as the pair writes.
 
@@ -121,7 +121,7 @@ def check_lag_told(partition: Partition, log_dir: LogDir) -> None:
 
 
 @contextmanager
-def lying_there(partition: Partition, log_dir: LogDir) -> Iterator[None]:
+def deleted_folder_present(partition: Partition, log_dir: LogDir) -> Iterator[None]:
     """What is left of a copy, marked for deletion, lies in this log dir before the block and after it: whoever looks
     meanwhile finds it there, and nobody is to tell of it as of a replica.
 
@@ -158,7 +158,7 @@ def check_verify_says(cluster: Cluster, placement: Placement, line: str) -> None
         raise PromiseBroken(f"kafka-reassign-partitions --verify says {said} instead of {line!r}")
 
 
-def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
+def check_filters(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
     """kafka-log-dirs shows the brokers and topics that it is asked for, and DescribeLogDirs the partitions; no others.
 
     :raises PromiseBroken: it shows something else

@@ -32,7 +32,7 @@ EACH_ITS_OWN = ("rack3", "rack4", "rack6", "rack7", "rack5", "rack8")
 PASSED_OVER = ((12, 1),) * 12
 """Shapes in two of three of which KRaft passes over a rack, where each broker has its own."""
 DEVIATIONS = (LEADERS_OVER_RACKS, RACKS_PASSED_OVER, GENERATED_IN_STRIPES, ADDED_ELSEWHERE)
-LEAST = {"topics": 90, "proposals": 170, "topics with more partitions": 12}
+MINIMUM = {"topics": 90, "proposals": 170, "topics with more partitions": 12}
 
 
 @scenario(
@@ -51,20 +51,20 @@ def test_placement(cluster: Cluster) -> None:
     propose(cluster, evidence, kips, brokers)
     add_partitions(cluster, evidence)
     for name, racks in (("uneven", UNEVEN), ("one", ONE)):
-        begin_anew(cluster, racks)
+        reset_with_racks(cluster, racks)
         propose(cluster, evidence, try_shapes(cluster, evidence, name), brokers)
-    begin_anew(cluster, GROWING, only=4)
+    reset_with_racks(cluster, GROWING, only=4)
     old = try_shapes(cluster, evidence, "four")
     for broker in brokers[4:]:  # the first is a new rack too
         start(cluster, broker)
         old += try_shapes(cluster, evidence, f"and-{broker.id}")
     propose(cluster, evidence, old, brokers)
-    begin_anew(cluster, EACH_ITS_OWN)
+    reset_with_racks(cluster, EACH_ITS_OWN)
     propose(cluster, evidence, try_shapes(cluster, evidence, "own", PASSED_OVER), brokers)
-    evidence.conclude(LEAST)
+    evidence.conclude(MINIMUM)
 
 
-def begin_anew(cluster: Cluster, racks: Sequence[str], *, only: int | None = None) -> None:
+def reset_with_racks(cluster: Cluster, racks: Sequence[str], *, only: int | None = None) -> None:
     """Without topics, in these racks, and with so many brokers."""
     cluster.delete_topics(*cluster.topics.values())
     change_racks(cluster, racks, only=only)

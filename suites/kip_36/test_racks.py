@@ -95,12 +95,14 @@ def check_registered(cluster: Cluster) -> None:
     if isinstance(cluster.quorum, ZooKeeperQuorum):
         znodes = cluster.quorum.registrations()
         seen = {id: znode.get("rack", None) for id, znode in znodes.items()}
-        odd = {id: znode for id, znode in znodes.items() if znode["version"] < 3 or znode.get("rack", "a") is None}
+        malformed = {
+            id: znode for id, znode in znodes.items() if znode["version"] < 3 or znode.get("rack", "a") is None
+        }
     else:
         seen = dict(directories(cluster).racks)
-        odd = {}
-    if seen != should or odd:
-        raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {odd}")
+        malformed = {}
+    if seen != should or malformed:
+        raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {malformed}")
     cluster.journal.write("racks.registered", racks=seen)
 
 
@@ -124,7 +126,7 @@ def ignores_racks(cluster: Cluster, assignment: Assignment) -> bool:
     """Whether a proposal is such as the build makes where it is told to ignore racks."""
     by_kip = origin_without_racks(assignment, len(cluster.brokers)) is not None
     striped = expects(GENERATED_IN_STRIPES, cluster, lambda: not by_kip)
-    return not all_apart(cluster, assignment) if striped else by_kip
+    return not racks_distinct(cluster, assignment) if striped else by_kip
 
 
 def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
@@ -152,7 +154,7 @@ def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
     evidence.deviates(AUTOMATIC_REFUSED, "automatic", ["it was refused"] if came == "refused" else [])
     if came == "created":
         [assignment] = assignments(cluster, [Topic(cluster, "automatic", 12)]).values()
-        by_racks = [f"by racks: {assignment}"] if all_apart(cluster, assignment) else []
+        by_racks = [f"by racks: {assignment}"] if racks_distinct(cluster, assignment) else []
         evidence.deviates(AUTOMATIC_BY_RACKS, "automatic", by_racks)
 
 
@@ -167,7 +169,7 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
     evidence.deviates(NO_RACK_IS_A_RACK, "kafka-topics", ["it created the topic"] if said is None else [])
     if said is None:
         [assignment] = assignments(cluster, cluster.await_topics({"plain": 12})).values()
-        evidence.holds("plain", [] if all_apart(cluster, assignment) else [f"not by racks: {assignment}"])
+        evidence.holds("plain", [] if racks_distinct(cluster, assignment) else [f"not by racks: {assignment}"])
     unexplained = [said] if said is not None and NOT_ALL not in said else []
     if unexplained:
         await_until(
@@ -219,7 +221,7 @@ def refusal(ask: Callable[[], object]) -> str | None:
     return None
 
 
-def all_apart(cluster: Cluster, assignment: Assignment) -> bool:
+def racks_distinct(cluster: Cluster, assignment: Assignment) -> bool:
     """Whether no two replicas of a partition share a rack, with those without one for a rack of their own."""
     racks = {id: rack or "none" for id, rack in racks_of(cluster.brokers).items()}
     return not list(promises.over_racks(racks, assignment))

@@ -15,7 +15,7 @@ from harness.cluster.reassign import Placement
 from harness.timeouts import RECOVERY_S
 from suites.checks import check_noticed
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, reassign
 
 
@@ -32,9 +32,9 @@ def test_reassigned_to_wounded(cluster: Cluster) -> None:
     everywhere = cluster.create_topic("everywhere", replicas=3)
     holders = [leader_of(orders[0]), *orders[0].followers()]
     [wounded] = cluster.others(*holders)
-    world = World(cluster, orders, everywhere)
-    with log_dirs_failed(world, Chmod000(everywhere[0].log_dir_on(wounded))):
-        reassign(cluster, world, Placement(partition=orders[0], on=(*holders, wounded)), timeout_s=RECOVERY_S / 2)
+    state = StateCheck(cluster, orders, everywhere)
+    with log_dirs_failed(state, Chmod000(everywhere[0].log_dir_on(wounded))):
+        reassign(cluster, state, Placement(partition=orders[0], on=(*holders, wounded)), timeout_s=RECOVERY_S / 2)
 
 
 @scenario(
@@ -50,16 +50,16 @@ def test_reassigned_to_wounded(cluster: Cluster) -> None:
 def test_full_at_start(cluster: Cluster) -> None:
     """A killed broker comes back to a disk without inodes: it starts, and goes on without that log dir."""
     orders = cluster.create_topic("orders", replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     # Without a record in the leader's epoch, loading the log writes its leader-epoch-checkpoint anew.
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with injected(BrokerKilled(victim)):
-        world.broker_gone(victim)
-        world.check()
+        state.broker_gone(victim)
+        state.check()
         with injected(NoInodes(log_dir)) as fault:
             victim.start()
-            world.log_dir_failed(log_dir)
-            world.broker_back(victim)
-            world.check(RECOVERY_S / 2)
+            state.log_dir_failed(log_dir)
+            state.broker_back(victim)
+            state.check(RECOVERY_S / 2)
             check_noticed(fault)

@@ -17,11 +17,11 @@ from harness.journal import now
 from harness.timeouts import CLEANING_S, RECOVERY_S
 from suites.checks import promised
 from suites.deviations import CLEANING_STOPS
-from suites.log_cleaning import COMPACTED, check_small, of_the_cleaner, outdate, stays_large
-from suites.on_disk import check_no_remains
+from suites.log_cleaning import COMPACTED, check_logs_small, cleaner_scenario, stays_large, write_outdated_records
+from suites.on_disk import check_no_leftovers
 from suites.scenario import scenario
-from suites.state_check import World
-from suites.steps import HOLDS_MOVES, await_moved, begin_move, check_under_way, moves_held, write_untracked_records
+from suites.state_check import StateCheck
+from suites.steps import SMALL_FETCHES, await_moved, begin_move, check_under_way, moves_held, write_untracked_records
 
 DELETED_S = 40.0
 # So long after a move began anew is what it had copied deleted: the move must have come to its end by then.
@@ -31,19 +31,19 @@ MOVED_S = 20.0  # four megabytes at most, on a cluster with nothing else to do
 
 def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
     """A replica is on its way into another log dir when its partition's leader changes: it gets there all the same."""
-    world = World(cluster, topic)
+    state = StateCheck(cluster, topic)
     leader, mover = leader_of(topic[0]), follower_of(topic[0])
     there = other_dir(topic[0].log_dir_on(mover))
     with moves_held(mover):
         begin_move(topic[0], there)
         with injected(BrokerStopped(leader)):
-            world.broker_gone(leader)
-            world.check()
+            state.broker_gone(leader)
+            state.check()
         check_under_way(topic[0], there)
     await_moved(topic[0], there, timeout_s=MOVED_S)
-    world.moved(topic[0], there)
-    world.broker_back(leader)
-    world.check(RECOVERY_S)
+    state.moved(topic[0], there)
+    state.broker_back(leader)
+    state.check(RECOVERY_S)
 
 
 @scenario(
@@ -52,7 +52,7 @@ def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
     plan="a leader changes while a replica is moved: the move goes on",
     issue="KAFKA-9654",
     judged=False,
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_new_leader_amid_move(cluster: Cluster) -> None:
     """A replica is on its way into another log dir when its leader changes: it gets there."""
@@ -61,7 +61,7 @@ def test_new_leader_amid_move(cluster: Cluster) -> None:
     move_amid_new_leader(cluster, orders)
 
 
-@of_the_cleaner(
+@cleaner_scenario(
     "known-bugs/cleaned-after-new-leader-amid-move",
     plan="a leader changes while a replica is moved: the log goes on being cleaned",
     issue="KAFKA-16709",
@@ -70,14 +70,14 @@ def test_new_leader_amid_move(cluster: Cluster) -> None:
 def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
     """A replica is on its way into another log dir when its leader changes: once there, it is cleaned as before."""
     accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
-    outdate(accounts)
-    check_small(accounts, failure=Inconclusive)
+    write_outdated_records(accounts)
+    check_logs_small(accounts, failure=Inconclusive)
     move_amid_new_leader(cluster, accounts)
-    outdate(accounts)
-    check_small(accounts)
+    write_outdated_records(accounts)
+    check_logs_small(accounts)
 
 
-@of_the_cleaner(
+@cleaner_scenario(
     "known-bugs/move-called-off",
     plan="a move is called off: the log goes on being cleaned",
     issue="KAFKA-19458",
@@ -87,18 +87,18 @@ def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
 def test_move_called_off(cluster: Cluster) -> None:
     """A replica on its way into another log dir is told to stay where it is: it does, and is cleaned as before."""
     accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
-    outdate(accounts)
-    check_small(accounts, failure=Inconclusive)
+    write_outdated_records(accounts)
+    check_logs_small(accounts, failure=Inconclusive)
     mover = follower_of(accounts[0])
     here = accounts[0].log_dir_on(mover)
     with moves_held(mover):
         begin_move(accounts[0], other_dir(here))
         accounts[0].move_to(here)
         await_moved(accounts[0], here, timeout_s=MOVED_S)
-    outdate(accounts)
-    check_small(accounts, on=cluster.others(mover))
+    write_outdated_records(accounts)
+    check_logs_small(accounts, on=cluster.others(mover))
     with promised(cluster, unless=CLEANING_STOPS, seen=stays_large(accounts, mover)):
-        check_small(accounts, on=[mover], timeout_s=CLEANING_S / 2)
+        check_logs_small(accounts, on=[mover], timeout_s=CLEANING_S / 2)
 
 
 @scenario(
@@ -107,7 +107,7 @@ def test_move_called_off(cluster: Cluster) -> None:
     plan="a replica is moved: nothing of it is left behind",
     issue="KAFKA-16424",
     judged=False,
-    overrides=HOLDS_MOVES | {"log.segment.delete.delay.ms": f"{DELETE_DELAY_S}000"},
+    overrides=SMALL_FETCHES | {"log.segment.delete.delay.ms": f"{DELETE_DELAY_S}000"},
 )
 def test_records_deleted_amid_move(cluster: Cluster) -> None:
     """Records are deleted that a move has copied already: it begins anew, and what it had copied leaves the disk."""
@@ -126,4 +126,4 @@ def test_records_deleted_amid_move(cluster: Cluster) -> None:
     if anew is None or (moved_at - anew.at).total_seconds() >= DELETE_DELAY_S:
         how = "did not begin anew" if anew is None else f"took longer than {DELETE_DELAY_S} s after it began anew"
         raise Inconclusive(f"the move of orders-0 into {there} {how}, and so left nothing that could stay")
-    check_no_remains(cluster, {"orders"}, timeout_s=DELETED_S)
+    check_no_leftovers(cluster, {"orders"}, timeout_s=DELETED_S)

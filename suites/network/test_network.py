@@ -1,6 +1,6 @@
 """A broker is there for its clients and cut off from the others: no disk fails, and what was acked must be kept.
 
-Only where brokers have networks of their own (``--backend docker``). A leader that can't be told that it no longer
+Only where brokers have networks of their own (``--backend docker``). A leader that can't be outcomes that it no longer
 leads may take records, but must not ack one that the others don't have; and one whose followers can't reach it must
 not ack with fewer replicas than ``min.insync.replicas`` asks for.
 """
@@ -27,7 +27,7 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
 from suites.scenario import each_fault, scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import await_checkpoints
 
 
@@ -43,7 +43,7 @@ def test_leader_cut_off(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
     others = nodes_of(cluster.others(victim))
-    loses_its_lead(workload, orders, cut(victim, [*cluster.quorum_nodes, *others]))
+    check_another_leads(workload, orders, cut(victim, [*cluster.quorum_nodes, *others]))
 
 
 @scenario(
@@ -60,10 +60,10 @@ def test_leader_without_controller(cluster: Cluster, workload: CaseWorkload) -> 
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
     others = nodes_of(cluster.others(victim))
-    loses_its_lead(workload, orders, CutOff(victim, cluster.quorum_nodes, kept=others))
+    check_another_leads(workload, orders, CutOff(victim, cluster.quorum_nodes, kept=others))
 
 
-def loses_its_lead(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
+def check_another_leads(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
     """A leader that is cut off leads no longer by the word of the others, comes back, and no acked record is gone."""
     cluster, victim = orders.cluster, cut.broker
     witness, _ = cluster.others(victim)
@@ -93,13 +93,13 @@ def test_leader_alone(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) 
     nothing is lost.
     """
     orders = led_by(cluster, where_the_controller_is(cluster))
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
-        with injected(alone(cluster, victim, cut)):
-            check_alone(world, victim)
+        with injected(isolated(cluster, victim, cut)):
+            check_leads_alone(state, victim)
             pair.await_progress(after=now())
-        check_among_others(world)
+        check_followers_back(state)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -113,17 +113,17 @@ def test_leader_alone(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) 
 def test_leader_alone_too_few(cluster: Cluster, workload: CaseWorkload) -> None:
     """The same with min.insync.replicas=2: once they have left the ISR, acks=all is refused; and nothing is lost."""
     orders = led_by(cluster, where_the_controller_is(cluster), {"min.insync.replicas": "2"})
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
-        with injected(alone(cluster, victim)):
-            check_alone(world, victim)
+        with injected(isolated(cluster, victim)):
+            check_leads_alone(state, victim)
             acked = pair.progress.acked
-            check_too_few(orders, victim)
+            check_not_enough_replicas(orders, victim)
             await_checkpoints(orders[0].log_dir_on(victim), 3)
             if more := pair.progress.acked - acked:
                 raise PromiseBroken(f"{more} records were acked by {victim}, alone in the ISR where two are asked for")
-        check_among_others(world)
+        check_followers_back(state)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -149,24 +149,24 @@ def led_by(cluster: Cluster, leader: Broker, configs: dict[str, str] | None = No
     return topic
 
 
-def alone(cluster: Cluster, broker: Broker, cut: type[Cut] = CutOff) -> Cut:
+def isolated(cluster: Cluster, broker: Broker, cut: type[Cut] = CutOff) -> Cut:
     """The broker is cut off from the other brokers, and neither from the controller (KRaft) nor from ZooKeeper."""
     return cut(broker, nodes_of(cluster.others(broker)), kept=cluster.quorum_nodes)
 
 
-def check_alone(world: World, leader: Broker) -> None:
+def check_leads_alone(state: StateCheck, leader: Broker) -> None:
     """The leader is alone in the ISR and leads on, and all sources say so; nothing is offline.
 
-    In ZooKeeper mode the others can't be told: the leader, which is the controller, is the one source.
+    In ZooKeeper mode the others can't be outcomes: the leader, which is the controller, is the one source.
 
     :raises PromiseBroken: it isn't
     """
-    if world.cluster.spec.mode is Mode.KRAFT:
-        world.broker_alone(leader)
-        world.check()
+    if state.cluster.spec.mode is Mode.KRAFT:
+        state.broker_isolated(leader)
+        state.check()
         return
     await_until(
-        lambda: leader.admin.describe_cluster(topics=world.cluster.topics).partitions,
+        lambda: leader.admin.describe_cluster(topics=state.cluster.topics).partitions,
         lambda seen: all(
             (each.leader, each.isr, each.offline_replicas) == (leader.id, (leader.id,), ()) for each in seen
         ),
@@ -177,29 +177,29 @@ def check_alone(world: World, leader: Broker) -> None:
     )
 
 
-def check_among_others(world: World) -> None:
+def check_followers_back(state: StateCheck) -> None:
     """The followers are back in the ISR, the leader leads on, and all sources say so."""
-    world.broker_among_others()
-    world.check(timeouts.RECOVERY_S)
+    state.isolation_ended()
+    state.check(timeouts.RECOVERY_S)
 
 
-def check_too_few(topic: Topic, leader: Broker) -> None:
+def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
     """A record that asks for all acks is refused by the leader, before it is written, since the ISR is too small.
 
     :raises PromiseBroken: it is acked, or refused otherwise
     :raises Inconclusive: the leader says nothing
     """
-    told: list[KafkaError | None] = []
+    outcomes: list[KafkaError | None] = []
 
     def note(error: KafkaError | None, _message: Message) -> None:
-        told.append(error)
+        outcomes.append(error)
 
     client = Producer({"bootstrap.servers": leader.bootstrap, "acks": "all", "retries": 0})
     client.produce(topic.name, b"too few replicas", partition=0, on_delivery=note)
     client.flush(timeouts.PROGRESS_S)
-    if not told:
+    if not outcomes:
         raise Inconclusive(f"{leader} said nothing to a record within {timeouts.PROGRESS_S:.0f} s")
-    [error] = told
+    [error] = outcomes
     if error is None or error.code() != KafkaError.NOT_ENOUGH_REPLICAS:
         raise PromiseBroken(
             f"{leader}, alone in the ISR of {topic} where two are asked for, "

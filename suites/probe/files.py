@@ -7,7 +7,7 @@ import zipfile
 from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.waiting import await_until
-from suites.log_cleaning import until_at_work
+from suites.log_cleaning import until_cleaning_s
 from suites.probe.leans import LEANS
 from suites.probe.trial import PARTITIONS, SOON_S, TOPIC, Lacking, Trial, tries
 
@@ -43,7 +43,7 @@ def _checkpoints(trial: Trial) -> str:
                 name for log_dir in trial.broker.log_dirs for name in log_dir.named_in(checkpoint)
             },
             lambda named: named >= wanted,
-            timeout_s=SOON_S + until_at_work(trial.cluster),
+            timeout_s=SOON_S + until_cleaning_s(trial.cluster),
             what=f"{checkpoint} to name all of topic {TOPIC}",
             retry_on=(OSError,),
         )

@@ -15,7 +15,7 @@ from harness.journal import now
 from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
 from suites.kip_112.test_no_fault import LOGGED
-from suites.kip_1066.cordons import ACTIVE, cordons_told
+from suites.kip_1066.cordons import ACTIVE, cordons_logged
 from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
 from suites.session_loss import FENCED
 from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
@@ -58,7 +58,7 @@ def _active(trial: Trial) -> str:
 
 @tries("log-cordons")
 def _cordons(trial: Trial) -> str:
-    told = cordons_told((line.text for line in trial.controller.log.lines()), 1)
+    told = cordons_logged((line.text for line in trial.controller.log.lines()), 1)
     if told is None:
         raise Lacking(f"{trial.controller.spec.name} says nothing of cordoned log dirs as it registers broker 1")
     return f"{len(told)} at last"

@@ -16,10 +16,10 @@ from harness.errors import Inconclusive
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.readers import Group, Stream
-from suites.checks import check_commits, check_delivery
+from suites.checks import check_delivery, check_group_commits
 from suites.on_disk import check_same_bytes
 from suites.scenario import each_fault, scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
 
 READERS = (Stream(), Group())
@@ -35,17 +35,17 @@ a_reader = functools.partial(scenario, kip=112, fresh=True)
 def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """The leader's log dir fails under four consumers of three kinds: all go on, and all were handed the same."""
     orders = cluster.create_topic("orders", partitions=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders, readers=READERS) as pair:
-        with log_dirs_failed(world, fail_log_dir(log_dir)):
+        with log_dirs_failed(state, fail_log_dir(log_dir)):
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
-        restart_after_healing(world, victim)
+        restart_after_healing(state, victim)
     check_delivery(workload)
-    check_commits(cluster.journal)
+    check_group_commits(cluster.journal)
 
 
 @a_reader(
@@ -57,21 +57,21 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     """The log dir with the committed offsets fails on their leader: the group goes on, and rebalances, where it was."""
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
     orders = cluster.create_topic("orders", partitions=3)
-    world = World(cluster, offsets, orders)
+    state = StateCheck(cluster, offsets, orders)
     victim = leader_of(offsets[0])
     log_dir = offsets[0].log_dir_on(victim)
     if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
         raise Inconclusive(f"{log_dir} has all of {orders} too")
     with workload.running(orders, readers=READERS) as pair:
-        with log_dirs_failed(world, fail_log_dir(log_dir)) as fault:
+        with log_dirs_failed(state, fail_log_dir(log_dir)) as fault:
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
             try:
                 pair.stop()  # a member leaves, and another goes on at the offsets that it has committed
             finally:  # without them it does not, and the pair fails
-                went_on = check_commits(cluster.journal, since=fault.injected_at)
-        restart_after_healing(world, victim)
+                went_on = check_group_commits(cluster.journal, since=fault.injected_at)
+        restart_after_healing(state, victim)
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
     if not went_on:

@@ -10,7 +10,7 @@ The same seed makes the same schedule on every machine; one that needs what a ma
 are cut off only where they have networks of their own, which is in containers: there a seed makes the same steps, and
 some cuts between them.
 What is left out: records that rot, of which no KIP says anything. Brokers fetch little at once
-(:data:`suites.steps.HOLDS_MOVES`) and records have 1 kB, so that a move can be held on its way.
+(:data:`suites.steps.SMALL_FETCHES`) and records have 1 kB, so that a move can be held on its way.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.network import NETWORK_FAULTS, Cut
 from faults.slow import Slow, SlowVolume, Stalled
 from harness.errors import HarnessError, Inconclusive, UsageError
-from suites.steps import HOLDS_MOVES
+from suites.steps import SMALL_FETCHES
 
 STEPS = 12
 """How many a schedule has; with start, healing and judging it is played in one to two minutes."""
@@ -125,7 +125,7 @@ class Schedule:
     def cluster(self) -> dict[str, Any]:
         """Fields of the cluster's spec."""
         volumes: dict[str, Any] = {"volumes": "ext4"} if self.volumes else {}
-        return volumes | {"overrides": {**HOLDS_MOVES, **self.overrides}}
+        return volumes | {"overrides": {**SMALL_FETCHES, **self.overrides}}
 
     def check_done(self, done: int) -> None:
         """So many of its steps were done, the others passed over.
@@ -208,7 +208,7 @@ def read(path: Path) -> Schedule:
         raise HarnessError(f"--schedule {path} can't be read: {error}") from error
 
 
-def chosen(files: Sequence[str], count: int, seed: int, *, networks: bool) -> list[Schedule]:
+def schedules_of_run(files: Sequence[str], count: int, seed: int, *, networks: bool) -> list[Schedule]:
     """The schedules of a run: those in the files, or else ``count`` drawn from the seeds from ``seed`` on.
 
     :param networks: see :func:`draw`

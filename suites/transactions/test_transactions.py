@@ -25,7 +25,7 @@ from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
 
 # Ten transactions under the fault, two of them aborted on purpose.
@@ -47,8 +47,8 @@ OVERRIDES = {"request.timeout.ms": "3000"}
 )
 def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
     """The log dir of the partition's leader fails while transactions run: each stays whole."""
-    state, orders = create_topics(cluster)
-    check_stay_whole(cluster, workload, state, orders, orders[0], leader_of)
+    coordinator_log, orders = create_topics(cluster)
+    check_stay_whole(cluster, workload, coordinator_log, orders, orders[0], leader_of)
 
 
 @scenario(
@@ -61,35 +61,35 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
 @pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
     """A log dir with the transaction coordinator's log fails while transactions run: each ends, and stays whole."""
-    state, orders = create_topics(cluster)
-    check_stay_whole(cluster, workload, state, orders, state[0], role)
+    coordinator_log, orders = create_topics(cluster)
+    check_stay_whole(cluster, workload, coordinator_log, orders, coordinator_log[0], role)
 
 
 def create_topics(cluster: Cluster) -> tuple[Topic, Topic]:
     """The coordinator's topic and the producer's, each on log dirs of its own."""
-    state = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
+    coordinator_log = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
     orders = cluster.create_topic("orders")
     for broker in cluster.brokers:
-        if state[0].log_dir_on(broker) == orders[0].log_dir_on(broker):
-            raise Inconclusive(f"{broker} has {state[0]} and {orders[0]} on one log dir")
-    return state, orders
+        if coordinator_log[0].log_dir_on(broker) == orders[0].log_dir_on(broker):
+            raise Inconclusive(f"{broker} has {coordinator_log[0]} and {orders[0]} on one log dir")
+    return coordinator_log, orders
 
 
 def check_stay_whole(
     cluster: Cluster,
     workload: CaseWorkload,
-    state: Topic,
+    coordinator_log: Topic,
     orders: Topic,
     struck: Partition,
     role: Callable[[Partition], Broker],
 ) -> None:
     """With transactions on ``orders``, one replica's log dir fails; they go on, and all that they left is judged."""
-    world = World(cluster, state, orders)
+    state = StateCheck(cluster, coordinator_log, orders)
     victim = role(struck)
     log_dir = struck.log_dir_on(victim)
     with workload.running(orders, transactional=Transactions()) as pair:
-        with log_dirs_failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(state, Chmod000(log_dir)):
             pair.await_progress(after=now(), records=RECORDS)
-        restart_after_healing(world, victim)
+        restart_after_healing(state, victim)
     check_delivery(workload)
-    check_same_bytes(*state.partitions)
+    check_same_bytes(*coordinator_log.partitions)
