@@ -1,9 +1,9 @@
-"""Kafka's own disk test, case for case: ``tests/kafkatest/tests/core/log_dir_failure_test.py``.
+"""Shows what Kafka's own disk test shows, case for case: ``tests/kafkatest/tests/core/log_dir_failure_test.py``.
 
-Leader or follower × with or without a bounce of the broker × both metadata modes; the log dir fails by ``chmod a-w``.
-Its four claims are here as it lists them (not leader, not in the ISR, still online, records get through), and so is its
-second half on the other topic; beyond it, the fault is proven, the whole state is compared with the model, and the
-history is judged for more than missing records.
+The log dir of a leader or a follower fails by ``chmod a-w``, with or without a restart, in both metadata modes. The
+four claims are those of kafkatest: the broker is not the leader, is not in the ISR, is still online, and records get
+through. Its second half, on the other topic, is here, too. Beyond it, the fault is proven, all sources are compared
+with the expected state, and the judge looks for more than missing records.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from suites.steps import check_serves_alone, ends_unwritable
 def test_replication_with_disk_failure(
     cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker], bounce: bool
 ) -> None:
-    """A broker with a dead second log dir is neither leader nor in the ISR there, and serves its first alone.
+    """A broker's second log dir fails: the broker is neither leader nor in the ISR there, and serves its first one.
 
-    Bounced, builds with :data:`UNWRITABLE_ENDS_START` end; the others serve on until the log dir is good again.
+    Restarted brokers of builds with :data:`UNWRITABLE_ENDS_START` end; the others then serve on.
     """
     topic_1 = cluster.create_topic("test_topic_1", configs={"min.insync.replicas": "1"})
     topic_2 = cluster.create_topic("test_topic_2", configs={"min.insync.replicas": "2"})

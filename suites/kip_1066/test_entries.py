@@ -1,7 +1,7 @@
-"""What may be written into ``cordoned.log.dirs``, where, and who shows it then (KIP-1066, "Configurations").
+"""Shows which values ``cordoned.log.dirs`` accepts, where it can be set, and who shows it (KIP-1066, "Configurations").
 
 "A comma-separated list of the directories that are cordoned. Entries in this list must be entries in log.dirs or
-log.dir configuration." Without a load: of each entry it is seen who takes it and which log dirs are called cordoned.
+log.dir configuration." The scenarios have no load. They check who accepts an entry, and which log dirs it cordons.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ VIA_CONTROLLERS = r"When updating cordoned\.log\.dirs via controllers, +the new 
 
 
 def refused_entries(first: LogDir, second: LogDir) -> dict[str, str]:
-    """What is no list of log dirs, and what Kafka says of it."""
+    """Values that are no list of log dirs, with a regular expression of Kafka's error for each."""
     path = first.path
     return {
         f"{path}/": MISSING,  # entries are compared as they are written
@@ -60,13 +60,13 @@ def refused_entries(first: LogDir, second: LogDir) -> dict[str, str]:
         f"*,{path}": ALONE,
         f"{path},*": ALONE,
         f"{path},": "must not be empty",
-        ",": r"must not be (empty|duplicated)",  # it has two that are empty
+        ",": r"must not be (empty|duplicated)",  # two empty entries
     }
 
 
 @cordon_scenario("kip-1066/entries", plan="cordoned.log.dirs, its entries, static and dynamic", judged=False, brokers=2)
 def test_entries(cluster: Cluster) -> None:
-    """One log dir, several, all, none, set at run time or in the file; what is no log dir is refused."""
+    """``cordoned.log.dirs`` may name one log dir, several, all or none; an entry that is no log dir is refused."""
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, topic)
     broker, other = cluster.brokers
@@ -89,22 +89,22 @@ def test_entries(cluster: Cluster) -> None:
 
 
 def check_named_twice(state: StateCheck, broker: Broker, cordoned: LogDir) -> None:
-    """A log dir that is cordoned and named twice stays cordoned, alone: taken as one up to 4.3, refused since 4.4.
+    """A log dir that is named twice counts once (4.3), or the value is refused (4.4); the cordon stays as it was.
 
-    The KIP says nothing of it, so that either is right; a refusal must give this as its reason.
+    The KIP does not say which. A refusal must name the duplicate.
     """
     twice = {CORDONED: f"{cordoned.path},{cordoned.path}"}
     try:
         broker.admin.set_broker_configs(broker.id, twice)
     except Refused as refusal:
         if refusal.error != "INVALID_REQUEST" or "must not be duplicated" not in (refusal.message or ""):
-            raise PromiseBroken(f"{refusal}, instead of a word of the duplicate") from refusal
+            raise PromiseBroken(f"{refusal}, instead of an error that names the duplicate") from refusal
     await_in_force(state, broker, cordoned)
     state.check()
 
 
 def check_other_targets(state: StateCheck, broker: Broker, cordoned: LogDir, other: Broker) -> None:
-    """Per broker only, and by the broker itself; a controller, which knows no paths, may only take cordons away."""
+    """Only the broker itself accepts cordons, for itself; a controller knows no paths, and may only remove cordons."""
     controller = controllers_admin(state.cluster)
     check_refused(
         lambda: broker.admin.set_broker_configs(None, {CORDONED: "*"}), "INVALID_REQUEST", "default cluster level"
@@ -127,7 +127,7 @@ def check_other_targets(state: StateCheck, broker: Broker, cordoned: LogDir, oth
 
 
 def check_not_started_with(state: StateCheck, broker: Broker, entry: str, saying: str) -> None:
-    """In the file, what is no log dir ends the broker's start; without it, it is back."""
+    """A broker does not start with a wrong entry in its properties file; without the entry, it does."""
     broker.stop()
     state.broker_gone(broker)
     broker.node.configure({CORDONED: entry})
@@ -150,7 +150,7 @@ def check_not_started_with(state: StateCheck, broker: Broker, entry: str, saying
     brokers=2,
 )
 def test_what_users_see(cluster: Cluster) -> None:
-    """A cordoned log dir, and a wholly cordoned broker: every source that there is says so, and of no other."""
+    """One log dir of a broker and all of another are cordoned: every source shows exactly these."""
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, topic)
     first, second = cluster.brokers
@@ -166,7 +166,7 @@ def test_what_users_see(cluster: Cluster) -> None:
     "kip-1066/by-tool", plan="updated at runtime via … the kafka-configs.sh tool", judged=False, brokers=2, mbeans=False
 )
 def test_by_tool(cluster: Cluster) -> None:
-    """kafka-configs cordons one log dir, then both of a broker, and uncordons them."""
+    """kafka-configs cordons one log dir of a broker, then both, and uncordons them."""
     state = StateCheck(cluster, cluster.create_topic("orders", partitions=4, replicas=2))
     broker = cluster.brokers[0]
     first, second = broker.log_dirs
@@ -190,7 +190,7 @@ def test_by_tool(cluster: Cluster) -> None:
     mbeans=False,
 )
 def test_registration(cluster: Cluster) -> None:
-    """A wholly cordoned broker is restarted: its registration says so, and no topic comes to it at any time."""
+    """A broker with all log dirs cordoned restarts: its registration has the cordons, and it never gets a replica."""
     state = StateCheck(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
     asked, broker = cluster.brokers
     cordon(state, broker, *broker.log_dirs, value="*")
@@ -199,7 +199,7 @@ def test_registration(cluster: Cluster) -> None:
         down = now()
         state.broker_gone(broker)
         await_until(
-            lambda: any(topic.at > down for topic in topics[:-1]), timeout_s=timeouts.REQUEST_S, what="topics asked for"
+            lambda: any(topic.at > down for topic in topics[:-1]), timeout_s=timeouts.REQUEST_S, what="topic requests"
         )
         broker.start()
         await_known_to_controller(cluster, broker, *broker.log_dirs)
@@ -207,7 +207,7 @@ def test_registration(cluster: Cluster) -> None:
         await_until(
             lambda: [topic for topic in topics if topic.at > known][ENOUGH:],
             timeout_s=timeouts.PROGRESS_S,
-            what=f"more than {ENOUGH} topics to be asked for",
+            what=f"more than {ENOUGH} topics to be requested",
         )
     made = created_despite_cordons(topics, down=down, started=broker.started_at, known=known)
     cluster.journal.write(
@@ -225,7 +225,7 @@ def test_registration(cluster: Cluster) -> None:
         known=None,
     )
     if made and not without:
-        raise PromiseBroken(f"{[topic.name for topic in made]} came to {broker}, all of whose log dirs are cordoned")
+        raise PromiseBroken(f"{[topic.name for topic in made]} are on {broker}, whose log dirs are all cordoned")
     for topic in cluster.await_topics({each.name: 1 for each in made}) if made else ():
         state.add_topic(topic, cordoned=frozenset())
     state.broker_back(broker)
@@ -233,42 +233,42 @@ def test_registration(cluster: Cluster) -> None:
 
 
 ENOUGH = 10
-"""Topics, more than these, that are asked for once the controller knows the cordons again."""
+"""More than so many topics are requested once the controller knows the cordons again."""
 
 
-# --- in the file, and by whose paths ----------------------------------------------------------------------------------
+# --- the properties file, and how it writes paths ---------------------------------------------------------------------
 
 IN_FORCE = ("cordoned", "gets no new replicas")
 IGNORED = ("not cordoned", "gets new replicas")
 
 
 def require_seen(wanted: tuple[str, str], seen: tuple[str, str]) -> None:
-    """What is so without a cordon.
+    """Without a cordon, the log dir is as it should be.
 
-    :raises Inconclusive: it isn't, so that a cordon shows nothing
+    :raises Inconclusive: it is not, so a cordon would show nothing
     """
     if seen != wanted:
         raise Inconclusive(f"without a cordon the log dir should be {wanted}: {seen}")
 
 
 def check_seen(promised: tuple[str, str], cluster: Cluster, log_dir: LogDir, topic: str) -> None:
-    """As :func:`cordon_effect` has it.
+    """:func:`cordon_effect` gives the promised answer.
 
-    :raises PromiseBroken: it is otherwise
+    :raises PromiseBroken: it gives another one
     """
     if (seen := cordon_effect(cluster, log_dir, topic)) != promised:
         raise PromiseBroken(f"{log_dir} is {seen} instead of {promised}")
 
 
 def cordoned_flags(broker: Broker) -> set[bool | None]:
-    """What the broker says of its log dirs: whether they are cordoned."""
+    """The values of ``isCordoned`` over the broker's log dirs, by DescribeLogDirs."""
     return {state.is_cordoned for state in broker.describe_log_dirs()}
 
 
 def cordon_effect(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, str]:
-    """Whether its broker, the only one, calls a log dir cordoned, and whether replicas of a new topic come there.
+    """Whether the only broker shows the log dir as cordoned, and whether it places replicas of a new topic there.
 
-    More of them than there are log dirs, so that without a cordon some do.
+    The topic has more partitions than the broker has log dirs, so that without a cordon some would be placed there.
     """
     flagged = {state.path: state.is_cordoned for state in log_dir.broker.describe_log_dirs()}[str(log_dir.path)]
     created = cluster.create_topic(topic, partitions=2 * len(log_dir.broker.log_dirs), replicas=1)
@@ -286,9 +286,9 @@ def cordon_effect(cluster: Cluster, log_dir: LogDir, topic: str) -> tuple[str, s
     mbeans=False,
 )
 def test_static(cluster: Cluster) -> None:
-    """Log dirs that the file has cordoned are so to the controller and to the broker, like those cordoned at run time.
+    """Log dirs that the properties file cordons are cordoned for the controller and the broker, as at run time.
 
-    One, several or all, which a restart without them in the file uncordons.
+    This is tried with one log dir, several and all. A restart without them in the file uncordons them.
     """
     [broker] = cluster.brokers
     first, second, third = broker.log_dirs
@@ -306,7 +306,7 @@ def test_static(cluster: Cluster) -> None:
     broker.configure({CORDONED: str(third.path)})
     await_known_to_controller(cluster, broker, third)
     check_seen(IN_FORCE, cluster, third, "dynamic")
-    broker.configure({CORDONED: None})  # the file's again
+    broker.configure({CORDONED: None})  # the value of the file applies again
     await_known_to_controller(cluster, broker, first, second)
     for log_dir in (first, second):
         check_seen(IN_FORCE, cluster, log_dir, f"static-again-{log_dir.path.name}")
@@ -317,7 +317,7 @@ def test_static(cluster: Cluster) -> None:
 
 
 def restarted_with(cluster: Cluster, broker: Broker, settings: Mapping[str, str]) -> None:
-    """The broker is restarted with these settings in its file, and serves."""
+    """Restart the broker with these settings in its properties file, and wait until the cluster is healthy."""
     broker.stop()
     broker.node.configure(settings)
     broker.start()
@@ -334,7 +334,7 @@ def restarted_with(cluster: Cluster, broker: Broker, settings: Mapping[str, str]
     overrides={"log.dirs": "broker-1-log-dir-1,broker-1-log-dir-2"},
 )
 def test_relative_log_dirs(cluster: Cluster) -> None:
-    """Where ``log.dirs`` has relative paths, an entry that is one of them is cordoned, and all are by ``*``."""
+    """If ``log.dirs`` has relative paths, an entry that is one of them cordons its log dir, and ``*`` cordons all."""
     [broker] = cluster.brokers
     check_entry(cluster, broker.log_dirs[0].path.name, RELATIVE_UNCORDONED)
 
@@ -348,17 +348,17 @@ def test_relative_log_dirs(cluster: Cluster) -> None:
     mbeans=False,
 )
 def test_slashed_log_dirs(cluster: Cluster) -> None:
-    """Where paths in ``log.dirs`` end in a slash, an entry that is one of them is cordoned, and all are by ``*``."""
+    """If paths in ``log.dirs`` end in a slash, an entry that is one of them cordons its log dir, and ``*`` all."""
     [broker] = cluster.brokers
     restarted_with(cluster, broker, {"log.dirs": ",".join(f"{each.path}/" for each in broker.log_dirs)})
     check_entry(cluster, f"{broker.log_dirs[0].path}/", SLASHED_UNCORDONED)
 
 
 def check_entry(cluster: Cluster, entry: str, deviation: Deviation) -> None:
-    """The only broker's first log dir can be cordoned by the entry that it is in ``log.dirs``.
+    """The only broker's first log dir is cordoned by its entry in ``log.dirs``.
 
-    Builds with the deviation don't take its path, which is none, either (of others the KIP leaves that open); and as
-    the control ``*``, which is left in force, shuts the same broker with its log dirs by their plain paths.
+    Builds with the deviation refuse its absolute path, too. As a control, ``*`` stays set, and must cordon the same
+    broker once ``log.dirs`` has plain absolute paths.
     """
     [broker] = cluster.brokers
     log_dir = broker.log_dirs[0]
@@ -377,7 +377,7 @@ def check_entry(cluster: Cluster, entry: str, deviation: Deviation) -> None:
 
 
 def check_nothing_placed(cluster: Cluster) -> None:
-    """All brokers are wholly cordoned, and no topic is created any more."""
+    """All log dirs of all brokers are cordoned: a new topic is refused."""
     admin = cluster.brokers[0].admin
     ask = partial(admin.create_topic, "shut", partitions=1, replicas=1)
     check_refused_without_effect(cluster, "shut", ask, "INVALID_REPLICATION_FACTOR", NONE)
@@ -396,7 +396,7 @@ def check_nothing_placed(cluster: Cluster) -> None:
     overrides={CORDONED: "*"},
 )
 def test_metadata_version(cluster: Cluster) -> None:
-    """Below its version a cordon can't be set, and one in the file does nothing; with the upgrade it is in force."""
+    """Below metadata.version 4.3-IV0, cordons cannot be set, and those in the file apply only after the upgrade."""
     first, second = cluster.brokers
     state = StateCheck(cluster, cluster.create_topic("before", partitions=4, replicas=2))
     for value in ("", "*", None):

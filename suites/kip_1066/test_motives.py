@@ -1,4 +1,4 @@
-"""What KIP-1066 is for, under load and with topics being created all the time.
+"""Shows what KIP-1066 is for ("Motivation"), under load and with topics being created all the time.
 
 "When adding brokers to a cluster, Kafka currently does not always place new partitions on new brokers; when removing
 brokers/log directories, there is no way to prevent Kafka from placing new replicas on these brokers/log directories."
@@ -25,10 +25,9 @@ from suites.state_check import StateCheck
 from suites.steps import reassign
 
 ENOUGH = 10
-"""Topics, at least, that are created under a cordon."""
+"""At least so many topics are created under a cordon."""
 
-
-# Where two brokers are left, Kafka's own topic must do with two.
+# Internal topics must do with the two brokers that are left.
 SETTINGS = {"offsets.topic.replication.factor": "2"}
 
 
@@ -36,7 +35,7 @@ SETTINGS = {"offsets.topic.replication.factor": "2"}
     "kip-1066/brokers-added", plan="add new brokers to a cluster that is at capacity", brokers=2, overrides=SETTINGS
 )
 def test_brokers_added(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Two brokers join a full cluster: what is new comes to them alone, then the old ones are drained onto them."""
+    """Two brokers join a full cluster: only they get new replicas; then the old brokers' replicas move to them."""
     orders = cluster.create_topic("orders", partitions=2, replicas=2)
     state = StateCheck(cluster, orders)
     old = list(cluster.brokers)
@@ -58,9 +57,9 @@ def test_brokers_added(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_only_on(state: StateCheck, *brokers: Broker) -> None:
-    """All replicas of all topics are on these brokers, and each of them has some.
+    """All replicas are on these brokers, and each of these has some.
 
-    :raises PromiseBroken: it is otherwise
+    :raises PromiseBroken: another broker has one, or one of these has none
     """
     should = {broker.id for broker in brokers}
     if (seen := {id for expected in state.partitions.values() for id in expected.replicas}) != should:
@@ -71,7 +70,7 @@ def check_only_on(state: StateCheck, *brokers: Broker) -> None:
     "kip-1066/broker-decommissioned", plan="reassign its partitions, then remove the broker", overrides=SETTINGS
 )
 def test_broker_decommissioned(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker is cordoned, drained, stopped and unregistered: it stays empty from then on, and nothing is lost."""
+    """A broker is cordoned, emptied, stopped and unregistered: it stays empty meanwhile, and nothing is lost."""
     orders = cluster.create_topic("orders", partitions=2, replicas=2)
     state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])
@@ -93,11 +92,10 @@ def test_broker_decommissioned(cluster: Cluster, workload: CaseWorkload) -> None
 
 @cordon_scenario("kip-1066/disk-taken-out", plan="the process of removing a disk", overrides=SETTINGS)
 def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A log dir is cordoned, its replicas moved to the other one, and it is taken out of ``log.dirs``.
+    """A log dir is cordoned, its replicas move to the other one, and it is removed from ``log.dirs``.
 
-    It would be the emptiest one all the while. The configuration that has it cordoned is taken away last, as one can't
-    before: till then the broker is told to have a log dir cordoned that it no longer has, and gets what is new in the
-    other one.
+    It has the fewest replicas all the while. Its cordon can be removed only at the end. Until then the broker has a
+    cordon for a log dir that it no longer has, and must place new replicas on the other one.
     """
     orders = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, orders)
@@ -119,7 +117,7 @@ def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
         broker.start()
         state.broker_back(broker)
         state.check(timeouts.RECOVERY_S)
-        creation.add_new_topics()  # those of before
+        creation.add_new_topics()  # those created before the restart
         check_some_in(state, staying, creation.add_new_topics(at_least=ENOUGH))
         broker.configure({CORDONED: None})
         state.set_cordoned(broker)
@@ -129,10 +127,10 @@ def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_some_in(state: StateCheck, log_dir: LogDir, topics: Sequence[Topic]) -> None:
-    """Replicas of some of these new topics are in the log dir; where chance has it two of three are.
+    """The log dir has replicas of some of these new topics; on average of two in three.
 
-    :raises PromiseBroken: none is
+    :raises PromiseBroken: it has none
     """
     names = {topic.name for topic in topics}
     if not any(topic in names for topic, _ in state.replicas_in(log_dir)):
-        raise PromiseBroken(f"none of {len(names)} new topics came to {log_dir}, which is not cordoned")
+        raise PromiseBroken(f"none of {len(names)} new topics is on {log_dir}, which is not cordoned")

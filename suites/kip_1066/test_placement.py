@@ -1,4 +1,4 @@
-"""A cordoned log dir "still fully functions but no new partitions can be allocated on it" (KIP-1066), and it lasts."""
+"""Shows that a cordoned log dir "still fully functions but no new partitions can be allocated on it" (KIP-1066)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from suites.steps import log_dirs_failed, restart_after_healing
 
 @cordon_scenario("kip-1066/placement", plan="still fully functions but no new partitions can be allocated on it")
 def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A log dir, then its whole broker, is cordoned under load: what is there serves on, and nothing new comes.
+    """A log dir, then its whole broker, is cordoned under load: its replicas serve on, and it gets no new ones.
 
-    With the cordon gone it gets all that is new, as the emptiest log dir of its broker.
+    Once uncordoned, it gets all new replicas of its broker, since it has the fewest.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     state = StateCheck(cluster, orders)
@@ -58,13 +58,13 @@ def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def create_and_count(state: StateCheck, name: str, *, replicas: int, to: dict[LogDir, int]) -> None:
-    """A topic of four partitions is created, and so many of its replicas are in these log dirs."""
+    """Create a topic of four partitions, and check how many of its replicas are in these log dirs."""
     state.add_topic(state.cluster.create_topic(name, partitions=4, replicas=replicas, failure=PromiseBroken))
     state.check()
     for log_dir, count in to.items():
         seen = sum(topic == name for topic, _ in state.replicas_in(log_dir))
         if seen != count:
-            raise PromiseBroken(f"{seen} new replicas came to {log_dir} instead of {count}")
+            raise PromiseBroken(f"{seen} new replicas are on {log_dir} instead of {count}")
 
 
 @cordon_scenario(
@@ -74,12 +74,12 @@ def create_and_count(state: StateCheck, name: str, *, replicas: int, to: dict[Lo
     controllers=3,
 )
 def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A wholly cordoned broker stays so: another controller takes over, the broker is killed, fenced, and comes back.
+    """Cordons last: another controller takes over, the cordoned broker is killed and comes back, controllers restart.
 
-    A fenced broker is given replicas where no others are left; a cordoned one is not, whatever the controller knows of
-    it being in its metadata log or in a snapshot. One that takes over while the broker is down was told by nobody: what
-    brokers call cordoned they say in their heartbeats, to the active controller alone. Uncordoned while it is down, by
-    way of a controller, it is so when it is back.
+    A fenced broker gets replicas if no other brokers are left; a wholly cordoned one does not. The controller must know
+    its cordons from the metadata log or a snapshot: heartbeats go to the active controller only, and a broker that is
+    down sends none to the next one. A cordon that is removed by a controller while the broker is down is gone when the
+    broker is back.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     state = StateCheck(cluster, orders)
@@ -131,7 +131,7 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_nothing_placed(state: StateCheck, name: str) -> None:
-    """New replicas come to the other two brokers only, and a topic that needs all three is refused."""
+    """New replicas are placed on the other two brokers only, and a topic that needs all three is refused."""
     state.add_topic(state.cluster.create_topic(name, partitions=6, replicas=2, failure=PromiseBroken))
     check_wide_refused(state.cluster, f"{name}-wide")
     state.check()
@@ -150,7 +150,10 @@ def check_wide_refused(cluster: Cluster, name: str) -> None:
 
 
 def check_given_to_fenced(admin: Admin, fenced: int) -> None:
-    """The control: without a cordon a topic is made that needs the fenced broker too."""
+    """Without a cordon, a topic that needs the fenced broker is created.
+
+    :raises Inconclusive: it is not placed there, so a cordon would show nothing
+    """
     admin.create_topic("fenced", partitions=1, replicas=3)
     [state] = await_until(
         lambda: admin.describe_cluster(topics=("fenced",)).partitions,
@@ -158,7 +161,7 @@ def check_given_to_fenced(admin: Admin, fenced: int) -> None:
         what="the new topic to be known",
     )
     if fenced not in state.replicas:
-        raise Inconclusive(f"no broker that is fenced is given replicas: {state}; its cordon shows nothing")
+        raise Inconclusive(f"a fenced broker gets no replicas, so its cordon shows nothing: {state}")
 
 
 @cordon_scenario(
@@ -167,7 +170,7 @@ def check_given_to_fenced(admin: Admin, fenced: int) -> None:
     floors=Floors(faults=2),
 )
 def test_log_dirs_fail(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The cordoned log dir fails: the other gets what is new. The other fails: nothing new comes to the broker."""
+    """A cordoned log dir fails: the other gets new replicas. The uncordoned one fails: the broker gets no new ones."""
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])

@@ -1,8 +1,7 @@
-"""KIP-1066's "Error handling", request by request: with which error Kafka refuses what a cordon forbids.
+"""Shows with which error Kafka refuses each request that a cordon forbids (KIP-1066, "Error handling").
 
-Each request is made first where nothing forbids it, so that its refusal afterwards is the cordon's doing. What names
-brokers or log dirs itself is answered otherwise by 4.3: each of these is a row of its own, which turns red on a build
-that has it mended.
+Each request is made first without a cordon, and succeeds; so a refusal afterwards is due to the cordon. Requests that
+name brokers or log dirs get other answers from 4.3. Each of them is a scenario with a deviation.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ NONE = r"All brokers are currently fenced, or have all their log directories cor
     judged=False,
 )
 def test_automatic_placement(cluster: Cluster) -> None:
-    """A broker is wholly cordoned: topics and partitions that fit on the others are made there, and others refused."""
+    """All log dirs of a broker are cordoned: new topics and partitions must fit on the others, or are refused."""
     admin = cluster.brokers[0].admin
     state = StateCheck(cluster, cluster.create_topic("wide", replicas=3), cluster.create_topic("narrow", replicas=2))
     broker = cluster.brokers[2]
@@ -56,7 +55,7 @@ def test_automatic_placement(cluster: Cluster) -> None:
     refused("wide", lambda: admin.create_partitions("wide", 2), saying=TOO_FEW, there=[state.expected("wide").replicas])
     state.add_topic(cluster.create_topic("narrower", partitions=6, replicas=2))
     state.add_topic(cluster.create_partitions({"narrow": 6})[0])
-    cordon(state, broker, broker.log_dirs[0])  # one that is not cordoned is enough
+    cordon(state, broker, broker.log_dirs[0])  # one uncordoned log dir is enough
     state.add_topic(cluster.create_topic("wider", partitions=6, replicas=3))
     state.add_topic(cluster.create_partitions({"wide": 6})[0])
     state.add_topic(cluster.create_topic("lone", replicas=1))
@@ -81,14 +80,14 @@ def check_explicit(
     promised: str,
     added_to: bool,
 ) -> None:
-    """A replica that is asked for on a broker comes to a log dir that is not cordoned; where all are, it is refused.
+    """A replica that is assigned to a broker is placed on an uncordoned log dir; if all are cordoned, it is refused.
 
-    So it is "if any of the specified brokers" is such a one, also where the first isn't.
+    The KIP refuses "if any of the specified brokers" is wholly cordoned, so also if that is the second one.
 
-    :param ask: asks for a partition of a topic by this name on these brokers
-    :param known: by what builds answer instead, the deviation that this is
+    :param ask: requests a partition of a topic of this name on these brokers
+    :param known: the deviation for each other answer that builds give
     :param promised: the KIP's error
-    :param added_to: the topic is there before, with a partition of as many replicas, on the other two brokers
+    :param added_to: the topic exists before, with a partition of as many replicas on the other two brokers
     """
     state = StateCheck(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
     first, second, broker = cluster.brokers
@@ -106,7 +105,7 @@ def check_explicit(
 
     cordon(state, broker, broker.log_dirs[0])
     if (place := answer("half", broker.id)) != broker.log_dirs[1]:
-        raise PromiseBroken(f"a replica on {broker}, of which {broker.log_dirs[0]} alone is cordoned: {place}")
+        raise PromiseBroken(f"with {broker.log_dirs[0]} cordoned alone, a new replica on {broker} is in {place}")
     cordon(state, broker, *broker.log_dirs)
     for name, ids in {"wholly": [broker.id], "second-wholly": [first.id, broker.id]}.items():
         place = answer(name, *ids)
@@ -119,12 +118,12 @@ def check_explicit(
 
 
 def await_made(partition: Partition, broker: Broker) -> LogDir:
-    """The log dir in which the broker has made the replica, which is in sync."""
+    """Wait until the broker's replica is in the ISR; returns its log dir."""
     place = await_until(
         lambda: broker.id in partition.describe().isr and broker.log_dir_of(partition.topic, partition.index),
         timeout_s=timeouts.RECOVERY_S,
         what=f"{partition} to be on {broker}",
-        retry_on=(NoAnswer, KeyError),  # the broker that is asked may not know it yet
+        retry_on=(NoAnswer, KeyError),  # the broker may not know the partition yet
         failure=PromiseBroken,
     )
     assert isinstance(place, LogDir)
@@ -137,7 +136,7 @@ def await_made(partition: Partition, broker: Broker) -> LogDir:
     deviations=(EXPLICIT_TOPIC_ACCEPTED,),
 )
 def test_explicit_topic(cluster: Cluster) -> None:
-    """A topic that is assigned to a wholly cordoned broker is refused."""
+    """CreateTopics with an assignment to a broker whose log dirs are all cordoned is refused."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
         admin.create_topic(name, partitions=1, replicas=len(ids), assignment={0: ids})
@@ -152,7 +151,7 @@ def test_explicit_topic(cluster: Cluster) -> None:
     deviations=(EXPLICIT_PARTITIONS_ACCEPTED,),
 )
 def test_explicit_partitions(cluster: Cluster) -> None:
-    """Partitions that are assigned to a wholly cordoned broker are refused."""
+    """CreatePartitions with an assignment to a broker whose log dirs are all cordoned is refused."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
         admin.create_partitions(name, 2, [ids])
@@ -169,7 +168,7 @@ def test_explicit_partitions(cluster: Cluster) -> None:
     deviations=(REASSIGNMENT_ACCEPTED, REASSIGNMENT_ANSWERED_OTHERWISE),
 )
 def test_reassigned_onto(cluster: Cluster) -> None:
-    """A reassignment onto a wholly cordoned broker is refused."""
+    """AlterPartitionReassignments onto a broker whose log dirs are all cordoned is refused."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
         admin.alter_partition_reassignment(name, 0, ids)
@@ -186,7 +185,7 @@ def test_reassigned_onto(cluster: Cluster) -> None:
     brokers=2,
 )
 def test_moved_onto(cluster: Cluster) -> None:
-    """A move onto a cordoned log dir is refused, and why is in the broker's log; a move off it is carried out."""
+    """A move onto a cordoned log dir is refused, and the broker logs why; a move away from it succeeds."""
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
     broker = cluster.brokers[1]
@@ -207,8 +206,8 @@ def test_moved_onto(cluster: Cluster) -> None:
     )
     said = rf"Log directory {re.escape(str(there.path))} is cordoned"  # AlterReplicaLogDirs has no field for a message
     check_logged(broker, said, since=broker.started_at)
-    if copy := broker.find_replica(orders.name, 0, is_future=True):
-        raise PromiseBroken(f"{broker} refused the move and makes a copy in {copy[0]}")
+    if future := broker.find_replica(orders.name, 0, is_future=True):
+        raise PromiseBroken(f"{broker} refused the move, and has a future replica in {future[0]}")
     state.check()
     cordon(state, broker, here)
     orders[0].move_to(there)

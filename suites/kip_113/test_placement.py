@@ -1,4 +1,4 @@
-"""KIP-113: a replica is given its log dir before it exists, and every order that a broker must refuse.
+"""Shows that a broker places a replica as requested before it exists, and refuses what it cannot do (KIP-113, 1.).
 
 "If broker doesn't not have already replica created for the specified topicParition when it receives
 AlterReplicaDirRequest, it will reply ReplicaNotAvailableException AND remember (replica, destination log directory)
@@ -37,9 +37,9 @@ from suites.steps import (
 
 
 def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
-    """Asked to move the replica into this log dir, its broker answers with one of these errors.
+    """The broker refuses to move the replica into this log dir, with one of these errors.
 
-    :raises PromiseBroken: with another, or it does as it is told
+    :raises PromiseBroken: it answers with another error, or accepts
     """
     try:
         partition.move_to(log_dir)
@@ -52,11 +52,11 @@ def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> N
 
 
 def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
-    """The good log dir in which the broker would make no replica by itself: it has more of them than another.
+    """A good log dir that the broker would not choose itself, since it has more replicas than another one.
 
-    Kafka's own topics count as well. Where all have as many there is one topic more.
+    Replicas of internal topics count, too. If all log dirs have as many, create one more topic.
 
-    :raises Inconclusive: all have as many again
+    :raises Inconclusive: all log dirs have as many replicas even then
     """
     for more in (True, False):
         paths = {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
@@ -67,7 +67,7 @@ def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
             return fullest
         if more:
             state.add_topic(state.cluster.create_topic("one-more", replicas=len(state.cluster.brokers)))
-    raise Inconclusive(f"the log dirs of {broker} are all as full: {counts}")
+    raise Inconclusive(f"the log dirs of {broker} have as many replicas each: {counts}")
 
 
 @scenario(
@@ -76,10 +76,10 @@ def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
     plan="remember (replica, destination log directory) pair … to create the replica in the specified log directory",
     brokers=4,
     floors=Floors(faults=0),
-    overrides=SMALL_FETCHES,  # as its like have them
+    overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
 def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker is told where to put a replica that is to come, by reassignment or with its topic: it lands there."""
+    """A log dir is requested for a replica that does not exist yet: a reassignment or a new topic places it there."""
     orders, everywhere = cluster.create_topic("orders"), cluster.create_topic("everywhere", replicas=4)
     state = StateCheck(cluster, orders, everywhere)
     staying = orders[0].followers()
@@ -98,9 +98,9 @@ def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_placed(state: StateCheck, log_dir: LogDir) -> None:
-    """The broker is told where to put a replica of a topic that nobody has created yet, and there it is created.
+    """A log dir is requested for a replica of a topic that does not exist yet; the topic's replica is created there.
 
-    :raises PromiseBroken: the broker answers otherwise, or it is elsewhere
+    :raises PromiseBroken: the broker answers with another error, or the replica is in another log dir
     """
     refunds = Partition(state.cluster, "refunds", 0)
     check_move_refused(refunds, log_dir, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
@@ -109,13 +109,13 @@ def check_placed(state: StateCheck, log_dir: LogDir) -> None:
 
 
 def check_in(partition: Partition, log_dir: LogDir) -> None:
-    """The replica on the log dir's broker is in this log dir.
+    """The broker's replica is in this log dir.
 
-    :raises PromiseBroken: it is in another
+    :raises PromiseBroken: it is in another one
     """
     place = partition.log_dir_on(log_dir.broker)
     if place != log_dir:
-        raise PromiseBroken(f"{partition} is in {place}, and {log_dir.broker} was told before to put it into {log_dir}")
+        raise PromiseBroken(f"{partition} is in {place}, and {log_dir} was requested before")
 
 
 @scenario(
@@ -127,7 +127,7 @@ def check_in(partition: Partition, log_dir: LogDir) -> None:
     overrides=SMALL_FETCHES,
 )
 def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Orders to move a replica that can't be followed are refused with the reason, and nothing is begun."""
+    """Moves that a broker cannot carry out are refused with the KIP's errors, and nothing is begun."""
     orders, long_name = cluster.create_topic("orders"), cluster.create_topic("o" * 220, replicas=1)
     beside = cluster.create_topic("beside", partitions=3)
     state = StateCheck(cluster, orders, long_name, beside)
@@ -144,7 +144,7 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
             begin_move(orders[0], good)
             with promised(cluster, unless=ANY_REFUSED, seen=": LOG_DIR_NOT_FOUND") as cancelled:
                 cancel_with_any(orders[0], wounded)
-        # As it was answered: refused, the move goes on.
+        # If the broker refused to cancel it, the move goes on.
         finish_move(state, orders[0], good if cancelled.deviates else here)
         orders[0].move_to(here)
         finish_move(state, orders[0], here)
@@ -153,7 +153,7 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
             check_move_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
             check_move_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
             check_move_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
-            # What is yet to come is refused in the same way, or remembered all the same.
+            # A request for a replica that does not exist yet is refused in the same way, or remembered.
             check_move_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
             check_placed(state, fuller_of(state, wounded))
             pair.await_progress(after=now())
@@ -163,9 +163,11 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def cancel_with_any(partition: Partition, broker: Broker) -> None:
-    """Notes of 1.: "Broker will cancel existing movement of the replica if "any" is specified as destination".
+    """Cancel a move with the destination "any" (KIP-113, notes of 1.).
 
-    :raises PromiseBroken: it doesn't
+    "Broker will cancel existing movement of the replica if "any" is specified as destination".
+
+    :raises PromiseBroken: the broker refuses
     """
     try:
         broker.admin.alter_replica_log_dir(partition.topic, partition.index, "any")

@@ -1,5 +1,7 @@
-"""kafka-reassign-partitions across brokers: replicas go into a log dir of another one, or any, as it proposes, in a
-hurry, or not at all; what it says is compared with what brokers and disks show.
+"""Shows kafka-reassign-partitions across brokers (KIP-113, "Scripts"; KIP-455 for ``--cancel``).
+
+Replicas go to a named log dir of another broker, to any, or as the tool proposes, with ``--timeout 0``, or are refused.
+The tool's answers are compared with what brokers and disks show.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from suites.steps import (
 
 THROTTLES = (MOVE_THROTTLE, "leader.replication.throttled.rate", "follower.replication.throttled.rate")
 TRIES = 10
-PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy
+PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy creating replicas
 
 
 @scenario(
@@ -50,15 +52,15 @@ PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy
     brokers=4,
     floors=Floors(faults=0),
     deviations=(REASSIGNED_BEFORE_REFUSAL,),
-    overrides=SMALL_FETCHES,  # as its like have them
+    overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
 def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Replicas go elsewhere, into a log dir or any, as the tool proposes, or in a hurry; a bad order does nothing."""
+    """Replicas go to another broker, to a named log dir or any, or as the tool proposes; a bad one changes nothing."""
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=2)
     state = StateCheck(cluster, orders, beside)
     with workload.running(orders) as pair:
         coming, staying = broker_without_replica(cluster, orders[0])
-        for place in coming.log_dirs:  # whichever it would have taken by itself
+        for place in coming.log_dirs:  # one of them is not the one that the broker would choose
             placement = Placement(partition=orders[0], on=(place, *staying))
             execute(cluster, placement, throttle=AMPLE_RATE, log_dirs_throttle=AMPLE_RATE)
             check_settings(coming, dict.fromkeys(THROTTLES, str(AMPLE_RATE)))
@@ -89,21 +91,21 @@ def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def broker_without_replica(cluster: Cluster, partition: Partition) -> tuple[Broker, list[Broker]]:
-    """The one broker that has no replica of the partition, and all of those that have one but the first."""
+    """The broker that has no replica of the partition, and the brokers that have one, except the first."""
     replicas = [cluster.broker(id) for id in partition.describe().replicas]
     [coming] = cluster.others(*replicas)
     return coming, replicas[1:]
 
 
 def check_timeout_zero(cluster: Cluster, state: StateCheck, partition: Partition) -> None:
-    """With ``--timeout 0`` the tool tells a log dir once, and gives up where the replica is yet to come; what it has
-    told stands: the replica comes into this log dir.
+    """With ``--timeout 0``, the tool requests a log dir once, and gives up if the replica does not exist yet.
 
-    So that it is yet to come, its broker has others to make first. That it was asked too early is in its log.
+    The broker remembers the request: the replica is created in this log dir. To be late, the broker is kept busy with
+    other replicas. Its log shows a request that came too early.
 
-    :raises PromiseBroken: the tool asks again, or does not give up, or ends with another error, or the replica comes
+    :raises PromiseBroken: the tool asks again, does not give up, or ends with another error; or the replica is
         elsewhere
-    :raises Inconclusive: the replica was always there before it asked
+    :raises Inconclusive: the replica existed each time before the tool asked
     """
     for _ in range(TRIES):
         coming, staying = broker_without_replica(cluster, partition)
@@ -118,11 +120,11 @@ def check_timeout_zero(cluster: Cluster, state: StateCheck, partition: Partition
         cluster.journal.write("reassignment.impatient", partition=str(partition), too_early=too_early, said=said)
         if check_gave_up(said, too_early):
             return
-    raise Inconclusive(f"{TRIES} times, {partition} was already there when kafka-reassign-partitions told its log dir")
+    raise Inconclusive(f"{TRIES} times, {partition} existed when kafka-reassign-partitions requested its log dir")
 
 
 def execution_error(cluster: Cluster, placement: Placement, *, timeout_ms: int | None = None) -> str | None:
-    """Why kafka-reassign-partitions ends with an error; None where it doesn't."""
+    """The error of kafka-reassign-partitions --execute; None if it succeeds."""
     try:
         execute(cluster, placement, timeout_ms=timeout_ms)
     except ToolFailed as error:
@@ -131,26 +133,27 @@ def execution_error(cluster: Cluster, placement: Placement, *, timeout_ms: int |
 
 
 def check_gave_up(said: str | None, too_early: int) -> bool:
-    """Whether the tool with ``--timeout 0`` was put to the test and gave up.
+    """Whether the tool with ``--timeout 0`` asked too early and gave up.
 
-    :param said: why it ended with an error
-    :param too_early: how often it was told that the replica is yet to come
-    :raises PromiseBroken: it was, and didn't; or it gave up for another reason
+    :param said: the tool's error
+    :param too_early: how often the broker answered that the replica does not exist yet
+    :raises PromiseBroken: it asked too early and did not give up at once; or it ended with another error
     """
     gave_up = said is not None and "Timed out before log directory move" in said
     if too_early > 1 or gave_up != bool(too_early) or (said and not gave_up):
         raise PromiseBroken(
-            f"kafka-reassign-partitions --timeout 0 was told {too_early} times that the replica is yet to come, and "
-            f"should give up at the first; it said {said or 'that all is well'}"
+            f"kafka-reassign-partitions --timeout 0 asked {too_early} times before the replica existed, and should "
+            f"give up at the first; its error is: {said or 'none'}"
         )
     return gave_up
 
 
 @contextmanager
 def busy_creating_replicas(cluster: Cluster, broker: Broker) -> Iterator[None]:
-    """Inside the block the broker has replicas to make, which nobody needs: what it is told to make next comes later.
+    """Inside the block, the broker is busy creating replicas, so that it creates others later.
 
-    Making them, it answers no order to move one (``ReplicaManager.replicaStateChangeLock``), but between two lots.
+    Meanwhile it answers a request to move a replica only between two batches
+    (``ReplicaManager.replicaStateChangeLock``).
     """
 
     def one_more() -> None:
@@ -168,9 +171,9 @@ def busy_creating_replicas(cluster: Cluster, broker: Broker) -> Iterator[None]:
 
 
 def check_current(state: StateCheck, placement: Placement) -> None:
-    """What the tool takes for the present assignment is the model's; not every build's names the log dirs.
+    """The present assignment that the tool shows is the expected one; some builds do not show log dirs.
 
-    :raises PromiseBroken: it isn't
+    :raises PromiseBroken: it differs
     """
     partition = placement.partition
     wanted = state.expected(partition.topic, partition.index).replicas
@@ -184,14 +187,14 @@ def check_current(state: StateCheck, placement: Placement) -> None:
 
 
 def check_not_executed(placement: Placement) -> tuple[int, ...]:
-    """An order that a broker refuses is refused as a whole; returns who has the replicas afterwards.
+    """A reassignment that a broker refuses is not carried out in part; returns the broker ids of the replicas.
 
-    :raises PromiseBroken: the tool says nothing of it, or some of it is carried out (not on builds known to do it)
+    :raises PromiseBroken: the tool shows no error; or part of it is carried out, except on builds known for that
     """
     cluster, before = placement.partition.cluster, placement.partition.describe().replicas
     said = execution_error(cluster, placement)
     if said is None or "Failed to alter dir" not in said:
-        raise PromiseBroken(f"{placement} can't be carried out, and kafka-reassign-partitions says {said or 'nothing'}")
+        raise PromiseBroken(f"{placement} must be refused; the error of kafka-reassign-partitions is: {said or 'none'}")
     after = replicas_after(placement, before)
     half = f"went from {before} to {tuple(broker.id for broker in placement.brokers)}"
     with promised(cluster, unless=REASSIGNED_BEFORE_REFUSAL, seen=f"{re.escape(half)}$"):
@@ -209,7 +212,7 @@ def check_not_executed(placement: Placement) -> tuple[int, ...]:
     overrides=SMALL_FETCHES,
 )
 def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A partition is on its way to a replica more, held by a throttle, and the tool cancels it: no replica is added."""
+    """kafka-reassign-partitions cancels a throttled reassignment that adds a replica: no replica is added."""
     orders = cluster.create_topic("orders", replicas=2)
     state = StateCheck(cluster, orders)
     has = [cluster.broker(id) for id in orders[0].describe().replicas]

@@ -1,8 +1,7 @@
-"""KIP-113's tools and protocol side by side, on one broker: what one begins the others see, and all say what the disks
-show.
+"""Shows that KIP-113's tools, the protocol and the disks agree about a move on one broker ("Scripts").
 
-kafka-reassign-partitions is what operators move replicas with; kafka-log-dirs and DescribeLogDirs are where they look.
-All of them are compared with the one model (:mod:`suites.observations`): with each other, and with the folders on disk.
+Operators move replicas with kafka-reassign-partitions, and look with kafka-log-dirs and DescribeLogDirs. All of them,
+and the folders on disk, are compared with one expected state (:mod:`suites.observations`).
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from suites.steps import (
     moves_held,
 )
 
-DELETE_LATE = {"log.segment.delete.delay.ms": "25000"}  # what a move leaves lies there while tools are asked
+DELETE_LATE = {"log.segment.delete.delay.ms": "25000"}  # the folder that a move leaves stays while the tools are asked
 NOWHERE = "no-such-topic"
 
 
@@ -52,7 +51,7 @@ NOWHERE = "no-such-topic"
     overrides=SMALL_FETCHES,
 )
 def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
+    """kafka-reassign-partitions begins a throttled move, shows it, cancels it, and then carries it out."""
     orders = cluster.create_topic("orders")
     mover = follower_of(orders[0])
     here = orders[0].log_dir_on(mover)
@@ -63,7 +62,7 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders, record_bytes=1000) as pair:
         pair.await_count(500)
         state.add_topic(create_beside(cluster, mover, there))
-        with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
+        with moves_held(mover):  # the tool does not wait until the broker knows the throttle
             execute(cluster, placement, log_dirs_throttle=2)
             check_settings(mover, {MOVE_THROTTLE: "2"})
             state.reassigning(orders[0])
@@ -97,10 +96,11 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_lag_shown(partition: Partition, log_dir: LogDir) -> None:
-    """Of a copy that is held on its way into this log dir, kafka-log-dirs shows how far it is behind, as the protocol
-    does just before and just after: it grows as the pair writes.
+    """kafka-log-dirs shows the lag of the held future replica in this log dir.
 
-    :raises PromiseBroken: it shows another lag
+    The lag grows as the pair writes, so the tool's value must lie between those of DescribeLogDirs before and after.
+
+    :raises PromiseBroken: the tool shows another lag
     """
     cluster, broker = partition.cluster, log_dir.broker
 
@@ -112,30 +112,31 @@ def check_lag_shown(partition: Partition, log_dir: LogDir) -> None:
     before = by_protocol()
     shown = describe_log_dirs(cluster.distribution, cluster.bootstrap, [broker.id], "--topic-list", partition.topic)
     after = by_protocol()
-    told = [replica.offset_lag for state in shown[broker.id] for replica in state.replicas if replica.is_future]
-    broker.journal.write("move.lag_told", partition=str(partition), protocol=[before, after], tool=told)
-    if len(told) != 1 or not before <= told[0] <= after:
+    lags = [replica.offset_lag for state in shown[broker.id] for replica in state.replicas if replica.is_future]
+    broker.journal.write("move.lag_told", partition=str(partition), protocol=[before, after], tool=lags)
+    if len(lags) != 1 or not before <= lags[0] <= after:
         raise PromiseBroken(
-            f"kafka-log-dirs shows the copy of {partition} as {told} records behind, and it is by {before} to {after}"
+            f"kafka-log-dirs shows lag {lags} of the future replica of {partition}, and it is {before} to {after}"
         )
 
 
 @contextmanager
 def deleted_folder_present(partition: Partition, log_dir: LogDir) -> Iterator[None]:
-    """What is left of a copy, marked for deletion, lies in this log dir before the block and after it: whoever looks
-    meanwhile finds it there, and nobody is to tell of it as of a replica.
+    """A ``-delete`` folder of the partition is in this log dir before and after the block.
 
-    :raises Inconclusive: it doesn't
+    So it is there all the while, and no source may show it as a replica in the block.
+
+    :raises Inconclusive: there is no such folder, or it was deleted
     """
     left = [*log_dir.path.glob(f"{partition}.*-delete")]
     yield
     if not left or not all(folder.is_dir() for folder in left):
-        raise Inconclusive(f"nothing of {partition} that is marked for deletion lay in {log_dir} all the while")
+        raise Inconclusive(f"no -delete folder of {partition} was in {log_dir} all the while")
     log_dir.broker.journal.write("remains.seen", partition=str(partition), folders=[folder.name for folder in left])
 
 
 def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
-    """A topic that nobody asks Kafka's tools for, in this log dir of this broker: the other is to be empty."""
+    """Create another topic, whose replica on this broker is in this log dir, so that the other one can become empty."""
     beside = cluster.create_topic("beside")
     if beside[0].log_dir_on(broker) != log_dir:
         beside[0].move_to(log_dir)
@@ -149,17 +150,17 @@ def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
 
 
 def check_verify_says(cluster: Cluster, placement: Placement, line: str) -> None:
-    """kafka-reassign-partitions --verify says this one thing of what is not done.
+    """kafka-reassign-partitions --verify prints exactly this line about what is not done.
 
-    :raises PromiseBroken: it says something else
+    :raises PromiseBroken: it prints something else
     """
     said = verify(cluster, placement)
     if said != [line]:
-        raise PromiseBroken(f"kafka-reassign-partitions --verify says {said} instead of {line!r}")
+        raise PromiseBroken(f"kafka-reassign-partitions --verify prints {said} instead of {line!r}")
 
 
 def check_filters(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
-    """kafka-log-dirs shows the brokers and topics that it is asked for, and DescribeLogDirs the partitions; no others.
+    """kafka-log-dirs shows only the requested brokers and topics, and DescribeLogDirs only the requested partitions.
 
     :raises PromiseBroken: it shows something else
     """

@@ -1,4 +1,4 @@
-"""What racks are for: one fails, and no topic goes with it; the replica that is nearest fails, and others serve."""
+"""Shows that topics survive a failed rack, and readers a failed nearest replica (KIP-36 "Motivation", KIP-392)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READS_NOTHING = (
     r"the producer has stood still for \d\.\d s .*; the consumer has stood still for .* \(nothing read\); "
     r"a fresh client with the settings of \w+ reads nothing either$"
 )
-"""What is said where only consumers are kept from their records, and not those alone that were reading already."""
+"""The error if only consumers get no records, and also new ones."""
 
 PAIRS = ("a", "a", "b", "b", "c", "c")
 
@@ -38,7 +38,7 @@ PAIRS = ("a", "a", "b", "b", "c", "c")
     racks=PAIRS,
 )
 def test_rack_fails(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A rack is killed, then another loses all its log dirs: every topic goes on, with two replicas or three."""
+    """A rack's brokers are killed, then all log dirs of another rack fail: topics with 2 or 3 replicas serve on."""
     shapes = [NewTopic(name="two", partitions=6, replicas=2), NewTopic(name="three", partitions=6, replicas=3)]
     two, three = cluster.create_topics(*shapes)
     state = StateCheck(cluster, two, three)
@@ -72,12 +72,12 @@ def rack(cluster: Cluster, name: str) -> list[Broker]:
     kip=36,
     plan="Motivation: racks (KIP-392: fetch from the nearest replica, whose log dir fails)",
     racks=("a", "b", "c"),
-    floors=Floors(during=0),  # the scenario itself waits for records, where the build is not known to read none
+    floors=Floors(during=0),  # the scenario itself waits for records, except on builds that read none
     deviations=(FAILED_REPLICA_PREFERRED,),
     overrides={"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"},
 )
 def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A consumer reads from the follower in its own rack, whose log dir fails: it reads on, from elsewhere."""
+    """A consumer reads from the follower in its rack (KIP-392), whose log dir fails: it reads on from the leader."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     state = StateCheck(cluster, orders)
     nearest, leader = follower_of(orders[0]), leader_of(orders[0])
@@ -97,9 +97,9 @@ def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_reads_from(pair: Pair, broker: Broker, others: list[Broker]) -> None:
-    """The pair's consumer is handed its records by this broker and by none of the others: by their own count of bytes.
+    """The pair's consumer reads from this broker and from none of the others, by the brokers' byte counts.
 
-    :raises Inconclusive: it is not so
+    :raises Inconclusive: this broker serves nothing, or another one does
     """
     before = {each: sent(each, pair.topic) for each in (broker, *others)}
     pair.await_progress(after=now(), records=500)

@@ -1,6 +1,6 @@
-"""Bugs of Kafka with failed log dirs (KIP-112), one scenario each: what must hold on every build.
+"""Shows bugs of Kafka with failed log dirs (KIP-112), one scenario each: red on builds with the bug.
 
-Here are those that the suite of KIP-112 itself doesn't show; KNOWN_BUGS.md has the table of what was seen.
+These are the bugs that the suite of KIP-112 does not show. KNOWN_BUGS.md has the builds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from suites.steps import log_dirs_failed, reassign
     judged=False,
 )
 def test_reassigned_to_wounded(cluster: Cluster) -> None:
-    """A partition is reassigned to a broker with a failed log dir: it is made on the good one and joins the ISR."""
+    """A partition is reassigned to a broker with a failed log dir: the replica is created on the good one, in sync."""
     orders = cluster.create_topic("orders", replicas=2)
     everywhere = cluster.create_topic("everywhere", replicas=3)
     holders = [leader_of(orders[0]), *orders[0].followers()]
@@ -43,15 +43,15 @@ def test_reassigned_to_wounded(cluster: Cluster) -> None:
     plan="3. Broker bootstraps with bad log directories: one has no inodes left",
     issue="KAFKA-13773",
     judged=False,
-    fresh=True,  # what a start takes away in a log dir that was used gives it inodes again
+    fresh=True,  # in a used log dir, a start deletes files, which frees inodes
     volumes="ext4",
     needs=NoInodes.needs,
 )
 def test_full_at_start(cluster: Cluster) -> None:
-    """A killed broker comes back to a disk without inodes: it starts, and goes on without that log dir."""
+    """A killed broker starts with a disk that has no inodes left: it goes on without that log dir."""
     orders = cluster.create_topic("orders", replicas=3)
     state = StateCheck(cluster, orders)
-    # Without a record in the leader's epoch, loading the log writes its leader-epoch-checkpoint anew.
+    # Without a record in the leader's epoch, loading the log writes its leader-epoch-checkpoint.
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with injected(BrokerKilled(victim)):

@@ -1,4 +1,4 @@
-"""The requests that the harness sends, each in the version that the build and jbod agree on; and MBeans."""
+"""Tries the requests that the harness sends, in the version that the build and jbod agree on, and the MBeans."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Random schedules: faults of all kinds, composed, aimed at roles, while operators work and clients write.
+"""Shows that the KIPs' promises hold under random schedules of faults and operations (KIP-112, KIP-113).
 
-One case a schedule: the seeds from ``--seed`` on, as many as ``--schedules`` says, or those in ``--schedule`` files.
+Each case is one schedule: of the seeds from ``--seed`` on, ``--schedules`` many, or of the ``--schedule`` files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from suites.steps import write_untracked_records
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Number the run's schedules."""
+    """One case for each schedule of the run, with its number as id."""
     get = metafunc.config.getoption
     run = run_of(metafunc.config)
     networks = not {ability.name for ability in run.lacks} & {*Cut.needs}
@@ -40,7 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kraft={"controllers": 3},
 )
 def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: Schedule) -> None:
-    """Log dirs, brokers, controllers and coordinators fail one over the other: after each step the KIPs hold."""
+    """Log dirs, brokers, controllers and coordinators fail on top of one another: the KIPs hold after each step."""
     case.record(schedule=schedule.to_json(), steps=len(schedule.steps), steps_done=0)
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
@@ -62,4 +62,4 @@ def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: 
     check_logs_unchanged(kept)
     check_delivery(workload)
     check_group_commits(cluster.journal)
-    schedule.check_done(player.done)  # last: what was broken all the same comes first
+    schedule.check_done(player.done)  # last, so that a broken promise is reported first

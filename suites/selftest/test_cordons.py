@@ -153,13 +153,13 @@ def test_what_was_made_before_the_controller_knew_is_told() -> None:
 
 @pytest.mark.parametrize("second", [1.2, 4.1])
 def test_nothing_comes_to_a_broker_of_which_the_controller_knows(second: float) -> None:
-    with pytest.raises(PromiseBroken, match=rf"wide-{second}.* knew to be wholly cordoned"):
+    with pytest.raises(PromiseBroken, match=rf"wide-{second}.* controller knew to be cordoned"):
         created_despite_cordons([*REFUSED, asked(second, made=True)], **TIMES)
 
 
 @pytest.mark.parametrize("missing", range(3))
 def test_without_having_asked_at_each_time_nothing_is_shown(missing: int) -> None:
-    with pytest.raises(Inconclusive, match="too few topics were asked for"):
+    with pytest.raises(Inconclusive, match="too few topics were requested"):
         created_despite_cordons([each for n, each in enumerate(REFUSED) if n != missing], **TIMES)
 
 
@@ -310,7 +310,7 @@ def test_topics_before_and_after_are_none_meanwhile() -> None:
     creation = TopicCreation(cast(Any, FakeState()))
     creation.create("before")
     with (
-        pytest.raises(Inconclusive, match="no topic was asked for during the drain"),
+        pytest.raises(Inconclusive, match="no topic was requested during the drain"),
         creation.created_during("the drain"),
     ):
         pass
@@ -395,5 +395,5 @@ def test_so_many_new_replicas_come_to_a_log_dir_and_no_others(count: int) -> Non
     there = {("amid", index) for index in range(count)} | {("other", 0)}
     cluster = SimpleNamespace(create_topic=lambda *_, **__: None)
     state: Any = SimpleNamespace(cluster=cluster, learn=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
-    with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas came"):
+    with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas are on"):
         create_and_count(state, "amid", replicas=3, to={A: 4})

@@ -1,9 +1,9 @@
-"""Transactions through a log-dir failure: whole or not at all, whatever fails in the middle of one.
+"""Shows that transactions stay whole through a log-dir failure (KIP-112, items 2 and 3 of the test plan).
 
-A transaction is spread over two logs, the partition's and the coordinator's (``__transaction_state``), so there are two
-leaders to lose. The producer commits and aborts all the time; one live consumer reads what is committed, another one
-everything, and so do two drains afterwards. What is promised (KIP-98, "Transactional guarantees"): a read_committed
-consumer is handed all records of a committed transaction and none of an aborted one.
+A transaction is in two logs, the partition's and the coordinator's (``__transaction_state``), so there are two leaders
+to lose. The producer commits and aborts all the time. One live consumer and one drain read committed records, another
+consumer and drain read all. KIP-98 ("Transactional guarantees") promises that a read_committed consumer gets all
+records of a committed transaction, and none of an aborted one.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from suites.steps import log_dirs_failed, restart_after_healing
 # Ten transactions under the fault, two of them aborted on purpose.
 RECORDS = 500
 FLOORS = Floors(during=300)
-# A record that waits for followers when a log dir fails is not answered before its time-out, whoever leads by then
-# (suites/FINDINGS.md, 2). For a transaction's marker that is request.timeout.ms of the broker. For a record of the
-# coordinator's log it is transaction.timeout.ms (10 s here), and then the coordinator goes on at the next turn of its
-# TransactionMarkerChannelManager's thread: with nothing else to do, one each request.timeout.ms. By default, 30 s.
+# A request that waits for followers when a log dir fails is answered only at its time-out (suites/FINDINGS.md, 2). For
+# a transaction's marker that is the broker's request.timeout.ms. For a record of the coordinator's log it is
+# transaction.timeout.ms (10 s here). The coordinator then goes on at the next turn of its
+# TransactionMarkerChannelManager thread, once each request.timeout.ms if idle. By default that is 30 s.
 OVERRIDES = {"request.timeout.ms": "3000"}
 
 
@@ -46,7 +46,7 @@ OVERRIDES = {"request.timeout.ms": "3000"}
     overrides=OVERRIDES,
 )
 def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The log dir of the partition's leader fails while transactions run: each stays whole."""
+    """The log dir of the partition's leader fails while transactions run: each transaction stays whole."""
     coordinator_log, orders = create_topics(cluster)
     check_stay_whole(cluster, workload, coordinator_log, orders, orders[0], leader_of)
 
@@ -60,13 +60,16 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
 )
 @pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """A log dir with the transaction coordinator's log fails while transactions run: each ends, and stays whole."""
+    """The log dir of the transaction coordinator's log fails, on its leader or a follower: transactions stay whole."""
     coordinator_log, orders = create_topics(cluster)
     check_stay_whole(cluster, workload, coordinator_log, orders, coordinator_log[0], role)
 
 
 def create_topics(cluster: Cluster) -> tuple[Topic, Topic]:
-    """The coordinator's topic and the producer's, each on log dirs of its own."""
+    """Create the coordinator's topic and the producer's, on different log dirs of each broker.
+
+    :raises Inconclusive: a broker has both on one log dir
+    """
     coordinator_log = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
     orders = cluster.create_topic("orders")
     for broker in cluster.brokers:
@@ -83,7 +86,7 @@ def check_stay_whole(
     struck: Partition,
     role: Callable[[Partition], Broker],
 ) -> None:
-    """With transactions on ``orders``, one replica's log dir fails; they go on, and all that they left is judged."""
+    """Let the log dir of one replica of ``struck`` fail under transactions, and judge the history."""
     state = StateCheck(cluster, coordinator_log, orders)
     victim = role(struck)
     log_dir = struck.log_dir_on(victim)
