@@ -166,7 +166,7 @@ class StateCheck(ExpectedState):
 
     def _take_for_ended(self, moves: Mapping[ReplicaKey, LogDir]) -> None:
         """Expect the replicas of these moves in their new log dirs."""
-        self._places = self._places | moves
+        self._places = {**self._places, **moves}
         self._future_replicas = {key: place for key, place in self._future_replicas.items() if key not in moves}
 
     def _observe(self, also: Sequence[Source]) -> Observation:

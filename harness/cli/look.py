@@ -101,10 +101,10 @@ def _scenarios(collected: Collector) -> list[dict[str, Any]]:
 
 _COVERAGE = """# Coverage
 
-What of each KIP is checked, by which scenario, in how many cases: `jbod list --markdown > suites/COVERAGE.md`, which a
-test compares with this; another one knows the items of each KIP's plan, and that none is without a scenario. A case is
-valid if all that its scenario claims was seen, and all that the last column says of this build too: where a build is
-known to do other than its KIP says, one that doesn't is red.
+Which scenario checks what of each KIP, and in how many cases. `jbod list --markdown > suites/COVERAGE.md` writes this
+page, and a test compares it. Another test knows the items of each KIP's plan, and fails for an item without a scenario.
+A case is valid if its scenario's claim holds. Where the last column has a deviation for the build, the build must show
+it: a build that no longer deviates is red.
 """
 
 

@@ -55,8 +55,8 @@ def probe(build: str, mode: str | None, json_file: Path | None) -> int:
 def cant_run(probed: Probed) -> str:
     """Why no cluster starts in any mode, in one line."""
     causes = {cause: [str(m) for m, why in probed.causes.items() if why == cause] for cause in probed.causes.values()}
-    told = "; ".join(f"in mode {' and '.join(modes)}: {cause}" for cause, modes in causes.items())
-    return f"Kafka {probed.kafka} can't be run {told}"
+    reasons = "; ".join(f"in mode {' and '.join(modes)}: {cause}" for cause, modes in causes.items())
+    return f"Kafka {probed.kafka} can't be run {reasons}"
 
 
 def table(probed: Probed) -> Table:

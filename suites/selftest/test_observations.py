@@ -344,7 +344,7 @@ def test_a_described_cordon_is_compared(says: bool | None, of: tuple[int, int], 
         (True, True, []),
         (None, False, []),
         (None, True, ["kafka-log-dirs does not show whether 2 of 2 log dirs are cordoned"]),
-        (True, False, ["no longer deviates: kafka-log-dirs prints nothing of it; DescribeLogDirs v5 has it"]),
+        (True, False, ["no longer deviates: kafka-log-dirs does not print it; DescribeLogDirs v5 has it"]),
     ],
 )
 def test_kafka_log_dirs_must_print_cordons_or_is_known_not_to(
