@@ -1,4 +1,4 @@
-"""What goes on beside a scenario: steps done again and again by threads, while the scenario does something else."""
+"""Runs steps again and again in threads beside a scenario."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from harness.errors import Inconclusive
 
 @contextmanager
 def in_background(*steps: Callable[[], object], every_s: float) -> Iterator[list[Exception]]:
-    """Each step is done again and again inside the block, by a thread of its own, with so long a pause after each time.
+    """Inside the block, run each step again and again in a thread of its own.
 
-    Yields the errors: a step that raised is not done again. What they mean is for the caller to say, after the block.
+    A step that raises is not run again. Its error is added to the list that this yields; the caller looks at the list
+    after the block.
+
+    :param every_s: seconds of pause after each time
     """
     ended, errors = threading.Event(), list[Exception]()
 
@@ -36,4 +39,4 @@ def in_background(*steps: Callable[[], object], every_s: float) -> Iterator[list
         for thread in threads:
             thread.join(timeouts.RECOVERY_S)
         if any(thread.is_alive() for thread in threads):
-            errors.append(Inconclusive(f"a step that went on meanwhile has not ended for {timeouts.RECOVERY_S:g} s"))
+            errors.append(Inconclusive(f"a step in the background has not ended for {timeouts.RECOVERY_S:g} s"))

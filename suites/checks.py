@@ -1,9 +1,9 @@
-"""What "validate client/cluster state" of KIP-112's test plan means, as checks that a scenario calls by name.
+"""The checks that scenarios share, among them those that "validate client/cluster state" in KIP-112's test plan.
 
 "Brokers are all running and show expected error message; topic description shows expected results for all topics; a
 pair of producer and consumer can successfully produce/consume from a topic without message loss or duplication."
-Running brokers, topic description and log dirs are :meth:`suites.state_check.World.check`; the message is
-:func:`check_noticed`; the pair without loss or duplication is :func:`check_delivery`.
+:meth:`suites.state_check.StateCheck.check` compares running brokers, topic description and log dirs.
+:func:`check_noticed` looks for the error message. :func:`check_delivery` checks for loss and duplication.
 """
 
 from __future__ import annotations
@@ -40,22 +40,25 @@ from suites.on_disk import check_same_bytes
 
 
 def check_noticed(fault: Fault) -> None:
-    """The broker's log shows the message by which it says that it noticed the fault.
+    """The broker's log has the line by which the broker notices the fault.
 
-    :raises PromiseBroken: it doesn't, within the time that noticing may take
+    :raises PromiseBroken: the line is not there in time
     """
     assert fault.noticed_by is not None, f"{fault} names no log line by which a broker notices it"
-    line = check_says(fault.broker, fault.noticed_by, fault.injected_at)
+    line = check_logged(fault.broker, fault.noticed_by, fault.injected_at)
     fault.broker.journal.write(
         "fault.noticed", broker=fault.broker.id, logged_at=line.at.isoformat(), line=line.text[:300]
     )
 
 
-def check_says(broker: Broker, saying: str, since: datetime, timeout_s: float = timeouts.LOG_DIR_FAILURE_S) -> LogLine:
-    """The broker's log has such a line (a regular expression); the first one.
+def check_logged(
+    broker: Broker, saying: str, since: datetime, timeout_s: float = timeouts.LOG_DIR_FAILURE_S
+) -> LogLine:
+    """The first line in the broker's log that matches.
 
-    :param timeout_s: what the broker may take (default: as for noticing a failed log dir)
-    :raises PromiseBroken: it hasn't
+    :param saying: a regular expression
+    :param timeout_s: seconds that the broker may take (default: as for noticing a failed log dir)
+    :raises PromiseBroken: no line matches in time
     """
     line = await_until(
         lambda: broker.log.first(saying, since=since),
@@ -70,10 +73,10 @@ def check_says(broker: Broker, saying: str, since: datetime, timeout_s: float = 
 
 
 def check_notified(events: LogDirEvents, broker: Broker, *, left: int = 0) -> None:
-    """ZooKeeper: the broker told the controller that a log dir failed, in one znode, which is gone (KIP-112).
+    """ZooKeeper: the broker notified the controller of its failed log dir with one znode, which is gone (KIP-112).
 
-    :param left: or which is still there to be read, since there is no controller: 1
-    :raises PromiseBroken: there was none, it said something else, or it is still there, or gone too soon
+    :param left: how many znodes are still there: 1 where there is no controller to read them
+    :raises PromiseBroken: there was no znode, or several, or with another content; or other than ``left`` are there
     """
     wanted = [{"version": 1, "broker": broker.id, "event": 1}]
     await_until(
@@ -87,24 +90,23 @@ def check_notified(events: LogDirEvents, broker: Broker, *, left: int = 0) -> No
 
 
 FLUSHED_TOO_LATE = r"(?s)Error while flushing log for \S+ in dir {path} .*ClosedChannelException"
-"""What KAFKA-19571 says of the log dir that it takes offline: a rolled segment's files were closed before its flush."""
-
+"""The log line of KAFKA-19571 for a log dir that goes offline: a rolled segment was closed before its flush."""
 
 READ_TIMES = 10
-"""A minute in which nothing fails is one in which somebody looked."""
+"""How often each broker's MBeans must have been read for a minute without failures to show anything."""
 
 
 @contextmanager
 def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> Iterator[Collection[str]]:
-    """Inside the block no broker ever counts a log dir offline, nor says in its log that it stops serving one.
+    """Inside the block, no broker counts a log dir as offline, and none logs that it stops serving one.
 
-    The MBeans of every broker that runs are read some times a second, at the end until it was often enough; the logs
-    have what happened in between. Yields what was counted so far, which should stay empty.
+    A thread reads the MBeans of every live broker some times a second. The logs show what happened in between. Yields
+    the offline log dirs that were counted so far; this should stay empty.
 
-    :param expected: what is known of the build: then a log dir must go offline (or may, if it isn't always so, or the
-        build is newer than those that do), and each for that reason
-    :raises PromiseBroken: one does, also where the block fails for that reason; or none does where one must
-    :raises Inconclusive: a broker's MBeans could hardly ever be read
+    :param expected: a known deviation of the build: a log dir must go offline for that reason, and for no other. It
+        only may, if the deviation does not show in every run or is open on this build
+    :raises PromiseBroken: a log dir goes offline, also where the block fails because of it; or none does where one must
+    :raises Inconclusive: a broker's MBeans were read too rarely
     """
     start = now()
     samples, counted = collections.Counter[int](), set[str]()
@@ -141,7 +143,7 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
         }
         otherwise = [each for each, cause in said.items() if cause is None]
         if (said or counted) and not expected:
-            raise PromiseBroken(f"nothing was done to any log dir, and {'; '.join([*sorted(counted), *said])}")
+            raise PromiseBroken(f"no fault was injected, and {'; '.join([*sorted(counted), *said])}")
         if expected and (otherwise or (counted and not said)):
             raise PromiseBroken(
                 f"a log dir went offline, and not by {expected.issue}: {'; '.join(otherwise or sorted(counted))}"
@@ -154,10 +156,10 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
 
 
 def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
-    """The broker ends by itself, with this exit code and this message; the line that has it.
+    """The broker ends by itself, with this exit code and this message; returns the log line.
 
-    :param saying: a regular expression of a line of its log since its last start
-    :raises PromiseBroken: it goes on, or ends otherwise
+    :param saying: a regular expression of a line in its log since its last start
+    :raises PromiseBroken: the broker goes on, or ends with another code or message
     """
     broker.node.let_end()
     code = await_until(
@@ -172,17 +174,16 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
     if code != exit_code or line is None:
         raise PromiseBroken(
             f"{broker} ended with exit code {code} instead of {exit_code} and "
-            f"{'said' if line else 'did not say'} /{saying}/; its log ends with:\n{broker.log.tail()}"
+            f"{'logged' if line else 'did not log'} /{saying}/; its log ends with:\n{broker.log.tail()}"
         )
     broker.journal.write("broker.ended", broker=broker.id, exit_code=code, line=line.text[:300])
     return line
 
 
 def refuses_to_start(broker: Broker, *, exit_code: int, saying: str) -> LogLine | None:
-    """Whether a broker that was started just now ends by itself, as :func:`check_ends` has it: the line that has the
-    message; None where it joins the cluster.
+    """The log line with which a broker that was just started ends by itself (:func:`check_ends`); None if it joins.
 
-    :raises PromiseBroken: it does neither, or ends otherwise
+    :raises PromiseBroken: it does neither, or ends with another code or message
     """
 
     def has_joined() -> bool:
@@ -201,19 +202,19 @@ def refuses_to_start(broker: Broker, *, exit_code: int, saying: str) -> LogLine 
 
 @dataclass(kw_only=True)
 class Outcome:
-    """What came of a block of :func:`promised`, once it has ended."""
+    """Whether the build deviated in a block of :func:`promised`; set when the block ends."""
 
     deviates: bool = False
 
 
 @contextmanager
 def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[Outcome]:
-    """What the block checks must hold, and on builds with the deviation must be broken as these are known to break it.
+    """The block's checks must pass; on a build that is confirmed to deviate, they must fail exactly as the build does.
 
-    Builds that are newer than those may do either.
+    Where the expectation is open, the build may do either.
 
-    :param seen: how its check then words what it sees, as a regular expression so exact that it fits nothing else
-    :raises PromiseBroken: it does not hold, on any other build or in any other way; or it does where it is known not to
+    :param seen: a regular expression of the error that shows the deviation, so exact that no other error matches
+    :raises PromiseBroken: a check fails on another build, or in another way; or none fails on a confirmed build
     """
     outcome = Outcome()
     broken: PromiseBroken | None = None
@@ -223,14 +224,14 @@ def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[Outc
         if not re.search(seen, str(error)):
             raise
         broken = error
-    told = broken or "the promise is kept"
-    outcome.deviates = observe(unless, cluster, deviates=broken is not None, seen=told, broken=broken)
+    shown = broken or "the promise is kept"
+    outcome.deviates = observe(unless, cluster, deviates=broken is not None, seen=shown, broken=broken)
 
 
 def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
-    """The broker never said that it stopped serving the log dir, and describes it as good.
+    """The broker did not log that it stops serving the log dir, and describes it as online.
 
-    :raises PromiseBroken: it took it offline
+    :raises PromiseBroken: the broker took it offline
     """
     broker = log_dir.broker
     line = broker.log.first(LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path))), since=fault.injected_at)
@@ -242,40 +243,40 @@ def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
 
 
 def check_rebuilt(flip: BitsFlipped) -> None:
-    """The flipped bit of an index or a segment is gone: Kafka has made anew what it could not trust.
+    """The flipped bit of an index or a segment is gone: Kafka has rebuilt the file.
 
-    :raises PromiseBroken: it is still there
+    :raises PromiseBroken: the bit is still flipped
     """
     if flip.still_flipped():
-        raise PromiseBroken(f"{flip.broker} loaded {flip.target} as it was, with a bit that had flipped")
+        raise PromiseBroken(f"{flip.broker} loaded {flip.target} with the flipped bit")
 
 
 def check_delivery(workload: CaseWorkload) -> None:
-    """Drain the healed cluster and judge the whole history: nothing lost, nothing twice, nothing out of place.
+    """Drain the healed cluster and judge the whole history: nothing is lost, duplicated or misplaced.
 
-    What a drain reads is the leaders' logs; so all replicas are compared with them too, byte for byte: one that came
-    back with a hole, or with other records, would else be found by the next election.
+    A drain reads the leaders' logs only. So all replicas are compared, too, byte for byte: a follower with missing or
+    other records would show only after the next election.
 
-    The judge's word, and the floors that the load must have reached, bind the case whether or not a scenario heeds them
-    (:mod:`harness.runner.case_outcome`); here they end it.
+    The judge's verdict and the floors of the load also count where a scenario does not call this
+    (:mod:`harness.runner.case_outcome`).
 
-    :raises PromiseBroken: the verdict is invalid, or a replica is not as the others
-    :raises Inconclusive: it is unknown
+    :raises PromiseBroken: the verdict is invalid, or a replica differs from the others
+    :raises Inconclusive: the verdict is unknown
     """
     verdict = workload.drain_and_judge()
     if verdict.verdict != "valid":
         raise {"invalid": PromiseBroken, "unknown": Inconclusive}[verdict.verdict]("; ".join(verdict.reasons))
     check_same_bytes(*(partition for topic in workload.topics for partition in topic.partitions))
     for cluster in {topic.cluster for topic in workload.topics}:
-        check_handlers(cluster.brokers)
+        check_failure_handlers(cluster.brokers)
 
 
-def check_commits(journal: Journal, *, since: datetime | None = None) -> int:
-    """A group's acknowledged commits are kept: whoever is assigned a partition that another gave away goes on at what
-    was committed then, or later. Returns how often that was so.
+def check_group_commits(journal: Journal, *, since: datetime | None = None) -> int:
+    """A group's acknowledged commits are kept: a member that is assigned a partition starts at its commit, or later.
 
-    :param since: when assignments begin to count; None: from the first
-    :raises PromiseBroken: an acknowledged commit is gone
+    :param since: count assignments from then on; None: from the first
+    :returns: how many assignments were checked
+    :raises PromiseBroken: an acknowledged commit is lost
     """
     given: dict[str, int] = {}
     went_on = []
@@ -285,7 +286,7 @@ def check_commits(journal: Journal, *, since: datetime | None = None) -> int:
         elif since is None or event.when >= since.timestamp():
             went_on += [(key, given[key], at) for key, at in event.committed.items() if key in given]
     if lost := [f"partition {key}: committed {end}, then {at}" for key, end, at in went_on if at < end]:
-        raise PromiseBroken(f"the group's commits were acknowledged, and are gone: {'; '.join(lost)}")
+        raise PromiseBroken(f"the group's acknowledged commits are lost: {'; '.join(lost)}")
     journal.write("group.went_on", times=len(went_on))
     return len(went_on)
 
@@ -293,25 +294,23 @@ def check_commits(journal: Journal, *, since: datetime | None = None) -> int:
 HANDLER_DIED = r"\[LogDirFailureHandler\]: Error due to"
 
 
-def check_handlers(brokers: Iterable[Broker]) -> None:
-    """No broker's thread that takes failed log dirs offline has died, as in KAFKA-19289: it would take none any more.
+def check_failure_handlers(brokers: Iterable[Broker]) -> None:
+    """No broker's LogDirFailureHandler has died (KAFKA-19289): without that thread no log dir goes offline any more.
 
-    :raises PromiseBroken: one has
+    :raises PromiseBroken: one has died
     """
     for broker in brokers:
         if (line := broker.log.first(HANDLER_DIED)) is not None:
-            raise PromiseBroken(
-                f"the thread of {broker} that takes failed log dirs offline has died: {line.text[:300]}"
-            )
+            raise PromiseBroken(f"the LogDirFailureHandler of {broker} has died: {line.text[:300]}")
 
 
 T = TypeVar("T")
 
 
 def check_settings(broker: Broker, wanted: Mapping[str, str | None]) -> None:
-    """The broker's own dynamic settings come to be these; None: it has none of that name.
+    """The broker's own dynamic settings become these; None stands for a setting that is not set.
 
-    :raises PromiseBroken: they don't
+    :raises PromiseBroken: they do not
     """
 
     def seen() -> dict[str, str | None]:
@@ -329,10 +328,10 @@ def check_settings(broker: Broker, wanted: Mapping[str, str | None]) -> None:
 
 
 def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
-    """Kafka refuses what it is asked, with this error.
+    """Kafka refuses the request with this error.
 
-    :param saying: a regular expression of its message
-    :raises PromiseBroken: it does it, or refuses otherwise
+    :param saying: a regular expression of the error's message
+    :raises PromiseBroken: the request succeeds, or fails with another error or message
     """
     try:
         ask()
@@ -340,14 +339,14 @@ def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
         if refusal.error == error and re.search(saying, refusal.message or ""):
             return
         raise PromiseBroken(f"{refusal}, instead of {error} with /{saying}/") from refusal
-    raise PromiseBroken(f"it was done, where {error} is promised")
+    raise PromiseBroken(f"the request succeeded, where {error} is promised")
 
 
-def check_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T, known: T) -> bool:
-    """What was seen is what the KIP promises; of a build that is known to deviate, what it is known to do; of one that
-    is newer, either. Returns whether the build deviates.
+def check_promised_or_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T, known: T) -> bool:
+    """The value seen is the promised one; on a confirmed build it is the known one; where that is open, either.
 
-    :raises PromiseBroken: it isn't; with "no longer deviates" where such a build keeps the promise
+    :returns: whether the build deviates
+    :raises PromiseBroken: it is another value; "no longer deviates" where a confirmed build keeps the promise
     """
     expected = expectation_of(deviation, cluster)
     either = {Expectation.NONE: [promised], Expectation.CONFIRMED: [known], Expectation.OPEN: [promised, known]}

@@ -1,6 +1,6 @@
-"""Logs that Kafka keeps small, by compaction or by retention, and the check that it does.
+"""Checks that Kafka keeps logs small by compaction and by retention.
 
-A log is outdated on purpose: a few megabytes of which hardly any need stay. Then every replica must become small again.
+A scenario writes a few megabytes of outdated records. Then every replica's log must become small again.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from harness.errors import JbodError, PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
-from suites.on_disk import log_in
+from suites.on_disk import log_bytes
 from suites.scenario import scenario
-from suites.steps import HOLDS_MOVES, write_untracked_records
+from suites.steps import SMALL_FETCHES, write_untracked_records
 
 SEGMENT = 1 << 20  # the least that Kafka 4 allows
 COMPACTED = {
@@ -30,26 +30,26 @@ COMPACTED = {
 }
 EXPIRING = {"cleanup.policy": "delete", "segment.bytes": str(SEGMENT), "retention.bytes": str(SEGMENT)}
 
-# Broker settings with which the cleaner and retention look often: each 15 s and 5 min by default.
-AT_WORK = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
+# Broker settings: the cleaner and retention run every 0.2 s. By default they run every 15 s and every 5 min.
+FREQUENT_CLEANING = {"log.cleaner.backoff.ms": "200", "log.retention.check.interval.ms": "200"}
 
 _WRITTEN, _KEYS = 2500, 10
 
-# Fresh: a cleaner that was stopped stays so for a partition's name, also when its topic is deleted and made anew.
-of_the_cleaner = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES | AT_WORK, fresh=True)
+# Fresh: a stopped cleaner stays stopped for a partition's name, also after its topic was deleted and created again.
+cleaner_scenario = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES | FREQUENT_CLEANING, fresh=True)
 
 
-def outdate(*topics: Topic) -> None:
-    """Write more than two segments of ten keys over and over, of which little more than the active one need stay."""
+def write_outdated_records(*topics: Topic) -> None:
+    """Write 2500 records of 1 kB with ten keys in turn: more than two segments, of which little must stay."""
     for topic in topics:
         write_untracked_records(topic, _WRITTEN, size=1000, keys=_KEYS)
 
 
-def until_at_work(cluster: Cluster) -> float:
-    """Seconds until the brokers that run delete what has expired and what was renamed to be deleted.
+def until_cleaning_s(cluster: Cluster) -> float:
+    """Seconds until the live brokers delete expired segments and ``-delete`` folders for the first time.
 
-    0 on builds with ``log.initial.task.delay.ms``, a second here; on others the rest of :data:`timeouts.FIRST_TASKS_S`
-    since the last start.
+    0 on builds with ``log.initial.task.delay.ms``, which is a second here. On others the rest of
+    :data:`timeouts.FIRST_TASKS_S` since the last start.
     """
     if cluster.distribution.version.has_initial_task_delay:
         return 0.0
@@ -57,17 +57,17 @@ def until_at_work(cluster: Cluster) -> float:
     return max(0.0, timeouts.FIRST_TASKS_S - (now() - started).total_seconds())
 
 
-def check_small(
+def check_logs_small(
     *topics: Topic,
     on: Sequence[Broker] | None = None,
     timeout_s: float = timeouts.CLEANING_S,
     failure: type[JbodError] = PromiseBroken,
 ) -> None:
-    """What is outdated goes: no log of the topics' first partitions stays larger than two segments.
+    """Outdated records are removed: no log of the topics' first partitions stays larger than two segments.
 
-    :param on: the replicas of these brokers (default: of all)
-    :param timeout_s: from when all brokers may be expected to be at it (:func:`until_at_work`)
-    :param failure: what it means if one does
+    :param on: check the replicas of these brokers only (default: of all)
+    :param timeout_s: seconds from when all brokers clean (:func:`until_cleaning_s`)
+    :param failure: the error to raise if a log stays larger
     """
     partitions = [topic[0] for topic in topics]
 
@@ -82,23 +82,25 @@ def check_small(
     await_until(
         large,
         lambda found: not found,
-        timeout_s=timeout_s + until_at_work(topics[0].cluster),
-        what=f"what is outdated in {', '.join(map(str, partitions))} to be gone",
+        timeout_s=timeout_s + until_cleaning_s(topics[0].cluster),
+        what=f"outdated records of {', '.join(map(str, partitions))} to be removed",
         retry_on=(NoAnswer,),
         failure=failure,
     )
 
 
-def check_whole(compacted: Topic, expiring: Topic, broker: Broker) -> None:
-    """What of :func:`outdate` must stay is in the broker's logs: the last value of each key; the end without a gap.
+def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> None:
+    """The broker's logs have what must stay of :func:`write_outdated_records`.
 
-    :raises PromiseBroken: it isn't
+    The compacted log must have the last value of each key. The expiring log must reach its end without a gap.
+
+    :raises PromiseBroken: something is missing
     """
     ends = compacted.cluster.end_offsets((compacted, expiring))
 
     def missing() -> list[str]:
         last = {key: value for _, key, value in _records(compacted[0], broker)}
-        wanted = {str(number % _KEYS): f"stranger {number}" for number in range(_WRITTEN)}
+        wanted = {str(number % _KEYS): f"untracked {number}" for number in range(_WRITTEN)}
         tail = [offset for offset, _, _ in _records(expiring[0], broker)]
         end = ends[expiring.name, 0]
         found = [f"{compacted[0]} has {last} as the last values"] if last != wanted else []
@@ -110,23 +112,23 @@ def check_whole(compacted: Topic, expiring: Topic, broker: Broker) -> None:
         missing,
         lambda found: not found,
         timeout_s=timeouts.REQUEST_S,
-        what=f"what must stay of {compacted} and {expiring} to be in the logs of {broker}",
-        retry_on=(NoAnswer, FileNotFoundError),  # the cleaner puts other segments in place of these
+        what=f"the logs of {broker} to have what must stay of {compacted} and {expiring}",
+        retry_on=(NoAnswer, FileNotFoundError),  # the cleaner replaces segments meanwhile
         failure=PromiseBroken,
     )
 
 
 def _records(partition: Partition, broker: Broker) -> list[tuple[int, str, str]]:
-    """Offset, key and value of each record in a broker's log of a partition, as it is on disk."""
+    """Offset, key and value of each record in a replica's log on disk."""
     folder = partition.log_dir_on(broker).replica_dir(partition.topic, partition.index)
-    batches, found = MemoryRecords(log_in(folder)), []
+    batches, found = MemoryRecords(log_bytes(folder)), []
     while (batch := batches.next_batch()) is not None:
         found += [(record.offset, record.key.decode(), record.value.decode().strip()) for record in batch]
     return found
 
 
 def stays_large(topic: Topic, broker: Broker) -> str:
-    """What :func:`check_small` says, as a regular expression, if the one log that stays large is this broker's."""
+    """A regular expression of the error of :func:`check_logs_small` if only this broker's log stays large."""
     return rf"last seen: \['{broker} has \d+ bytes of {topic[0]}'\]$"
 
 

@@ -1,7 +1,7 @@
-"""One observation, held against what is expected of a build: the three-way logic of known deviations, written once.
+"""Compares one observation with what is expected of the build.
 
-On a build a deviation is confirmed, open or none (:class:`harness.runner.deviation.Expectation`). A check that sees a
-value hands it to :func:`observe`; one that must choose a value to wait for asks :func:`expects` first.
+On a build, a deviation is confirmed, open or not expected (:class:`harness.runner.deviation.Expectation`). A check
+passes what it saw to :func:`observe`. A check that must choose a value to wait for asks :func:`expects` first.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def expectation_of(deviation: Deviation, cluster: Cluster) -> Expectation:
 
 
 def expects(deviation: Deviation, cluster: Cluster, look: Callable[[], bool]) -> bool:
-    """Whether to expect what is known of builds that deviate, and not what the KIP promises.
+    """Whether to expect the deviation and not what the KIP promises.
 
-    :param look: whether the build deviates; asked only where it may do either
+    :param look: whether the build deviates; called only where the expectation is open
     """
     expected = expectation_of(deviation, cluster)
     return look() if expected is Expectation.OPEN else expected is Expectation.CONFIRMED
@@ -35,15 +35,15 @@ def observe(
     seen: object = "the promise is kept",
     broken: PromiseBroken | None = None,
 ) -> bool:
-    """Hold one observation against what is expected of the build, and write it down; returns ``deviates``.
+    """Compare one observation with what is expected of the build, and write it to the journal; returns ``deviates``.
 
-    The journal has ``deviation.seen`` or, where a build that may do either keeps the promise, ``deviation.mended``:
-    what a case declares counts only if it has one of them.
+    The journal gets ``deviation.seen``, or ``deviation.mended`` where the expectation is open and the promise is kept.
+    A deviation that a case declares and has neither event of makes the case unknown.
 
-    :param deviates: the build did exactly what the deviation says; else it kept the promise
-    :param seen: what it did
-    :param broken: the error of a promise that was to be kept
-    :raises PromiseBroken: the build deviates and is not known for it, or it is confirmed to deviate and does not
+    :param deviates: the build showed exactly the deviation; False: it kept the promise
+    :param seen: what the build did
+    :param broken: the error to raise where the promise should have been kept
+    :raises PromiseBroken: the build deviates and is not known for it; or it is confirmed to deviate and does not
     """
     expected = expectation_of(deviation, cluster)
     if deviates and expected is Expectation.NONE:

@@ -1,7 +1,7 @@
-"""What lies on brokers' disks, against what should: folders, checkpoint files, and the bytes of logs.
+"""Checks of brokers' disks: folders, checkpoint files, and the bytes of logs.
 
-Read from outside Kafka, whatever it says of them: a replica that is there twice, or half, or with other records, may
-serve for long before anybody is told.
+They are read from outside Kafka. A replica that is there twice, or half, or with other records may serve for a long
+time before a client or a tool shows it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from harness.waiting import await_until
 from suites.stored_log import Fingerprint, StoredLog
 
 
-def check_one_copy(topic: Topic) -> None:
-    """On every broker each replica lies in one log dir, and nowhere twice: by the folders on disk.
+def check_no_replica_twice(topic: Topic) -> None:
+    """No broker has a replica in two of its log dirs, by the folders on disk.
 
     :raises PromiseBroken: a broker has two folders of a partition
     """
@@ -35,28 +35,29 @@ def check_one_copy(topic: Topic) -> None:
                 raise PromiseBroken(f"{broker} has {partition} twice, in {' and '.join(found)}")
 
 
-def check_no_remains(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.RECOVERY_S) -> None:
-    """On every broker that runs, each log dir holds whole replicas of these topics only, and no replica lies twice.
+def check_no_leftovers(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.RECOVERY_S) -> None:
+    """The log dirs of live brokers have whole replicas of these topics and no leftovers, and no replica is there twice.
 
-    What a finished move leaves, a folder ``….<uuid>-delete``, goes after ``log.segment.delete.delay.ms``; a move that
-    ended in any way leaves no ``….<uuid>-future`` (``LocalLog.logFutureDirName``), and nobody a ``-stray``. A segment
-    that is no longer needed, ``….deleted``, goes after ``file.delete.delay.ms``.
+    Leftovers are folders that end in ``-delete``, ``-future`` or ``-stray``, and ``.deleted`` files. A finished move
+    leaves a ``-delete`` folder, which goes after ``log.segment.delete.delay.ms``. A segment that is no longer needed is
+    a ``.deleted`` file, which goes after ``file.delete.delay.ms``. No move leaves a ``-future`` folder
+    (``LocalLog.logFutureDirName``).
 
-    :raises PromiseBroken: something else is there
+    :raises PromiseBroken: leftovers stay, or a broker has a replica twice
     """
     await_until(
-        lambda: _remains(cluster, topics),
+        lambda: _leftovers(cluster, topics),
         lambda found: not found,
         timeout_s=timeout_s,
-        what="no remains of replicas to be in any log dir",
+        what="no leftovers of replicas to be in any log dir",
         failure=PromiseBroken,
     )
 
 
-def check_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVERY_S) -> None:
-    """No broker that runs has a replica of a topic that was deleted, neither under its name nor on its way out.
+def check_topic_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVERY_S) -> None:
+    """No live broker has a replica of a deleted topic, nor a ``-delete`` folder of one.
 
-    :raises PromiseBroken: one has
+    :raises PromiseBroken: a broker has one
     """
     name = re.compile(rf"{re.escape(topic)}-\d+")
 
@@ -68,7 +69,7 @@ def check_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVER
         left,
         lambda found: not found,
         timeout_s=timeout_s,
-        what=f"{topic}, which was deleted, to be in no log dir",
+        what=f"the deleted topic {topic} to be in no log dir",
         failure=PromiseBroken,
     )
 
@@ -78,7 +79,7 @@ def _online(broker: Broker) -> list[LogDir]:
     return [log_dir for log_dir in broker.log_dirs if str(log_dir.path) in paths]
 
 
-def _remains(cluster: Cluster, topics: Collection[str]) -> list[str]:
+def _leftovers(cluster: Cluster, topics: Collection[str]) -> list[str]:
     found = []
     for broker in cluster.live_brokers():
         seen: set[str] = set()
@@ -106,16 +107,16 @@ def check_checkpoints(
     on: Collection[Broker] | None = None,
     timeout_s: float = timeouts.LOG_DIR_FAILURE_S,
 ) -> None:
-    """Each log dir's checkpoint files name the replicas that are in it, of these topics, and no others.
+    """Of these topics, each log dir's checkpoint files name the replicas in it, and no others.
 
-    A line that names a replica of another log dir would be believed by the next start (``LogManager.loadLogs``), and by
-    the cleaner. Where a log begins is written down only if it is amid a segment
-    (``LogManager.checkpointLogStartOffsetsInDir``), how far it has been cleaned once it has been.
+    The next start (``LogManager.loadLogs``) and the cleaner would believe a line about a replica of another log dir. A
+    log start offset is written only if it lies inside a segment (``LogManager.checkpointLogStartOffsetsInDir``). A
+    cleaner offset is written once the log was cleaned.
 
-    :param begin_midway: those of the topics from which records were deleted, with what is left of their segment
-    :param compacted: those of which all replicas have been cleaned
+    :param begin_midway: the topics whose logs start inside a segment, since records were deleted
+    :param compacted: the topics of which all replicas were cleaned
     :param on: brokers (default: all that run)
-    :raises PromiseBroken: one doesn't
+    :raises PromiseBroken: a file misses a replica, or names one that is not there
     """
     must = dict.fromkeys(CHECKPOINTS, topics) | {LOG_STARTS: begin_midway, CLEANED: compacted}
 
@@ -134,7 +135,7 @@ def check_checkpoints(
         differences,
         lambda found: not found,
         timeout_s=timeout_s,
-        what="the checkpoint files to name what is in their log dirs",
+        what="the checkpoint files to name the replicas in their log dirs",
         retry_on=(OSError,),  # a checkpoint is replaced as a whole
         failure=PromiseBroken,
     )
@@ -143,10 +144,10 @@ def check_checkpoints(
 def logs_of(
     partitions: Collection[Partition], on: Callable[[PartitionState], Collection[int]]
 ) -> dict[Partition, dict[int, StoredLog]]:
-    """Replicas' logs, by broker; each broker is asked once where they are, however many there are.
+    """The logs of replicas on disk, by partition and broker id. Each broker is asked once for its log dirs.
 
-    :param on: of a partition's state the brokers whose replicas are wanted
-    :raises NoAnswer: a broker doesn't answer, or knows of no such replica
+    :param on: picks the ids of the wanted brokers from a partition's state
+    :raises NoAnswer: a broker does not answer, or has no such replica
     """
     cluster = next(iter(partitions)).cluster
     state = cluster.describe()
@@ -162,50 +163,49 @@ def logs_of(
 
 
 def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, Fingerprint]:
-    """What the leader's log of each partition is known by, for :func:`check_kept`.
+    """Fingerprints of the leaders' logs of these partitions, for :func:`check_logs_unchanged`.
 
-    :raises NoAnswer: nobody leads one; a broker doesn't answer, or knows of no such replica
+    :raises NoAnswer: a partition has no leader; or a broker does not answer, or has no such replica
     """
 
     def leader(state: PartitionState) -> list[int]:
         if state.leader is None:
-            raise NoAnswer(f"nobody leads {state.topic}-{state.partition}")
+            raise NoAnswer(f"{state.topic}-{state.partition} has no leader")
         return [state.leader]
 
     found = logs_of(partitions, leader).items()
     return {each: log.fingerprint() for each, by_broker in found for log in by_broker.values()}
 
 
-def log_in(folder: Path) -> bytes:
-    """The bytes of the log in a replica's folder: all its segments, one after the other."""
+def log_bytes(folder: Path) -> bytes:
+    """The bytes of all segments in a replica's folder, in order."""
     return b"".join(StoredLog(folder).pieces())
 
 
-def check_kept(before: Mapping[Partition, Fingerprint], timeout_s: float = timeouts.RECOVERY_S) -> None:
-    """Partitions to which nobody has written since have the logs that they had (:func:`leaders_logs`).
+def check_logs_unchanged(before: Mapping[Partition, Fingerprint], timeout_s: float = timeouts.RECOVERY_S) -> None:
+    """The leaders' logs of partitions that were not written to are the same as before (:func:`leaders_logs`).
 
-    A partition of one replica that comes back in another log dir comes back empty, and to its clients all is well.
+    A partition with one replica that Kafka recreates in another log dir is empty, and clients see no error.
 
-    :raises PromiseBroken: one has another
+    :raises PromiseBroken: a log differs
     """
     await_until(
         lambda: [str(each) for each, log in leaders_logs(before).items() if log != before[each]],
         lambda others: not others,
         timeout_s=timeout_s,
-        what="the partitions that came back to have the logs that they had",
+        what="the partitions that came back to have the same logs as before",
         retry_on=(NoAnswer, OSError),
         failure=PromiseBroken,
     )
 
 
 def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
-    """The replicas' logs of each come to be the same, byte for byte, wherever their segments begin; nobody writes any
-    more.
+    """The replicas of each partition have the same log, byte for byte, wherever their segments begin.
 
-    What a drain reads is the leader's log alone; a move may as well be a follower's.
+    No client writes any more. A drain reads the leader's log only, so it cannot show what a follower has.
 
-    :param start: the logs' first offset: what is below it may be there or not
-    :raises PromiseBroken: they don't
+    :param start: the logs' first offset; a replica may have older records or not
+    :raises PromiseBroken: replicas differ
     """
     left, seen_before = list(partitions), list[str]()
 
@@ -214,7 +214,7 @@ def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
         for partition, logs in logs_of(left, lambda state: state.replicas).items():
             if differs := _differences(logs, start):
                 found.append(f"the replicas of {partition} are not the same: {'; '.join(differs)}")
-                # Nobody has anything left to fetch, and nobody has put another segment in place of one meanwhile.
+                # No follower has anything left to fetch, and no segment was replaced meanwhile.
                 if len({log.size for log in logs.values()}) == 1 and found[-1] in seen_before:
                     raise PromiseBroken(found[-1])
             else:

@@ -37,17 +37,17 @@ def scenario(
     :param id: suite and name, such as ``kip-112/leader-at-runtime``
     :param kip: the KIP whose promise it checks
     :param plan: the item of the KIP's test plan, or the behaviour, in the KIP's own words
-    :param modes: the metadata modes in which it makes sense
-    :param builds: the builds that have what it checks; on others it is skipped
-    :param judged: it must end with a verdict of the judge; a scenario without a workload says False
-    :param floors: the least that must have happened for the case to show anything
-    :param needs: abilities of the machine that it can't do without, beside those of the faults among its parameters
-    :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; red on a build that has it
-    :param deviations: what it shows of builds that are known to do other than the KIP says; each must be seen on them
+    :param modes: the metadata modes that it runs in
+    :param builds: the builds that have the feature; on others it is skipped
+    :param judged: the judge must give a verdict; False for a scenario without a workload
+    :param floors: the least load and faults; a case below them is inconclusive
+    :param needs: abilities that the machine must have, beside those of the faults among its parameters
+    :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; the case is red on builds with it
+    :param deviations: the known deviations that it checks for; each must be seen on the builds that have it
         (:func:`suites.observing.observe`)
-    :param fresh: it must have a cluster that has served no case before (:mod:`harness.runner.cluster_reuse`)
-    :param kraft: fields of :class:`harness.cluster.spec.ClusterSpec` in KRaft mode
-    :param spec: fields of it in both modes, other than the mode
+    :param fresh: it needs a cluster that no other case has used (:mod:`harness.runner.cluster_reuse`)
+    :param kraft: fields of :class:`harness.cluster.spec.ClusterSpec` that apply in KRaft mode only
+    :param spec: fields of it that apply in both modes
     """
     declared = Scenario(
         id=id,
@@ -67,5 +67,5 @@ def scenario(
 
 
 def each_fault(name: str, faults: tuple[type[Any], ...]) -> pytest.MarkDecorator:
-    """Run once with each way of failing; ``name`` is the argument that receives the fault's class."""
+    """Run the scenario once with each fault; ``name`` is the argument that gets the fault's class."""
     return pytest.mark.parametrize(name, faults, ids=[fault.name for fault in faults])

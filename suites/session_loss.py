@@ -1,6 +1,6 @@
-"""Whether the machine was too slow for the cluster: a broker that nobody had done anything to lost its session.
+"""Finds brokers that lost their session although the scenario left them alone: the machine was too slow.
 
-Its partitions are then led by others, by the rules, and it is back in a moment: nothing of that is a broken promise.
+Other brokers then lead their partitions, and they are back in a moment. That breaks no promise.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from harness.cluster.cluster import Cluster
 
 _EXPIRED = r"\[ZooKeeperClient Kafka server\] Session expired"
 FENCED = r"Fencing broker (\d+) .*because its session has timed out"
-"""``kafka.zookeeper.ZooKeeperClient``; ``ReplicationControlManager``, which is a controller's."""
+"""Logged by ``kafka.zookeeper.ZooKeeperClient`` on a broker; by ``ReplicationControlManager`` on a controller."""
 
 
 def lost_session(cluster: Cluster, but: Collection[int], since: datetime | None = None) -> str | None:
-    """Which broker, and what says so; None where none did but those of which that was to be expected, by their ids.
+    """A broker that lost its session, with the log line that shows it; None if there is none.
 
+    :param but: the ids of brokers that may have lost their session, because the scenario disturbed them
     :param since: None: since the case began
     """
     for broker in cluster.brokers:

@@ -1,113 +1,146 @@
-"""The check that all sources agree with the model of where everything is.
+"""The check that all sources agree with the expected state of a cluster.
 
-After each step :meth:`World.check` compares every source (:mod:`suites.observations`) with it: processes, each broker's
-metadata, log dirs and MBeans, folders on disk, and when these agree kafka-topics and kafka-log-dirs; where a scenario
-asks for it, more of Kafka's own programs. A disagreement names its source and both values.
+:meth:`StateCheck.check` runs after each step of a scenario. It compares every source (:mod:`suites.observations`) with
+the expected state: processes, each broker's metadata, log dirs and MBeans, folders on disk. When these agree, it asks
+kafka-topics and kafka-log-dirs, too. A scenario may name further sources. An error names the source and both values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import copy
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from harness import timeouts
+from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.events import PartitionChanged
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
+from harness.kafka.tool_answers import Key
 from harness.waiting import await_until
-from suites.expected_state import Led, Model
-from suites.observations import AT_EACH_AGREEMENT, AT_EACH_STEP, LED_OTHERWISE, OF_ONE_MODE, TOPICS_TOOLS, Source
+from suites.expected_state import ExpectedState, Leadership, ReplicaKey
+from suites.observations import (
+    FAST_SOURCES,
+    LEADERSHIP_DIFFERS,
+    SINGLE_MODE_SOURCES,
+    TOOL_SOURCES,
+    TOPICS_TOOLS,
+    Source,
+)
 from suites.session_loss import lost_session
 
 
-class Unheld(Inconclusive):
-    """Moves that were to be held got to their end, as their broker started before it knew the throttle."""
+class HeldMovesEnded(Inconclusive):
+    """Held moves ended over a restart: the broker went on with them before it knew the throttle."""
 
     def __init__(self, moves: Sequence[str], seen: Sequence[str]) -> None:
-        super().__init__(f"the move of {', '.join(moves)} got to its end before its broker knew the throttle; {seen}")
+        super().__init__(f"the move of {', '.join(moves)} ended before its broker knew the throttle; {list(seen)}")
 
 
-class World(Model):
-    """The model of a cluster, and whether the cluster is as it says."""
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What all sources showed at one time.
+
+    :ivar differences: from the expected state, in words; empty where all sources agree
+    :ivar ended_moves: held moves that ended over a restart, with the log dir of each; only where nothing else differs
+    :ivar leaderships: the leader and leader epoch of each partition that has a leader
+    """
+
+    differences: Sequence[str] = ()
+    ended_moves: Mapping[ReplicaKey, LogDir] = field(default_factory=dict)
+    leaderships: Mapping[Key, Leadership] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return str(list(self.differences))
+
+
+class StateCheck(ExpectedState):
+    """The expected state of a cluster, and the check that the cluster is in it."""
 
     def recovered(self) -> None:
-        """Everything is healed and every broker started: all replicas are back where they belong and in the ISR; who
-        leads is taken from Kafka, which may have chosen among several.
+        """Everything is healed and every broker runs: all replicas are back in their log dirs and in the ISR.
 
-        :raises PromiseBroken: the cluster does not become healthy, or is then not so
+        The leaders are taken from Kafka, which may have had several to choose from.
+
+        :raises PromiseBroken: the cluster does not become healthy, or a source disagrees afterwards
         """
         self.cluster.await_healthy(failure=PromiseBroken)
         self.failed.clear()
         self.dead.clear()
-        self.started_wounded.clear()
+        self.started_with_failed_dirs.clear()
         self.leader_epochs.clear()
         self._led.clear()
-        leaders = {(state.topic, state.partition): state.leader for state in self.cluster.describe().partitions}
+        leaders = {(seen.topic, seen.partition): seen.leader for seen in self.cluster.describe().partitions}
         for key, was in self.partitions.items():
             whole = frozenset(was.replicas)
             self._expect(key, replace(was, leader=leaders.get(key), isr=whole, offline=frozenset()))
         self.check(timeouts.RECOVERY_S)
 
     def check(self, timeout_s: float = timeouts.LOG_DIR_FAILURE_S, *, also: Sequence[Source] = ()) -> None:
-        """Wait until all sources agree with the model.
+        """Wait until all sources agree with the expected state.
 
-        :param also: sources beside those that are asked at each step, such as :func:`suites.observations.metadata_log`
-        :raises PromiseBroken: they don't, with every disagreement last seen; or a broker ended by itself, other than
-            by SIGKILL (the kernel out of memory, which is the machine's affair: NodeDied)
-        :raises Inconclusive: no broker is left to ask; or all that differs is who leads, or in which leader epoch, and
-            a broker that nothing was done to had lost its session
-        :raises Unheld: all that differs are moves that were held over a restart; from here on they count as done
+        :param also: further sources, such as :func:`suites.observations.metadata_log`
+        :raises PromiseBroken: a source still disagrees after the time-out; the error lists every difference. Or a
+            broker ended by itself, except by SIGKILL: the kernel sends that when memory runs out (NodeDied)
+        :raises Inconclusive: no broker is left to ask; or only leaders or leader epochs differ, and a broker that the
+            scenario left alone had lost its session
+        :raises HeldMovesEnded: only moves differ that were held over a restart; they count as done from here on
         """
         if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
         also = (*self._tools(), *also)
-        await_until(
-            lambda: self._note_unheld(self.disagreements(also)) or self._note_leader_epochs(),
-            lambda found: not found,
+        seen = await_until(
+            lambda: self._observe(also),
+            lambda seen: bool(seen.ended_moves) or not seen.differences,
             timeout_s=timeout_s,
             what="the cluster to be as the KIP promises",
             retry_on=(NoAnswer, ToolFailed),
             watch=partial(self.cluster.check_nodes, promised=True),
-            failure=self._broken,
+            failure=self._failure,
         )
-        self._check_led_on()
+        if seen.ended_moves:
+            self._take_for_ended(seen.ended_moves)
+            moves = [f"{topic}-{partition} into {to}" for (topic, partition, _), to in seen.ended_moves.items()]
+            raise HeldMovesEnded(moves, seen.differences)
+        self._check_leaders_stayed()
+        self._take_over_leaderships(seen.leaderships)
         mode = self.cluster.spec.mode
         self.cluster.journal.write(
             "state.validated",
             expected={f"{t}-{p}": str(e) for (t, p), e in self.partitions.items()},
             leader_epochs={f"{t}-{p}": epoch for (t, p), epoch in self.leader_epochs.items()},
-            sources=[s.__name__ for s in (*AT_EACH_STEP, *also) if OF_ONE_MODE.get(s, mode) is mode],
+            sources=[s.__name__ for s in (*FAST_SOURCES, *also) if SINGLE_MODE_SOURCES.get(s, mode) is mode],
         )
 
     def _tools(self) -> Sequence[Source]:
-        """Those of Kafka's own programs that are asked at each step."""
-        if self.slow:  # they would wait for it, and say nothing of those that answer
+        """Kafka's own tools, which are asked at each step."""
+        if self.slow:  # a tool waits for the broker with the slow disk, and then shows nothing of the others
             return ()
         knows = self.cluster.distribution.version.describes_topics_by_bootstrap
-        return [tool for tool in AT_EACH_AGREEMENT if knows or tool not in TOPICS_TOOLS]
+        return [tool for tool in TOOL_SOURCES if knows or tool not in TOPICS_TOOLS]
 
-    def _broken(self, seen: str) -> JbodError:
-        """What it means that a source does not come to agree, with what the others say by now."""
+    def _failure(self, seen: str) -> JbodError:
+        """The error for a source that does not come to agree; it adds what the other sources show by then."""
         with suppress(NoAnswer):
             found = self.all_disagreements()
             if more := [difference for difference in found if difference not in seen]:
                 seen = f"{seen}; besides: {'; '.join(more)}"
-            led_otherwise = found and all(map(LED_OTHERWISE.search, found))
-            if led_otherwise and (starved := lost_session(self.cluster, but=self._hit)):
-                return Inconclusive(f"this machine is too slow: {starved}; {seen}")
+            only_leaders = found and all(map(LEADERSHIP_DIFFERS.search, found))
+            if only_leaders and (lost := lost_session(self.cluster, but=self._disturbed_at)):
+                return Inconclusive(f"this machine is too slow: {lost}; {seen}")
         return PromiseBroken(seen)
 
-    def _check_led_on(self) -> None:
-        """Where the leader was to stay, the cluster's watcher saw nobody else lead since all sources last agreed.
+    def _check_leaders_stayed(self) -> None:
+        """The cluster's watcher saw no other leader since the last agreement, where the leader was to stay.
 
-        What it heard late of the time before that is of an older leader epoch.
+        The watcher may report late what happened before that. Such a report has an older leader epoch.
 
-        :raises PromiseBroken: it did
-        :raises Inconclusive: it did, and a broker that nothing was done to had lost its session
-        :raises HarnessError: it watches no more
+        :raises PromiseBroken: it saw another leader
+        :raises Inconclusive: it saw another leader, and a broker that the scenario left alone had lost its session
+        :raises HarnessError: the watcher has ended
         """
         self.cluster.check_watched()
         for event in self.cluster.journal.of(PartitionChanged):
@@ -115,64 +148,71 @@ class World(Model):
             if led is None or event.leader == led.leader or event.leader_epoch <= led.epoch:
                 continue
             if event.at > led.at:
-                told = (
+                seen = (
                     f"broker {led.leader} should lead {event.topic}-{event.partition} all the while; at "
                     f"{event.at.isoformat()} broker {event.seen_by} saw it led by {event.leader or 'nobody'}"
                 )
-                hit = self.dead | {id for id, at in self._hit.items() if at >= led.at}
-                if starved := lost_session(self.cluster, but=hit, since=led.at):
-                    raise Inconclusive(f"this machine is too slow: {starved}; {told}")
-                raise PromiseBroken(told)
-        self._led = dict(self._agreed)
+                disturbed = self.dead | {id for id, at in self._disturbed_at.items() if at >= led.at}
+                if lost := lost_session(self.cluster, but=disturbed, since=led.at):
+                    raise Inconclusive(f"this machine is too slow: {lost}; {seen}")
+                raise PromiseBroken(seen)
 
-    def _note_unheld(self, found: list[str]) -> list[str]:
-        """Whether all is as it should be but for moves that were held, and got to their end as their broker started.
+    def _take_over_leaderships(self, leaderships: Mapping[Key, Leadership]) -> None:
+        """From here on each of these leaders stays, and its leader epoch, until an event touches the partition."""
+        for key, led in leaderships.items():
+            self.leader_epochs.setdefault(key, led.epoch)
+        self._led = dict(leaderships)
 
-        In KRaft a broker goes on with a move as it is told of its partitions, and is told its throttles after that
-        (``BrokerMetadataPublisher.onMetadataUpdate``): for some 50 ms, or 500 where the machine has much to do.
+    def _take_for_ended(self, moves: Mapping[ReplicaKey, LogDir]) -> None:
+        """Expect the replicas of these moves in their new log dirs."""
+        self._places = {**self._places, **moves}
+        self._future_replicas = {key: place for key, place in self._future_replicas.items() if key not in moves}
 
-        :raises Unheld: it is so; the model takes them for done from here on
+    def _observe(self, also: Sequence[Source]) -> Observation:
+        """Ask all sources once. This changes nothing of the expected state."""
+        if differences := self.disagreements(also):
+            return Observation(differences=differences, ended_moves=self._ended_moves())
+        return self._observe_leaderships()
+
+    def _ended_moves(self) -> dict[ReplicaKey, LogDir]:
+        """The held moves that may have ended over a restart, if all sources agree once these count as done.
+
+        In KRaft a broker resumes a move when it hears of its partitions. It hears of its throttles only after that
+        (``BrokerMetadataPublisher.onMetadataUpdate``): some 50 ms later, or 500 ms on a busy machine.
         """
-        ended = {key: self._copies[key] for key in self._unheld & self._copies.keys()} if found else {}
-        if ended:
-            before = self._places, self._copies
-            self._places = self._places | ended
-            self._copies = {key: place for key, place in self._copies.items() if key not in ended}
-            try:
-                differ = bool(self.all_disagreements())
-            except NoAnswer:
-                differ = True
-            if not differ:
-                raise Unheld([f"{topic}-{partition} into {to}" for (topic, partition, _), to in ended.items()], found)
-            self._places, self._copies = before
-        return found
+        ended = {key: self._future_replicas[key] for key in self._perhaps_ended & self._future_replicas.keys()}
+        if not ended:
+            return {}
+        afterwards = copy.copy(self)
+        afterwards._take_for_ended(ended)
+        try:
+            return {} if afterwards.all_disagreements() else ended
+        except NoAnswer:
+            return {}
 
-    def _note_leader_epochs(self) -> list[str]:
-        """All is as it should be: from here on each partition that is led keeps its leader epoch until it is touched.
-
-        Returns those of which brokers see different ones, so that one has yet to be told.
-        """
-        at, self._agreed = now(), {}
-        seen = [told for _, told in self.told_by_each(lambda broker: broker.describe_cluster())]
-        differ = []
+    def _observe_leaderships(self) -> Observation:
+        """The leader epochs as all brokers see them; they differ where a broker has yet to hear of the latest."""
+        at = now()
+        seen = [answer for _, answer in self.ask_each_broker(lambda broker: broker.describe_cluster())]
+        differences = []
+        leaderships = {}
         for key, expected in self.partitions.items():
             epochs = {cluster[key].leader_epoch for cluster in seen}
             if len(epochs) > 1:
-                differ.append(f"brokers see {key[0]}-{key[1]} in the leader epochs {sorted(epochs)}")
+                differences.append(f"brokers see {key[0]}-{key[1]} in the leader epochs {sorted(epochs)}")
             elif expected.leader is not None:
-                epoch = epochs.pop()
-                self.leader_epochs.setdefault(key, epoch)
-                self._agreed[key] = Led(leader=expected.leader, epoch=epoch, at=at)
-        return differ
+                leaderships[key] = Leadership(leader=expected.leader, epoch=epochs.pop(), at=at)
+        return Observation(differences=differences, leaderships=leaderships)
 
     def all_disagreements(self) -> list[str]:
-        """Every difference between the model and a source that is asked at each step, now."""
-        return [difference for source in AT_EACH_STEP for difference in source(self)]
+        """Every difference between the expected state and the fast sources, now."""
+        return [difference for source in FAST_SOURCES for difference in source(self)]
 
     def disagreements(self, also: Sequence[Source] = ()) -> list[str]:
-        """Those with the first source that has any; the dear ones are asked where all others agree.
+        """The differences of the first source that has any, now.
 
-        While one disagrees, the answers of the others would cost the time that all are waiting for.
+        The slower sources in ``also`` are asked only where all fast ones agree: their answers would cost the time that
+        all are waiting for.
         """
-        found: Iterable[list[str]] = (list(source(self)) for source in (*AT_EACH_STEP, *also))
+        found: Iterable[list[str]] = (list(source(self)) for source in (*FAST_SOURCES, *also))
         return next(filter(None, found), [])

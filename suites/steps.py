@@ -1,4 +1,4 @@
-"""What several suites do in the same words: steps of a scenario that are claims in themselves."""
+"""Steps that scenarios of several suites share. Many of them check what they did."""
 
 from __future__ import annotations
 
@@ -30,67 +30,67 @@ from harness.kafka.versions import Tool
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_noticed, check_notified, check_rebuilt, promised, refuses_to_start
-from suites.deviations import CANCELLED_COPY_STAYS, MOVE_NEVER_ENDS, UNWRITABLE_ENDS_START
+from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS, UNWRITABLE_ENDS_START
 from suites.observations import metadata_log
 from suites.observing import observe
-from suites.on_disk import check_no_remains
-from suites.state_check import World
+from suites.on_disk import check_no_leftovers
+from suites.state_check import StateCheck
 
 UNWRITABLE = r"Failed to write meta\.properties due to"
-"""What a broker says that ends as it starts, since it can't write to a log dir."""
+"""The log line of a broker that ends at its start because it cannot write to a log dir."""
 
 ALL_DIRS_FAILED = r"Shutdown broker because all log dirs in .* have failed"
 NO_DIR_USABLE = r"Shutdown broker because none of the specified log dirs"
-"""What a broker says that ends for want of a good log dir: at run time, and as it starts."""
+"""The log lines of a broker that ends because it has no good log dir: at run time, and at its start."""
 
-TWICE = r"Duplicate log directories for \S+ are found in both"
-"""What a broker says that refuses to start since it has a replica in two of its log dirs."""
+FOUND_TWICE = r"Duplicate log directories for \S+ are found in both"
+"""The log line of a broker that refuses to start because it has a replica in two log dirs."""
 
 
 @contextmanager
-def log_dirs_failed(world: World, *faults: LogDirFault, told_all: bool = True) -> Iterator[LogDirFault]:
-    """Log dirs have failed inside the block: all sources say what the model then does, and each broker that it noticed.
+def log_dirs_failed(state: StateCheck, *faults: LogDirFault, check_at_end: bool = True) -> Iterator[LogDirFault]:
+    """Inside the block, log dirs have failed: all sources agree on it, and each broker has noticed its fault.
 
-    At its end they say so still: nothing came back by itself, and nobody else leads what nothing has touched. Yields
-    the first fault.
+    At the end of the block all sources must still agree: no log dir is back by itself, and partitions that were not
+    touched have the same leaders. Yields the first fault.
 
-    :param told_all: the model is told of all that happens in the block; else it is not compared again
+    :param check_at_end: False: the block does more than it reports to ``state``, so leave out the check at its end
     """
     with injected(*faults):
         for fault in faults:
-            world.log_dir_failed(fault.log_dir)
-        world.check()
+            state.log_dir_failed(fault.log_dir)
+        state.check()
         for fault in faults:
             check_noticed(fault)
         yield faults[0]
-        if told_all:
-            world.check()
+        if check_at_end:
+            state.check()
 
 
-def stays_offline(world: World, log_dir: LogDir) -> None:
-    """A log dir that is good again stays offline until its broker is restarted (KIP-112, "4. … fix the disk").
+def check_stays_offline(state: StateCheck, log_dir: LogDir) -> None:
+    """A healed log dir stays offline until its broker is restarted (KIP-112, "4. … fix the disk").
 
-    :raises PromiseBroken: it doesn't, while its broker writes into its other log dirs what it wrote there, too
-    :raises Inconclusive: the broker writes nothing, so that nothing is shown
+    :raises PromiseBroken: the log dir comes back, while the broker writes checkpoints into its other log dirs
+    :raises Inconclusive: the broker writes no checkpoints, so this shows nothing
     """
     for other in log_dir.broker.log_dirs:
-        if other not in world.failed:
+        if other not in state.failed:
             await_checkpoints(other, 2)
-    world.check()
+    state.check()
 
 
-def check_misses_a_leader(world: World, lone: Topic) -> None:
-    """Some partition of a topic of one replica has no leader now.
+def check_some_leaderless(state: StateCheck, lone: Topic) -> None:
+    """Some partition of a topic with one replica has no leader now.
 
-    :raises Inconclusive: none of them was in a log dir that failed
+    :raises Inconclusive: no partition of it is in a failed log dir
     """
-    if all(world.expected(lone.name, partition.index).leader for partition in lone.partitions):
-        raise Inconclusive(f"no failed log dir holds any of {lone}; nobody would miss a leader")
+    if all(state.expected(lone.name, partition.index).leader for partition in lone.partitions):
+        raise Inconclusive(f"no failed log dir has a partition of {lone}, so each has a leader")
 
 
 @contextmanager
 def notifications(cluster: Cluster, victim: Broker) -> Iterator[LogDirEvents | None]:
-    """ZooKeeper mode: inside the block the broker, and no other, tells the controller once that a log dir failed."""
+    """ZooKeeper mode: inside the block this broker, and no other, notifies the controller of one failed log dir."""
     if not isinstance(cluster.quorum, ZooKeeperQuorum):
         yield None
         return
@@ -99,79 +99,79 @@ def notifications(cluster: Cluster, victim: Broker) -> Iterator[LogDirEvents | N
         check_notified(events, victim)
 
 
-def two_dirs(cluster: Cluster) -> Topic:
-    """A topic of two partitions, of which every broker has one in each of its log dirs.
+def one_partition_per_log_dir(cluster: Cluster) -> Topic:
+    """Create a topic of two partitions, of which every broker has one in each of its two log dirs.
 
-    So one is in the log dir that fails and the other beside it, which must not be touched.
+    One partition is in the log dir that fails. The other one must not be touched.
 
-    :raises Inconclusive: some log dir has neither
+    :raises Inconclusive: a broker has both in one log dir
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     for broker in cluster.brokers:
         if len({partition.log_dir_on(broker) for partition in orders.partitions}) != len(broker.log_dirs):
-            raise Inconclusive(f"{broker} has both partitions of {orders} in one log dir: nothing lies beside one")
+            raise Inconclusive(f"{broker} has both partitions of {orders} in one log dir")
     return orders
 
 
-def reassign(cluster: Cluster, world: World, *placements: Placement, timeout_s: float = timeouts.MOVE_S) -> None:
-    """Replicas are moved with Kafka's own tool, which is asked until it says that all are where they should be.
+def reassign(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float = timeouts.MOVE_S) -> None:
+    """Run kafka-reassign-partitions with ``--execute``, and ``--verify`` until it reports that all is done.
 
-    Afterwards all sources say so too, and no broker has a second copy of anything, or remains of one.
+    Then all sources must agree, and no broker may have leftovers or a replica twice.
 
-    :raises PromiseBroken: they did not come there in time; with the tool's words
+    :raises PromiseBroken: the reassignment does not end in time; the error has the tool's answer
     """
     execute(cluster, *placements)
-    await_reassigned(cluster, world, *placements, timeout_s=timeout_s)
+    await_reassigned(cluster, state, *placements, timeout_s=timeout_s)
 
 
-def await_reassigned(cluster: Cluster, world: World, *placements: Placement, timeout_s: float) -> None:
-    """What was begun with :func:`harness.cluster.reassign.execute` comes to its end, as :func:`reassign` has it."""
+def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float) -> None:
+    """Wait until a reassignment by :func:`harness.cluster.reassign.execute` has ended, and check it as above."""
     await_until(
         lambda: verify(cluster, *placements),
         lambda unfinished: not unfinished,
         timeout_s=timeout_s,
-        what=f"kafka-reassign-partitions --verify to say that all is done: {'; '.join(map(str, placements))}",
+        what=f"kafka-reassign-partitions --verify to report that all is done: {'; '.join(map(str, placements))}",
         failure=PromiseBroken,
     )
-    check_there(placements)
+    check_in_named_log_dirs(placements)
     for placement in placements:
         partition = placement.partition
         chosen = [place if isinstance(place, LogDir) else partition.log_dir_on(place) for place in placement.on]
-        world.reassigned(partition, chosen)
-    world.check(also=[metadata_log])
-    check_no_remains(cluster, {placement.partition.topic for placement in placements})
+        state.reassigned(partition, chosen)
+    state.check(also=[metadata_log])
+    check_no_leftovers(cluster, {placement.partition.topic for placement in placements})
 
 
-def check_there(placements: Sequence[Placement]) -> None:
-    """Where log dirs were named the replicas are there, and no copy is on its way: now, not soon.
+def check_in_named_log_dirs(placements: Sequence[Placement]) -> None:
+    """Right after the tool reported the end, the replicas are in the named log dirs, without future replicas.
 
-    :raises PromiseBroken: one is not there, though it was said to be
+    :raises PromiseBroken: a replica is elsewhere, or has a future replica
     """
     for partition, log_dir in ((each.partition, place) for each in placements for place in each.on):
         if isinstance(log_dir, LogDir) and (differs := not_moved(partition, log_dir)):
-            raise PromiseBroken(f"kafka-reassign-partitions said that {partition} was in {log_dir}: {differs}")
+            raise PromiseBroken(f"kafka-reassign-partitions reported {partition} in {log_dir}: {differs}")
 
 
-def reassign_over_the_wire(world: World, partition: Partition, *brokers: Broker) -> None:
-    """A partition is moved to these brokers as clients ask for it (KIP-455), which ends; all sources say so."""
-    reassign_together(world, Placement(partition=partition, on=brokers))
+def reassign_by_request(state: StateCheck, partition: Partition, *brokers: Broker) -> None:
+    """Reassign a partition to these brokers by an AlterPartitionReassignments request (KIP-455), and check the end."""
+    reassign_together(state, Placement(partition=partition, on=brokers))
 
 
-def reassign_together(world: World, *placements: Placement) -> None:
-    """Several at once, likewise."""
+def reassign_together(state: StateCheck, *placements: Placement) -> None:
+    """Reassign several partitions at once by requests, and wait until all sources agree."""
     for placement in placements:
-        world.cluster.reassign(placement.partition, placement.brokers)
-    await_no_reassignment(world.cluster)
+        state.cluster.reassign(placement.partition, placement.brokers)
+    await_no_reassignment(state.cluster)
     for placement in placements:
         chosen = [placement.partition.log_dir_on(broker) for broker in placement.brokers]
-        world.reassigned(placement.partition, chosen)
-    world.check(also=[metadata_log])
+        state.reassigned(placement.partition, chosen)
+    state.check(also=[metadata_log])
 
 
 def await_no_reassignment(cluster: Cluster) -> None:
-    """No reassignment is under way any more.
+    """Wait until no reassignment is under way.
 
-    :raises PromiseBroken: one goes on for longer than a replica may take to catch up
+    :raises PromiseBroken: one takes longer than a replica may take to catch up
     """
     await_until(
         cluster.reassignments,
@@ -184,18 +184,18 @@ def await_no_reassignment(cluster: Cluster) -> None:
 
 
 def replicas_after(placement: Placement, before: Sequence[int]) -> tuple[int, ...]:
-    """Who has the replicas once no reassignment is under way: those from before, or those of a placement.
+    """The replicas of a partition once no reassignment is under way: those from before, or those of the placement.
 
-    A broker may be told last of what has ended, so all are asked.
+    All brokers are asked, since some hear later of the end.
 
-    :raises PromiseBroken: a broker names others for longer than it may take to be told, or not all name the same
+    :raises PromiseBroken: brokers name other replicas, or disagree, for too long
     """
     cluster, partition = placement.partition.cluster, placement.partition
     await_no_reassignment(cluster)
     ends = [{tuple(before)}, {tuple(broker.id for broker in placement.brokers)}]
     [replicas] = await_until(
         lambda: {partition.describe(broker).replicas for broker in cluster.live_brokers()},
-        lambda told: told in ends,
+        lambda seen: seen in ends,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
         what=f"all brokers to name the replicas of {partition}: {before}, or those of {placement}",
         retry_on=(NoAnswer,),
@@ -205,62 +205,61 @@ def replicas_after(placement: Placement, before: Sequence[int]) -> tuple[int, ..
 
 
 def check_reassigning(cluster: Cluster, partition: Partition) -> None:
-    """A reassignment of the partition has not come to its end.
+    """A reassignment of the partition is under way.
 
-    :raises Inconclusive: it has, so that its throttle held nothing
+    :raises Inconclusive: it has ended, in spite of its throttle
     """
     under_way = cluster.reassignments()
     if (partition.topic, partition.index) not in {(each.topic, each.partition) for each in under_way}:
-        raise Inconclusive(f"{partition} was reassigned in spite of a throttle of a byte a second")
+        raise Inconclusive(f"the reassignment of {partition} ended in spite of a throttle of a byte a second")
     cluster.journal.write("reassignment.under_way", partition=str(partition))
 
 
-def restart_after_healing(world: World, broker: Broker) -> None:
-    """A broker, all of whose log dirs are good again, is restarted, and all sources say what the model then does."""
+def restart_after_healing(state: StateCheck, broker: Broker) -> None:
+    """Restart a broker whose log dirs are all good again, and wait until all sources agree."""
     broker.stop()
-    world.broker_gone(broker)
-    started_healed(world, broker)
+    state.broker_gone(broker)
+    start_after_healing(state, broker)
 
 
-def started_healed(world: World, broker: Broker) -> None:
-    """The same of one that is down, as the model knows."""
+def start_after_healing(state: StateCheck, broker: Broker) -> None:
+    """Start a broker that is down and whose log dirs are all good again, and wait until all sources agree."""
     broker.start()
-    world.log_dirs_back(broker)
-    world.check(timeouts.RECOVERY_S)
+    state.log_dirs_healed(broker)
+    state.check(timeouts.RECOVERY_S)
 
 
 def ends_unwritable(cluster: Cluster, broker: Broker) -> bool:
-    """Whether a broker that was started just now, with a log dir that it can read and not write to, ends by itself;
-    else it has joined the cluster.
+    """Whether a broker that was just started, with a readable and unwritable log dir, ends; else it has joined.
 
-    :raises PromiseBroken: it does neither; it ends for another reason; or it is not what is known of the build
+    :raises PromiseBroken: it does neither, ends for another reason, or does other than is known of the build
     """
     line = refuses_to_start(broker, exit_code=1, saying=UNWRITABLE)
     seen = line.text if line else "it starts"
     return observe(UNWRITABLE_ENDS_START, cluster, deviates=line is not None, seen=seen)
 
 
-def check_not_added(world: World, partition: Partition, broker: Broker) -> None:
-    """A reassignment was cancelled that was adding a replica on this broker: it is gone, and all sources agree.
+def check_not_added(state: StateCheck, partition: Partition, broker: Broker) -> None:
+    """A reassignment that was adding a replica on this broker was cancelled: the replica is gone.
 
-    On builds known to keep it (:data:`CANCELLED_COPY_STAYS`), the broker and the disk say that it is there, all else
-    is right, and from here on the model has it so.
+    On builds with :data:`CANCELLED_REPLICA_STAYS`, only the broker and the disk still have it, and it is expected from
+    here on.
     """
     has_it = f"has a {partition} in"
     stays = rf"last seen: \['{broker} {has_it} (\S+) of {broker}'\]; besides: the disk {has_it} \1 of {broker}$"
-    with promised(world.cluster, unless=CANCELLED_COPY_STAYS, seen=stays) as outcome:
-        world.check()
+    with promised(state.cluster, unless=CANCELLED_REPLICA_STAYS, seen=stays) as outcome:
+        state.check()
     if outcome.deviates:
         kept = broker.log_dir_of(partition.topic, partition.index)
-        assert kept is not None, "all sources have just said that it is there"
-        world.kept(partition, kept)
-        world.check()
+        assert kept is not None, "all sources have just shown that it is there"
+        state.replica_kept(partition, kept)
+        state.check()
 
 
 def replace_by_empty_disk(log_dir: LogDir) -> None:
-    """What an operator does with a dead disk: there is an empty one in its place afterwards. Its broker must be down.
+    """Replace a dead disk by an empty one, as an operator does. Its broker must be down.
 
-    No fault, and never undone: the old disk is gone.
+    This is no fault, and is never undone.
     """
     assert not log_dir.broker.is_alive
     log_dir.path.rename(log_dir.path.with_name(f"{log_dir.path.name}.old"))
@@ -269,9 +268,9 @@ def replace_by_empty_disk(log_dir: LogDir) -> None:
 
 
 def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
-    """``kafka-storage format --ignore-formatted``, which KRaft asks for after a disk was replaced.
+    """Run ``kafka-storage format --ignore-formatted``, which KRaft requires after a disk was replaced.
 
-    :raises PromiseBroken: it refuses
+    :raises PromiseBroken: the tool refuses
     """
     code, said = _format(cluster, broker, "--ignore-formatted")
     if code:
@@ -283,18 +282,17 @@ ALREADY_FORMATTED = r"already formatted.*--ignore-formatted"
 
 
 def check_not_formatted(cluster: Cluster, broker: Broker) -> None:
-    """``kafka-storage format`` without ``--ignore-formatted`` refuses where one of the log dirs is formatted, says why
-    and what to do, and formats no other.
+    """``kafka-storage format`` refuses where one of the log dirs is formatted, says what to do, and formats nothing.
 
-    :raises PromiseBroken: it doesn't
+    :raises PromiseBroken: it formats a log dir, or does not name ``--ignore-formatted``
     """
     before = _formatted(broker)
     code, said = _format(cluster, broker)
     after = _formatted(broker)
     if not code or not re.search(ALREADY_FORMATTED, said, re.DOTALL) or before != after:
         raise PromiseBroken(
-            f"kafka-storage format, where {before} were formatted: exit code {code}, and now {after} are; "
-            f"it should refuse, and say /{ALREADY_FORMATTED}/; it said: {said}"
+            f"kafka-storage format, where {before} were formatted, should refuse with /{ALREADY_FORMATTED}/: "
+            f"it ended with exit code {code}, {after} are formatted, and its output is: {said}"
         )
     broker.journal.write("format.refused", broker=broker.id, said=said[-300:])
 
@@ -304,7 +302,7 @@ def _formatted(broker: Broker) -> list[str]:
 
 
 def _format(cluster: Cluster, broker: Broker, *options: str) -> tuple[int, str]:
-    """``kafka-storage format`` of all that the broker's settings name: its exit code, and what it said."""
+    """Run ``kafka-storage format`` with the broker's settings: its exit code and its output."""
     assert isinstance(cluster.quorum, KRaftQuorum)
     cluster_id, config = cluster.quorum.cluster_id, str(broker.node.config)
     done = broker.node.run_tool(Tool.STORAGE, "format", *options, "-t", cluster_id, "-c", config)
@@ -312,37 +310,38 @@ def _format(cluster: Cluster, broker: Broker, *options: str) -> tuple[int, str]:
 
 
 MOVE_THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
-FREE = {MOVE_THROTTLE: str(1 << 40)}
-HELD = {MOVE_THROTTLE: "1"}
-AMPLE = 1 << 30
-"""Bytes a second, by which nothing is held up."""
-# Broker settings for cases that hold moves: one is throttled after its first fetch, which may take 1 MB by default; and
-# a throttled one looks again after this long, a second by default, in which it would fall behind its rate.
-HOLDS_MOVES = {"replica.fetch.max.bytes": "65536", "replica.fetch.backoff.ms": "100"}
+MOVES_FREE = {MOVE_THROTTLE: str(1 << 40)}
+MOVES_HELD = {MOVE_THROTTLE: "1"}
+AMPLE_RATE = 1 << 30
+"""Bytes a second: a throttle that holds nothing up."""
+# Broker settings for cases that hold moves. The throttle applies after the first fetch, which is up to 1 MB by default.
+# A throttled move waits for the backoff, a second by default, and would fall behind its rate.
+SMALL_FETCHES = {"replica.fetch.max.bytes": "65536", "replica.fetch.backoff.ms": "100"}
 
 
 @contextmanager
 def moves_held(*brokers: Broker, rate: int = 1) -> Iterator[None]:
-    """Moves between the brokers' log dirs are throttled inside the block, by KIP-113's throttle.
+    """Inside the block, KIP-113's throttle holds moves between the brokers' log dirs.
 
-    :param rate: bytes a second, of each broker; with 1 they stand still after one fetch each
+    :param rate: bytes a second for each broker; with 1 a move stands still after one fetch
     """
     for broker in brokers:
         broker.configure({MOVE_THROTTLE: str(rate)})
     yield
     for broker in brokers:
-        broker.configure(FREE)
+        broker.configure(MOVES_FREE)
 
 
 def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = None, waits: bool = False) -> None:
-    """Begin to move a replica into another log dir of its broker, and see that the move is under way: the copy has some
-    of the log in it, and not yet all.
+    """Begin to move a replica into another log dir of its broker, and check that the move is under way.
 
-    :param copying: as :func:`check_under_way` has it
-    :param waits: it may wait with an empty copy: another move of the broker is held, and a thread moves one partition
-        at a time (``LocalLeaderEndPoint.nextReadyPartition``); or earlier moves have used up what may be copied
-    :raises PromiseBroken: the broker said that it would, and does nothing
-    :raises Inconclusive: the move is already done, or no record was copied
+    The future replica then has some of the log and not all of it.
+
+    :param copying: see :func:`check_under_way`
+    :param waits: the future replica may be empty: a thread moves one partition at a time
+        (``LocalLeaderEndPoint.nextReadyPartition``) and another move is held, or earlier moves have used up the rate
+    :raises PromiseBroken: the broker accepted the move and does not begin it
+    :raises Inconclusive: the move has already ended, or no record was copied
     """
     partition.move_to(log_dir)
     await_begun(partition, log_dir)
@@ -352,9 +351,9 @@ def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = N
 
 
 def await_begun(partition: Partition, log_dir: LogDir) -> None:
-    """The broker that was told to move a replica into this log dir has a copy of it there, or all of it.
+    """Wait until the broker has the future replica in this log dir, or already the replica.
 
-    :raises PromiseBroken: it hasn't
+    :raises PromiseBroken: it has neither
     """
     find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
 
@@ -365,7 +364,7 @@ def await_begun(partition: Partition, log_dir: LogDir) -> None:
         found,
         lambda places: log_dir in places,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{log_dir.broker} to begin the move of {partition} into {log_dir}, as it said that it would",
+        what=f"{log_dir.broker} to begin the move of {partition} into {log_dir}, which it accepted",
         retry_on=(NoAnswer,),
         watch=log_dir.broker.node.check_alive,
         failure=PromiseBroken,
@@ -373,15 +372,15 @@ def await_begun(partition: Partition, log_dir: LogDir) -> None:
 
 
 def await_copied(partition: Partition, log_dir: LogDir) -> None:
-    """Some of a replica that is on its way into this log dir has come there, or all of it.
+    """Wait until the future replica in this log dir has some records, or the move has ended.
 
-    :raises Inconclusive: nothing comes
+    :raises Inconclusive: nothing is copied
     """
     broker = log_dir.broker
 
     def copied() -> int | None:
         there = broker.log_dir_of(partition.topic, partition.index) == log_dir
-        return len(copy_of(partition, log_dir)) or (0 if there else None)
+        return len(future_log_bytes(partition, log_dir)) or (0 if there else None)
 
     seen = await_until(
         copied,
@@ -396,10 +395,10 @@ def await_copied(partition: Partition, log_dir: LogDir) -> None:
 
 
 def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:
-    """The move into the log dir has begun and has not come to its end, so that what happens now happens amid it.
+    """The move into the log dir has begun and has not ended.
 
-    :param copying: some of the log's last so many records have been copied by now (default: perhaps none of any)
-    :raises Inconclusive: it is not so
+    :param copying: at least one of the log's last so many records was copied by now (default: perhaps none)
+    :raises Inconclusive: the move has not begun, has ended, or has copied less
     """
 
     def lag() -> int | None:
@@ -417,15 +416,15 @@ def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | Non
     log_dir.broker.journal.write("move.under_way", partition=str(partition), to=str(log_dir), lag=records)
 
 
-def copy_of(partition: Partition, log_dir: LogDir) -> bytes:
-    """What a move under way has brought into the log dir so far: the bytes of the copy's log, as they are on disk."""
+def future_log_bytes(partition: Partition, log_dir: LogDir) -> bytes:
+    """The bytes of the future replica's log in this log dir, as they are on disk."""
     return b"".join(path.read_bytes() for path in sorted(log_dir.path.glob(f"{partition}.*-future/*.log")))
 
 
 def await_checkpoints(log_dir: LogDir, count: int) -> None:
-    """The broker goes on working: it writes its high watermarks into this log dir so many times more.
+    """Wait until the broker has written its high watermarks into this log dir so many times more: it goes on working.
 
-    :raises Inconclusive: it doesn't, so that what it doesn't do either meanwhile shows nothing
+    :raises Inconclusive: it does not, so whatever else it does not do meanwhile shows nothing
     """
     file = log_dir.path / HIGH_WATERMARKS
     for number in range(count):
@@ -433,7 +432,7 @@ def await_checkpoints(log_dir: LogDir, count: int) -> None:
             lambda: file.stat().st_mtime_ns,
             functools.partial(operator.ne, file.stat().st_mtime_ns),
             timeout_s=timeouts.REQUEST_S,
-            what=f"{log_dir.broker} to write {file.name} in {log_dir}, the {number + 1}. of {count} times",
+            what=f"{log_dir.broker} to write {file.name} in {log_dir}, time {number + 1} of {count}",
             failure=Inconclusive,
         )
 
@@ -443,11 +442,11 @@ ACKNOWLEDGEMENT_FAILED = r"Unexpected error handling \S*AssignmentResponseEvent(
 
 
 def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeouts.MOVE_S) -> None:
-    """The replica is in this log dir, and no future replica of it is in any of the broker's (KIP-113).
+    """Wait until the replica is in this log dir and the broker has no future replica of it (KIP-113).
 
     On builds whose broker loses an acknowledgement the move is asked for again, as an operator would.
 
-    :raises PromiseBroken: it doesn't get there
+    :raises PromiseBroken: the move does not end
     """
     broker = log_dir.broker
     wait = functools.partial(
@@ -471,21 +470,21 @@ def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeou
 
 
 def not_moved(partition: Partition, log_dir: LogDir) -> str | None:
-    """Where the replica or a copy of it is instead of in this log dir alone; None where it is there alone."""
+    """Why the move into this log dir has not ended; None if the replica is there and has no future replica."""
     find = functools.partial(log_dir.broker.find_replica, partition.topic, partition.index)
     here, coming = find(), find(is_future=True)
     if coming is not None:
-        return f"its copy in {coming[0]} is {coming[1].offset_lag} records behind"
+        return f"its future replica in {coming[0]} is {coming[1].offset_lag} records behind"
     return None if here is not None and here[0] == log_dir else f"it is in {here and here[0]}"
 
 
-def finish_move(world: World, partition: Partition, log_dir: LogDir) -> None:
-    """A move that was begun comes to its end, and the model knows.
+def finish_move(state: StateCheck, partition: Partition, log_dir: LogDir) -> None:
+    """Wait until a move has ended, and report it to ``state``.
 
-    :raises PromiseBroken: it doesn't
+    :raises PromiseBroken: it does not end
     """
     await_moved(partition, log_dir)
-    world.moved(partition, log_dir)
+    state.moved(partition, log_dir)
 
 
 def write_untracked_records(
@@ -497,91 +496,93 @@ def write_untracked_records(
     into: int | None = None,
     to: Broker | None = None,
 ) -> None:
-    """Records that no producer of the run sent: whoever is handed one of them later was handed what should be gone.
+    """Write records that are not in the history: the judge does not expect any of them.
 
-    :param size: bytes of each value, at least
-    :param keys: how many different keys they have in turn; None: no keys
+    :param size: least size of each value in bytes
+    :param keys: use so many different keys in turn; None: no keys
     :param into: the partition; None: all in turn
-    :param to: the leader, if it alone is to have them, acked before any follower does (default: all, acked by all)
+    :param to: write to this leader with acks=1, so that followers may miss the records (default: acks=all)
+    :raises Inconclusive: not all records are acked in time
     """
     bootstrap, acks = (topic.cluster.bootstrap, "all") if to is None else (to.bootstrap, "1")
     client = Producer({"bootstrap.servers": bootstrap, "acks": acks, "batch.size": 16384})
     for number in range(count):
-        value, key = f"stranger {number}".ljust(size), None if keys is None else str(number % keys)
+        value, key = f"untracked {number}".ljust(size), None if keys is None else str(number % keys)
         client.produce(topic.name, value, key, partition=number % len(topic) if into is None else into)
     left = client.flush(timeouts.PROGRESS_S)
     if left:
         raise Inconclusive(f"{left} of {count} records could not be written to {topic}")
 
 
-def check_serves_alone(cluster: Cluster, workload: CaseWorkload, world: World, broker: Broker, topic: Topic) -> None:
-    """With all other brokers killed, this one leads the topic, and clients that know no other get through.
+def check_serves_alone(
+    cluster: Cluster, workload: CaseWorkload, state: StateCheck, broker: Broker, topic: Topic
+) -> None:
+    """With all other brokers killed, this one leads the topic, and clients that know only this one get through.
 
     "Now validate that the previous leader can still serve replicas on the good log directories" (KIP-112's test plan).
-    The others are started again afterwards; the model goes on without them, so this is the last step before healing.
+    The others are started again afterwards, and ``state`` does not hear of it. So this is the last step before healing.
     """
     others = cluster.others(broker)
     with injected(*map(BrokerKilled, others)):
-        world.broker_gone(*others)
-        world.check()
+        state.broker_gone(*others)
+        state.check()
         with workload.running(topic, via=broker) as pair:
             pair.await_progress(after=now())
 
 
 @contextmanager
-def rack_killed(world: World, rack: Sequence[Broker]) -> Iterator[None]:
-    """All brokers of a rack are killed, and every partition is led; after the block they are back.
+def rack_killed(state: StateCheck, rack: Sequence[Broker]) -> Iterator[None]:
+    """Inside the block, all brokers of a rack are killed and every partition has a leader. After it they are back.
 
-    :raises PromiseBroken: nobody leads one, since all its replicas were in that rack; or as :meth:`World.check` has it
+    :raises PromiseBroken: a partition has no leader, since that rack had all its replicas; or sources disagree
     """
     with injected(*map(BrokerKilled, rack)):
-        world.broker_gone(*rack)
-        check_led(world)
+        state.broker_gone(*rack)
+        check_led(state)
         yield
     for broker in rack:
-        world.broker_back(broker)
-    world.check(timeouts.RECOVERY_S)
+        state.broker_back(broker)
+    state.check(timeouts.RECOVERY_S)
 
 
-def check_led(world: World) -> None:
-    """All sources agree with the model, and in it every partition is led.
+def check_led(state: StateCheck) -> None:
+    """All sources agree, and every partition has a leader.
 
-    :raises PromiseBroken: one isn't
+    :raises PromiseBroken: sources disagree, or a partition has no leader
     """
-    world.check()
-    unled = {f"{t}-{p}": [*each.replicas] for (t, p), each in world.partitions.items() if each.leader is None}
+    state.check()
+    unled = {f"{t}-{p}": [*each.replicas] for (t, p), each in state.partitions.items() if each.leader is None}
     if unled:
-        raise PromiseBroken(f"nobody leads {', '.join(f'{name} on brokers {ids}' for name, ids in unled.items())}")
+        raise PromiseBroken(f"no leader: {', '.join(f'{name} on brokers {ids}' for name, ids in unled.items())}")
 
 
 @contextmanager
-def rotten(world: World, flip: BitsFlipped) -> Iterator[None]:
-    """A broker is killed, this rots on its disk while it is down, and it makes it anew when it starts: inside the block
-    it is back.
+def flipped_while_down(state: StateCheck, flip: BitsFlipped) -> Iterator[None]:
+    """Kill a broker, flip bits on its disk, and start it: it rebuilds the file. The block runs while it is back.
 
-    :raises PromiseBroken: it believes what it finds; or as :meth:`World.check` has it
+    :raises PromiseBroken: the broker loads the flipped bits, or sources disagree
     """
     broker = flip.broker
     with injected(BrokerKilled(broker)):
-        world.broker_gone(broker)
-        world.check()
+        state.broker_gone(broker)
+        state.check()
         with injected(flip):
             broker.start()
-            world.broker_back(broker)
-            world.check(timeouts.RECOVERY_S)
+            state.broker_back(broker)
+            state.check(timeouts.RECOVERY_S)
             check_rebuilt(flip)
             yield
 
 
-def make_leader(cluster: Cluster, world: World, broker: Broker) -> None:
-    """Let this broker lead all that it has on good log dirs: the others are killed and started again, and follow it.
+def make_leader(cluster: Cluster, state: StateCheck, broker: Broker) -> None:
+    """Make this broker the leader of all its online replicas: the others are killed and started again, and follow it.
 
-    What is drained afterwards is what is on this broker's disks.
+    A drain afterwards reads this broker's disks.
     """
     others = cluster.others(broker)
     with injected(*map(BrokerKilled, others)):
-        world.broker_gone(*others)
-        world.check()
+        state.broker_gone(*others)
+        state.check()
     for other in others:
-        world.broker_back(other)
-    world.check(timeouts.RECOVERY_S)
+        state.broker_back(other)
+    state.check(timeouts.RECOVERY_S)

@@ -1,6 +1,6 @@
-"""A replica's log as it lies on a disk, compared by the piece: it may be longer than anybody has memory for.
+"""Reads and compares replicas' logs on disk in pieces, since whole ones may not fit into memory.
 
-Three replicas of half a gigabyte, read whole, are 1.5 GB in each worker of a run.
+Three replicas of half a gigabyte would take 1.5 GB in each worker of a run.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from pathlib import Path
 
 PIECE = 1 << 20
 Fingerprint = tuple[int, str]
-"""What two logs have in common only if they are the same: size in bytes and BLAKE2 digest."""
+"""The size in bytes and the BLAKE2 digest of a log."""
 
 
 class StoredLog:
-    """All segments in a replica's folder, one after the other, as long as they were when it was looked at.
+    """All segments in a replica's folder, one after the other, with the sizes that they had when this was created.
 
-    :ivar size: bytes
+    :ivar size: bytes of all segments
     """
 
     def __init__(self, folder: Path) -> None:
@@ -25,12 +25,13 @@ class StoredLog:
         self.size = sum(size for _, size in self._segments)
 
     def begins(self) -> int:
-        """The offset with which its first batch begins, which is its first field; 0 where there is none."""
+        """The base offset of the first batch; 0 for an empty log."""
         return int.from_bytes(next(self.pieces(), b"")[:8])
 
     def pieces(self, skip: int = 0) -> Iterator[bytes]:
-        """Its bytes in order, from the so-manieth on, some at a time.
+        """The bytes of the log in order, in pieces of at most 1 MiB.
 
+        :param skip: leave out so many bytes at the beginning
         :raises OSError: a segment is gone, or shorter than it was
         """
         for path, size in self._segments:
@@ -48,16 +49,16 @@ class StoredLog:
                     yield piece
 
     def fingerprint(self) -> Fingerprint:
-        """Read it all, once."""
+        """The size and digest of the log; reads all of it."""
         digest = hashlib.blake2b(digest_size=16)
         for piece in self.pieces():
             digest.update(piece)
         return self.size, digest.hexdigest()
 
     def first_difference(self, other: StoredLog, skip: int = 0) -> int | None:
-        """From which byte on it is another log than the end of ``other``; None: it is the same.
+        """The first byte in which this log differs from the end of ``other``; None if they are the same.
 
-        :param skip: so many bytes of the other are none of its end
+        :param skip: leave out so many bytes at the beginning of ``other``
         """
         ours, theirs = self.pieces(), other.pieces(skip)
         at, our, their = 0, b"", b""

@@ -103,10 +103,10 @@ def _scenarios(collected: Collector) -> list[dict[str, Any]]:
 
 _COVERAGE = """# Coverage
 
-Which scenario checks what of each KIP, in how many cases. Made by `jbod list --markdown > suites/COVERAGE.md`. A test
-compares this file with that output. Another test knows the items of each KIP's plan, and that each has a scenario. A
-case is valid if everything that its scenario claims was seen. The last column lists how builds are known to deviate
-from the KIP. Such a build must show the deviation; if it does not, the case is invalid.
+Which scenario checks what of each KIP, and in how many cases. `jbod list --markdown > suites/COVERAGE.md` writes this
+page, and a test compares it. Another test knows the items of each KIP's plan, and fails for an item without a scenario.
+A case is valid if its scenario's claim holds. Where the last column has a deviation for the build, the build must show
+it: a build that no longer deviates is red.
 """
 
 

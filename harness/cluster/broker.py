@@ -171,7 +171,7 @@ class Broker:
     ) -> tuple[LogDir, ReplicaInDir] | None:
         """Its replica and the log dir that holds it, as it says; None for none.
 
-        :param is_future: not the replica that serves, but the copy of it that is on its way into another log dir
+        :param is_future: look for the future replica, which a move creates in another log dir, and not for the replica
         """
         return self.find_replicas(is_future=is_future).get((topic, partition))
 

@@ -1,7 +1,7 @@
-"""Live controls: clusters on which something really goes wrong, so that the verdict must be red, and its kind named.
+"""Controls: clusters on which something really goes wrong, so that the verdict must be ``invalid`` and name the kind.
 
-They are how the judge is kept honest on real brokers; ``suites/selftest/test_real_runs.py`` runs them and fails where
-one comes out otherwise. The green twin of each is the same with the one thing put right.
+They show that the judge and the checks find real harm. ``suites/selftest/test_real_runs.py`` runs them, and fails if
+one comes out otherwise. The green twin of each is the same case without the harm, and must be ``valid``.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from harness.waiting import await_until, let_pass
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import rack_killed
 
 UNSAFE = {"acks": "1", "enable.idempotence": False}
 SAFE = {"acks": "all", "enable.idempotence": True}
-# A request a record, and each again as soon as it is refused.
+# One request for each record, and a retry as soon as it is refused.
 ONE_BY_ONE = {"batch.num.messages": 1, "linger.ms": 0, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}
 NO_FAULT = Floors(faults=0)
 
@@ -54,13 +54,13 @@ NO_FAULT = Floors(faults=0)
 )
 @pytest.mark.parametrize("config", [UNSAFE, SAFE], ids=["lost", "green"])
 def test_unclean_election(cluster: Cluster, workload: CaseWorkload, config: dict[str, object]) -> None:
-    """Followers paused, leader killed: with acks=1 what the leader alone had acked is lost, with acks=all nothing."""
+    """Followers are paused and the leader is killed: with acks=1 acked records are lost, with acks=all none."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     leader = leader_of(orders[0])
     with workload.running(orders, producer_config=config) as pair, ExitStack() as killed:
         with injected(*map(BrokerPaused, orders[0].followers())) as pause:
             if config is UNSAFE:
-                for _ in range(3):  # what is acked first the followers had asked for already, and it waits for them
+                for _ in range(3):  # the followers had already asked for the first acked records
                     pair.await_acked(after=now())
             else:
                 let_pass(0.5, since=pause.injected_monotonic_s)
@@ -72,12 +72,12 @@ def test_unclean_election(cluster: Cluster, workload: CaseWorkload, config: dict
 @scenario("control/paused-leader", kip=112, plan="control: duplicated", floors=Floors(during=0))
 @pytest.mark.parametrize("idempotent", [False, True], ids=["duplicated", "green"])
 def test_paused_leader(cluster: Cluster, workload: CaseWorkload, idempotent: bool) -> None:
-    """The leader is paused for longer than the client waits for an answer: who is not idempotent writes twice."""
+    """The leader is paused for longer than the producer waits: one that is not idempotent writes records twice."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     config = {"enable.idempotence": idempotent, "socket.timeout.ms": 400, "request.timeout.ms": 400}
     with workload.running(orders, producer_config=config) as pair:
-        # Clients look once a second for requests that are overdue, and may just have looked; longer than that, and less
-        # than a session, so that it stays the leader; three times.
+        # Clients look for overdue requests once a second. The pause is longer than that, and shorter than a session, so
+        # that the broker stays the leader. Three times, since a client may just have looked.
         for _ in range(3):
             with injected(BrokerPaused(leader_of(orders[0]))) as pause:
                 let_pass(1.6, since=pause.injected_monotonic_s)
@@ -88,15 +88,15 @@ def test_paused_leader(cluster: Cluster, workload: CaseWorkload, idempotent: boo
 @scenario("control/not-enough-replicas", kip=112, plan="control: reordered", floors=Floors(during=0))
 @pytest.mark.parametrize("idempotent", [False, True], ids=["reordered", "green"])
 def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempotent: bool) -> None:
-    """One of several requests in flight is refused, the next is not: who is not idempotent sends the first again."""
+    """One of several requests in flight is refused: a producer that is not idempotent sends it again, out of order."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     several = {} if idempotent else {"enable.idempotence": False, "max.in.flight.requests.per.connection": 20}
-    # At 150 a second, a machine of two busy cores fell behind for good: the queue grew to 9000 records.
+    # At 150 records a second, a machine with two busy cores never caught up: the queue grew to 9000 records.
     with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=50) as pair:
         with injected(BrokerKilled(orders[0].followers()[0])) as killed:
-            world.broker_gone(killed.broker)
-            world.check()
+            state.broker_gone(killed.broker)
+            state.check()
             for _ in range(12):
                 orders.configure({"min.insync.replicas": "3"})  # of which two are left
                 let_pass(0.2)
@@ -116,19 +116,19 @@ def test_not_enough_replicas(cluster: Cluster, workload: CaseWorkload, idempoten
 )
 @pytest.mark.parametrize("idempotent", [False, True], ids=["duplicated", "green"])
 def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case, idempotent: bool) -> None:
-    """A client sees one batch overtaken by the next, takes a new epoch, and writes anew what is under way elsewhere.
+    """A producer sees one batch overtaken by the next, takes a new epoch, and sends again what was in flight elsewhere.
 
-    That is the client's doing, not Kafka's; one that is not idempotent has no epochs. One partition now and then has
-    too few replicas, so that one of several requests is refused and not the next; the other waits for a follower that
-    is paused, so that something is under way.
+    The client does that, not Kafka; a producer that is not idempotent has no epochs. One partition has too few replicas
+    now and then, so that one of several requests is refused and the next is not. The other partition waits for a paused
+    follower, so that requests are in flight.
     """
     [orders] = cluster.create_topics(NewTopic(name="orders", replicas=2, assignment={0: (1, 2), 1: (3, 4)}))
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     several = {"max.in.flight.requests.per.connection": 5, "request.timeout.ms": 100, "enable.idempotence": idempotent}
     with workload.running(orders, producer_config=ONE_BY_ONE | several, rate_per_s=150) as pair:
         with injected(BrokerKilled(cluster.broker(2))) as killed:
-            world.broker_gone(killed.broker)
-            world.check()
+            state.broker_gone(killed.broker)
+            state.check()
             overtaken = 0
             for _ in range(10):
                 with injected(BrokerPaused(cluster.broker(4))) as pause:  # for less than its session
@@ -145,13 +145,13 @@ def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case, idempot
     check_delivery(workload)
     assert case.verdict is not None
     if idempotent and not any(anomaly.kind == "resent" for anomaly in case.verdict.anomalies):
-        raise Inconclusive(f"the client has written nothing anew: {case.verdict.reasons}")
+        raise Inconclusive(f"the client has sent nothing again: {case.verdict.reasons}")
 
 
 @scenario("control/deleted-records", kip=112, plan="control: lost, vanished", floors=NO_FAULT)
 @pytest.mark.parametrize("told", [False, True], ids=["lost", "green"])
 def test_deleted_records(cluster: Cluster, workload: CaseWorkload, case: Case, told: bool) -> None:
-    """Records are deleted behind the readers' backs: lost, unless the run says that it deleted them itself."""
+    """Records are deleted with DeleteRecords: they count as lost, unless the run declares that it deleted them."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders):
         pass
@@ -164,21 +164,21 @@ def test_deleted_records(cluster: Cluster, workload: CaseWorkload, case: Case, t
 @scenario("control/flipped-byte", kip=112, plan="control: corrupted", floors=NO_FAULT)
 @pytest.mark.parametrize("mended", [False, True], ids=["corrupted", "green"])
 def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, case: Case, mended: bool) -> None:
-    """A bit of a record's value flips on the leader's disk: whoever reads it from there gets another record."""
+    """A bit of a record's value flips on the leader's disk: readers get another value than was sent."""
     record_flips(cluster, workload, case, leader_of, mended=mended)
 
 
 @scenario("control/follower-differs", kip=112, plan="control: a replica that nobody reads", floors=NO_FAULT)
 @pytest.mark.parametrize("mended", [False, True], ids=["differs", "green"])
 def test_follower_differs(cluster: Cluster, workload: CaseWorkload, case: Case, mended: bool) -> None:
-    """A bit of a record's value flips on a follower's disk: no reader sees it before that broker leads."""
+    """A bit of a record's value flips on a follower's disk: no reader sees it, and the comparison of replicas does."""
     record_flips(cluster, workload, case, follower_of, mended=mended)
 
 
 def record_flips(
     cluster: Cluster, workload: CaseWorkload, case: Case, role: Callable[[Partition], Broker], *, mended: bool
 ) -> None:
-    """On this broker's disk; judged while it is so, or when it is mended."""
+    """A bit flips on this broker's disk; the history is judged before or, if ``mended``, after it is flipped back."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders):
         pass
@@ -193,7 +193,7 @@ def record_flips(
 @scenario("control/misattributed-aborts", kip=112, plan="control: aborted_read", floors=NO_FAULT)
 @pytest.mark.parametrize("mended", [False, True], ids=["aborted_read", "green"])
 def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool) -> None:
-    """The leader's index of aborted transactions names another producer: who asks for committed records gets all."""
+    """The leader's index of aborted transactions names another producer: read_committed readers get aborted records."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders, transactional=Transactions()) as pair:
         pair.await_progress(after=now(), records=300)  # one of five transactions, of 50 records each, is aborted
@@ -208,10 +208,10 @@ def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: 
 @scenario("control/backdated-aborts", kip=112, plan="control: hidden", floors=NO_FAULT)
 @pytest.mark.parametrize("mended", [False, True], ids=["hidden", "green"])
 def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool) -> None:
-    """The leader's index has aborted transactions begin too early: who asks for committed records is not shown all."""
+    """The leader's index has aborted transactions begin too early: read_committed readers miss committed records."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders, transactional=Transactions(abort_every=2)) as pair:
-        # About one of two aborted transactions begins at a fitting offset, and fifteen are aborted.
+        # Fifteen transactions are aborted, and about half of them begin at a fitting offset.
         pair.await_progress(after=now(), records=1500)
     leader = leader_of(orders[0])
     with injected(AbortsBackdated(orders[0].log_dir_on(leader), "orders", 0)):
@@ -221,19 +221,22 @@ def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool
         check_delivery(workload)
 
 
-UNTOLD, TOLD = SimpleNamespace(cluster={}), SimpleNamespace(cluster={"racks": ("a", "a", "b", "b", "c", "c")})
+RACKS_UNKNOWN, RACKS_KNOWN = (
+    SimpleNamespace(cluster={}),
+    SimpleNamespace(cluster={"racks": ("a", "a", "b", "b", "c", "c")}),
+)
 
 
 @scenario("control/rack-fails", kip=36, plan="control: a topic dies with its rack", floors=Floors(during=0), brokers=6)
-@pytest.mark.parametrize("racks", [UNTOLD, TOLD], ids=["unavailable", "green"])
+@pytest.mark.parametrize("racks", [RACKS_UNKNOWN, RACKS_KNOWN], ids=["unavailable", "green"])
 def test_rack_fails(cluster: Cluster, workload: CaseWorkload, racks: SimpleNamespace) -> None:
-    """Two brokers are killed: if Kafka doesn't know that they share a rack, some partition had both replicas there.
+    """Two brokers of one rack are killed: if Kafka does not know the racks, some partition had both replicas there.
 
-    In thirty partitions every two of six brokers come together (ZooKeeper mode); in KRaft neighbours do in six.
+    Thirty partitions cover every pair of six brokers in ZooKeeper mode; in KRaft, six cover all neighbours.
     """
     orders = cluster.create_topic("orders", partitions=30, replicas=2)
-    world = World(cluster, orders)
-    with workload.running(orders, rate_per_s=1500) as pair, rack_killed(world, cluster.brokers[:2]):
+    state = StateCheck(cluster, orders)
+    with workload.running(orders, rate_per_s=1500) as pair, rack_killed(state, cluster.brokers[:2]):
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -241,7 +244,7 @@ def test_rack_fails(cluster: Cluster, workload: CaseWorkload, racks: SimpleNames
 @scenario("control/log-dir-offline", kip=112, plan="control: a log dir is taken offline", floors=NO_FAULT)
 @pytest.mark.parametrize("broken", [True, False], ids=["offline", "green"])
 def test_log_dir_offline(cluster: Cluster, workload: CaseWorkload, broken: bool) -> None:
-    """A log dir fails in a minute in which none should: it is told, by broker and log dir."""
+    """A log dir fails in a minute in which none should: the check names the broker and the log dir."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
     with no_log_dir_fails(cluster), workload.running(orders) as pair, ExitStack() as stack:
@@ -254,7 +257,7 @@ def test_log_dir_offline(cluster: Cluster, workload: CaseWorkload, broken: bool)
 @scenario("control/broker-ends", kip=112, plan="control: a broker ends that nobody had ended", floors=NO_FAULT)
 @pytest.mark.parametrize("by_itself", [True, False], ids=["unmissed", "green"])
 def test_broker_ends(cluster: Cluster, workload: CaseWorkload, by_itself: bool) -> None:
-    """A follower has ended when the scenario restarts it: nothing is lost, nobody missed it, and it is told."""
+    """A follower ends by itself before the scenario restarts it: nothing is lost, and the check names the broker."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     follower = follower_of(orders[0])
     with workload.running(orders) as pair:
@@ -278,7 +281,7 @@ def test_broker_ends(cluster: Cluster, workload: CaseWorkload, by_itself: bool) 
 )
 @pytest.mark.parametrize("synced", [False, True], ids=["lost", "green"])
 def test_power_cut_everywhere(cluster: Cluster, workload: CaseWorkload, synced: bool) -> None:
-    """All brokers lose power at once: what was acked is lost on every replica, unless the topic syncs each write."""
+    """All brokers lose power at once: acked records are lost on every replica, unless the topic syncs each write."""
     orders = cluster.create_topic(
         "orders", partitions=1, replicas=3, configs={"flush.messages": "1"} if synced else None
     )

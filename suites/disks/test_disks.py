@@ -1,7 +1,7 @@
-"""What disks do beside failing: they lose power, fail two at a time, grow slow, and their files rot.
+"""Shows how Kafka copes with power cuts, slow disks, flipped bits and two failures at once (beyond KIP-112).
 
-KIP-112 promises nothing for a slow disk ("good or bad" is all that a log dir can be); what is checked there is what
-Kafka promises always, and what clients go without is measured.
+KIP-112 knows only good and bad log dirs, and promises nothing for a slow disk. The scenarios check what Kafka always
+promises, and measure how long clients get no acks or records.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
 from suites.checks import check_delivery, check_not_noticed
 from suites.scenario import each_fault, scenario
-from suites.state_check import World
-from suites.steps import log_dirs_failed, make_leader, rotten, started_healed
+from suites.state_check import StateCheck
+from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start_after_healing
 
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
@@ -41,25 +41,25 @@ each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["lead
     plan="a broker loses what it had not synced",
     volumes="ext4",
     needs=PowerCut.needs,
-    kraft={"metadata_apart": False},  # its metadata log has no other power than its log dirs
+    kraft={"metadata_apart": False},  # the power cut hits the metadata log, too
 )
 @each_role
 def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """What a broker had not synced is gone; it fetches it again, and as the leader it then has every record."""
+    """A broker loses power and what it had not synced: it fetches that again, and as the leader has every record."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
         with injected(PowerCut(victim)) as cut:
             if cut.lost_bytes <= 0:
                 raise Inconclusive(f"{victim} had synced all that it had written")
-            world.broker_gone(victim)
-            world.check()
+            state.broker_gone(victim)
+            state.check()
             pair.await_progress(after=now())
-        world.broker_back(victim)
-        world.check(timeouts.RECOVERY_S)
+        state.broker_back(victim)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
-    make_leader(cluster, world, victim)
+    make_leader(cluster, state, victim)
     check_delivery(workload)
 
 
@@ -71,19 +71,19 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
     needs=ReadOnly.needs,
 )
 def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The leader's and a follower's log dirs fail together, each in its way: the third replica serves alone."""
+    """The leader's log dir gets EIO and a follower's becomes read-only, at once: the third replica serves alone."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victims = [leader_of(orders[0]), follower_of(orders[0])]
     first, second = (orders[0].log_dir_on(victim) for victim in victims)
     with workload.running(orders) as pair:
-        with log_dirs_failed(world, Eio(first), ReadOnly(second)):
+        with log_dirs_failed(state, Eio(first), ReadOnly(second)):
             pair.await_progress(after=now())
             for victim in victims:
                 victim.stop()
-            world.broker_gone(*victims)
+            state.broker_gone(*victims)
         for victim in victims:
-            started_healed(world, victim)
+            start_after_healing(state, victim)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -91,17 +91,17 @@ def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
 @scenario("disks/slow-log-dir", kip=112, plan="not handled by the KIP: a slow disk", floors=Floors(during=0))
 @each_fault("slow", SLOW_FAULTS)
 def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowVolume]) -> None:
-    """The leader's log dir is slow or stalls, on a topic that syncs each write: it goes on leading, nothing is lost."""
+    """The leader's log dir is slow or stalls, on a topic that syncs each write: the leader stays, nothing is lost."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"flush.messages": "1"})
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     log_dir = orders[0].log_dir_on(leader_of(orders[0]))
     with workload.running(orders) as pair:
         with injected(slow(log_dir)) as fault:
-            let_pass(12.0, since=fault.injected_monotonic_s)  # of a stalling one: off, on, off
-            world.disk_slow(log_dir.broker)
-            world.check()
-        world.disk_quick(log_dir.broker)
-        world.check(timeouts.RECOVERY_S)
+            let_pass(12.0, since=fault.injected_monotonic_s)  # a stalling disk is off, on and off again in that time
+            state.disk_slow(log_dir.broker)
+            state.check()
+        state.disk_fast_again(log_dir.broker)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_not_noticed(fault, log_dir)
     check_delivery(workload)
@@ -110,20 +110,20 @@ def test_slow_log_dir(cluster: Cluster, workload: CaseWorkload, slow: type[SlowV
 @scenario("disks/paused-broker", kip=112, plan="a broker that hangs for longer than its session")
 @each_role
 def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """A broker is paused until nobody counts on it any more, and then goes on: what it alone had is cut off its log.
+    """A broker is paused for longer than its session, then resumed: its log is truncated to what the others have.
 
-    As the leader it is asked meanwhile by clients that have not heard of another one yet.
+    While it is paused, clients that do not know the new leader yet still ask it.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = role(orders[0])
     with workload.running(orders) as pair:
         with injected(BrokerPaused(victim)):
-            world.broker_gone(victim)
-            world.check()
+            state.broker_gone(victim)
+            state.check()
             pair.await_progress(after=now())
-        world.broker_back(victim)
-        world.check(timeouts.RECOVERY_S)
+        state.broker_back(victim)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -131,17 +131,17 @@ def test_paused_broker(cluster: Cluster, workload: CaseWorkload, role: Callable[
 @scenario("disks/rolling-restart", kip=112, plan="every broker once, one after another")
 @each_fault("end", (BrokerStopped, BrokerKilled))
 def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fault]) -> None:
-    """Every broker is ended and started once, one after another, each only when all is healthy: nothing is lost."""
+    """Every broker is stopped or killed, and started, one after another, once all are in sync: nothing is lost."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     with workload.running(orders) as pair:
         for broker in cluster.brokers:
             with injected(end(broker)):
-                world.broker_gone(broker)
-                world.check()
+                state.broker_gone(broker)
+                state.check()
                 pair.await_progress(after=now())
-            world.broker_back(broker)
-            world.check(timeouts.RECOVERY_S)
+            state.broker_back(broker)
+            state.check(timeouts.RECOVERY_S)
     check_delivery(workload)
 
 
@@ -152,12 +152,12 @@ def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fau
     floors=Floors(faults=0),
 )
 def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A killed broker comes back to an index with a flipped bit: it makes it anew and serves every record.
+    """A killed broker starts with a flipped bit in an offset index: it rebuilds the index and serves every record.
 
-    Which it does of all that it had not flushed. A broker that was stopped in good order loads an index as it lies: no
-    build since 2.1 looks at it (``LogSegment.sanityCheck``, KAFKA-7283), and no KIP promises that one does.
+    It rebuilds the indexes of what it had not flushed. A broker that was stopped cleanly loads an index as it is: no
+    build since 2.1 checks it (``LogSegment.sanityCheck``, KAFKA-7283), and no KIP promises that.
     """
-    rots_while_down(cluster, workload, lambda log_dir: IndexByteFlipped(log_dir, "orders", 0))
+    flip_while_down(cluster, workload, lambda log_dir: IndexByteFlipped(log_dir, "orders", 0))
 
 
 @scenario(
@@ -167,25 +167,25 @@ def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
     floors=Floors(faults=0),
 )
 def test_byte_flipped(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
-    """A killed broker comes back to a record with a flipped bit: it cuts its log off there, and fetches the rest anew.
+    """A killed broker starts with a flipped bit in a record: it truncates its log there, and fetches the rest again.
 
-    Which it does of all that it had not flushed. What was flushed is served as it lies (control/flipped-byte).
+    It checks what it had not flushed. Flushed records are served as they are (control/flipped-byte).
     """
     text = f"jbod {case.run_token} p0 60 ".encode()
-    rots_while_down(cluster, workload, lambda log_dir: ByteFlipped(log_dir, "orders", 0, text=text))
+    flip_while_down(cluster, workload, lambda log_dir: ByteFlipped(log_dir, "orders", 0, text=text))
 
 
-def rots_while_down(cluster: Cluster, workload: CaseWorkload, rot: Callable[[LogDir], BitsFlipped]) -> None:
-    """What the leader had of a partition rots while it is down; it makes that anew, leads, and has every record."""
+def flip_while_down(cluster: Cluster, workload: CaseWorkload, make_fault: Callable[[LogDir], BitsFlipped]) -> None:
+    """Bits flip in the leader's files while it is down: it rebuilds them, and as the leader has every record."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
-    flip = rot(log_dir)
+    flip = make_fault(log_dir)
     with workload.running(orders) as pair:
         pair.await_count(1000)
-        # Records that come late come in few batches, and an index has an entry for some batches.
+        # Late records may be in few batches, and an index has an entry for some batches only.
         await_until(flip.is_possible, timeout_s=timeouts.PROGRESS_S, what=f"something to flip in {flip.target}")
-    with rotten(world, flip):
-        make_leader(cluster, world, victim)
+    with flipped_while_down(state, flip):
+        make_leader(cluster, state, victim)
     check_delivery(workload)

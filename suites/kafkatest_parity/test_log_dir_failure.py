@@ -1,9 +1,9 @@
-"""Kafka's own disk test, case for case: ``tests/kafkatest/tests/core/log_dir_failure_test.py``.
+"""Shows what Kafka's own disk test shows, case for case: ``tests/kafkatest/tests/core/log_dir_failure_test.py``.
 
-Leader or follower × with or without a bounce of the broker × both metadata modes; the log dir fails by ``chmod a-w``.
-Its four claims are here as it lists them (not leader, not in the ISR, still online, records get through), and so is its
-second half on the other topic; beyond it, the fault is proven, the whole state is compared with the model, and the
-history is judged for more than missing records.
+The log dir of a leader or a follower fails by ``chmod a-w``, with or without a restart, in both metadata modes. The
+four claims are those of kafkatest: the broker is not the leader, is not in the ISR, is still online, and records get
+through. Its second half, on the other topic, is here, too. Beyond it, the fault is proven, all sources are compared
+with the expected state, and the judge looks for more than missing records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import UNWRITABLE_ENDS_START
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import check_serves_alone, ends_unwritable
 
 
@@ -39,13 +39,13 @@ from suites.steps import check_serves_alone, ends_unwritable
 def test_replication_with_disk_failure(
     cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker], bounce: bool
 ) -> None:
-    """A broker with a dead second log dir is neither leader nor in the ISR there, and serves its first alone.
+    """A broker's second log dir fails: the broker is neither leader nor in the ISR there, and serves its first one.
 
-    Bounced, builds with :data:`UNWRITABLE_ENDS_START` end; the others serve on until the log dir is good again.
+    Restarted brokers of builds with :data:`UNWRITABLE_ENDS_START` end; the others then serve on.
     """
     topic_1 = cluster.create_topic("test_topic_1", configs={"min.insync.replicas": "1"})
     topic_2 = cluster.create_topic("test_topic_2", configs={"min.insync.replicas": "2"})
-    world = World(cluster, topic_1, topic_2)
+    state = StateCheck(cluster, topic_1, topic_2)
     victim = role(topic_2[0])
     first, second = victim.log_dirs
     if (topic_1[0].log_dir_on(victim), topic_2[0].log_dir_on(victim)) != (first, second):
@@ -54,18 +54,18 @@ def test_replication_with_disk_failure(
     with workload.running(topic_2) as pair, injected(ChmodNoWrite(second)) as fault:
         if bounce:
             victim.restart()
-            world.broker_gone(victim)
+            state.broker_gone(victim)
             ended = ends_unwritable(cluster, victim)
             if not ended:
-                world.broker_back(victim)
-        world.log_dir_failed(second)
-        world.check()
+                state.broker_back(victim)
+        state.log_dir_failed(second)
+        state.check()
         if not ended:
             check_noticed(fault)
         pair.await_progress(after=now())
         pair.stop()
         if not ended:
-            check_serves_alone(cluster, workload, world, victim, topic_1)
+            check_serves_alone(cluster, workload, state, victim, topic_1)
     victim.restart()
-    world.recovered()
+    state.recovered()
     check_delivery(workload)

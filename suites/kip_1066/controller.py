@@ -1,4 +1,4 @@
-"""All controllers, killed and started again: from their metadata logs, and from snapshots of them."""
+"""Kills and starts all controllers, which load their metadata logs or snapshots; KIP-1066's scenarios share it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from suites.kip_1066.cordons import last_start, quorum_of
 
 
 def controllers_restarted(cluster: Cluster) -> Node:
-    """All controllers are killed and started again, and one of them is active; that one.
+    """Kill and start all controllers; returns the active one.
 
-    :raises Inconclusive: none is
+    :raises Inconclusive: none becomes active
     """
     for controller in cluster.quorum_nodes:
         controller.kill()
@@ -37,11 +37,10 @@ def controllers_restarted(cluster: Cluster) -> Node:
 
 
 def restarted_with_snapshots(cluster: Cluster) -> Path:
-    """The controllers are killed and started again, and from now on write snapshots of their metadata.
+    """Kill and start the controllers with settings by which they write snapshots, and wait until each has one.
 
-    Returns the first snapshot, when each of them has one.
-
-    :raises Inconclusive: they write none
+    :returns: the oldest of the new snapshots
+    :raises Inconclusive: a controller writes none
     """
     folders = [quorum_of(cluster).metadata_log(controller) for controller in cluster.quorum_nodes]
     before = {path for folder in folders for path in folder.glob("*.checkpoint")}
@@ -60,16 +59,16 @@ def restarted_with_snapshots(cluster: Cluster) -> Path:
 
 
 def restarted_from_snapshot(cluster: Cluster, at_least: Path) -> None:
-    """The controllers are killed and started again, and begin with this snapshot of their metadata, or a later one.
+    """Kill and start the controllers, and check that the active one loads this snapshot or a later one.
 
-    :raises Inconclusive: the active one doesn't
+    :raises Inconclusive: it does not
     """
     controller = controllers_restarted(cluster)
     line = controller.log.first(r"Starting to load snapshot", since=last_start(cluster.journal, controller))
     loaded = line and re.search(r"snapshot (\d{20}-\d{10})", line.text)
     if not loaded or loaded[1] < at_least.stem:
         raise Inconclusive(
-            f"{controller.spec.name} was to begin with {at_least.name} or a later one: {line and line.text}"
+            f"{controller.spec.name} should load {at_least.name} or a later snapshot: {line and line.text}"
         )
     cluster.journal.write(
         "snapshot.loaded", controller=controller.spec.name, snapshot=loaded[1], at_least=at_least.stem
@@ -77,9 +76,9 @@ def restarted_from_snapshot(cluster: Cluster, at_least: Path) -> None:
 
 
 def check_in_snapshot(cluster: Cluster, snapshot: Path, broker: Broker, *log_dirs: LogDir) -> None:
-    """The broker's registration in a snapshot of the metadata has these log dirs cordoned, and no others.
+    """The broker's registration in a snapshot has exactly these log dirs as cordoned.
 
-    :raises PromiseBroken: it hasn't
+    :raises PromiseBroken: it has others
     """
     should = frozenset(log_dir.directory_id() for log_dir in log_dirs)
     seen = dump_snapshot(cluster.distribution, snapshot).registered_as_cordoned.get(broker.id)

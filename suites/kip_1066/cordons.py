@@ -1,8 +1,8 @@
-"""What the suite of KIP-1066 does in the same words: cordon, and wait until it is in force.
+"""Cordons log dirs and waits until the cordons are in force; the scenarios of KIP-1066 share it.
 
-A cordon is in force when the controller has heard of it, with a heartbeat; until then a new replica may come to the log
-dir, and nobody promises otherwise. So a cordon is awaited in the controller's metadata log, and a topic is held only
-against the cordons that were in force from before it was asked for until it was there.
+A cordon is in force once the controller has it from a heartbeat. Until then a new replica may be placed on the log dir,
+and the KIP does not forbid it. So a scenario waits until the controller logs the cordon. A new topic is checked only
+against cordons that were in force from before the request until the topic was there.
 """
 
 from __future__ import annotations
@@ -27,60 +27,59 @@ from harness.kafka.versions import Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.waiting import await_until
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 
 NO_FAULT = Floors(faults=0)
-# What a controller knows of cordons is read from its log, from where it became active.
-a_cordon = functools.partial(
+# Fresh: the check reads a controller's log from where it became active.
+cordon_scenario = functools.partial(
     scenario, kip=1066, modes=(Mode.KRAFT,), builds=VersionRange.parse(">=4.3.0"), floors=NO_FAULT, fresh=True
 )
 CORDONED = "cordoned.log.dirs"
 
 
 def quorum_of(cluster: Cluster) -> KRaftQuorum:
-    """The cluster's quorum, which is KRaft's."""
+    """The cluster's KRaft quorum."""
     assert isinstance(cluster.quorum, KRaftQuorum)
     return cluster.quorum
 
 
-def controllers_door(cluster: Cluster) -> Admin:
-    """The active controller's own door (KIP-919); another one would refuse what changes something."""
+def controllers_admin(cluster: Cluster) -> Admin:
+    """An admin client of the active controller (KIP-919); other controllers refuse changes."""
     return quorum_of(cluster).door(cluster.active_controller())
 
 
-def cordon(world: World, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:
-    """Have these of a broker's log dirs cordoned, and no others, and all sources say so; none: uncordon.
+def cordon(state: StateCheck, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:
+    """Cordon exactly these log dirs of a broker, and wait until all sources agree. Without log dirs, uncordon all.
 
-    :param value: how the configuration has it, instead of their paths
+    :param value: the value of ``cordoned.log.dirs``, instead of the paths
     """
-    world.cordons(broker, *world.cordoned.intersection(log_dirs))  # those that are so all the while
+    state.set_cordoned(broker, *state.cordoned.intersection(log_dirs))  # those that stay cordoned all the while
     broker.configure({CORDONED: ",".join(str(each.path) for each in log_dirs) if value is None else value})
-    await_in_force(world, broker, *log_dirs)
+    await_in_force(state, broker, *log_dirs)
 
 
-def await_in_force(world: World, broker: Broker, *log_dirs: LogDir) -> None:
-    """The controller has heard which of the broker's log dirs are cordoned; so have, now, the model and all sources.
+def await_in_force(state: StateCheck, broker: Broker, *log_dirs: LogDir) -> None:
+    """Wait until the controller knows the broker's cordoned log dirs and all sources agree.
 
-    :raises PromiseBroken: it doesn't hear
+    :raises PromiseBroken: the controller does not come to know, or a source disagrees
     """
-    await_known_to_controller(world.cluster, broker, *log_dirs)
-    world.cordons(broker, *log_dirs)
-    world.check(timeouts.RECOVERY_S)  # the broker may just have been started
-    world.cluster.journal.write("cordon.in_force", broker=broker.id, log_dirs=[str(each) for each in log_dirs])
+    await_known_to_controller(state.cluster, broker, *log_dirs)
+    state.set_cordoned(broker, *log_dirs)
+    state.check(timeouts.RECOVERY_S)  # the broker may just have been started
+    state.cluster.journal.write("cordon.in_force", broker=broker.id, log_dirs=[str(each) for each in log_dirs])
 
 
 def await_known_to_controller(cluster: Cluster, broker: Broker, *log_dirs: LogDir) -> None:
-    """The active controller says in its log that these, and no others, are the broker's cordoned log dirs.
+    """Wait until the active controller's log shows exactly these log dirs of the broker as cordoned.
 
-    In its log, where it tells each record of a registration that it has replayed, also those that it replayed as a
-    standby: to dump its metadata log each time would start a JVM for what takes a tenth of a second. The dump is a
-    source like others.
+    A controller logs each registration record that it replays, also as a standby. Dumping its metadata log each time
+    would start a JVM. :func:`suites.observations.metadata_log` does that where a scenario asks for it.
 
-    :raises PromiseBroken: it never does
+    :raises PromiseBroken: it does not show them in time
     """
     should = {log_dir.directory_id() for log_dir in log_dirs}
     await_until(
-        lambda: cordons_told(words_since_starts(cluster, broker), broker.id),
+        lambda: cordons_logged(controller_lines(cluster, broker), broker.id),
         lambda ids: ids == should,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
         what=f"the controller to know {[str(each) for each in log_dirs]} as the cordoned log dirs of {broker}",
@@ -89,11 +88,11 @@ def await_known_to_controller(cluster: Cluster, broker: Broker, *log_dirs: LogDi
     )
 
 
-def words_since_starts(cluster: Cluster, broker: Broker) -> Iterator[str]:
-    """What the active controller says in its log since it and the broker were last started.
+def controller_lines(cluster: Cluster, broker: Broker) -> Iterator[str]:
+    """The active controller's log lines since it and the broker were last started.
 
-    Nothing before it has become active: until then it replays what once was so. What was so when it ended it has then
-    said again, be it from its log or from a snapshot.
+    There are none until it has become active, since until then it replays old records. By then it has logged the latest
+    state again, from its log or from a snapshot.
     """
     controller = cluster.active_controller()
     since = last_start(cluster.journal, controller)
@@ -103,27 +102,29 @@ def words_since_starts(cluster: Cluster, broker: Broker) -> Iterator[str]:
 
 
 ACTIVE = r"Becoming the active controller"
-"""What a controller says when it has replayed what there was (``QuorumController``)."""
+"""The log line of a controller that has replayed its log (``QuorumController``)."""
 
 
 def last_start(journal: Journal, node: Node) -> datetime:
-    """When a node was started last."""
+    """When a node was last started."""
     return [event.at for event in journal.of(NodeStarted) if event.node == node.spec.name][-1]
 
 
-def cordons_told(lines: Iterable[str], broker: int) -> set[str] | None:
-    """The ids of a broker's cordoned log dirs by the controller's log, oldest line first; None: it hasn't said yet.
+def cordons_logged(lines: Iterable[str], broker: int) -> set[str] | None:
+    """The directory ids of a broker's cordoned log dirs by the controller's log; None if it has no such line yet.
 
-    A registration begins anew; of a change the log dirs that it says nothing of stay as they were.
+    A registration replaces what was logged before. A change without ``cordonedLogDirs`` keeps it.
+
+    :param lines: of the controller's log, the oldest first
     """
     record = re.compile(
         rf"(RegisterBroker|BrokerRegistrationChange)Record\(brokerId={broker},.*cordonedLogDirs=(null|\[[^\]]*\])",
         re.DOTALL,
     )
-    told: set[str] | None = None
+    cordoned: set[str] | None = None
     for found in filter(None, map(record.search, lines)):
         if found[2] != "null":
-            told = set(re.findall(r"[\w-]{22}", found[2]))
+            cordoned = set(re.findall(r"[\w-]{22}", found[2]))
         elif found[1] == "RegisterBroker":
-            told = None
-    return told
+            cordoned = None
+    return cordoned

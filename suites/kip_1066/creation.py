@@ -1,4 +1,4 @@
-"""Topics are created all the while, and each is held against the cordons that were in force for all of that time."""
+"""Creates topics in the background, and checks each against the cordons that were in force during its creation."""
 
 from __future__ import annotations
 
@@ -21,72 +21,73 @@ from harness.kafka.admin import Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background
-from suites.state_check import World
+from suites.state_check import StateCheck
 
 _REPLICAS = 2
 
 
-class Creation:
-    """Topics as they come, each with the log dirs that were cordoned all the while it was created.
+class TopicCreation:
+    """Creates topics, and notes for each the log dirs that were cordoned all the while.
 
-    :ivar errors: what ended the thread that creates them
+    :ivar errors: the errors that ended the thread that creates them
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, state: StateCheck) -> None:
         self.errors: Sequence[Exception] = ()
-        self._world = world
+        self._state = state
         self._new: deque[tuple[Topic, frozenset[LogDir]]] = deque()
         self._asked_at: list[float] = []
-        self._made = 0  # of those that were asked for, the first so many
+        self._made = 0  # so many of the first requests have been carried out
 
     def create(self, name: str) -> None:
-        """One more.
+        """Create one topic.
 
-        Where nobody answers, since whoever was asked is just being stopped, others are asked until it is known to be
-        there: it may have been created by who was asked first.
+        A broker that is just being stopped may not answer, although the topic is created. Others are then asked until
+        the topic is known.
         """
-        before = self._world.cordoned
+        before = self._state.cordoned
         self._asked_at.append(time.monotonic())
-        cluster = self._world.cluster
+        cluster = self._state.cluster
         try:
             topic = cluster.create_topic(name, replicas=_REPLICAS)
         except NoAnswer:
             await_until(
                 lambda: self._exists(name),
                 timeout_s=timeouts.PROGRESS_S,
-                what=f"{name} to be created, for which nobody answered",
+                what=f"{name} to be created, after a request without an answer",
                 retry_on=(NoAnswer,),
             )
             [topic] = cluster.await_topics({name: 1})
-        self._new.append((topic, before & self._world.cordoned))
+        self._new.append((topic, before & self._state.cordoned))
         self._made += 1
 
     def _exists(self, name: str) -> bool:
-        """It is there when it has been asked for once more."""
+        """Ask for the topic once more; then it exists."""
         try:
-            self._world.cluster.create_topic(name, replicas=_REPLICAS)
+            self._state.cluster.create_topic(name, replicas=_REPLICAS)
         except Refused as refusal:
             if refusal.error != "TOPIC_ALREADY_EXISTS":
                 raise
         return True
 
-    def check_going(self) -> None:
-        """Topics are created all the while.
+    def check_running(self) -> None:
+        """The thread still creates topics.
 
-        :raises PromiseBroken: one was refused
+        :raises PromiseBroken: a request was refused
         """
         for error in self.errors:
             if isinstance(error, Refused):
-                raise PromiseBroken(f"a topic could not be created all the while: {error}") from error
+                raise PromiseBroken(f"a topic could not be created: {error}") from error
             raise error
 
     @contextmanager
-    def going_on(self, what: str) -> Iterator[None]:
-        """Topics are created inside the block too: at least one was asked for there, and is made, if only after it.
+    def created_during(self, what: str) -> Iterator[None]:
+        """Inside the block, at least one topic is requested; it is created then or soon after.
 
-        So that it doesn't pass while one is long in the making, which was asked for before, that is awaited first.
+        Earlier requests are awaited first, so that a slow one does not fill the block.
 
-        :raises Inconclusive: none was
+        :param what: what the block does, for messages
+        :raises Inconclusive: no topic was requested
         """
         self._await_made(len(self._asked_at), f"before {what}")
         began = time.monotonic()
@@ -94,25 +95,25 @@ class Creation:
         ended = time.monotonic()
         inside = [number for number, at in enumerate(self._asked_at.copy(), 1) if began <= at <= ended]
         if not inside:
-            raise Inconclusive(f"no topic was asked for during {what}, which took {ended - began:.1f} s")
+            raise Inconclusive(f"no topic was requested during {what}, which took {ended - began:.1f} s")
         self._await_made(inside[-1], f"during {what}")
-        self._world.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
+        self._state.cluster.journal.write("topics.created_meanwhile", what=what, topics=len(inside))
 
     def _await_made(self, count: int, when: str) -> None:
         await_until(
             lambda: self._made >= count,
             timeout_s=timeouts.PROGRESS_S,
-            what=f"the topics to be made that were asked for {when}",
-            watch=self.check_going,
+            what=f"the topics to be created that were requested {when}",
+            watch=self.check_running,
             failure=Inconclusive,
         )
 
-    def learn(self, at_least: int = 0) -> list[Topic]:
-        """Take into the model what was created since the last time.
+    def add_new_topics(self, at_least: int = 0) -> list[Topic]:
+        """Add the topics that were created since the last call to the expected state.
 
-        :param at_least: wait until there are so many that were asked for under all the cordons of now
-        :raises PromiseBroken: a replica came to a log dir that was cordoned
-        :raises Inconclusive: there aren't so many
+        :param at_least: wait for so many topics that were requested under all the present cordons
+        :raises PromiseBroken: a replica was placed on a cordoned log dir
+        :raises Inconclusive: there are fewer
         """
         learnt: list[Topic] = []
         fresh = 0
@@ -121,10 +122,10 @@ class Creation:
             nonlocal fresh
             while self._new:
                 topic, cordoned = self._new[0]
-                self._world.learn(topic, cordoned=cordoned)
+                self._state.add_topic(topic, cordoned=cordoned)
                 self._new.popleft()
                 learnt.append(topic)
-                fresh += cordoned >= self._world.cordoned
+                fresh += cordoned >= self._state.cordoned
             return fresh
 
         await_until(
@@ -132,36 +133,36 @@ class Creation:
             lambda count: count >= at_least,
             timeout_s=timeouts.PROGRESS_S,
             what=f"{at_least} topics to be created",
-            retry_on=(NoAnswer, KeyError, AwaitTimeout),  # a broker that was just started may not know it yet
-            watch=self.check_going,
+            retry_on=(NoAnswer, KeyError, AwaitTimeout),  # a broker that was just started may not know the topic yet
+            watch=self.check_running,
             failure=Inconclusive,
         )
-        self._world.cluster.journal.write("topics.learnt", topics=[topic.name for topic in learnt])
+        self._state.cluster.journal.write("topics.learnt", topics=[topic.name for topic in learnt])
         return learnt
 
 
 @contextmanager
-def topics_created(world: World) -> Iterator[Creation]:
-    """Inside the block topics are created one after another, some a second, by a thread.
+def topics_created(state: StateCheck) -> Iterator[TopicCreation]:
+    """Inside the block, a thread creates topics one after another, some a second.
 
-    :raises PromiseBroken: one is refused; also where the block fails for another reason
+    :raises PromiseBroken: a request is refused; also where the block fails for another reason
     """
-    creation, numbers = Creation(world), itertools.count()
+    creation, numbers = TopicCreation(state), itertools.count()
     try:
         with in_background(lambda: creation.create(f"passing-{next(numbers)}"), every_s=0.5) as creation.errors:
             yield creation
     except Exception:
         if any(isinstance(error, Refused) for error in creation.errors):
-            creation.check_going()
+            creation.check_running()
         raise
-    creation.check_going()
-    creation.learn()
-    world.check()
+    creation.check_running()
+    creation.add_new_topics()
+    state.check()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A topic that was asked for, whether it was made, and when asked and answered."""
+class TopicRequest:
+    """A request for a topic: when it was sent and answered, and whether the topic was created."""
 
     name: str
     at: datetime
@@ -170,12 +171,12 @@ class Asked:
 
 
 @contextmanager
-def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[Asked]]:
-    """Inside the block topics with a replica on each broker are asked for as quickly as they can be, by a thread.
+def wide_topics_requested(cluster: Cluster, via: Broker) -> Iterator[Sequence[TopicRequest]]:
+    """Inside the block, a thread requests topics with a replica on each broker, as fast as it can.
 
-    A broker that is fenced is given replicas too where no others are left, unless it is wholly cordoned.
+    A fenced broker gets replicas, too, if no other brokers are left, unless all its log dirs are cordoned.
     """
-    asked, numbers = list[Asked](), itertools.count()
+    asked, numbers = list[TopicRequest](), itertools.count()
 
     def one_more() -> None:
         name, at = f"wide-{next(numbers)}", now()
@@ -186,7 +187,7 @@ def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[As
             if refusal.error != "INVALID_REPLICATION_FACTOR":
                 raise
             made = False
-        asked.append(Asked(name=name, at=at, answered=now(), made=made))
+        asked.append(TopicRequest(name=name, at=at, answered=now(), made=made))
 
     with in_background(one_more, every_s=0.005) as errors:
         yield asked
@@ -194,20 +195,23 @@ def wide_topics_asked_for(cluster: Cluster, via: Broker) -> Iterator[Sequence[As
         raise errors[0]
 
 
-def made_unheeded(asked: Sequence[Asked], *, down: datetime, started: datetime, known: datetime) -> list[Asked]:
-    """The topics that were made after a wholly cordoned broker was started and before the controller knew its cordons.
+def created_despite_cordons(
+    asked: Sequence[TopicRequest], *, down: datetime, started: datetime, known: datetime
+) -> list[TopicRequest]:
+    """The topics that were created after a wholly cordoned broker started and before the controller knew its cordons.
 
-    :param down: from then on it did not run
-    :param known: from then on the controller knew
-    :raises PromiseBroken: one was made while it was down, its cordons being in the metadata log, or after that
-    :raises Inconclusive: none was asked for in one of the three times
+    :param down: when the broker was stopped
+    :param started: when the broker was started
+    :param known: when the controller knew the cordons
+    :raises PromiseBroken: a topic was created while the broker was down, or after ``known``
+    :raises Inconclusive: no topic was requested in one of the three periods
     """
     while_down = [each for each in asked if down <= each.at and each.answered <= started]
     between = [each for each in asked if started < each.answered and each.at <= known]
     afterwards = [each for each in asked if known < each.at]
     if not (while_down and between and afterwards):
-        counts = f"{len(while_down)} before it was started, {len(between)} meanwhile, {len(afterwards)} afterwards"
-        raise Inconclusive(f"too few topics were asked for: {counts}")
+        counts = f"{len(while_down)} while it was down, {len(between)} meanwhile, {len(afterwards)} afterwards"
+        raise Inconclusive(f"too few topics were requested: {counts}")
     if wrong := [each.name for each in (*while_down, *afterwards) if each.made]:
-        raise PromiseBroken(f"{wrong} came to a broker that the controller knew to be wholly cordoned")
+        raise PromiseBroken(f"{wrong} were placed on a broker whose log dirs the controller knew to be cordoned")
     return [each for each in between if each.made]

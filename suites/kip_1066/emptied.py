@@ -1,4 +1,4 @@
-"""A log dir or a broker is emptied, as an operator does before taking it away, and is seen to be empty."""
+"""Empties a log dir or a broker, as an operator does before removing it, and checks that it is empty."""
 
 from __future__ import annotations
 
@@ -12,62 +12,65 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import reassign_together
 
 
-def drain(world: World, *brokers: Broker) -> None:
-    """All replicas of these brokers are reassigned to others, as an operator does before removing them.
+def reassign_all_away(state: StateCheck, *brokers: Broker) -> None:
+    """Reassign all replicas of these brokers to others, as an operator does before removing brokers.
 
-    Each goes to that broker, of those that aren't wholly cordoned, that has the fewest, and none of the partition.
+    Each replica goes to the broker with the fewest replicas that has none of the partition and an uncordoned log dir.
 
-    :raises Inconclusive: one of them has nothing, or something that has no other place
+    :raises Inconclusive: a broker has no replica, or one that no other broker can take
     """
-    cluster = world.cluster
-    learn_kafkas_own(world)
-    held = {each: sum(len(world.replicas_in(log_dir)) for log_dir in each.log_dirs) for each in cluster.brokers}
+    cluster = state.cluster
+    add_internal_topics(state)
+    held = {each: sum(len(state.replicas_in(log_dir)) for log_dir in each.log_dirs) for each in cluster.brokers}
     if bare := [str(broker) for broker in brokers if not held[broker]]:
-        raise Inconclusive(f"{', '.join(bare)}: nothing is there; to drain it shows nothing")
-    open_ones = [each for each in cluster.others(*brokers) if not world.cordoned.issuperset(each.log_dirs)]
+        raise Inconclusive(f"{', '.join(bare)} had no replica before it was to be emptied")
+    open_ones = [each for each in cluster.others(*brokers) if not state.cordoned.issuperset(each.log_dirs)]
     placements = []
-    for (topic, index), expected in world.partitions.items():
+    for (topic, index), expected in state.partitions.items():
         on = [cluster.broker(id) for id in expected.replicas]
         for place in set(brokers).intersection(on):
             targets = [each for each in open_ones if each not in on]
             if not targets:
-                raise Inconclusive(f"{topic}-{index} on {place} has no other place: {expected.replicas}")
+                raise Inconclusive(f"no other broker can take {topic}-{index} from {place}: {expected.replicas}")
             on[on.index(place)] = target = min(targets, key=held.__getitem__)
             held[target] += 1
         if any(broker.id in expected.replicas for broker in brokers):
             placements.append(Placement(partition=Partition(cluster, topic, index), on=tuple(on)))
-    reassign_together(world, *placements)
+    reassign_together(state, *placements)
 
 
-def learn_kafkas_own(world: World) -> None:
-    """The topics of Kafka itself, which clients bring about, are in the model too, whenever they came."""
-    own = [state for state in world.strangers(world.cluster.describe()) if state.topic.startswith("__")]
-    for name, states in itertools.groupby(own, key=lambda state: state.topic):
-        world.learn(Topic(world.cluster, name, len(list(states))), cordoned=frozenset())
+def add_internal_topics(state: StateCheck) -> None:
+    """Add Kafka's internal topics to the expected state; clients cause their creation at any time."""
+    own = [each for each in state.unknown_partitions(state.cluster.describe()) if each.topic.startswith("__")]
+    for name, states in itertools.groupby(own, key=lambda each: each.topic):
+        state.add_topic(Topic(state.cluster, name, len(list(states))), cordoned=frozenset())
 
 
-def placements_within(world: World, leaving: LogDir, staying: LogDir) -> list[Placement]:
-    """All that is in one log dir, in another of the same broker, and elsewhere where it is."""
-    learn_kafkas_own(world)
+def placements_within(state: StateCheck, leaving: LogDir, staying: LogDir) -> list[Placement]:
+    """Placements that move all replicas of one log dir to another one of the broker, and keep all others.
+
+    :raises Inconclusive: the log dir has no replica
+    """
+    add_internal_topics(state)
     placements = []
-    for topic, index in sorted(world.replicas_in(leaving)):
-        partition = Partition(world.cluster, topic, index)
-        brokers = map(world.cluster.broker, world.expected(topic, index).replicas)
+    for topic, index in sorted(state.replicas_in(leaving)):
+        partition = Partition(state.cluster, topic, index)
+        brokers = map(state.cluster.broker, state.expected(topic, index).replicas)
         on = tuple(staying if broker == leaving.broker else partition.log_dir_on(broker) for broker in brokers)
         placements.append(Placement(partition=partition, on=on))
     if not placements:
-        raise Inconclusive(f"{leaving} has nothing; to empty it shows nothing")
+        raise Inconclusive(f"{leaving} had no replica before it was to be emptied")
     return placements
 
 
 def check_empty(*log_dirs: LogDir) -> None:
-    """Nothing is in these log dirs, by what their broker says and by the folders on disk.
+    """These log dirs have no replica, by DescribeLogDirs and by the folders on disk.
 
-    :raises PromiseBroken: something is, and stays
+    :raises PromiseBroken: a replica or a folder stays
     """
     [broker] = {log_dir.broker for log_dir in log_dirs}
     paths = {str(log_dir.path) for log_dir in log_dirs}

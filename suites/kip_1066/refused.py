@@ -1,4 +1,4 @@
-"""A request is refused: with the error and the reason that KIP-1066 promises, and nothing comes of it."""
+"""Checks that a request is refused with the error and reason of KIP-1066, and has no effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.kafka.admin import Refused
 from suites.checks import check_refused
 
 
-def check_unmade(
+def check_refused_without_effect(
     cluster: Cluster,
     topic: str,
     ask: Callable[[], object],
@@ -19,22 +19,22 @@ def check_unmade(
     *,
     there: Sequence[tuple[int, ...]] = (),
 ) -> None:
-    """Kafka refuses what is asked of a topic, and nothing comes of it.
+    """Kafka refuses a request about a topic, and the topic does not change.
 
-    :param saying: a regular expression of the message
-    :param there: the replicas of each partition that the topic has all the while; none: there is no such topic
-    :raises PromiseBroken: it does it, or refuses otherwise, or does it in spite of what it says
+    :param saying: a regular expression of the error's message
+    :param there: the replicas of each partition that the topic has; empty: there is no such topic
+    :raises PromiseBroken: the request succeeds, fails with another error or message, or has an effect
     """
     check_refused(ask, error, saying)
     check_only_replicas(cluster, topic, there)
 
 
 def check_only_replicas(cluster: Cluster, topic: str, there: Sequence[tuple[int, ...]]) -> None:
-    """Every broker sees just these replicas of the topic's partitions, and none is being reassigned.
+    """Every broker sees exactly these replicas of the topic's partitions, and no reassignment is under way.
 
-    What a broker hears of a config that is set now it hears after all that the controller wrote before.
+    A config is set first. A broker that knows it also knows all that the controller wrote before it.
 
-    :raises PromiseBroken: one sees something else
+    :raises PromiseBroken: a broker sees something else
     """
     for broker in cluster.live_brokers():
         broker.configure({"jbod.refused": topic})
@@ -46,10 +46,10 @@ def check_only_replicas(cluster: Cluster, topic: str, there: Sequence[tuple[int,
 
 
 def answer_of(refusal: Refused) -> str:
-    """A refusal's error; with its message where this should name the cordon and doesn't.
+    """The error of a refusal; with its message if that should name the cordon and does not.
 
     "The INVALID_REPLICA_ASSIGNMENT error will be returned. […] The error message will be adjusted to specify the
-    reason" (KIP-1066, "Error handling"); of INELIGIBLE_REPLICA only the controller's log is to have it.
+    reason" (KIP-1066, "Error handling"). For INELIGIBLE_REPLICA only the controller's log must have the reason.
     """
     silent = refusal.error == "INVALID_REPLICA_ASSIGNMENT" and "cordoned" not in (refusal.message or "")
     return f"{refusal.error} without the reason: {refusal.message}" if silent else refusal.error

@@ -1,4 +1,4 @@
-"""What KIP-1066 is for, under load and with topics being created all the time.
+"""Shows what KIP-1066 is for ("Motivation"), under load and with topics being created all the time.
 
 "When adding brokers to a cluster, Kafka currently does not always place new partitions on new brokers; when removing
 brokers/log directories, there is no way to prevent Kafka from placing new replicas on these brokers/log directories."
@@ -18,119 +18,119 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.kip_1066.cordons import CORDONED, a_cordon, cordon
+from suites.kip_1066.cordons import CORDONED, cordon, cordon_scenario
 from suites.kip_1066.creation import topics_created
-from suites.kip_1066.emptied import check_empty, drain, placements_within
-from suites.state_check import World
+from suites.kip_1066.emptied import check_empty, placements_within, reassign_all_away
+from suites.state_check import StateCheck
 from suites.steps import reassign
 
 ENOUGH = 10
-"""Topics, at least, that are created under a cordon."""
+"""At least so many topics are created under a cordon."""
 
-
-# Where two brokers are left, Kafka's own topic must do with two.
+# Internal topics must do with the two brokers that are left.
 SETTINGS = {"offsets.topic.replication.factor": "2"}
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/brokers-added", plan="add new brokers to a cluster that is at capacity", brokers=2, overrides=SETTINGS
 )
 def test_brokers_added(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Two brokers join a full cluster: what is new comes to them alone, then the old ones are drained onto them."""
+    """Two brokers join a full cluster: only they get new replicas; then the old brokers' replicas move to them."""
     orders = cluster.create_topic("orders", partitions=2, replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     old = list(cluster.brokers)
-    with workload.running(orders) as pair, topics_created(world) as creation:
-        creation.learn(at_least=1)
+    with workload.running(orders) as pair, topics_created(state) as creation:
+        creation.add_new_topics(at_least=1)
         new = [cluster.add_broker(), cluster.add_broker()]
         for broker in old:
-            cordon(world, broker, *broker.log_dirs, value="*")
-        creation.learn(at_least=ENOUGH)
+            cordon(state, broker, *broker.log_dirs, value="*")
+        creation.add_new_topics(at_least=ENOUGH)
         pair.await_progress(after=now())
-        with creation.going_on("the drain"):
-            drain(world, *old)
+        with creation.created_during("the drain"):
+            reassign_all_away(state, *old)
             for broker in old:
                 check_empty(*broker.log_dirs)
-        creation.learn(at_least=1)
+        creation.add_new_topics(at_least=1)
         pair.await_progress(after=now())
-    check_only_on(world, *new)
+    check_only_on(state, *new)
     check_delivery(workload)
 
 
-def check_only_on(world: World, *brokers: Broker) -> None:
-    """All replicas of all topics are on these brokers, and each of them has some.
+def check_only_on(state: StateCheck, *brokers: Broker) -> None:
+    """All replicas are on these brokers, and each of these has some.
 
-    :raises PromiseBroken: it is otherwise
+    :raises PromiseBroken: another broker has one, or one of these has none
     """
     should = {broker.id for broker in brokers}
-    if (seen := {id for expected in world.partitions.values() for id in expected.replicas}) != should:
+    if (seen := {id for expected in state.partitions.values() for id in expected.replicas}) != should:
         raise PromiseBroken(f"replicas are on brokers {sorted(seen)} instead of {sorted(should)}")
 
 
-@a_cordon("kip-1066/broker-decommissioned", plan="reassign its partitions, then remove the broker", overrides=SETTINGS)
+@cordon_scenario(
+    "kip-1066/broker-decommissioned", plan="reassign its partitions, then remove the broker", overrides=SETTINGS
+)
 def test_broker_decommissioned(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker is cordoned, drained, stopped and unregistered: it stays empty from then on, and nothing is lost."""
+    """A broker is cordoned, emptied, stopped and unregistered: it stays empty meanwhile, and nothing is lost."""
     orders = cluster.create_topic("orders", partitions=2, replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])
-    with workload.running(orders) as pair, topics_created(world) as creation:
-        creation.learn(at_least=3)
-        cordon(world, broker, *broker.log_dirs, value="*")
-        creation.learn(at_least=1)
-        with creation.going_on("the drain"):
-            drain(world, broker)
-        creation.learn(at_least=ENOUGH)
+    with workload.running(orders) as pair, topics_created(state) as creation:
+        creation.add_new_topics(at_least=3)
+        cordon(state, broker, *broker.log_dirs, value="*")
+        creation.add_new_topics(at_least=1)
+        with creation.created_during("the drain"):
+            reassign_all_away(state, broker)
+        creation.add_new_topics(at_least=ENOUGH)
         check_empty(*broker.log_dirs)
         pair.await_progress(after=now())
         cluster.remove_broker(broker)
-        world.check()
-        creation.learn(at_least=1)
+        state.check()
+        creation.add_new_topics(at_least=1)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-@a_cordon("kip-1066/disk-taken-out", plan="the process of removing a disk", overrides=SETTINGS)
+@cordon_scenario("kip-1066/disk-taken-out", plan="the process of removing a disk", overrides=SETTINGS)
 def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A log dir is cordoned, its replicas moved to the other one, and it is taken out of ``log.dirs``.
+    """A log dir is cordoned, its replicas move to the other one, and it is removed from ``log.dirs``.
 
-    It would be the emptiest one all the while. The configuration that has it cordoned is taken away last, as one can't
-    before: till then the broker is told to have a log dir cordoned that it no longer has, and gets what is new in the
-    other one.
+    It has the fewest replicas all the while. Its cordon can be removed only at the end. Until then the broker has a
+    cordon for a log dir that it no longer has, and must place new replicas on the other one.
     """
     orders = cluster.create_topic("orders", partitions=4, replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])
     leaving = orders[0].log_dir_on(broker)
     staying = other_dir(leaving)
-    with workload.running(orders) as pair, topics_created(world) as creation:
-        creation.learn(at_least=3)
-        cordon(world, broker, leaving)
-        creation.learn(at_least=1)
-        with creation.going_on("the moves"):
-            reassign(cluster, world, *placements_within(world, leaving, staying))
-        creation.learn(at_least=ENOUGH)
+    with workload.running(orders) as pair, topics_created(state) as creation:
+        creation.add_new_topics(at_least=3)
+        cordon(state, broker, leaving)
+        creation.add_new_topics(at_least=1)
+        with creation.created_during("the moves"):
+            reassign(cluster, state, *placements_within(state, leaving, staying))
+        creation.add_new_topics(at_least=ENOUGH)
         check_empty(leaving)
         pair.await_progress(after=now())
         broker.stop()
-        world.broker_gone(broker)
+        state.broker_gone(broker)
         broker.use_log_dirs(staying)
         broker.start()
-        world.broker_back(broker)
-        world.check(timeouts.RECOVERY_S)
-        creation.learn()  # those of before
-        check_some_in(world, staying, creation.learn(at_least=ENOUGH))
+        state.broker_back(broker)
+        state.check(timeouts.RECOVERY_S)
+        creation.add_new_topics()  # those created before the restart
+        check_some_in(state, staying, creation.add_new_topics(at_least=ENOUGH))
         broker.configure({CORDONED: None})
-        world.cordons(broker)
-        check_some_in(world, staying, creation.learn(at_least=ENOUGH))
+        state.set_cordoned(broker)
+        check_some_in(state, staying, creation.add_new_topics(at_least=ENOUGH))
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-def check_some_in(world: World, log_dir: LogDir, topics: Sequence[Topic]) -> None:
-    """Replicas of some of these new topics are in the log dir; where chance has it two of three are.
+def check_some_in(state: StateCheck, log_dir: LogDir, topics: Sequence[Topic]) -> None:
+    """The log dir has replicas of some of these new topics; on average of two in three.
 
-    :raises PromiseBroken: none is
+    :raises PromiseBroken: it has none
     """
     names = {topic.name for topic in topics}
-    if not any(topic in names for topic, _ in world.replicas_in(log_dir)):
-        raise PromiseBroken(f"none of {len(names)} new topics came to {log_dir}, which is not cordoned")
+    if not any(topic in names for topic, _ in state.replicas_in(log_dir)):
+        raise PromiseBroken(f"none of {len(names)} new topics is on {log_dir}, which is not cordoned")

@@ -1,4 +1,4 @@
-"""A cordoned log dir "still fully functions but no new partitions can be allocated on it" (KIP-1066), and it lasts."""
+"""Shows that a cordoned log dir "still fully functions but no new partitions can be allocated on it" (KIP-1066)."""
 
 from __future__ import annotations
 
@@ -20,80 +20,80 @@ from suites.checks import check_delivery
 from suites.kip_1066.controller import check_in_snapshot, restarted_from_snapshot, restarted_with_snapshots
 from suites.kip_1066.cordons import (
     CORDONED,
-    a_cordon,
     await_in_force,
     await_known_to_controller,
-    controllers_door,
+    controllers_admin,
     cordon,
+    cordon_scenario,
 )
-from suites.kip_1066.refused import check_unmade
+from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import TOO_FEW
 from suites.observations import metadata_log
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
 
 
-@a_cordon("kip-1066/placement", plan="still fully functions but no new partitions can be allocated on it")
+@cordon_scenario("kip-1066/placement", plan="still fully functions but no new partitions can be allocated on it")
 def test_placement(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A log dir, then its whole broker, is cordoned under load: what is there serves on, and nothing new comes.
+    """A log dir, then its whole broker, is cordoned under load: its replicas serve on, and it gets no new ones.
 
-    With the cordon gone it gets all that is new, as the emptiest log dir of its broker.
+    Once uncordoned, it gets all new replicas of its broker, since it has the fewest.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])
     cordoned = orders[0].log_dir_on(broker)
     with workload.running(orders) as pair:
-        cordon(world, broker, cordoned)
-        came(world, "half", replicas=3, to={other_dir(cordoned): 4})
+        cordon(state, broker, cordoned)
+        create_and_count(state, "half", replicas=3, to={other_dir(cordoned): 4})
         pair.await_progress(after=now())
-        cordon(world, broker, *broker.log_dirs, value="*")
-        came(world, "wholly", replicas=2, to=dict.fromkeys(broker.log_dirs, 0))
+        cordon(state, broker, *broker.log_dirs, value="*")
+        create_and_count(state, "wholly", replicas=2, to=dict.fromkeys(broker.log_dirs, 0))
         pair.await_progress(after=now())
-        world.check(also=[metadata_log])
-        cordon(world, broker)
-        came(world, "again", replicas=3, to={cordoned: 4})
+        state.check(also=[metadata_log])
+        cordon(state, broker)
+        create_and_count(state, "again", replicas=3, to={cordoned: 4})
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-def came(world: World, name: str, *, replicas: int, to: dict[LogDir, int]) -> None:
-    """A topic of four partitions is created, and so many of its replicas are in these log dirs."""
-    world.learn(world.cluster.create_topic(name, partitions=4, replicas=replicas, failure=PromiseBroken))
-    world.check()
+def create_and_count(state: StateCheck, name: str, *, replicas: int, to: dict[LogDir, int]) -> None:
+    """Create a topic of four partitions, and check how many of its replicas are in these log dirs."""
+    state.add_topic(state.cluster.create_topic(name, partitions=4, replicas=replicas, failure=PromiseBroken))
+    state.check()
     for log_dir, count in to.items():
-        seen = sum(topic == name for topic, _ in world.replicas_in(log_dir))
+        seen = sum(topic == name for topic, _ in state.replicas_in(log_dir))
         if seen != count:
-            raise PromiseBroken(f"{seen} new replicas came to {log_dir} instead of {count}")
+            raise PromiseBroken(f"{seen} new replicas are on {log_dir} instead of {count}")
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/lasts",
     plan="the cordoned log directories of each broker are persisted",
     floors=Floors(faults=2),
     controllers=3,
 )
 def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A wholly cordoned broker stays so: another controller takes over, the broker is killed, fenced, and comes back.
+    """Cordons last: another controller takes over, the cordoned broker is killed and comes back, controllers restart.
 
-    A fenced broker is given replicas where no others are left; a cordoned one is not, whatever the controller knows of
-    it being in its metadata log or in a snapshot. One that takes over while the broker is down was told by nobody: what
-    brokers call cordoned they say in their heartbeats, to the active controller alone. Uncordoned while it is down, by
-    way of a controller, it is so when it is back.
+    A fenced broker gets replicas if no other brokers are left; a wholly cordoned one does not. The controller must know
+    its cordons from the metadata log or a snapshot: heartbeats go to the active controller only, and a broker that is
+    down sends none to the next one. A cordon that is removed by a controller while the broker is down is gone when the
+    broker is back.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     broker = cluster.brokers[2]
     admin = cluster.brokers[0].admin
     with workload.running(orders) as pair:
-        cordon(world, broker, *broker.log_dirs)
+        cordon(state, broker, *broker.log_dirs)
         with injected(ControllerKilled(cluster, cluster.brokers[0])):
             pair.await_progress(after=now())
-            await_in_force(world, broker, *broker.log_dirs)
-            check_shut(world, "after-failover")
+            await_in_force(state, broker, *broker.log_dirs)
+            check_nothing_placed(state, "after-failover")
         with injected(BrokerKilled(broker)):
-            world.broker_gone(broker)
-            world.check()
+            state.broker_gone(broker)
+            state.check()
             check_wide_refused(cluster, "fenced")
             with injected(ControllerKilled(cluster, cluster.brokers[0])):
                 await_known_to_controller(cluster, broker, *broker.log_dirs)
@@ -107,40 +107,40 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
             await_known_to_controller(cluster, broker, *broker.log_dirs)
             check_wide_refused(cluster, "known-from-snapshot")
             pair.await_progress(after=now())
-        world.broker_back(broker)
-        await_in_force(world, broker, *broker.log_dirs)
-        check_shut(world, "after-crash")
-        world.check(also=[metadata_log])
+        state.broker_back(broker)
+        await_in_force(state, broker, *broker.log_dirs)
+        check_nothing_placed(state, "after-crash")
+        state.check(also=[metadata_log])
         with injected(BrokerKilled(broker)):
-            world.broker_gone(broker)
-            world.check()
-            controllers_door(cluster).set_broker_configs(broker.id, {CORDONED: None})
+            state.broker_gone(broker)
+            state.check()
+            controllers_admin(cluster).set_broker_configs(broker.id, {CORDONED: None})
             pair.await_progress(after=now())
-        world.broker_back(broker)
-        world.cordons(broker)
-        await_in_force(world, broker)
+        state.broker_back(broker)
+        state.set_cordoned(broker)
+        await_in_force(state, broker)
         with injected(BrokerKilled(broker)):
-            world.broker_gone(broker)
-            world.check()
+            state.broker_gone(broker)
+            state.check()
             check_given_to_fenced(admin, broker.id)
             pair.await_progress(after=now())
-        world.broker_back(broker)
-        world.check(timeouts.RECOVERY_S)
+        state.broker_back(broker)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-def check_shut(world: World, name: str) -> None:
-    """New replicas come to the other two brokers only, and a topic that needs all three is refused."""
-    world.learn(world.cluster.create_topic(name, partitions=6, replicas=2, failure=PromiseBroken))
-    check_wide_refused(world.cluster, f"{name}-wide")
-    world.check()
+def check_nothing_placed(state: StateCheck, name: str) -> None:
+    """New replicas are placed on the other two brokers only, and a topic that needs all three is refused."""
+    state.add_topic(state.cluster.create_topic(name, partitions=6, replicas=2, failure=PromiseBroken))
+    check_wide_refused(state.cluster, f"{name}-wide")
+    state.check()
 
 
 def check_wide_refused(cluster: Cluster, name: str) -> None:
     """A topic that needs all three brokers is refused."""
     admin = cluster.brokers[0].admin
-    check_unmade(
+    check_refused_without_effect(
         cluster,
         name,
         lambda: admin.create_topic(name, partitions=1, replicas=3),
@@ -150,7 +150,10 @@ def check_wide_refused(cluster: Cluster, name: str) -> None:
 
 
 def check_given_to_fenced(admin: Admin, fenced: int) -> None:
-    """The control: without a cordon a topic is made that needs the fenced broker too."""
+    """Without a cordon, a topic that needs the fenced broker is created.
+
+    :raises Inconclusive: it is not placed there, so a cordon would show nothing
+    """
     admin.create_topic("fenced", partitions=1, replicas=3)
     [state] = await_until(
         lambda: admin.describe_cluster(topics=("fenced",)).partitions,
@@ -158,34 +161,34 @@ def check_given_to_fenced(admin: Admin, fenced: int) -> None:
         what="the new topic to be known",
     )
     if fenced not in state.replicas:
-        raise Inconclusive(f"no broker that is fenced is given replicas: {state}; its cordon shows nothing")
+        raise Inconclusive(f"a fenced broker gets no replicas, so its cordon shows nothing: {state}")
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/log-dirs-fail",
     plan="the cordoned log directory fails; the last one that is not cordoned fails",
     floors=Floors(faults=2),
 )
 def test_log_dirs_fail(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The cordoned log dir fails: the other gets what is new. The other fails: nothing new comes to the broker."""
+    """A cordoned log dir fails: the other gets new replicas. The uncordoned one fails: the broker gets no new ones."""
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     broker = leader_of(orders[0])
     cordoned = orders[0].log_dir_on(broker)
     open_one = other_dir(cordoned)
     with workload.running(orders) as pair:
-        cordon(world, broker, cordoned)
-        with log_dirs_failed(world, Chmod000(cordoned)):
+        cordon(state, broker, cordoned)
+        with log_dirs_failed(state, Chmod000(cordoned)):
             pair.await_progress(after=now())
-            came(world, "amid", replicas=3, to={open_one: 4})
-        restart_after_healing(world, broker)
-        await_in_force(world, broker, cordoned)
-        with log_dirs_failed(world, Chmod000(open_one)):
+            create_and_count(state, "amid", replicas=3, to={open_one: 4})
+        restart_after_healing(state, broker)
+        await_in_force(state, broker, cordoned)
+        with log_dirs_failed(state, Chmod000(open_one)):
             pair.await_progress(after=now())
             check_wide_refused(cluster, "none")
-            came(world, "elsewhere", replicas=2, to={cordoned: 0})
-        restart_after_healing(world, broker)
-        await_in_force(world, broker, cordoned)
-        came(world, "again", replicas=3, to={open_one: 4})
+            create_and_count(state, "elsewhere", replicas=2, to={cordoned: 0})
+        restart_after_healing(state, broker)
+        await_in_force(state, broker, cordoned)
+        create_and_count(state, "again", replicas=3, to={open_one: 4})
         pair.await_progress(after=now())
     check_delivery(workload)

@@ -1,8 +1,7 @@
-"""KIP-1066's "Error handling", request by request: with which error Kafka refuses what a cordon forbids.
+"""Shows with which error Kafka refuses each request that a cordon forbids (KIP-1066, "Error handling").
 
-Each request is made first where nothing forbids it, so that its refusal afterwards is the cordon's doing. What names
-brokers or log dirs itself is answered otherwise by 4.3: each of these is a row of its own, which turns red on a build
-that has it mended.
+Each request is made first without a cordon, and succeeds; so a refusal afterwards is due to the cordon. Requests that
+name brokers or log dirs get other answers from 4.3. Each of them is a scenario with a deviation.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.runner.deviation import Deviation, Expectation
 from harness.waiting import await_until
-from suites.checks import check_known, check_says
+from suites.checks import check_logged, check_promised_or_known
 from suites.deviations import (
     EXPLICIT_PARTITIONS_ACCEPTED,
     EXPLICIT_TOPIC_ACCEPTED,
@@ -30,46 +29,46 @@ from suites.deviations import (
     REASSIGNMENT_ACCEPTED,
     REASSIGNMENT_ANSWERED_OTHERWISE,
 )
-from suites.kip_1066.cordons import a_cordon, cordon
-from suites.kip_1066.refused import answer_of, check_only_replicas, check_unmade
+from suites.kip_1066.cordons import cordon, cordon_scenario
+from suites.kip_1066.refused import answer_of, check_only_replicas, check_refused_without_effect
 from suites.observing import expectation_of
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import finish_move
 
 TOO_FEW = r"because only 2 broker\(s\) are registered or some brokers have all their log directories cordoned"
 NONE = r"All brokers are currently fenced, or have all their log directories cordoned"
 
 
-@a_cordon(
+@cordon_scenario(
     "kip-1066/automatic-placement",
     plan="Error handling: CreateTopics/CreatePartitions requests without explicit partition assignments",
     judged=False,
 )
 def test_automatic_placement(cluster: Cluster) -> None:
-    """A broker is wholly cordoned: topics and partitions that fit on the others are made there, and others refused."""
+    """All log dirs of a broker are cordoned: new topics and partitions must fit on the others, or are refused."""
     admin = cluster.brokers[0].admin
-    world = World(cluster, cluster.create_topic("wide", replicas=3), cluster.create_topic("narrow", replicas=2))
+    state = StateCheck(cluster, cluster.create_topic("wide", replicas=3), cluster.create_topic("narrow", replicas=2))
     broker = cluster.brokers[2]
-    cordon(world, broker, *broker.log_dirs, value="*")
-    refused = partial(check_unmade, cluster, error="INVALID_REPLICATION_FACTOR")
+    cordon(state, broker, *broker.log_dirs, value="*")
+    refused = partial(check_refused_without_effect, cluster, error="INVALID_REPLICATION_FACTOR")
     refused("wider", lambda: admin.create_topic("wider", partitions=1, replicas=3), saying=TOO_FEW)
-    refused("wide", lambda: admin.create_partitions("wide", 2), saying=TOO_FEW, there=[world.expected("wide").replicas])
-    world.learn(cluster.create_topic("narrower", partitions=6, replicas=2))
-    world.learn(cluster.create_partitions({"narrow": 6})[0])
-    cordon(world, broker, broker.log_dirs[0])  # one that is not cordoned is enough
-    world.learn(cluster.create_topic("wider", partitions=6, replicas=3))
-    world.learn(cluster.create_partitions({"wide": 6})[0])
-    world.learn(cluster.create_topic("lone", replicas=1))
+    refused("wide", lambda: admin.create_partitions("wide", 2), saying=TOO_FEW, there=[state.expected("wide").replicas])
+    state.add_topic(cluster.create_topic("narrower", partitions=6, replicas=2))
+    state.add_topic(cluster.create_partitions({"narrow": 6})[0])
+    cordon(state, broker, broker.log_dirs[0])  # one uncordoned log dir is enough
+    state.add_topic(cluster.create_topic("wider", partitions=6, replicas=3))
+    state.add_topic(cluster.create_partitions({"wide": 6})[0])
+    state.add_topic(cluster.create_topic("lone", replicas=1))
     for each in cluster.brokers:
-        cordon(world, each, *each.log_dirs)
+        cordon(state, each, *each.log_dirs)
     refused("none", lambda: admin.create_topic("none", partitions=1, replicas=1), saying=NONE)
-    refused("lone", lambda: admin.create_partitions("lone", 2), saying=NONE, there=[world.expected("lone").replicas])
-    world.check()
+    refused("lone", lambda: admin.create_partitions("lone", 2), saying=NONE, there=[state.expected("lone").replicas])
+    state.check()
 
 
 # --- explicit placement -----------------------------------------------------------------------------------------------
 
-explicit = partial(a_cordon, judged=False, mbeans=False)
+explicit = partial(cordon_scenario, judged=False, mbeans=False)
 MADE = "done, and in a cordoned log dir"
 
 
@@ -81,16 +80,16 @@ def check_explicit(
     promised: str,
     added_to: bool,
 ) -> None:
-    """A replica that is asked for on a broker comes to a log dir that is not cordoned; where all are, it is refused.
+    """A replica that is assigned to a broker is placed on an uncordoned log dir; if all are cordoned, it is refused.
 
-    So it is "if any of the specified brokers" is such a one, also where the first isn't.
+    The KIP refuses "if any of the specified brokers" is wholly cordoned, so also if that is the second one.
 
-    :param ask: asks for a partition of a topic by this name on these brokers
-    :param known: by what builds answer instead, the deviation that this is
+    :param ask: requests a partition of a topic of this name on these brokers
+    :param known: the deviation for each other answer that builds give
     :param promised: the KIP's error
-    :param added_to: the topic is there before, with a partition of as many replicas, on the other two brokers
+    :param added_to: the topic exists before, with a partition of as many replicas on the other two brokers
     """
-    world = World(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
+    state = StateCheck(cluster, cluster.create_topic("orders", partitions=2, replicas=2))
     first, second, broker = cluster.brokers
 
     def answer(name: str, *ids: int) -> LogDir | str:
@@ -104,27 +103,27 @@ def check_explicit(
             return answer_of(refusal)
         return await_made(partition, broker)
 
-    cordon(world, broker, broker.log_dirs[0])
+    cordon(state, broker, broker.log_dirs[0])
     if (place := answer("half", broker.id)) != broker.log_dirs[1]:
-        raise PromiseBroken(f"a replica on {broker}, of which {broker.log_dirs[0]} alone is cordoned: {place}")
-    cordon(world, broker, *broker.log_dirs)
+        raise PromiseBroken(f"with {broker.log_dirs[0]} cordoned alone, a new replica on {broker} is in {place}")
+    cordon(state, broker, *broker.log_dirs)
     for name, ids in {"wholly": [broker.id], "second-wholly": [first.id, broker.id]}.items():
         place = answer(name, *ids)
-        seen = (MADE if place in world.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
+        seen = (MADE if place in state.cordoned else f"done, in {place}") if isinstance(place, LogDir) else place
         does = next(
             (does for does, each in known.items() if expectation_of(each, cluster) is not Expectation.NONE), MADE
         )
-        check_known(known[does], cluster, seen, promised=promised, known=does)
-    world.check()
+        check_promised_or_known(known[does], cluster, seen, promised=promised, known=does)
+    state.check()
 
 
 def await_made(partition: Partition, broker: Broker) -> LogDir:
-    """The log dir in which the broker has made the replica, which is in sync."""
+    """Wait until the broker's replica is in the ISR; returns its log dir."""
     place = await_until(
         lambda: broker.id in partition.describe().isr and broker.log_dir_of(partition.topic, partition.index),
         timeout_s=timeouts.RECOVERY_S,
         what=f"{partition} to be on {broker}",
-        retry_on=(NoAnswer, KeyError),  # the broker that is asked may not know it yet
+        retry_on=(NoAnswer, KeyError),  # the broker may not know the partition yet
         failure=PromiseBroken,
     )
     assert isinstance(place, LogDir)
@@ -137,7 +136,7 @@ def await_made(partition: Partition, broker: Broker) -> LogDir:
     deviations=(EXPLICIT_TOPIC_ACCEPTED,),
 )
 def test_explicit_topic(cluster: Cluster) -> None:
-    """A topic that is assigned to a wholly cordoned broker is refused."""
+    """CreateTopics with an assignment to a broker whose log dirs are all cordoned is refused."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
         admin.create_topic(name, partitions=1, replicas=len(ids), assignment={0: ids})
@@ -152,7 +151,7 @@ def test_explicit_topic(cluster: Cluster) -> None:
     deviations=(EXPLICIT_PARTITIONS_ACCEPTED,),
 )
 def test_explicit_partitions(cluster: Cluster) -> None:
-    """Partitions that are assigned to a wholly cordoned broker are refused."""
+    """CreatePartitions with an assignment to a broker whose log dirs are all cordoned is refused."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
         admin.create_partitions(name, 2, [ids])
@@ -169,7 +168,7 @@ def test_explicit_partitions(cluster: Cluster) -> None:
     deviations=(REASSIGNMENT_ACCEPTED, REASSIGNMENT_ANSWERED_OTHERWISE),
 )
 def test_reassigned_onto(cluster: Cluster) -> None:
-    """A reassignment onto a wholly cordoned broker is refused."""
+    """AlterPartitionReassignments onto a broker whose log dirs are all cordoned is refused."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
         admin.alter_partition_reassignment(name, 0, ids)
@@ -186,19 +185,19 @@ def test_reassigned_onto(cluster: Cluster) -> None:
     brokers=2,
 )
 def test_moved_onto(cluster: Cluster) -> None:
-    """A move onto a cordoned log dir is refused, and why is in the broker's log; a move off it is carried out."""
+    """A move onto a cordoned log dir is refused, and the broker logs why; a move away from it succeeds."""
     orders = cluster.create_topic("orders", replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     broker = cluster.brokers[1]
     here = orders[0].log_dir_on(broker)
     there = other_dir(here)
-    cordon(world, broker, there)
+    cordon(state, broker, there)
     try:
         orders[0].move_to(there)
         seen = "accepted"
     except Refused as refusal:
         seen = refusal.error
-    check_known(
+    check_promised_or_known(
         MOVE_ANSWERED_OTHERWISE,
         cluster,
         seen,
@@ -206,11 +205,11 @@ def test_moved_onto(cluster: Cluster) -> None:
         known="INVALID_REPLICA_ASSIGNMENT",
     )
     said = rf"Log directory {re.escape(str(there.path))} is cordoned"  # AlterReplicaLogDirs has no field for a message
-    check_says(broker, said, since=broker.started_at)
-    if copy := broker.find_replica(orders.name, 0, is_future=True):
-        raise PromiseBroken(f"{broker} refused the move and makes a copy in {copy[0]}")
-    world.check()
-    cordon(world, broker, here)
+    check_logged(broker, said, since=broker.started_at)
+    if future := broker.find_replica(orders.name, 0, is_future=True):
+        raise PromiseBroken(f"{broker} refused the move, and has a future replica in {future[0]}")
+    state.check()
+    cordon(state, broker, here)
     orders[0].move_to(there)
-    finish_move(world, orders[0], there)
-    world.check()
+    finish_move(state, orders[0], there)
+    state.check()

@@ -1,7 +1,7 @@
-"""KIP-112's promise, for every way in which a log dir fails and not only for those of its test plan.
+"""Shows KIP-112's promise for every fault that makes a log dir fail, not only for those of its test plan.
 
-"Broker should … stop serving the log directory after IOException": whatever the error is called, the outcome is to be
-the same as for ``chmod 000``.
+"Broker should … stop serving the log directory after IOException": the outcome must be that of ``chmod 000``, whatever
+the error is.
 """
 
 from __future__ import annotations
@@ -14,33 +14,39 @@ from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.scenario import each_fault, scenario
-from suites.state_check import World
-from suites.steps import log_dirs_failed, restart_after_healing, started_healed, stays_offline, two_dirs
+from suites.state_check import StateCheck
+from suites.steps import (
+    check_stays_offline,
+    log_dirs_failed,
+    one_partition_per_log_dir,
+    restart_after_healing,
+    start_after_healing,
+)
 
 
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
 @each_fault("fail_log_dir", (*LOG_DIR_FAULTS, *VOLUME_FAULTS))
 def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """However the leader's log dir fails, it goes offline, another leads, the pair goes on, and it comes back whole.
+    """The leader's log dir fails in every way: it goes offline, another broker leads, and healed it has every record.
 
-    The partition in the other log dir keeps its leader all the while. What can be healed under a running broker is: the
-    log dir stays offline until the broker is restarted.
+    The partition in the other log dir keeps its leader all the while. Where the fault can be undone under a running
+    broker, the log dir must stay offline until the broker is restarted.
     """
-    orders = two_dirs(cluster)
-    world = World(cluster, orders)
+    orders = one_partition_per_log_dir(cluster)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with log_dirs_failed(world, fail_log_dir(log_dir)):
-            world.check()
+        with log_dirs_failed(state, fail_log_dir(log_dir)):
+            state.check()
             pair.await_progress(after=now())
             if fail_log_dir.heals_unmounted:
                 victim.stop()
-                world.broker_gone(victim)
+                state.broker_gone(victim)
         if fail_log_dir.heals_unmounted:
-            started_healed(world, victim)
+            start_after_healing(state, victim)
         else:
-            stays_offline(world, log_dir)
-            restart_after_healing(world, victim)
+            check_stays_offline(state, log_dir)
+            restart_after_healing(state, victim)
         pair.await_progress(after=now())
     check_delivery(workload)

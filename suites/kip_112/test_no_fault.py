@@ -1,8 +1,8 @@
-"""No fault: an hour of what clusters do every day, condensed to a minute, in which no log dir may ever go offline.
+"""Shows that no log dir goes offline without a fault (KIP-112, "Metrics"), in a minute of daily operations.
 
-Topics come and go, segments roll, are flushed and deleted, replicas move between log dirs, brokers restart: all at once
-and under load. Kafka has more than once taken files that were renamed or deleted under it for a failed disk:
-KAFKA-15391 (topic deletion), KAFKA-15572 (a roll during a move), KAFKA-19571 (a flush of a deleted segment).
+Topics are created and deleted, segments roll, are flushed and deleted, replicas move between log dirs, and brokers
+restart: all at once and under load. Kafka has taken renamed or deleted files for a failed disk: KAFKA-15391 (topic
+deletion), KAFKA-15572 (a roll during a move), KAFKA-19571 (a flush of a deleted segment).
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from suites.background import in_background
 from suites.checks import check_delivery, check_ends, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES
 from suites.observing import expectation_of
-from suites.on_disk import check_one_copy
+from suites.on_disk import check_no_replica_twice
 from suites.scenario import scenario
 from suites.steps import ALL_DIRS_FAILED
 
-KNOWN = (GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES)
-RESTARTS, PATIENCE = 3, 9
-"""Every broker once, in about a minute; at most so many until enough has happened, or what the build is known for."""
+GOOD_DIR_OFFLINE = (GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES)
+RESTARTS, MAX_RESTARTS = 3, 9
+"""Broker restarts: every broker once, in about a minute; at most nine, until enough has happened."""
 ROLLS = {"segment.ms": "500", "segment.bytes": "1048576"}  # 4.0 and later allow no smaller bytes (KIP-1030)
 EXPIRES = {"retention.ms": "1000", "file.delete.delay.ms": "100"}
-UNMOVED = {"topics deleted": 12, "segments rolled": 200}
-LEAST = UNMOVED | {"moves ended": 30}
-"""What must have happened in the minute for it to show anything."""
-AT_WORK = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
+MINIMUM_UNMOVED = {"topics deleted": 12, "segments rolled": 200}
+MINIMUM = MINIMUM_UNMOVED | {"moves ended": 30}
+"""The least that must have happened in the minute; less is inconclusive."""
+FREQUENT_RETENTION = {"log.retention.check.interval.ms": "500", "log.initial.task.delay.ms": "500"}
 LOGGED = {"moves ended": "successfully replaced with the future replica", "segments rolled": "Rolled new log segment"}
-"""Of these, what brokers say of it; a move that is begun may as well be called off by the next one."""
+"""The log lines that show how often these happened. A move may be cancelled by the next one, so only its end counts."""
 
 
 @scenario(
@@ -57,16 +57,16 @@ LOGGED = {"moves ended": "successfully replaced with the future replica", "segme
     kip=112,
     plan="OfflineLogDirectoryCount stays 0 where no log dir fails",
     floors=Floors(faults=0),
-    deviations=KNOWN,
-    overrides=AT_WORK,
+    deviations=GOOD_DIR_OFFLINE,
+    overrides=FREQUENT_RETENTION,
 )
 def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
-    """Deletes, rolls, moves, restarts race under load: no log dir is ever offline, nothing is lost or doubled.
+    """Topic deletions, rolls, moves and restarts race under load: no log dir goes offline, and nothing is lost.
 
-    Builds with KAFKA-19571 must show it, or may; then their brokers are restarted, and nothing is lost either.
+    Builds with KAFKA-19571 must, or may, show it. Their brokers are then restarted, and nothing may be lost either.
     """
-    known = next((each for each in KNOWN if expectation_of(each, cluster) is not Expectation.NONE), None)
-    a_minute(cluster, workload, case, known=known, least=LEAST)
+    known = next((each for each in GOOD_DIR_OFFLINE if expectation_of(each, cluster) is not Expectation.NONE), None)
+    operate_for_a_minute(cluster, workload, case, known=known, least=MINIMUM)
 
 
 @scenario(
@@ -75,82 +75,86 @@ def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     plan="OfflineLogDirectoryCount stays 0 where no log dir fails, and nothing is moved",
     modes=(Mode.ZK,),
     floors=Floors(faults=0),
-    overrides=AT_WORK,
+    overrides=FREQUENT_RETENTION,
 )
 def test_no_fault_unmoved(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
-    """Deletes, rolls and restarts race under load, without moves: no log dir is ever offline, on any build.
+    """Topic deletions, rolls and restarts race under load, without moves: no log dir goes offline, on any build.
 
-    All builds with ZooKeeper have KAFKA-19571, which wants a move: with moves they show that, and would hide another.
+    All builds with ZooKeeper have KAFKA-19571, which needs a move. With moves, it would hide other bugs.
     """
-    a_minute(cluster, workload, case, known=None, least=UNMOVED)
+    operate_for_a_minute(cluster, workload, case, known=None, least=MINIMUM_UNMOVED)
 
 
-def a_minute(
+def operate_for_a_minute(
     cluster: Cluster, workload: CaseWorkload, case: Case, *, known: Deviation | None, least: Mapping[str, int]
 ) -> None:
-    """Whatever ``least`` names happens, and each broker is restarted.
+    """Run daily operations until everything in ``least`` has happened and each broker was restarted.
 
-    :param known: the build takes good log dirs offline, and must or may; it has longer to do so
+    :param known: the deviation of a build that must, or may, take good log dirs offline; the minute is longer then
     """
     orders = cluster.create_topic("orders", partitions=3, replicas=3, configs=ROLLS)
     for broker in cluster.brokers if known else ():
-        broker.node.let_end()  # once its second log dir is taken offline
+        broker.node.let_end()  # it ends once its second log dir is offline
     with workload.running(orders, record_bytes=1000) as pair:
         with (
             no_log_dir_fails(cluster, expected=known) as offline,
-            everyday(cluster, orders, random.Random(case.id.seed), moves="moves ended" in least) as done,
+            daily_operations(cluster, orders, random.Random(case.id.seed), moves="moves ended" in least) as done,
         ):
-            for broker in itertools.islice(itertools.cycle(cluster.brokers), PATIENCE):
+            for broker in itertools.islice(itertools.cycle(cluster.brokers), MAX_RESTARTS):
                 await_in_sync(cluster, orders, pair, records=1000, or_else=offline)
                 enough = (
-                    known is None and done["brokers restarted"] >= RESTARTS and not too_little(cluster, done, least)
+                    known is None
+                    and done["brokers restarted"] >= RESTARTS
+                    and not missing_activity(cluster, done, least)
                 )
                 if offline or enough:
                     break
                 restart(broker, may_end=known is not None)
                 done["brokers restarted"] += 1
-            # Here, since at the end of the block a build is told to be mended that was only too slow to deviate.
-            if not offline and (missing := too_little(cluster, done, least)):
+            # Here, because the end of the block would report a build as mended that was only too slow to deviate.
+            if not offline and (missing := missing_activity(cluster, done, least)):
                 raise Inconclusive(f"too little happened to show anything: {missing}")
         if offline:
             pair.stop()  # moves that go on under load would take the next log dir offline
             for broker in cluster.brokers:
-                if not broker.is_alive:  # it lost all of them
+                if not broker.is_alive:  # all its log dirs went offline
                     check_ends(broker, exit_code=1, saying=ALL_DIRS_FAILED)
                 restart(broker, may_end=False)
         await_settled(cluster, only=orders if offline else None)
-    check_one_copy(orders)
+    check_no_replica_twice(orders)
     check_delivery(workload)
 
 
 def restart(broker: Broker, *, may_end: bool) -> None:
-    """A controlled restart; a broker that is known to lose its log dirs may then end by itself."""
+    """Restart a broker in a controlled way; with ``may_end`` it may end by itself afterwards."""
     broker.restart()
     if may_end:
         broker.node.let_end()
 
 
 @contextmanager
-def everyday(
+def daily_operations(
     cluster: Cluster, orders: Topic, chance: random.Random, *, moves: bool
 ) -> Iterator[collections.Counter[str]]:
-    """Inside the block topics come and go and replicas move, by two threads; yields the counts of what was done."""
+    """Inside the block, threads create and delete topics and move replicas; yields the counts of what was done."""
     done = collections.Counter[str]()
-    passing: collections.deque[str] = collections.deque(maxlen=1)
+    current: collections.deque[str] = collections.deque(maxlen=1)
     numbers = itertools.count()
 
-    def a_topic_passes() -> None:
+    def create_and_delete_a_topic() -> None:
         name = f"passing-{next(numbers)}"
-        anyone(cluster, lambda admin: admin.create_topic(name, partitions=3, replicas=2, configs=ROLLS | EXPIRES))
+        ask_any_broker(
+            cluster, lambda admin: admin.create_topic(name, partitions=3, replicas=2, configs=ROLLS | EXPIRES)
+        )
         done["topics created"] += 1
-        passing.append(name)
+        current.append(name)
         write(cluster, name, seconds=1.0)
-        anyone(cluster, lambda admin: admin.delete_topic(name))
+        ask_any_broker(cluster, lambda admin: admin.delete_topic(name))
         done["topics deleted"] += 1
 
-    def a_replica_moves() -> None:
+    def move_a_replica() -> None:
         broker = chance.choice(cluster.live_brokers())
-        topic, partition = chance.choice([orders.name, *passing]), chance.randrange(3)
+        topic, partition = chance.choice([orders.name, *current]), chance.randrange(3)
         broker.admin.alter_replica_log_dir(topic, partition, str(chance.choice(broker.log_dirs).path))
         done["moves begun"] += 1
 
@@ -158,7 +162,7 @@ def everyday(
         with suppress(Refused, NoAnswer):  # a broker is down, a topic is gone, a move is under way
             step()
 
-    steps = (partial(undisturbed, step) for step in (a_topic_passes, *((a_replica_moves,) if moves else ())))
+    steps = (partial(undisturbed, step) for step in (create_and_delete_a_topic, *((move_a_replica,) if moves else ())))
     errors: Sequence[Exception] = ()
     try:
         with in_background(*steps, every_s=0.05) as errors:
@@ -169,15 +173,19 @@ def everyday(
         raise errors[0]
 
 
-def too_little(cluster: Cluster, done: collections.Counter[str], least: Mapping[str, int]) -> dict[str, int]:
-    """Of what must happen, what did not happen often enough, and how often it did."""
+def missing_activity(cluster: Cluster, done: collections.Counter[str], least: Mapping[str, int]) -> dict[str, int]:
+    """Everything in ``least`` that has not happened often enough, with how often it did."""
     lines = [line.text for broker in cluster.brokers for line in broker.log.lines()]
     happened = done + collections.Counter({what: sum(said in line for line in lines) for what, said in LOGGED.items()})
     return {what: happened[what] for what, times in least.items() if happened[what] < times}
 
 
-def anyone(cluster: Cluster, ask: Callable[[Admin], None]) -> None:
-    """Ask brokers in turn until one does it: in ZooKeeper mode only the controller's does."""
+def ask_any_broker(cluster: Cluster, ask: Callable[[Admin], None]) -> None:
+    """Ask brokers in turn until one accepts: in ZooKeeper mode only the controller does.
+
+    :raises Refused: none accepts; the error of the last one
+    :raises NoAnswer: none answers
+    """
     refusal: Refused | NoAnswer = NoAnswer("no broker is alive")
     for broker in cluster.live_brokers():
         try:
@@ -188,7 +196,7 @@ def anyone(cluster: Cluster, ask: Callable[[Admin], None]) -> None:
 
 
 def write(cluster: Cluster, topic: str, *, seconds: float) -> None:
-    """Records that nobody will look for, and as many rolls as there is time for."""
+    """Write records that nothing checks, so that segments roll."""
     client = Producer({"bootstrap.servers": cluster.bootstrap, "acks": "1", "message.timeout.ms": 3000, "log_level": 0})
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -198,8 +206,9 @@ def write(cluster: Cluster, topic: str, *, seconds: float) -> None:
 
 
 def await_in_sync(cluster: Cluster, topic: Topic, pair: Pair, *, records: int, or_else: Collection[str]) -> None:
-    """So many more records have got through in each partition, and every live broker sees every partition of the topic
-    led and in sync in full; or else something is the matter, and neither may ever come.
+    """Wait until so many more records have got through, and all live brokers see all replicas of the topic in sync.
+
+    :param or_else: stop waiting once this is not empty
     """
     first = pair.progress
 
@@ -225,10 +234,10 @@ def await_in_sync(cluster: Cluster, topic: Topic, pair: Pair, *, records: int, o
 
 
 def await_settled(cluster: Cluster, *, only: Topic | None) -> None:
-    """The cluster is healthy, and no replica is being moved.
+    """Wait until the cluster is healthy and no replica is moving.
 
-    :param only: a replica of this topic, where log dirs went offline: a topic that is deleted meanwhile leaves the copy
-        that was on its way into such a log dir. Restarted, a broker with ZooKeeper loads it as a move, for good
+    :param only: look at moves of this topic only, where log dirs went offline. A topic that is deleted meanwhile leaves
+        its future replica in such a log dir. A restarted broker with ZooKeeper loads that as a move that never ends
     """
     cluster.await_healthy(failure=PromiseBroken)
     await_until(

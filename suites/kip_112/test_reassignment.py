@@ -1,7 +1,7 @@
-"""KIP-112's behaviour 7, "Partition reassignment": replica sets change while a log dir is failed.
+"""Shows KIP-112's scenario 7, "Partition reassignment": partitions are reassigned while a log dir has failed.
 
-Away from the failed dir, onto the broker that has it, and cancelled half-way. Clients work all the while; afterwards
-nothing is lost or doubled, and no broker has a partition twice.
+They go away from the failed log dir, go to its broker, and are cancelled half-way. Clients work all the while.
+Afterwards nothing is lost or duplicated, and no broker has a replica twice.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.deviations import CANCELLED_COPY_STAYS
-from suites.on_disk import check_no_remains, check_one_copy
+from suites.deviations import CANCELLED_REPLICA_STAYS
+from suites.on_disk import check_no_leftovers, check_no_replica_twice
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
     await_no_reassignment,
     check_not_added,
     log_dirs_failed,
-    reassign_over_the_wire,
+    reassign_by_request,
     restart_after_healing,
 )
 
 SLOW = 1000
-"""Bytes a second that a throttled reassignment may copy, of which its topic gets thousands of times more."""
+"""The throttle of a reassignment in bytes a second; its topic gets thousands of times more."""
 
 
 def spare_of(cluster: Cluster, partition: Partition) -> Broker:
-    """The broker that has no replica of it."""
+    """The broker that has no replica of the partition."""
     [spare] = cluster.others(partition.leader(), *partition.followers())
     return spare
 
@@ -44,22 +44,23 @@ def spare_of(cluster: Cluster, partition: Partition) -> Broker:
     plan="7. Partition reassignment, away from a failed log directory",
 )
 def test_reassigned_away(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A partition is moved off a failed log dir to a third broker; the disk comes back, and its replica serves nobody.
+    """A partition is reassigned away from a failed log dir; the disk comes back, and its old replica does not serve.
 
-    Its log stays: in ZooKeeper mode as it was, in KRaft set aside as ``-stray`` (:class:`suites.state_check.World`).
+    The old log stays: in ZooKeeper mode as it was, in KRaft renamed to ``-stray``
+    (:class:`suites.expected_state.ExpectedState`).
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim, follower, spare = leader_of(orders[0]), orders[0].followers()[0], spare_of(cluster, orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders) as pair:
-        with log_dirs_failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(state, Chmod000(log_dir)):
             pair.await_progress(after=now())
-            reassign_over_the_wire(world, orders[0], spare, follower)
+            reassign_by_request(state, orders[0], spare, follower)
             pair.await_progress(after=now())
-        restart_after_healing(world, victim)
+        restart_after_healing(state, victim)
         pair.await_progress(after=now())
-    check_one_copy(orders)
+    check_no_replica_twice(orders)
     check_delivery(workload)
 
 
@@ -69,23 +70,23 @@ def test_reassigned_away(cluster: Cluster, workload: CaseWorkload) -> None:
     plan="7. Partition reassignment, onto a broker with a failed log directory",
 )
 def test_reassigned_onto(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A partition is moved onto the wounded broker: its replica is made there, on the good log dir (KAFKA-10314).
+    """A partition is reassigned to a broker with a failed log dir: its replica is created on the good one.
 
-    The good one is the fuller one, where none would be made were the other good too.
+    The good log dir has more replicas, so the broker would choose the other one if both were good (KAFKA-10314).
     """
     refunds = cluster.create_topic("refunds", partitions=1, replicas=2)
     wounded, first = spare_of(cluster, refunds[0]), leader_of(refunds[0])
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
-    world = World(cluster, orders, refunds)
-    emptier = min(wounded.log_dirs, key=lambda log_dir: len(world.replicas_in(log_dir)))
+    state = StateCheck(cluster, orders, refunds)
+    emptier = min(wounded.log_dirs, key=lambda log_dir: len(state.replicas_in(log_dir)))
     with workload.running(refunds) as pair:
-        with log_dirs_failed(world, Chmod000(emptier)):
+        with log_dirs_failed(state, Chmod000(emptier)):
             pair.await_progress(after=now())
-            reassign_over_the_wire(world, refunds[0], wounded, first)
+            reassign_by_request(state, refunds[0], wounded, first)
             pair.await_progress(after=now())
-        restart_after_healing(world, wounded)
+        restart_after_healing(state, wounded)
         pair.await_progress(after=now())
-    check_no_remains(cluster, ["refunds"])
+    check_no_leftovers(cluster, ["refunds"])
     check_delivery(workload)
 
 
@@ -93,45 +94,45 @@ def test_reassigned_onto(cluster: Cluster, workload: CaseWorkload) -> None:
     "kip-112/reassignment-cancelled",
     kip=112,
     plan="7. Partition reassignment, away from a failed log directory, cancelled",
-    deviations=(CANCELLED_COPY_STAYS,),
+    deviations=(CANCELLED_REPLICA_STAYS,),
 )
 def test_reassignment_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A move off a failed log dir is cancelled while it copies: all is where it was, and the half copy is gone.
+    """A reassignment away from a failed log dir is cancelled half-way: all is as before, and the new replica is gone.
 
-    Begun, looked at and cancelled with ``kafka-reassign-partitions``; the others are asked for over the wire.
+    ``kafka-reassign-partitions`` begins, shows and cancels it; the other scenarios here send requests.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim, follower, spare = leader_of(orders[0]), orders[0].followers()[0], spare_of(cluster, orders[0])
     log_dir = orders[0].log_dir_on(victim)
     away = Placement(partition=orders[0], on=(spare, follower))
     with workload.running(orders, record_bytes=4000) as pair:
-        with log_dirs_failed(world, Chmod000(log_dir)):
+        with log_dirs_failed(state, Chmod000(log_dir)):
             pair.await_progress(after=now(), records=1000)  # more than the spare may fetch at once
             execute(cluster, away, throttle=SLOW)
             pair.await_progress(after=now())
             check_reassignment_under_way(cluster, away, adding=spare, removing=victim)
             cancel(cluster, away)
             await_no_reassignment(cluster)
-            world.reassignment_cancelled(orders[0], away.brokers)
-            check_not_added(world, orders[0], spare)
+            state.reassignment_cancelled(orders[0], away.brokers)
+            check_not_added(state, orders[0], spare)
             pair.await_progress(after=now())
-        restart_after_healing(world, victim)
+        restart_after_healing(state, victim)
         pair.await_progress(after=now())
-    check_no_remains(cluster, ["orders"])
+    check_no_leftovers(cluster, ["orders"])
     check_delivery(workload)
 
 
 def check_reassignment_under_way(cluster: Cluster, placement: Placement, *, adding: Broker, removing: Broker) -> None:
-    """The tool and the wire both say that the one move is under way.
+    """The tool and ListPartitionReassignments both show that this reassignment is under way.
 
-    :raises Inconclusive: it has ended; there is nothing to cancel
-    :raises PromiseBroken: they disagree on it
+    :raises Inconclusive: it has ended, so there is nothing to cancel
+    :raises PromiseBroken: they disagree
     """
     said, under_way = verify(cluster, placement), cluster.reassignments()
     if not under_way:
-        raise Inconclusive(f"the move ended before it could be cancelled: {said}")
+        raise Inconclusive(f"the reassignment ended before it could be cancelled: {said}")
     if said != [f"Reassignment of partition {placement.partition} is still in progress."]:
-        raise PromiseBroken(f"kafka-reassign-partitions --verify says {said} of {under_way}")
+        raise PromiseBroken(f"kafka-reassign-partitions --verify shows {said}, and under way is {under_way}")
     if [(move.adding, move.removing) for move in under_way] != [((adding.id,), (removing.id,))]:
-        raise PromiseBroken(f"{removing} should go and {adding} come, and under way is {under_way}")
+        raise PromiseBroken(f"{removing} should be removed and {adding} added, and under way is {under_way}")

@@ -1,9 +1,9 @@
-"""A replica on its way from one log dir of its broker to another, while a pair is at work; scenarios of moves share it.
+"""A move between two log dirs of a broker under load, which KIP-113's scenarios share.
 
-So that none of this is a race, a move is held by its own throttle after one small fetch
-(:func:`~suites.steps.moves_held`) until the thing has happened; that it was under way then is seen at the broker and
-noted in the journal, or else the case is inconclusive. Afterwards there is one copy on each broker, in the log dir that
-it should be in, no folder and no line in a checkpoint file that nobody needs, and nothing was lost or doubled.
+To avoid races, the move's throttle holds it after one small fetch (:func:`~suites.steps.moves_held`) until the scenario
+has done its part. The broker must show the move under way then; else the case is inconclusive. Afterwards each broker
+has one replica, in the right log dir. No folder and no checkpoint line is left over, and no record is lost or
+duplicated.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from harness.runner.case_workload import CaseWorkload
 from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
 from suites.observations import metadata_log
-from suites.on_disk import check_checkpoints, check_kept, check_no_remains, check_same_bytes, leaders_logs
+from suites.on_disk import check_checkpoints, check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    FREE,
-    HELD,
-    HOLDS_MOVES,
+    MOVES_FREE,
+    MOVES_HELD,
+    SMALL_FETCHES,
     begin_move,
     finish_move,
     moves_held,
@@ -47,18 +47,18 @@ from suites.steps import (
     write_untracked_records,
 )
 
-a_move = functools.partial(scenario, kip=113, overrides=HOLDS_MOVES)
+move_scenario = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES)
 each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
 
 @dataclass(kw_only=True)
 class Move:
-    """A replica that is on its way from ``here`` to ``there``, held until the block ends, while a pair is at work.
+    """A move of a replica from ``here`` to ``there``, held until the block ends, while a pair runs.
 
-    :ivar ends: where it is to be afterwards; a scenario may say otherwise, and of other replicas of the broker too
+    :ivar ends: the log dir of each moved replica after the block; a scenario may change it, or add other replicas
     """
 
-    world: World
+    state: StateCheck
     pair: Pair
     partition: Partition
     here: LogDir
@@ -67,34 +67,37 @@ class Move:
 
     @property
     def broker(self) -> Broker:
-        """Whose replica it is."""
+        """The broker whose replica moves."""
         return self.here.broker
 
     @contextmanager
     def broker_down(self) -> Iterator[None]:
-        """Its broker is killed, and down inside the block; back, and in all ISRs, after it."""
+        """Kill the broker; inside the block it is down. After it, the broker is back and in all ISRs."""
         with injected(BrokerKilled(self.broker)):
-            self.world.broker_gone(self.broker)
-            self.world.check()
+            self.state.broker_gone(self.broker)
+            self.state.check()
             self.pair.await_progress(after=now())
             yield
-        self.world.broker_back(self.broker)
+        self.state.broker_back(self.broker)
 
     @property
     def third(self) -> LogDir:
-        """A log dir of its broker that it has nothing to do with."""
+        """Another log dir of the broker."""
         return next(each for each in self.broker.log_dirs if each not in (self.here, self.there))
 
     @property
     def folder(self) -> Path:
-        """Of the replica, where the move has brought it."""
+        """The replica's folder in the new log dir."""
         return self.there.replica_dir(self.partition.topic, self.partition.index)
 
-    def leave_copy_alone(self) -> Path:
-        """While the broker is down: there is the copy (returned) and no replica, as if its disk had been replaced."""
-        copy = self.folder.rename(self.there.path / self.marked("future"))
-        self.broker.journal.write("move.copy_left_alone", partition=str(self.partition), copy=str(copy))
-        return copy
+    def leave_future_replica_alone(self) -> Path:
+        """While the broker is down, turn the moved replica into a future replica without a replica; returns its folder.
+
+        A broker finds that if the disk with the replica was replaced.
+        """
+        future = self.folder.rename(self.there.path / self.marked("future"))
+        self.broker.journal.write("move.copy_left_alone", partition=str(self.partition), copy=str(future))
+        return future
 
     def marked(self, suffix: str) -> str:
         """The folder's name with one of Kafka's suffixes (``LocalLog.logDeleteDirName``, ``logFutureDirName``)."""
@@ -108,65 +111,65 @@ def moving(
     role: Callable[[Partition], Broker] = follower_of,
     *,
     held: bool = True,
-    looks_late: bool = False,
+    rare_checkpoints: bool = False,
 ) -> Iterator[Move]:
-    """A move under way inside the block; afterwards it comes to its end, and all is as it should be.
+    """Inside the block a move is under way; after it, the move ends and everything is checked.
 
-    Beside what is moved there are replicas in every log dir, so that the failure of one shows. All have more in them
-    than the few fetches with which a held move may begin.
+    Every log dir has other replicas, too, so that its failure shows. All replicas have more records than a held move
+    copies with its first fetches.
 
-    :param held: else it is done when the block begins
-    :param looks_late: brokers write their checkpoint files only when they stop, which the mover then does for it
+    :param held: False: the move has ended when the block begins
+    :param rare_checkpoints: brokers write checkpoint files only when they stop, so restart the broker before the check
     """
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4)
     write_untracked_records(beside, 800, size=1000)
     kept = leaders_logs(beside.partitions)
-    world = World(cluster, orders, beside)
+    state = StateCheck(cluster, orders, beside)
     mover = role(orders[0])
     here = orders[0].log_dir_on(mover)
     there = other_dir(here)
     with workload.running(orders, record_bytes=1000) as pair:
         pair.await_count(500)
-        move = Move(world=world, pair=pair, partition=orders[0], here=here, there=there, ends={orders[0]: there})
+        move = Move(state=state, pair=pair, partition=orders[0], here=here, there=there, ends={orders[0]: there})
         with moves_held(mover) if held else nullcontext():
             if held:
                 begin_move(orders[0], there)
-                world.moving(orders[0], there)
+                state.move_held(orders[0], there)
             else:
                 orders[0].move_to(there)
-                finish_move(world, orders[0], there)
-                world.check()  # the broker says that it is there some milliseconds before the disk does
+                finish_move(state, orders[0], there)
+                state.check()  # the broker shows the replica some milliseconds before the disk does
             yield move
             pair.await_progress(after=now())
         for partition, log_dir in move.ends.items():
-            finish_move(world, partition, log_dir)
-        world.check(timeouts.RECOVERY_S, also=[metadata_log])
-        check_no_remains(cluster, {"orders", "beside", "refunds"})
-        if looks_late:
-            restart_after_healing(world, mover)
-        check_checkpoints(cluster, {"orders", "beside", "refunds"}, on=[mover] if looks_late else None)
+            finish_move(state, partition, log_dir)
+        state.check(timeouts.RECOVERY_S, also=[metadata_log])
+        check_no_leftovers(cluster, {"orders", "beside", "refunds"})
+        if rare_checkpoints:
+            restart_after_healing(state, mover)
+        check_checkpoints(cluster, {"orders", "beside", "refunds"}, on=[mover] if rare_checkpoints else None)
         pair.await_progress(after=now())
     check_same_bytes(*orders.partitions, *beside.partitions)
-    check_kept(kept)
+    check_logs_unchanged(kept)
     check_delivery(workload)
 
 
-def let_meet(move: Move, fault: LogDirFault, saying: str) -> None:
-    """The move, held so far, goes on, until its broker takes the log dir offline: it is the move that meets the fault.
+def let_move_hit_fault(move: Move, fault: LogDirFault, saying: str) -> None:
+    """Release the move until the broker takes the log dir offline, and check that the move itself hit the fault.
 
-    :param saying: a regular expression of how the broker's error then begins; it ends with the log dir's path
-    :raises Inconclusive: something else met it
+    :param saying: a regular expression of the broker's error up to the log dir's path
+    :raises Inconclusive: something else hit the fault
     """
-    with moves_let_go(move.broker):
+    with moves_released(move.broker):
         check_noticed(fault)
     met = f"{saying} {re.escape(str(fault.log_dir.path))}"
     if move.broker.log.first(met, since=fault.injected_at) is None:
-        raise Inconclusive(f"{fault} was met, and not by the move of {move.partition}: nobody logged /{met}/")
+        raise Inconclusive(f"{fault} was hit, and not by the move of {move.partition}: no line /{met}/")
 
 
 @contextmanager
-def moves_let_go(broker: Broker) -> Iterator[None]:
-    """Moves that are held are not, inside the block."""
-    broker.configure(FREE)
+def moves_released(broker: Broker) -> Iterator[None]:
+    """Inside the block, held moves of the broker go on."""
+    broker.configure(MOVES_FREE)
     yield
-    broker.configure(HELD)
+    broker.configure(MOVES_HELD)

@@ -1,4 +1,4 @@
-"""KIP-113, "Changes in Operational Procedures": a broker's log dirs are balanced, as an operator does it.
+"""Shows how an operator balances a broker's log dirs (KIP-113, "Changes in Operational Procedures").
 
 "Administrator needs to get the partition assignment and their size per log directory using kafka-log-dirs.sh, determine
 the reassignment of replicas per log directory per broker, and provide partition to (broker, log_directory) mapping as
@@ -26,14 +26,14 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
 from suites.deviations import MOVE_NEVER_ENDS
-from suites.on_disk import check_kept, check_same_bytes, leaders_logs
+from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
 from suites.scenario import scenario
-from suites.state_check import World
-from suites.steps import HOLDS_MOVES, await_reassigned, finish_move, write_untracked_records
+from suites.state_check import StateCheck
+from suites.steps import SMALL_FETCHES, await_reassigned, finish_move, write_untracked_records
 from suites.stored_log import StoredLog
 
 RATE = 500_000
-Sizes = Mapping[int, tuple[LogDir, int]]  # of a topic's replicas on one broker, by partition: where, and bytes
+Sizes = Mapping[int, tuple[LogDir, int]]  # the log dir and bytes of a topic's replicas on one broker, by partition
 
 
 @scenario(
@@ -41,45 +41,47 @@ Sizes = Mapping[int, tuple[LogDir, int]]  # of a topic's replicas on one broker,
     kip=113,
     plan="Changes in Operational Procedures: need to load balance across log directories",
     floors=Floors(faults=0),
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
     deviations=(MOVE_NEVER_ENDS,),
 )
 def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
-    """A broker has everything in one log dir: sizes, a plan, the tool, its progress, and the log dirs are even."""
+    """A broker has all replicas in one log dir: after sizes, plan, tool and progress, its log dirs are balanced."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
-    world = World(cluster, orders, bulk)
+    state = StateCheck(cluster, orders, bulk)
     write_untracked_records(bulk, 4000, size=1000)
-    write_untracked_records(bulk, 3000, size=1000, into=0)  # as large as the others together: halves of two aren't even
+    write_untracked_records(
+        bulk, 3000, size=1000, into=0
+    )  # as large as the others together, so two in each log dir are not balanced
     kept = leaders_logs(bulk.partitions)
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:
         partition.move_to(skewed.log_dirs[0])
-        finish_move(world, partition, skewed.log_dirs[0])
-    world.check()
+        finish_move(state, partition, skewed.log_dirs[0])
+    state.check()
     with workload.running(orders) as pair:
         plan = [
-            order(cluster, bulk[index], log_dir)
-            for index, log_dir in evenly(skewed, ask_the_tool(skewed, bulk)).items()
+            placement_of(cluster, bulk[index], log_dir)
+            for index, log_dir in balanced_plan(skewed, sizes_by_tool(skewed, bulk)).items()
         ]
         execute(cluster, *plan, log_dirs_throttle=RATE)
         moved = {each.partition.index for each in plan if each.partition.log_dir_on(skewed) not in each.on}
-        case.measure("time to completion, as foreseen to real", follow(skewed, bulk, moved))
-        await_reassigned(cluster, world, *plan, timeout_s=timeouts.MOVE_S)
-        check_even(skewed, ask_the_tool(skewed, bulk))
+        case.measure("time to completion, as foreseen to real", follow_moves(skewed, bulk, moved))
+        await_reassigned(cluster, state, *plan, timeout_s=timeouts.MOVE_S)
+        check_even(skewed, sizes_by_tool(skewed, bulk))
         pair.await_progress(after=now())
     check_same_bytes(*bulk.partitions)
-    check_kept(kept)
+    check_logs_unchanged(kept)
     check_delivery(workload)
 
 
-def ask_the_tool(broker: Broker, topic: Topic) -> Sizes:
-    """Where the topic's replicas are on the broker, and how large, by kafka-log-dirs; as it is on disk.
+def sizes_by_tool(broker: Broker, topic: Topic) -> Sizes:
+    """The log dir and size of the topic's replicas on the broker, by kafka-log-dirs.
 
-    :raises PromiseBroken: it isn't
+    :raises PromiseBroken: the disk shows others
     """
     cluster, by_path = topic.cluster, {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
     shown = describe_log_dirs(cluster.distribution, cluster.bootstrap, [broker.id], "--topic-list", topic.name)
-    told = {
+    seen = {
         replica.partition: (by_path[state.path], replica.size)
         for state in shown[broker.id]
         for replica in state.replicas
@@ -90,13 +92,13 @@ def ask_the_tool(broker: Broker, topic: Topic) -> Sizes:
         for index in range(len(topic))
         if (folder := log_dir.replica_dir(topic.name, index)).is_dir()
     }
-    if told != there:
-        raise PromiseBroken(f"kafka-log-dirs shows {topic} on {broker} as {told}, and on disk there is {there}")
-    return told
+    if seen != there:
+        raise PromiseBroken(f"kafka-log-dirs shows {topic} on {broker} as {seen}, and the disk has {there}")
+    return seen
 
 
-def evenly(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
-    """Where each replica should be: the largest first, each into the log dir that has least by then."""
+def balanced_plan(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
+    """A log dir for each replica: the largest replica first, each to the log dir with the fewest bytes by then."""
     loads = dict.fromkeys(broker.log_dirs, 0)
     plan = {}
     for partition, (_, size) in sorted(sizes.items(), key=lambda item: item[1][1], reverse=True):
@@ -105,21 +107,22 @@ def evenly(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
     return plan
 
 
-def order(cluster: Cluster, partition: Partition, log_dir: LogDir) -> Placement:
-    """The partition's replicas stay where they are, but the one on the log dir's broker, which goes there."""
+def placement_of(cluster: Cluster, partition: Partition, log_dir: LogDir) -> Placement:
+    """A placement that moves only the replica on the log dir's broker, into this log dir."""
     brokers = map(cluster.broker, partition.describe().replicas)
     return Placement(partition=partition, on=tuple(log_dir if each == log_dir.broker else each for each in brokers))
 
 
-def follow(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
-    """Watch the moves of a topic's replicas on a broker until they have ended, as their user can.
+def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
+    """Watch the moves of a topic's replicas on a broker until they have ended, as a user can.
 
-    Each future replica is marked as such (``isFuture``). Its lag never rises, because nothing is written. At least one
-    lag is seen between its first and its last value; a megabyte within the throttle's burst can be moved between two
-    looks. Returns the seconds that the bytes left to move would take at the throttle's rate, over those they took.
+    DescribeLogDirs shows each future replica (``isFuture``). Its lag never rises, since no client writes. At least one
+    lag is seen between its first and its last value: a megabyte may move between two looks, within the throttle's burst.
 
-    :param moved: the partitions whose replicas are to move; one may be there before anybody looks
-    :raises PromiseBroken: a lag rises, no lag shows progress, or another replica is seen moving
+    :param moved: the partitions whose replicas should move; a move may end before the first look
+    :returns: the expected over the real seconds; expected are the bytes to copy at the first look, at the throttle's
+        rate
+    :raises PromiseBroken: a lag rises, no lag shows progress, or another replica moves
     """
     lags: dict[int, list[int]] = {}
     began, left = time.monotonic(), 0
@@ -127,12 +130,12 @@ def follow(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     def look() -> int:
         nonlocal left
         seen = [r for state in broker.describe_log_dirs() for r in state.replicas if r.topic == topic.name]
-        copies = [replica for replica in seen if replica.is_future]
-        for copy in copies:
-            lags.setdefault(copy.partition, []).append(copy.offset_lag)
-        wanted = {copy.partition for copy in copies}
+        future = [replica for replica in seen if replica.is_future]
+        for replica in future:
+            lags.setdefault(replica.partition, []).append(replica.offset_lag)
+        wanted = {replica.partition for replica in future}
         left = left or sum(r.size * (-1 if r.is_future else 1) for r in seen if r.partition in wanted)
-        return len(copies)
+        return len(future)
 
     await_until(
         look,
@@ -145,7 +148,7 @@ def follow(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     foreseen, took = left / RATE, time.monotonic() - began
     broker.journal.write("move.followed", lags=lags, bytes=left, foreseen_s=round(foreseen, 3), took_s=round(took, 3))
     if not lags.keys() <= set(moved):
-        raise PromiseBroken(f"of {topic}, {sorted(moved)} should move on {broker}, and {sorted(lags)} were seen to")
+        raise PromiseBroken(f"partitions {sorted(moved)} of {topic} should move on {broker}, and {sorted(lags)} do")
     for partition, seen in lags.items():
         if seen != sorted(seen, reverse=True):
             raise PromiseBroken(f"the lag of {topic}-{partition}'s future replica on {broker} rose: {seen}")
@@ -155,9 +158,9 @@ def follow(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
 
 
 def check_even(broker: Broker, sizes: Sizes) -> None:
-    """The fullest log dir has no replica without which the emptiest would be less full: none is left to move.
+    """The log dirs are balanced: moving the smallest replica of the fullest to the emptiest would not help.
 
-    :raises PromiseBroken: it has
+    :raises PromiseBroken: it would
     """
     loads = dict.fromkeys(broker.log_dirs, 0)
     for log_dir, size in sizes.values():

@@ -1,10 +1,9 @@
-"""What a move between log dirs costs, and how quick it is: figures to read, none of which decides a verdict.
+"""Measures what a move between log dirs costs, and how fast it is (KIP-113, "Changes in Operational Procedures").
 
-"The replica movement" is there so that load can be balanced without the operator's noticing much of it (KIP-113,
-"Changes in Operational Procedures"). Ratios, because seconds say more of the machine than of Kafka: the pair's
-throughput beside a move, and beside ``cp`` of the same bytes between the two log dirs, to its own alone, and a move's
-to that of ``cp``. Neither syncs. A copy that takes some tenths of a second takes twice as long the next time, so moves
-and copies take turns, and their medians are compared.
+The figures decide no verdict. They are ratios, because seconds depend on the machine more than on Kafka. The pair's
+throughput beside a move, and beside ``cp`` of the same bytes, is compared with its throughput alone. The speed of a
+move is compared with that of ``cp``. Neither syncs. A copy of some tenths of a second may take twice as long the next
+time, so moves and copies take turns, and their medians are compared.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from harness.measure.gaps import ClientTimes
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.on_disk import check_kept, leaders_logs
+from suites.on_disk import check_logs_unchanged, leaders_logs
 from suites.scenario import scenario
 from suites.steps import await_moved, write_untracked_records
 
@@ -38,10 +37,10 @@ ROUNDS = 3
     kip=113,
     plan="load balance across log directories",
     floors=Floors(faults=0),
-    fresh=True,  # what it measures is another's with warm JVMs
+    fresh=True,  # warm JVMs would change the figures
 )
 def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
-    """A large replica goes there and back beside a pair at full speed, and nothing is lost; the cost is measured."""
+    """A large replica moves to and fro between log dirs beside a pair at full speed: its cost is measured."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", replicas=1)
     write_untracked_records(bulk, RECORDS, size=1000)
     kept = leaders_logs(bulk.partitions)
@@ -60,7 +59,7 @@ def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     for _ in range(ROUNDS):
         copying.append(copy(bulk[0], here, other_dir(here)))
         moving += [move(bulk[0], other_dir(here)), move(bulk[0], here)]
-    check_kept(kept)
+    check_logs_unchanged(kept)
     check_delivery(workload)
     cluster.journal.write("cost.measured", beside_s=beside, moving_s=moving, copying_s=copying)
     copying_s = statistics.median(copying)
@@ -79,7 +78,7 @@ def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
 
 
 def move(partition: Partition, there: LogDir) -> float:
-    """Move a replica; returns the seconds that it took."""
+    """Move a replica; returns the seconds that this took."""
     began = time.monotonic()
     partition.move_to(there)
     await_moved(partition, there)
@@ -87,7 +86,7 @@ def move(partition: Partition, there: LogDir) -> float:
 
 
 def copy(partition: Partition, here: LogDir, there: LogDir) -> float:
-    """Copy a replica's files as the broker's own user, and remove the copy; returns the seconds that copying took."""
+    """Copy a replica's files with ``cp`` as the broker's user, and remove the copy; returns the seconds of ``cp``."""
     node, folder = here.broker.node, there.path / "plain-copy"
     began = time.monotonic()
     done = node.run_as_user(["cp", "-r", str(here.replica_dir(partition.topic, partition.index)), str(folder)])

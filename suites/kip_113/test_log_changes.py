@@ -1,10 +1,10 @@
-"""KIP-113: a replica's log changes while it is moved: it is compacted, expires, is deleted or truncated from.
+"""Shows that retention, cleaning, record deletion and truncation work during and after a move (KIP-113, 2.).
 
 "The log segments in topicPartition.move directory will be subject to log truncation, log retention in the same way as
 the log segments in the source log directory. But we may not do log cleaning on the topicPartition.move". All of them
-must be at work again when the move has come to its end, or was called off: else the disk fills up, without a word.
+must work again once the move has ended or was cancelled. Else the disk fills up, and no error shows it.
 
-The records are nobody's, so that what becomes of them is no matter of the judge's; a pair works on another topic.
+The records are not in the history, so the judge does not expect them. The pair uses another topic.
 """
 
 from __future__ import annotations
@@ -28,95 +28,95 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, promised
-from suites.deviations import CLEANING_STOPS, CUT_OFF_STAYS, RETENTION_WAITS
+from suites.deviations import CLEANING_STOPS, RETENTION_WAITS, TRUNCATED_SEGMENTS_STAY
 from suites.log_cleaning import (
-    AT_WORK,
     COMPACTED,
     EXPIRING,
-    check_small,
-    check_whole,
-    of_the_cleaner,
-    outdate,
+    FREQUENT_CLEANING,
+    check_logs_small,
+    check_needed_records,
+    cleaner_scenario,
     stays_large,
+    write_outdated_records,
 )
 from suites.observing import observe
-from suites.on_disk import check_checkpoints, check_no_remains, check_same_bytes
+from suites.on_disk import check_checkpoints, check_no_leftovers, check_same_bytes
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    HOLDS_MOVES,
+    SMALL_FETCHES,
     await_moved,
     begin_move,
     check_under_way,
-    copy_of,
     finish_move,
+    future_log_bytes,
     moves_held,
     write_untracked_records,
 )
 
-SETTINGS = HOLDS_MOVES | AT_WORK
+SETTINGS = SMALL_FETCHES | FREQUENT_CLEANING
 NO_FAULT = Floors(faults=0)
-ALONE = 200  # records that one leader has, and nobody else, but for what is under way to them
+LEADER_ONLY = 200  # records that only the leader has
 
 
 def create_beside(cluster: Cluster) -> Topic:
-    """The pair's topic; with it there is one more, so that no log dir is ever without a replica."""
+    """Create the pair's topic, and one more so that no log dir is ever without a replica; returns the first."""
     orders = cluster.create_topic("orders")
     cluster.create_topic("beside", partitions=2)
     return orders
 
 
-def kept_small(cluster: Cluster) -> tuple[Topic, Topic]:
-    """Two topics, one compacted and one that expires; both are seen to be at work before anything is moved."""
+def create_cleaned_topics(cluster: Cluster) -> tuple[Topic, Topic]:
+    """Create a compacted and an expiring topic, and check that Kafka keeps both small before anything moves."""
     topics = cluster.create_topic("accounts", configs=COMPACTED), cluster.create_topic("events", configs=EXPIRING)
-    outdate(*topics)
-    check_small(*topics, failure=Inconclusive)
+    write_outdated_records(*topics)
+    check_logs_small(*topics, failure=Inconclusive)
     return topics
 
 
-@of_the_cleaner(
+@cleaner_scenario(
     "kip-113/outdated-amid-move",
     plan="segments in topicPartition.move … subject to … log retention; log cleaning may wait",
     floors=NO_FAULT,
-    deviations=(RETENTION_WAITS, CUT_OFF_STAYS),
+    deviations=(RETENTION_WAITS, TRUNCATED_SEGMENTS_STAY),
 )
 def test_outdated_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A compacted log and one that expires are outdated amid a move: both are small after it, and are kept so."""
-    orders, topics = create_beside(cluster), kept_small(cluster)
-    world = World(cluster, orders, *topics)
+    """Compacted and expiring logs get outdated records during a move: both are small after it, and stay small."""
+    orders, topics = create_beside(cluster), create_cleaned_topics(cluster)
+    state = StateCheck(cluster, orders, *topics)
     mover, *others = cluster.brokers
     there = {topic: other_dir(topic[0].log_dir_on(mover)) for topic in topics}
     with workload.running(orders) as pair:
         with moves_held(mover):
-            for topic in reversed(topics):  # of what expires some is copied; the other waits, as its cleaning may
+            for topic in reversed(topics):  # the expiring log is copied in part; the other waits
                 begin_move(topic[0], there[topic], waits=topic is not topics[1])
-            outdate(*topics)
-            check_small(*topics, on=others)
+            write_outdated_records(*topics)
+            check_logs_small(*topics, on=others)
             with promised(cluster, unless=RETENTION_WAITS, seen=stays_large(topics[1], mover)):
-                check_small(topics[1], on=[mover], timeout_s=timeouts.CLEANING_S / 4)
+                check_logs_small(topics[1], on=[mover], timeout_s=timeouts.CLEANING_S / 4)
             for topic, log_dir in there.items():
                 check_under_way(topic[0], log_dir)
         for topic, log_dir in there.items():
-            finish_move(world, topic[0], log_dir)
-        check_small(*topics)
-        outdate(*topics)
-        check_small(*topics)
-        settled(world, *topics, compacted=topics[:1])
-        check_whole(*topics, mover)
+            finish_move(state, topic[0], log_dir)
+        check_logs_small(*topics)
+        write_outdated_records(*topics)
+        check_logs_small(*topics)
+        check_settled(state, *topics, compacted=topics[:1])
+        check_needed_records(*topics, mover)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-@of_the_cleaner(
+@cleaner_scenario(
     "kip-113/outdated-after-cancel",
     plan="cancel an existing movement of the replica: retention and cleaning go on",
     floors=NO_FAULT,
-    deviations=(CLEANING_STOPS, CUT_OFF_STAYS),
+    deviations=(CLEANING_STOPS, TRUNCATED_SEGMENTS_STAY),
 )
 def test_outdated_after_cancel(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A compacted log and one that expires are outdated after a move was called off: both become small again."""
-    orders, topics = create_beside(cluster), kept_small(cluster)
-    world = World(cluster, orders, *topics)
+    """Compacted and expiring logs get outdated records after a cancelled move: both become small again."""
+    orders, topics = create_beside(cluster), create_cleaned_topics(cluster)
+    state = StateCheck(cluster, orders, *topics)
     mover = cluster.brokers[0]
     here = {topic: topic[0].log_dir_on(mover) for topic in topics}
     with workload.running(orders) as pair:
@@ -125,22 +125,22 @@ def test_outdated_after_cancel(cluster: Cluster, workload: CaseWorkload) -> None
                 begin_move(topic[0], other_dir(log_dir), waits=True)
                 topic[0].move_to(log_dir)
                 await_moved(topic[0], log_dir)
-        check_still_at_work(world, mover, topics)
+        check_still_cleaned(state, mover, topics)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-@of_the_cleaner(
+@cleaner_scenario(
     "kip-113/outdated-after-redirect",
     plan="a move is given another log dir: retention and cleaning go on",
     floors=NO_FAULT,
-    deviations=(CLEANING_STOPS, CUT_OFF_STAYS),
+    deviations=(CLEANING_STOPS, TRUNCATED_SEGMENTS_STAY),
     log_dirs=3,
 )
 def test_outdated_after_redirect(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A compacted log and one that expires are outdated after a move was pointed to a third log dir: both get small."""
-    orders, topics = create_beside(cluster), kept_small(cluster)
-    world = World(cluster, orders, *topics)
+    """Compacted and expiring logs get outdated records after a redirected move: both become small again."""
+    orders, topics = create_beside(cluster), create_cleaned_topics(cluster)
+    state = StateCheck(cluster, orders, *topics)
     mover = cluster.brokers[0]
     third = {}
     with workload.running(orders) as pair:
@@ -151,58 +151,63 @@ def test_outdated_after_redirect(cluster: Cluster, workload: CaseWorkload) -> No
                 begin_move(topic[0], second, waits=True)
                 begin_move(topic[0], third[topic], waits=True)
         for topic, log_dir in third.items():
-            finish_move(world, topic[0], log_dir)
-        check_still_at_work(world, mover, topics)
+            finish_move(state, topic[0], log_dir)
+        check_still_cleaned(state, mover, topics)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
-def check_still_at_work(world: World, mover: Broker, topics: tuple[Topic, Topic]) -> None:
-    """After their moves on a broker were changed, both topics (:func:`kept_small`) are outdated, and get small again.
+def check_still_cleaned(state: StateCheck, mover: Broker, topics: tuple[Topic, Topic]) -> None:
+    """After cancelled or redirected moves on a broker, outdated records of both topics are removed.
 
-    :raises PromiseBroken: one doesn't; or, on a build with :data:`CLEANING_STOPS`, one does where it was being moved
+    :raises PromiseBroken: they stay; or, on builds with :data:`CLEANING_STOPS`, they are removed on that broker
     """
-    cluster = world.cluster
-    outdate(*topics)
-    check_small(*topics, on=cluster.others(mover))
+    cluster = state.cluster
+    write_outdated_records(*topics)
+    check_logs_small(*topics, on=cluster.others(mover))
     for topic in topics:
         with promised(cluster, unless=CLEANING_STOPS, seen=stays_large(topic, mover)):
-            check_small(topic, on=[mover], timeout_s=timeouts.CLEANING_S / 2)
-    settled(world, *topics, compacted=topics[:1])
-    check_whole(*topics, mover)
+            check_logs_small(topic, on=[mover], timeout_s=timeouts.CLEANING_S / 2)
+    check_settled(state, *topics, compacted=topics[:1])
+    check_needed_records(*topics, mover)
 
 
-def settled(world: World, *topics: Topic, begin_midway: bool = False, compacted: Sequence[Topic] = ()) -> None:
-    """All is where the model says, and nothing else is there; nor in the checkpoint files.
+def check_settled(
+    state: StateCheck, *topics: Topic, begin_midway: bool = False, compacted: Sequence[Topic] = ()
+) -> None:
+    """All sources agree, and log dirs and checkpoint files have nothing else of these topics.
 
-    :param begin_midway: records of the topics were deleted amid a segment
-    :param compacted: those that the cleaner has cleaned
+    :param begin_midway: records of the topics were deleted up to the middle of a segment
+    :param compacted: the topics that were cleaned
     """
     names = {topic.name for topic in topics}
-    world.check()
-    check_cut_off_gone(world.cluster, names)
+    state.check()
+    check_truncated_segments_gone(state.cluster, names)
     check_checkpoints(
-        world.cluster,
+        state.cluster,
         names,
         begin_midway=names if begin_midway else (),
         compacted={topic.name for topic in compacted},
     )
 
 
-def check_cut_off_gone(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.RECOVERY_S) -> None:
-    """As :func:`check_no_remains`; on builds with :data:`CUT_OFF_STAYS`, segments that a copy under way lost may stay.
+def check_truncated_segments_gone(
+    cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.RECOVERY_S
+) -> None:
+    """Nothing is left over (:func:`check_no_leftovers`).
 
-    Whether they do is a race: the move ends before or after they are deleted.
+    On builds with :data:`TRUNCATED_SEGMENTS_STAY`, segments that were truncated from a future replica may stay. That is
+    a race: the move ends before or after they are deleted.
 
-    :raises PromiseBroken: something is left; or something else, on those builds
+    :raises PromiseBroken: something is left; or, on those builds, something else than such segments
     """
     deleted = rf"'\d+\.\w+\.deleted in (?:{'|'.join(map(re.escape, topics))})-\d+ in [^']+'"
     try:
-        check_no_remains(cluster, topics, timeout_s)
+        check_no_leftovers(cluster, topics, timeout_s)
     except PromiseBroken as broken:
         if not re.search(rf"last seen: \[{deleted}(?:, {deleted})*\]$", str(broken)):
             raise
-        observe(CUT_OFF_STAYS, cluster, deviates=True, seen=broken, broken=broken)
+        observe(TRUNCATED_SEGMENTS_STAY, cluster, deviates=True, seen=broken, broken=broken)
 
 
 @scenario(
@@ -211,22 +216,22 @@ def check_cut_off_gone(cluster: Cluster, topics: Collection[str], timeout_s: flo
     plan="records are deleted while a replica is moved",
     floors=NO_FAULT,
     overrides=SETTINGS,
-    deviations=(CUT_OFF_STAYS,),
+    deviations=(TRUNCATED_SEGMENTS_STAY,),
 )
 def test_records_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Records are deleted that a move has copied already: what is left is moved, and nothing else."""
+    """Records are deleted after a move has copied them: the new log dir has what is left, and nothing else."""
     orders, changed = create_beside(cluster), cluster.create_topic("changed")
-    world = World(cluster, orders, changed)
+    state = StateCheck(cluster, orders, changed)
     write_untracked_records(changed, 2000, size=1000)
-    mover = follower_of(changed[0])  # a leader would answer only when the copy has heard of it, too
+    mover = follower_of(changed[0])  # a leader would answer only after its future replica has deleted them, too
     there = other_dir(changed[0].log_dir_on(mover))
     with workload.running(orders) as pair:
         with moves_held(mover):
             begin_move(changed[0], there, copying=2000)
             changed[0].delete_records(before=1000)
             check_under_way(changed[0], there)
-        finish_move(world, changed[0], there)
-        settled(world, changed, begin_midway=True)
+        finish_move(state, changed[0], there)
+        check_settled(state, changed, begin_midway=True)
         check_same_bytes(changed[0], start=1000)
         pair.await_progress(after=now())
     check_delivery(workload)
@@ -238,12 +243,12 @@ def test_records_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
     plan="segments in topicPartition.move … subject to log truncation",
     floors=Floors(during=0),  # with two of three brokers paused, nobody gets through
     overrides=SETTINGS,
-    deviations=(CUT_OFF_STAYS,),
+    deviations=(TRUNCATED_SEGMENTS_STAY,),
 )
 def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A leader dies amid a move, with records that nobody else has: back, it cuts them off both of its copies."""
+    """A leader dies during a move, with records that no other broker has: replica and future replica are truncated."""
     orders, changed = create_beside(cluster), cluster.create_topic("changed")
-    world = World(cluster, orders, changed)
+    state = StateCheck(cluster, orders, changed)
     write_untracked_records(changed, 5)
     mover = leader_of(changed[0])
     others = cluster.others(mover)
@@ -251,29 +256,29 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
     with workload.running(orders) as pair, moves_held(mover):
         with ExitStack() as down:
             with injected(*map(BrokerPaused, others)):
-                write_untracked_records(changed, ALONE, size=1000, to=mover)
-                begin_move(changed[0], there, copying=ALONE)
+                write_untracked_records(changed, LEADER_ONLY, size=1000, to=mover)
+                begin_move(changed[0], there, copying=LEADER_ONLY)
                 down.enter_context(injected(BrokerKilled(mover)))
-            check_outvoted(changed[0], mover)
-            uncut = copy_of(changed[0], there)
-            world.broker_gone(mover)
-            world.check()
-            write_untracked_records(changed, ALONE, size=500)
+            check_led_by_another(changed[0], mover)
+            uncut = future_log_bytes(changed[0], there)
+            state.broker_gone(mover)
+            state.check()
+            write_untracked_records(changed, LEADER_ONLY, size=500)
             pair.await_progress(after=now())
-        world.broker_back(mover)
-        check_cut_off(changed[0], there, uncut)
+        state.broker_back(mover)
+        check_truncated(changed[0], there, uncut)
         cluster.await_healthy(failure=PromiseBroken)
-    finish_move(world, changed[0], there)  # cut to the same end, the two are as one, and the move may be done by now
-    world.check(timeouts.RECOVERY_S)
-    settled(world, changed)
+    finish_move(state, changed[0], there)  # truncated to the same end, the two are equal, and the move may have ended
+    state.check(timeouts.RECOVERY_S)
+    check_settled(state, changed)
     check_same_bytes(changed[0])
     check_delivery(workload)
 
 
-def check_outvoted(partition: Partition, dead: Broker) -> None:
-    """Another broker leads in the dead one's place, so that what this one alone had is to be cut off.
+def check_led_by_another(partition: Partition, dead: Broker) -> None:
+    """Another broker leads now, so the records that only the dead one has must be truncated.
 
-    :raises Inconclusive: nobody does, for it was the last of the ISR: the others had been paused for too long
+    :raises Inconclusive: no broker leads, because the dead one was the last of the ISR: the others were paused too long
     """
     seen = await_until(
         partition.describe,
@@ -288,17 +293,17 @@ def check_outvoted(partition: Partition, dead: Broker) -> None:
         raise Inconclusive(f"{dead} was the last of the ISR of {partition}: the others were paused for too long")
 
 
-def check_cut_off(partition: Partition, log_dir: LogDir, uncut: bytes) -> None:
-    """The copy on its way into the log dir, or the replica that it has become, no longer begins with all that it had.
+def check_truncated(partition: Partition, log_dir: LogDir, uncut: bytes) -> None:
+    """The future replica in the log dir, or the replica that it has become, was truncated.
 
-    :param uncut: its log's bytes before, with records at the end that are to be cut off
-    :raises PromiseBroken: it does
+    :param uncut: the bytes of its log before the truncation
+    :raises PromiseBroken: its log still begins with all these bytes
     """
     await_until(
         lambda: [file.read_bytes().startswith(uncut) for file in log_dir.path.glob(f"{partition}*/*.log")],
         lambda is_uncut: is_uncut != [] and not any(is_uncut),
         timeout_s=timeouts.RECOVERY_S,
-        what=f"the copy of {partition} in {log_dir} to lose records that its source lost; it had {len(uncut)} bytes",
+        what=f"the future replica of {partition} in {log_dir} to be truncated; it had {len(uncut)} bytes",
         retry_on=(OSError,),  # it has just become the replica
         failure=PromiseBroken,
     )

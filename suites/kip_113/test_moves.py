@@ -1,7 +1,7 @@
-"""KIP-113's moves that don't go to plan: each is hit while it is under way, and must come to the end that the KIP says.
+"""Shows what becomes of moves that are disturbed while they are under way (KIP-113, 1. to 3. of "Proposed Changes").
 
-How a move is hit surely, and what must hold after each: :mod:`suites.kip_113.moving`. What becomes of one that ends
-amid the swap of the copies: ``test_swaps.py``.
+:mod:`suites.kip_113.moving` holds each move until it is disturbed, and checks what must hold afterwards. Moves that end
+during the swap of a replica with its future replica are in ``test_swaps.py``.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from harness.journal import now
 from harness.kafka.broker_log import LogLine
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
-from suites.checks import check_delivery, check_says
-from suites.kip_113.moving import Move, a_move, each_role, let_meet, moves_let_go, moving
-from suites.on_disk import check_checkpoints, check_gone
+from suites.checks import check_delivery, check_logged
+from suites.kip_113.moving import Move, each_role, let_move_hit_fault, move_scenario, moves_released, moving
+from suites.on_disk import check_checkpoints, check_topic_gone
 from suites.scenario import each_fault
-from suites.state_check import Unheld, World
+from suites.state_check import HeldMovesEnded, StateCheck
 from suites.steps import (
     await_checkpoints,
     await_reassigned,
     begin_move,
     check_under_way,
-    copy_of,
+    future_log_bytes,
     log_dirs_failed,
     moves_held,
     write_untracked_records,
@@ -44,116 +44,116 @@ from suites.steps import (
 NO_FAULT = Floors(faults=0)
 
 
-@a_move("kip-113/under-load", plan="2. Complete replica data movement", floors=NO_FAULT)
+@move_scenario("kip-113/under-load", plan="2. Complete replica data movement", floors=NO_FAULT)
 @each_role
 def test_under_load(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """The leader's replica, or a follower's, moves to the other log dir while the pair is at work."""
+    """The leader's replica, or a follower's, moves to its broker's other log dir under load, and no record is lost."""
     with moving(cluster, workload, role) as move:
-        move.world.check()
+        move.state.check()
         move.pair.await_progress(after=now())
 
 
-@a_move("kip-113/called-off", plan="cancel an existing movement of the replica", floors=NO_FAULT)
+@move_scenario("kip-113/called-off", plan="cancel an existing movement of the replica", floors=NO_FAULT)
 def test_called_off(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The move of the leader's replica is called off: it stays where it is, and its copy is gone."""
+    """The move of the leader's replica is cancelled: the replica stays where it is, and the future replica is gone."""
     with moving(cluster, workload, leader_of) as move:
         move.partition.move_to(move.here)
         move.ends[move.partition] = move.here
 
 
-@a_move(
+@move_scenario(
     "kip-113/pointed-elsewhere",
     plan="a move is given another log dir",
     floors=NO_FAULT,
     log_dirs=3,
 )
 def test_pointed_elsewhere(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The leader's replica is on its way, and told to go to a third log dir: it ends there, its first copy is gone."""
+    """A move is redirected to a third log dir: it ends there, and the first future replica is gone."""
     with moving(cluster, workload, leader_of) as move:
         begin_move(move.partition, move.third, waits=True)
-        move.world.moving(move.partition, move.third)
-        move.world.check()
+        move.state.move_held(move.partition, move.third)
+        move.state.check()
         move.ends[move.partition] = move.third
 
 
-@a_move(
+@move_scenario(
     "kip-113/source-fails",
     plan="movement will stop if either … becomes offline: source",
 )
 def test_source_fails(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The log dir that the leader's replica is leaving fails: the move stops; with the dir back, it goes on."""
+    """The source log dir of a move fails: the move stops, another broker leads; with the log dir back, it goes on."""
     with moving(cluster, workload, leader_of) as move:
-        with log_dirs_failed(move.world, Chmod000(move.here)) as fault:
+        with log_dirs_failed(move.state, Chmod000(move.here)) as fault:
             check_stopped(move, fault, working=move.there)
             move.pair.await_progress(after=now())
             move.broker.stop()
-            move.world.broker_gone(move.broker)
-        healed(cluster, move)
+            move.state.broker_gone(move.broker)
+        start_healed(cluster, move)
 
 
-@a_move(
+@move_scenario(
     "kip-113/destination-fails",
     plan="movement will stop if either … becomes offline: destination",
 )
 @each_fault("fail_log_dir", (Chmod000, FullTmpfs))
 def test_destination_fails(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """The log dir that a replica is going to fails or is full: the move stops; with the dir back, it gets there."""
+    """The destination log dir of a move fails or is full: the move stops; with the log dir back, it ends."""
     with moving(cluster, workload) as move:
-        with log_dirs_failed(move.world, fail_log_dir(move.there)) as fault:
+        with log_dirs_failed(move.state, fail_log_dir(move.there)) as fault:
             check_stopped(move, fault, working=move.here)
             move.pair.await_progress(after=now())
             move.broker.stop()
-            move.world.broker_gone(move.broker)
-        healed(cluster, move)
+            move.state.broker_gone(move.broker)
+        start_healed(cluster, move)
 
 
-@a_move(
+@move_scenario(
     "kip-113/destination-fills",
     plan="movement will stop if either … becomes offline: destination, filled by the move itself",
     needs=NearlyFull.needs,
     **NearlyFull.cluster,
 )
 def test_destination_fills(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A log dir has less room left than is yet to be copied into it: the leader's replica stays, and its pair goes on.
+    """A move fills its destination log dir: that goes offline, the leader's replica stays, and clients go on.
 
-    It is the move's own write that meets the end; what was in that log dir is offline until there is room again.
+    The move's own write gets the error. The log dir's replicas are offline until there is room again.
     """
     with moving(cluster, workload, leader_of) as move:
         with injected(NearlyFull(move.there)) as fault:
-            let_meet(move, fault, f"Error while appending records to {move.partition} in dir")
-            move.world.log_dir_failed(move.there)
-            move.world.check()
+            let_move_hit_fault(move, fault, f"Error while appending records to {move.partition} in dir")
+            move.state.log_dir_failed(move.there)
+            move.state.check()
             check_stopped(move, fault, working=move.here)
             move.pair.await_progress(after=now())
             move.broker.stop()
-            move.world.broker_gone(move.broker)
-        healed(cluster, move)
+            move.state.broker_gone(move.broker)
+        start_healed(cluster, move)
 
 
 def check_stopped(move: Move, fault: LogDirFault, *, working: LogDir) -> None:
-    """The broker stops the move, and it stands still though nothing holds it: no byte is copied, nor does it try to.
+    """The broker stops the move: with the throttle released, it copies no byte and does not try to.
 
-    :param working: a log dir of the broker in which it goes on working, which shows that it had the time
-    :raises PromiseBroken: it goes on
+    :param working: a good log dir of the broker; its checkpoints show that enough time has passed
+    :raises PromiseBroken: the move goes on
     """
     stops = rf"ReplicaAlterLogDirsManager on broker \d+\] Removed fetcher for partitions .*\b{move.partition}\b"
-    check_says(move.broker, stops, fault.injected_at)
-    before = len(copy_of(move.partition, move.there))
-    with moves_let_go(move.broker):
+    check_logged(move.broker, stops, fault.injected_at)
+    before = len(future_log_bytes(move.partition, move.there))
+    with moves_released(move.broker):
         since = now()
         await_checkpoints(working, 5)
-        after = len(copy_of(move.partition, move.there))
+        after = len(future_log_bytes(move.partition, move.there))
         tries = tries_to_move(move.partition, move.broker.log.lines(since=since))
     move.broker.journal.write("move.stopped", partition=str(move.partition), bytes=after, tries=tries)
     if after != before or tries:
         raise PromiseBroken(
-            f"the move of {move.partition} into {move.there} should have stopped: of its copy there were {before} "
-            f"bytes, and now {after}; {move.broker} says {tries[:1] or 'nothing of it'}"
+            f"the move of {move.partition} into {move.there} should have stopped: its future replica had {before} "
+            f"bytes, and now has {after}; {move.broker} logs {tries[:1] or 'nothing of it'}"
         )
 
 
 def tries_to_move(partition: Partition, lines: Iterable[LogLine]) -> list[str]:
-    """What the thread that moves replicas complains of while it can't move this one."""
+    """The warnings and errors of ReplicaAlterLogDirsThread about this partition."""
     return [
         line.text[:300]
         for line in lines
@@ -161,86 +161,86 @@ def tries_to_move(partition: Partition, lines: Iterable[LogLine]) -> list[str]:
     ]
 
 
-def healed(cluster: Cluster, move: Move) -> None:
-    """The broker is started on its healed log dir, and goes on with the move."""
+def start_healed(cluster: Cluster, move: Move) -> None:
+    """Start the broker with its healed log dir, and check that it goes on with the move."""
     move.broker.start()
     cluster.await_healthy(failure=PromiseBroken)
-    move.world.log_dirs_back(move.broker)
+    move.state.log_dirs_healed(move.broker)
     check_goes_on(move)
 
 
 def check_goes_on(move: Move) -> None:
-    """With its broker back the move is where it was, or on its way to the end.
+    """With its broker back, the move is still held, or has ended.
 
-    In KRaft nothing holds it for as long as the broker is not told the throttle, and it may be at its end by then: by
-    itself, as it is to be.
+    In KRaft a move is not held until the broker hears of the throttle, and it may end in that time.
     """
     try:
-        move.world.check(timeouts.RECOVERY_S)
+        move.state.check(timeouts.RECOVERY_S)
         check_under_way(move.partition, move.there)
-    except Unheld as ended:
+    except HeldMovesEnded as ended:
         move.broker.journal.write("move.unheld", partition=str(move.partition), to=str(move.there), says=str(ended))
-        move.world.check(timeouts.RECOVERY_S)
+        move.state.check(timeouts.RECOVERY_S)
 
 
-@a_move("kip-113/restart-with-both", plan="3. both … exist on good log directories")
+@move_scenario("kip-113/restart-with-both", plan="3. both … exist on good log directories")
 def test_restart_with_both(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker dies amid a move: it finds both copies, and the move goes on by itself."""
+    """A broker is killed during a move: it finds both the replica and the future replica, and the move goes on."""
     with moving(cluster, workload) as move:
         with move.broker_down():
             pass
         check_goes_on(move)
 
 
-@a_move(
+@move_scenario(
     "kip-113/restart-with-both-and-bad-source",
     plan="3. topicPartition.move exists but topicPartition doesn't …, and if there is bad log directory: its own",
 )
 def test_restart_with_both_and_bad_source(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker dies amid a move, and finds the replica's log dir bad: it is offline, and its copy not touched.
+    """A broker is killed during a move, and its source log dir fails: the replica is offline, its future replica stays.
 
-    With the log dir good again the move goes on where it was.
+    With the log dir good again, the move goes on where it was.
     """
     with moving(cluster, workload) as move:
         with move.broker_down(), injected(Chmod000(move.here)):
-            copied = copy_of(move.partition, move.there)
-            move.world.log_dir_failed(move.here)
+            before = future_log_bytes(move.partition, move.there)
+            move.state.log_dir_failed(move.here)
             move.broker.start()
-            move.world.broker_back(move.broker)
-            move.world.check(timeouts.RECOVERY_S)
+            move.state.broker_back(move.broker)
+            move.state.check(timeouts.RECOVERY_S)
             move.pair.await_progress(after=now())
-            if copy_of(move.partition, move.there) != copied:
+            if future_log_bytes(move.partition, move.there) != before:
                 raise PromiseBroken(
-                    f"the copy of {move.partition} in {move.there} was touched while {move.here} was bad"
+                    f"the future replica of {move.partition} in {move.there} changed while {move.here} was bad"
                 )
             move.broker.stop()
-            move.world.broker_gone(move.broker)
-        move.world.log_dirs_back(move.broker)
+            move.state.broker_gone(move.broker)
+        move.state.log_dirs_healed(move.broker)
         check_goes_on(move)
 
 
-@a_move("kip-113/new-leader", plan="a leader changes while a replica is moved")
+@move_scenario("kip-113/new-leader", plan="a leader changes while a replica is moved")
 @each_role
 def test_new_leader(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """The partition's leader is stopped amid a move of another replica, or of its own: the move gets to its end."""
+    """The partition's leader is stopped during a move of its own replica, or of a follower's: the move ends."""
     with moving(cluster, workload, role) as move:
         leader = leader_of(move.partition)
         with injected(BrokerStopped(leader)):
-            move.world.broker_gone(leader)
-            move.world.check()
+            move.state.broker_gone(leader)
+            move.state.check()
             move.pair.await_progress(after=now())
-        move.world.broker_back(leader)
+        move.state.broker_back(leader)
         check_goes_on(move)
 
 
-@a_move(
+@move_scenario(
     "kip-113/topic-deleted",
     plan="a topic is deleted while a replica is moved",
     floors=NO_FAULT,
 )
 def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A topic is deleted amid moves of its replicas, of which one has begun to copy and another waits for the broker's
-    other move: nothing of it stays, and that other move is not disturbed.
+    """A topic is deleted while two of its replicas move: nothing of it stays, and another topic's move is untouched.
+
+    One of the two moves is copying. The other waits for the other topic's move on the same broker.
     """
     with moving(cluster, workload) as move:
         refunds = cluster.create_topic("refunds")
@@ -250,52 +250,52 @@ def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
             begin_move(refunds[0], other_dir(refunds[0].log_dir_on(another)))
             begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)), waits=True)
             cluster.delete_topic(refunds)
-            check_gone(cluster, "refunds")
+            check_topic_gone(cluster, "refunds")
         check_under_way(move.partition, move.there)
 
 
-@a_move(
+@move_scenario(
     "kip-113/crosswise",
     plan="two moves at once, each into the log dir that the other leaves",
     floors=NO_FAULT,
 )
 def test_crosswise(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Two replicas of a broker change places: both get there."""
+    """Two replicas of a broker move at once, each into the other's log dir: both moves end."""
     with moving(cluster, workload) as move:
-        go_round(move, move.there, move.here)
+        move_round(move, move.there, move.here)
 
 
-@a_move(
+@move_scenario(
     "kip-113/in-a-circle",
     plan="three moves at once, each into the log dir that the next one leaves",
     floors=NO_FAULT,
     log_dirs=3,
 )
 def test_in_a_circle(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Three replicas of a broker go round its log dirs: all get there."""
+    """Three replicas of a broker move at once, each into the next one's log dir: all moves end."""
     with moving(cluster, workload, leader_of) as move:
-        go_round(move, move.there, move.third, move.here)
+        move_round(move, move.there, move.third, move.here)
 
 
-def go_round(move: Move, *log_dirs: LogDir) -> None:
-    """Begin to move a replica beside from each of these log dirs into the next."""
+def move_round(move: Move, *log_dirs: LogDir) -> None:
+    """Begin to move one replica from each of these log dirs into the next one."""
     for here, there in pairwise(log_dirs):
-        [one, *_] = (Partition(move.world.cluster, *key) for key in sorted(move.world.replicas_in(here)))
+        [one, *_] = (Partition(move.state.cluster, *key) for key in sorted(move.state.replicas_in(here)))
         begin_move(one, there, waits=True)
         move.ends[one] = there
 
 
-@a_move(
+@move_scenario(
     "kip-113/reassigned-amid-move",
     plan="a partition is reassigned while a replica is moved",
     floors=NO_FAULT,
     brokers=4,
 )
 def test_reassigned_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A replica goes to another broker amid a move: neither it nor its copy stays on the broker that it left."""
-    # With something beside it in each log dir: of one that was emptied, checkpoint files go on naming what left it.
+    """A moving replica is reassigned to another broker: neither it nor its future replica stays on the old one."""
+    # Other replicas are in each log dir: the checkpoint files of an empty log dir still name the replicas that left.
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=4, replicas=4)
-    world = World(cluster, orders, beside)
+    state = StateCheck(cluster, orders, beside)
     leaving = follower_of(orders[0])
     assigned = orders[0].describe().replicas
     coming = next(broker for broker in cluster.brokers if broker.id not in assigned)
@@ -306,7 +306,7 @@ def test_reassigned_amid_move(cluster: Cluster, workload: CaseWorkload) -> None:
         pair.await_count(500)
         begin_move(orders[0], other_dir(orders[0].log_dir_on(leaving)))
         execute(cluster, placement)
-        await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+        await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
         check_checkpoints(cluster, {"orders", "beside"})
         pair.await_progress(after=now())
     check_delivery(workload)

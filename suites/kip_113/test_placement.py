@@ -1,4 +1,4 @@
-"""KIP-113: a replica is given its log dir before it exists, and every order that a broker must refuse.
+"""Shows that a broker places a replica as requested before it exists, and refuses what it cannot do (KIP-113, 1.).
 
 "If broker doesn't not have already replica created for the specified topicParition when it receives
 AlterReplicaDirRequest, it will reply ReplicaNotAvailableException AND remember (replica, destination log directory)
@@ -22,24 +22,24 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import ANY_REFUSED
-from suites.on_disk import check_no_remains
+from suites.on_disk import check_no_leftovers
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    HOLDS_MOVES,
+    SMALL_FETCHES,
     begin_move,
     finish_move,
     log_dirs_failed,
     moves_held,
-    reassign_over_the_wire,
+    reassign_by_request,
     restart_after_healing,
 )
 
 
 def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
-    """Asked to move the replica into this log dir, its broker answers with one of these errors.
+    """The broker refuses to move the replica into this log dir, with one of these errors.
 
-    :raises PromiseBroken: with another, or it does as it is told
+    :raises PromiseBroken: it answers with another error, or accepts
     """
     try:
         partition.move_to(log_dir)
@@ -51,23 +51,23 @@ def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> N
         raise PromiseBroken(f"a move of {partition} to {log_dir} was accepted, instead of {' or '.join(errors)}")
 
 
-def fuller_of(world: World, broker: Broker) -> LogDir:
-    """The good log dir in which the broker would make no replica by itself: it has more of them than another.
+def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
+    """A good log dir that the broker would not choose itself, since it has more replicas than another one.
 
-    Kafka's own topics count as well. Where all have as many there is one topic more.
+    Replicas of internal topics count, too. If all log dirs have as many, create one more topic.
 
-    :raises Inconclusive: all have as many again
+    :raises Inconclusive: all log dirs have as many replicas even then
     """
     for more in (True, False):
         paths = {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
-        described = [state for state in broker.describe_log_dirs() if not state.offline]
-        counts = {paths[state.path]: len(state.replicas) for state in described}
+        described = [each for each in broker.describe_log_dirs() if not each.offline]
+        counts = {paths[each.path]: len(each.replicas) for each in described}
         fullest = max(counts, key=lambda log_dir: counts[log_dir])
         if counts[fullest] > min(counts.values()):
             return fullest
         if more:
-            world.learn(world.cluster.create_topic("one-more", replicas=len(world.cluster.brokers)))
-    raise Inconclusive(f"the log dirs of {broker} are all as full: {counts}")
+            state.add_topic(state.cluster.create_topic("one-more", replicas=len(state.cluster.brokers)))
+    raise Inconclusive(f"the log dirs of {broker} have as many replicas each: {counts}")
 
 
 @scenario(
@@ -76,46 +76,46 @@ def fuller_of(world: World, broker: Broker) -> LogDir:
     plan="remember (replica, destination log directory) pair … to create the replica in the specified log directory",
     brokers=4,
     floors=Floors(faults=0),
-    overrides=HOLDS_MOVES,  # as its like have them
+    overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
 def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker is told where to put a replica that is to come, by reassignment or with its topic: it lands there."""
+    """A log dir is requested for a replica that does not exist yet: a reassignment or a new topic places it there."""
     orders, everywhere = cluster.create_topic("orders"), cluster.create_topic("everywhere", replicas=4)
-    world = World(cluster, orders, everywhere)
+    state = StateCheck(cluster, orders, everywhere)
     staying = orders[0].followers()
     [coming] = cluster.others(leader_of(orders[0]), *staying)
     with workload.running(orders) as pair:
-        place = fuller_of(world, coming)
+        place = fuller_of(state, coming)
         check_move_refused(orders[0], LogDir(coming, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
         check_move_refused(orders[0], place, "REPLICA_NOT_AVAILABLE")
-        reassign_over_the_wire(world, orders[0], coming, *staying)
+        reassign_by_request(state, orders[0], coming, *staying)
         check_in(orders[0], place)
-        check_placed(world, place)
-        world.check()
+        check_placed(state, place)
+        state.check()
         pair.await_progress(after=now())
-    check_no_remains(cluster, {"orders", "everywhere", "refunds", "one-more"})
+    check_no_leftovers(cluster, {"orders", "everywhere", "refunds", "one-more"})
     check_delivery(workload)
 
 
-def check_placed(world: World, log_dir: LogDir) -> None:
-    """The broker is told where to put a replica of a topic that nobody has created yet, and there it is created.
+def check_placed(state: StateCheck, log_dir: LogDir) -> None:
+    """A log dir is requested for a replica of a topic that does not exist yet; the topic's replica is created there.
 
-    :raises PromiseBroken: the broker answers otherwise, or it is elsewhere
+    :raises PromiseBroken: the broker answers with another error, or the replica is in another log dir
     """
-    refunds = Partition(world.cluster, "refunds", 0)
+    refunds = Partition(state.cluster, "refunds", 0)
     check_move_refused(refunds, log_dir, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
-    world.learn(world.cluster.create_topic(refunds.topic, replicas=len(world.cluster.brokers)))
+    state.add_topic(state.cluster.create_topic(refunds.topic, replicas=len(state.cluster.brokers)))
     check_in(refunds, log_dir)
 
 
 def check_in(partition: Partition, log_dir: LogDir) -> None:
-    """The replica on the log dir's broker is in this log dir.
+    """The broker's replica is in this log dir.
 
-    :raises PromiseBroken: it is in another
+    :raises PromiseBroken: it is in another one
     """
     place = partition.log_dir_on(log_dir.broker)
     if place != log_dir:
-        raise PromiseBroken(f"{partition} is in {place}, and {log_dir.broker} was told before to put it into {log_dir}")
+        raise PromiseBroken(f"{partition} is in {place}, and {log_dir} was requested before")
 
 
 @scenario(
@@ -124,13 +124,13 @@ def check_in(partition: Partition, log_dir: LogDir) -> None:
     plan="AlterReplicaDirResponse … error_code",
     log_dirs=3,
     deviations=(ANY_REFUSED,),
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Orders to move a replica that can't be followed are refused with the reason, and nothing is begun."""
+    """Moves that a broker cannot carry out are refused with the KIP's errors, and nothing is begun."""
     orders, long_name = cluster.create_topic("orders"), cluster.create_topic("o" * 220, replicas=1)
     beside = cluster.create_topic("beside", partitions=3)
-    world = World(cluster, orders, long_name, beside)
+    state = StateCheck(cluster, orders, long_name, beside)
     wounded = follower_of(orders[0])
     here = orders[0].log_dir_on(wounded)
     bad, good = (log_dir for log_dir in wounded.log_dirs if log_dir != here)
@@ -144,28 +144,30 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
             begin_move(orders[0], good)
             with promised(cluster, unless=ANY_REFUSED, seen=": LOG_DIR_NOT_FOUND") as cancelled:
                 cancel_with_any(orders[0], wounded)
-        # As it was answered: refused, the move goes on.
-        finish_move(world, orders[0], good if cancelled.deviates else here)
+        # If the broker refused to cancel it, the move goes on.
+        finish_move(state, orders[0], good if cancelled.deviates else here)
         orders[0].move_to(here)
-        finish_move(world, orders[0], here)
-        with log_dirs_failed(world, Chmod000(bad)):
-            [lost] = {key for key in world.replicas_in(bad) if key[0] == "beside"}
+        finish_move(state, orders[0], here)
+        with log_dirs_failed(state, Chmod000(bad)):
+            [lost] = {key for key in state.replicas_in(bad) if key[0] == "beside"}
             check_move_refused(orders[0], bad, "KAFKA_STORAGE_ERROR")
             check_move_refused(orders[0], good, "KAFKA_STORAGE_ERROR")
             check_move_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
-            # What is yet to come is refused in the same way, or remembered all the same.
+            # A request for a replica that does not exist yet is refused in the same way, or remembered.
             check_move_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
-            check_placed(world, fuller_of(world, wounded))
+            check_placed(state, fuller_of(state, wounded))
             pair.await_progress(after=now())
-        restart_after_healing(world, wounded)
-        check_no_remains(cluster, {"orders", "beside", "refunds", "one-more", long_name.name})
+        restart_after_healing(state, wounded)
+        check_no_leftovers(cluster, {"orders", "beside", "refunds", "one-more", long_name.name})
     check_delivery(workload)
 
 
 def cancel_with_any(partition: Partition, broker: Broker) -> None:
-    """Notes of 1.: "Broker will cancel existing movement of the replica if "any" is specified as destination".
+    """Cancel a move with the destination "any" (KIP-113, notes of 1.).
 
-    :raises PromiseBroken: it doesn't
+    "Broker will cancel existing movement of the replica if "any" is specified as destination".
+
+    :raises PromiseBroken: the broker refuses
     """
     try:
         broker.admin.alter_replica_log_dir(partition.topic, partition.index, "any")

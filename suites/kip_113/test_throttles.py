@@ -1,10 +1,9 @@
-"""KIP-113's throttle of moves between log dirs, and that of reassignments between brokers: neither binds the other.
+"""Shows KIP-113's throttle of moves between log dirs, and that it does not affect reassignments, nor they the moves.
 
-What the KIP calls intra.broker.throttled.rate is ``replica.alter.log.dirs.io.max.bytes.per.second`` in every release.
-It bounds the mean over the last 11 windows of a second, and the one that is being filled
-(``ReplicationQuotaManagerConfig``, ``SampledStat``): a rate can't be told from a shorter look, and one that is raised
-holds for the seconds before, too, which are made up for at once. So what is measured is how long twelve seconds' worth
-of the rate takes to be copied; a move that nothing throttles is done with it in no time.
+The KIP's intra.broker.throttled.rate is ``replica.alter.log.dirs.io.max.bytes.per.second`` in every release. It limits
+the mean over the last 11 windows of a second and the current one (``ReplicationQuotaManagerConfig``, ``SampledStat``).
+A shorter measurement cannot show the rate. A raised rate also applies to the seconds before it, so a burst follows. So
+the check measures how long it takes to copy twelve seconds' worth of the rate. A move without a throttle takes no time.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
-from suites.on_disk import check_kept, check_no_remains, check_same_bytes, leaders_logs
+from suites.on_disk import check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    HOLDS_MOVES,
     MOVE_THROTTLE,
+    SMALL_FETCHES,
     await_no_reassignment,
     begin_move,
     check_reassigning,
@@ -52,16 +51,16 @@ NO_FAULT = Floors(faults=0)
     kip=113,
     plan="total throughput used by all ReplicaMoveThread instances does not exceed … intra.broker.throttled.rate",
     floors=NO_FAULT,
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Two moves share their broker's rate, also one that is set midway; with one thread, the second waits."""
+    """Two moves share their broker's throttle, also after it is raised; with one thread, the second move waits."""
     usual, lone = cluster.brokers[:2]
     lone.node.configure({"num.replica.alter.log.dirs.threads": "1"})
     lone.restart()
     cluster.await_healthy()
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=2)
-    world = World(cluster, orders, bulk)
+    state = StateCheck(cluster, orders, bulk)
     write_untracked_records(bulk, 16_000, size=1000)
     kept = leaders_logs(bulk.partitions)
     there = {
@@ -81,17 +80,17 @@ def test_throttle(cluster: Cluster, workload: CaseWorkload) -> None:
             check_rate(bulk.partitions, there[usual], 2 * RATE, began, before)
         for log_dirs in there.values():
             for partition, log_dir in zip(bulk.partitions, log_dirs, strict=True):
-                finish_move(world, partition, log_dir)
-        world.check()
-        check_no_remains(cluster, {"bulk"})
+                finish_move(state, partition, log_dir)
+        state.check()
+        check_no_leftovers(cluster, {"bulk"})
         pair.await_progress(after=now())
     check_same_bytes(*bulk.partitions)
-    check_kept(kept)
+    check_logs_unchanged(kept)
     check_delivery(workload)
 
 
 def copied(partitions: Sequence[Partition], there: Sequence[LogDir]) -> list[int]:
-    """Bytes that are in the log dir that each of a broker's replicas goes to."""
+    """The bytes that each moving replica has in its new log dir."""
     seen = {
         (state.path, replica.topic, replica.partition): replica.size
         for state in there[0].broker.describe_log_dirs()
@@ -101,11 +100,12 @@ def copied(partitions: Sequence[Partition], there: Sequence[LogDir]) -> list[int
 
 
 def check_rate(partitions: Sequence[Partition], there: Sequence[LogDir], rate: int, began: float, before: int) -> None:
-    """What these moves copy together takes as long as it should at this rate, give or take a fifth.
+    """The moves together copy at this rate, give or take a fifth.
 
-    :param began: since when they go at it, on the monotonic clock
-    :param before: how much had been copied by then
-    :raises PromiseBroken: it doesn't
+    :param rate: bytes a second
+    :param began: when the rate was set, in seconds on the monotonic clock
+    :param before: bytes that had been copied by then
+    :raises PromiseBroken: they are faster or slower
     """
     broker = there[0].broker
     await_until(
@@ -116,22 +116,22 @@ def check_rate(partitions: Sequence[Partition], there: Sequence[LogDir], rate: i
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    # Not what was copied by then: when the windows before a change of the rate run out, seconds' worth come at once.
+    # Not the bytes copied by then: when the windows before a change of the rate run out, a burst of seconds follows.
     seen = rate * MEASURED_S / (time.monotonic() - began)
     broker.journal.write("move.rate", broker=broker.id, rate=rate, seen=round(seen))
     if not 1 - WITHIN <= seen / rate <= 1 + WITHIN:
-        raise PromiseBroken(f"moves on {broker} were to go at {rate} bytes a second, and went at {seen:.0f}")
+        raise PromiseBroken(f"moves on {broker} should copy {rate} bytes a second, and copied {seen:.0f}")
 
 
 def check_at_once(partitions: Sequence[Partition], there: Sequence[LogDir], threads: int) -> None:
-    """Of moves under way, so many have been copying; those that wait for a thread have nothing yet.
+    """As many of the moves as there are threads have copied something; those that wait for a thread have nothing yet.
 
     :raises PromiseBroken: more or fewer have
     """
     sizes = copied(partitions, there)
     there[0].broker.journal.write("moves.at_once", broker=there[0].broker.id, threads=threads, bytes=sizes)
     if sum(size > 0 for size in sizes) != threads:
-        raise PromiseBroken(f"of moves on {there[0].broker}, {threads} should copy at once, and have copied {sizes}")
+        raise PromiseBroken(f"{threads} moves on {there[0].broker} should copy at once; bytes of each: {sizes}")
 
 
 @scenario(
@@ -140,13 +140,13 @@ def check_at_once(partitions: Sequence[Partition], there: Sequence[LogDir], thre
     plan="-throttle … does not affect the quota for replica movement between log directories",
     brokers=4,
     floors=NO_FAULT,
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A held reassignment lets the same broker's moves between log dirs pass, and held moves let the reassignment."""
+    """A throttled reassignment does not hold the same broker's moves, and held moves do not hold the reassignment."""
     orders, across = cluster.create_topic("orders"), cluster.create_topic("across")[0]
     within = cluster.create_topic("within", replicas=4)
-    world = World(cluster, orders, *(cluster.topics[name] for name in ("across", "within")))
+    state = StateCheck(cluster, orders, *(cluster.topics[name] for name in ("across", "within")))
     for topic in (cluster.topics["across"], within):
         write_untracked_records(topic, 2000, size=1000)
     kept = leaders_logs((across, *within.partitions))
@@ -160,21 +160,21 @@ def test_throttles_apart(cluster: Cluster, workload: CaseWorkload) -> None:
         within.configure(dict.fromkeys(THROTTLED, "*"))
         check_reassigning(cluster, across)
         within[0].move_to(there)
-        finish_move(world, within[0], there)
+        finish_move(state, within[0], there)
         check_reassigning(cluster, across)
         with moves_held(coming):
             begin_move(within[0], here, waits=True)
             for broker in cluster.brokers:
                 broker.configure(dict.fromkeys(RATES, str(1 << 40)))
-            # Not by the tool: its --verify would take the throttle of moves off, too.
+            # Not with the tool: its --verify would remove the throttle of moves, too.
             await_no_reassignment(cluster)
-            world.reassigned(across, [across.log_dir_on(broker) for broker in placement.brokers])
-            world.check()
+            state.reassigned(across, [across.log_dir_on(broker) for broker in placement.brokers])
+            state.check()
             check_under_way(within[0], here)
             pair.await_progress(after=now())
-        finish_move(world, within[0], here)
-        world.check()
-        check_no_remains(cluster, {"across", "within"})
+        finish_move(state, within[0], here)
+        state.check()
+        check_no_leftovers(cluster, {"across", "within"})
     check_same_bytes(across, *within.partitions)
-    check_kept(kept)
+    check_logs_unchanged(kept)
     check_delivery(workload)

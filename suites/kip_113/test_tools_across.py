@@ -1,5 +1,7 @@
-"""kafka-reassign-partitions across brokers: replicas go into a log dir of another one, or any, as it proposes, in a
-hurry, or not at all; what it says is compared with what brokers and disks show.
+"""Shows kafka-reassign-partitions across brokers (KIP-113, "Scripts"; KIP-455 for ``--cancel``).
+
+Replicas go to a named log dir of another broker, to any, or as the tool proposes, with ``--timeout 0``, or are refused.
+The tool's answers are compared with what brokers and disks show.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised
-from suites.deviations import CANCELLED_COPY_STAYS, GROWTH_NOT_CANCELLED, HALF_EXECUTED
-from suites.on_disk import check_no_remains
+from suites.deviations import CANCELLED_REPLICA_STAYS, GROWTH_NOT_CANCELLED, REASSIGNED_BEFORE_REFUSAL
+from suites.on_disk import check_no_leftovers
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    AMPLE,
-    HOLDS_MOVES,
+    AMPLE_RATE,
     MOVE_THROTTLE,
+    SMALL_FETCHES,
     await_reassigned,
     check_not_added,
     check_reassigning,
@@ -40,7 +42,7 @@ from suites.steps import (
 
 THROTTLES = (MOVE_THROTTLE, "leader.replication.throttled.rate", "follower.replication.throttled.rate")
 TRIES = 10
-CROWD = 50  # partitions of each topic that keeps a broker busy
+PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy creating replicas
 
 
 @scenario(
@@ -49,80 +51,80 @@ CROWD = 50  # partitions of each topic that keeps a broker busy
     plan='Scripts: kafka-reassign-partitions with log_dirs and "any"; across brokers',
     brokers=4,
     floors=Floors(faults=0),
-    deviations=(HALF_EXECUTED,),
-    overrides=HOLDS_MOVES,  # as its like have them
+    deviations=(REASSIGNED_BEFORE_REFUSAL,),
+    overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
 def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Replicas go elsewhere, into a log dir or any, as the tool proposes, or in a hurry; a bad order does nothing."""
+    """Replicas go to another broker, to a named log dir or any, or as the tool proposes; a bad one changes nothing."""
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=2)
-    world = World(cluster, orders, beside)
+    state = StateCheck(cluster, orders, beside)
     with workload.running(orders) as pair:
-        coming, staying = someone_else(cluster, orders[0])
-        for place in coming.log_dirs:  # whichever it would have taken by itself
+        coming, staying = broker_without_replica(cluster, orders[0])
+        for place in coming.log_dirs:  # one of them is not the one that the broker would choose
             placement = Placement(partition=orders[0], on=(place, *staying))
-            execute(cluster, placement, throttle=AMPLE, log_dirs_throttle=AMPLE)
-            check_settings(coming, dict.fromkeys(THROTTLES, str(AMPLE)))
-            await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+            execute(cluster, placement, throttle=AMPLE_RATE, log_dirs_throttle=AMPLE_RATE)
+            check_settings(coming, dict.fromkeys(THROTTLES, str(AMPLE_RATE)))
+            await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
             for broker in cluster.brokers:
                 check_settings(broker, dict.fromkeys(THROTTLES))
         pair.await_progress(after=now())
         chosen = cluster.brokers[1:]
         current, proposed = generate(cluster, [beside], chosen)
         for placement in current:
-            check_current(world, placement)
+            check_current(state, placement)
         if len(current) != len(beside) or len(proposed) != len(beside):
             raise PromiseBroken(
                 f"--generate shows {len(current)} and proposes {len(proposed)} of {len(beside)} partitions"
             )
         if any(len(set(placement.brokers) & set(chosen)) != 3 for placement in proposed):
             raise PromiseBroken(f"--generate proposes {', '.join(map(str, proposed))} for 3 replicas on {chosen}")
-        reassign(cluster, world, *proposed)
-        check_impatient(cluster, world, beside[0])
-        coming, staying = someone_else(cluster, beside[0])
+        reassign(cluster, state, *proposed)
+        check_timeout_zero(cluster, state, beside[0])
+        coming, staying = broker_without_replica(cluster, beside[0])
         nowhere = LogDir(coming, Path("/nowhere"))
         now_on = map(cluster.broker, check_not_executed(Placement(partition=beside[0], on=(nowhere, *staying))))
-        world.reassigned(beside[0], [beside[0].log_dir_on(broker) for broker in now_on])
-        world.check()
+        state.reassigned(beside[0], [beside[0].log_dir_on(broker) for broker in now_on])
+        state.check()
         pair.await_progress(after=now())
-    check_no_remains(cluster, {"orders", "beside"})
+    check_no_leftovers(cluster, {"orders", "beside"})
     check_delivery(workload)
 
 
-def someone_else(cluster: Cluster, partition: Partition) -> tuple[Broker, list[Broker]]:
-    """The one broker that has no replica of the partition, and all of those that have one but the first."""
+def broker_without_replica(cluster: Cluster, partition: Partition) -> tuple[Broker, list[Broker]]:
+    """The broker that has no replica of the partition, and the brokers that have one, except the first."""
     replicas = [cluster.broker(id) for id in partition.describe().replicas]
     [coming] = cluster.others(*replicas)
     return coming, replicas[1:]
 
 
-def check_impatient(cluster: Cluster, world: World, partition: Partition) -> None:
-    """With ``--timeout 0`` the tool tells a log dir once, and gives up where the replica is yet to come; what it has
-    told stands: the replica comes into this log dir.
+def check_timeout_zero(cluster: Cluster, state: StateCheck, partition: Partition) -> None:
+    """With ``--timeout 0``, the tool requests a log dir once, and gives up if the replica does not exist yet.
 
-    So that it is yet to come, its broker has others to make first. That it was asked too early is in its log.
+    The broker remembers the request: the replica is created in this log dir. To be late, the broker is kept busy with
+    other replicas. Its log shows a request that came too early.
 
-    :raises PromiseBroken: the tool asks again, or does not give up, or ends with another error, or the replica comes
+    :raises PromiseBroken: the tool asks again, does not give up, or ends with another error; or the replica is
         elsewhere
-    :raises Inconclusive: the replica was always there before it asked
+    :raises Inconclusive: the replica existed each time before the tool asked
     """
     for _ in range(TRIES):
-        coming, staying = someone_else(cluster, partition)
+        coming, staying = broker_without_replica(cluster, partition)
         placement = Placement(partition=partition, on=(coming.log_dirs[-1], *staying))
         since = now()
-        with crowded(cluster, coming):
-            said = what_it_says(cluster, placement, timeout_ms=0)
-        await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+        with busy_creating_replicas(cluster, coming):
+            said = execution_error(cluster, placement, timeout_ms=0)
+        await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
         too_early = sum(
             f"Unable to alter log dirs for {partition} " in line.text for line in coming.log.lines(since=since)
         )
         cluster.journal.write("reassignment.impatient", partition=str(partition), too_early=too_early, said=said)
         if check_gave_up(said, too_early):
             return
-    raise Inconclusive(f"{TRIES} times, {partition} was already there when kafka-reassign-partitions told its log dir")
+    raise Inconclusive(f"{TRIES} times, {partition} existed when kafka-reassign-partitions requested its log dir")
 
 
-def what_it_says(cluster: Cluster, placement: Placement, *, timeout_ms: int | None = None) -> str | None:
-    """Why kafka-reassign-partitions ends with an error; None where it doesn't."""
+def execution_error(cluster: Cluster, placement: Placement, *, timeout_ms: int | None = None) -> str | None:
+    """The error of kafka-reassign-partitions --execute; None if it succeeds."""
     try:
         execute(cluster, placement, timeout_ms=timeout_ms)
     except ToolFailed as error:
@@ -131,31 +133,34 @@ def what_it_says(cluster: Cluster, placement: Placement, *, timeout_ms: int | No
 
 
 def check_gave_up(said: str | None, too_early: int) -> bool:
-    """Whether the tool with ``--timeout 0`` was put to the test and gave up.
+    """Whether the tool with ``--timeout 0`` asked too early and gave up.
 
-    :param said: why it ended with an error
-    :param too_early: how often it was told that the replica is yet to come
-    :raises PromiseBroken: it was, and didn't; or it gave up for another reason
+    :param said: the tool's error
+    :param too_early: how often the broker answered that the replica does not exist yet
+    :raises PromiseBroken: it asked too early and did not give up at once; or it ended with another error
     """
     gave_up = said is not None and "Timed out before log directory move" in said
     if too_early > 1 or gave_up != bool(too_early) or (said and not gave_up):
         raise PromiseBroken(
-            f"kafka-reassign-partitions --timeout 0 was told {too_early} times that the replica is yet to come, and "
-            f"should give up at the first; it said {said or 'that all is well'}"
+            f"kafka-reassign-partitions --timeout 0 asked {too_early} times before the replica existed, and should "
+            f"give up at the first; its error is: {said or 'none'}"
         )
     return gave_up
 
 
 @contextmanager
-def crowded(cluster: Cluster, broker: Broker) -> Iterator[None]:
-    """Inside the block the broker has replicas to make, which nobody needs: what it is told to make next comes later.
+def busy_creating_replicas(cluster: Cluster, broker: Broker) -> Iterator[None]:
+    """Inside the block, the broker is busy creating replicas, so that it creates others later.
 
-    Making them, it answers no order to move one (``ReplicaManager.replicaStateChangeLock``), but between two lots.
+    Meanwhile it answers a request to move a replica only between two batches
+    (``ReplicaManager.replicaStateChangeLock``).
     """
 
     def one_more() -> None:
         new = NewTopic(
-            name=f"crowd-{uuid.uuid4().hex[:8]}", replicas=1, assignment={index: [broker.id] for index in range(CROWD)}
+            name=f"crowd-{uuid.uuid4().hex[:8]}",
+            replicas=1,
+            assignment={index: [broker.id] for index in range(PARTITIONS_AT_ONCE)},
         )
         cluster.create_topics(new)
 
@@ -165,34 +170,34 @@ def crowded(cluster: Cluster, broker: Broker) -> Iterator[None]:
         raise errors[0]
 
 
-def check_current(world: World, placement: Placement) -> None:
-    """What the tool takes for the present assignment is the model's; not every build's names the log dirs.
+def check_current(state: StateCheck, placement: Placement) -> None:
+    """The present assignment that the tool shows is the expected one; some builds do not show log dirs.
 
-    :raises PromiseBroken: it isn't
+    :raises PromiseBroken: it differs
     """
     partition = placement.partition
-    wanted = world.expected(partition.topic, partition.index).replicas
+    wanted = state.expected(partition.topic, partition.index).replicas
     wrong = [
         place
         for place in placement.on
-        if isinstance(place, LogDir) and (partition.topic, partition.index) not in world.replicas_in(place)
+        if isinstance(place, LogDir) and (partition.topic, partition.index) not in state.replicas_in(place)
     ]
     if tuple(broker.id for broker in placement.brokers) != wanted or wrong:
         raise PromiseBroken(f"--generate shows {placement} instead of {wanted}, and wrong are {wrong}")
 
 
 def check_not_executed(placement: Placement) -> tuple[int, ...]:
-    """An order that a broker refuses is refused as a whole; returns who has the replicas afterwards.
+    """A reassignment that a broker refuses is not carried out in part; returns the broker ids of the replicas.
 
-    :raises PromiseBroken: the tool says nothing of it, or some of it is carried out (not on builds known to do it)
+    :raises PromiseBroken: the tool shows no error; or part of it is carried out, except on builds known for that
     """
     cluster, before = placement.partition.cluster, placement.partition.describe().replicas
-    said = what_it_says(cluster, placement)
+    said = execution_error(cluster, placement)
     if said is None or "Failed to alter dir" not in said:
-        raise PromiseBroken(f"{placement} can't be carried out, and kafka-reassign-partitions says {said or 'nothing'}")
+        raise PromiseBroken(f"{placement} must be refused; the error of kafka-reassign-partitions is: {said or 'none'}")
     after = replicas_after(placement, before)
     half = f"went from {before} to {tuple(broker.id for broker in placement.brokers)}"
-    with promised(cluster, unless=HALF_EXECUTED, seen=f"{re.escape(half)}$"):
+    with promised(cluster, unless=REASSIGNED_BEFORE_REFUSAL, seen=f"{re.escape(half)}$"):
         if after != before:
             raise PromiseBroken(f"{placement} was refused, and the replicas went from {before} to {after}")
     return after
@@ -203,13 +208,13 @@ def check_not_executed(placement: Placement) -> tuple[int, ...]:
     kip=455,
     plan="kafka-reassign-partitions --cancel",
     floors=Floors(faults=0),
-    deviations=(GROWTH_NOT_CANCELLED, CANCELLED_COPY_STAYS),
-    overrides=HOLDS_MOVES,
+    deviations=(GROWTH_NOT_CANCELLED, CANCELLED_REPLICA_STAYS),
+    overrides=SMALL_FETCHES,
 )
 def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A partition is on its way to a replica more, held by a throttle, and the tool cancels it: no replica is added."""
+    """kafka-reassign-partitions cancels a throttled reassignment that adds a replica: no replica is added."""
     orders = cluster.create_topic("orders", replicas=2)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     has = [cluster.broker(id) for id in orders[0].describe().replicas]
     [more] = cluster.others(*has)
     placement = Placement(partition=orders[0], on=(*has, more))
@@ -225,7 +230,7 @@ def test_growth_cancelled(cluster: Cluster, workload: CaseWorkload) -> None:
             if on != before:
                 raise PromiseBroken(f"{placement} was cancelled, and the replicas are on {on}")
         pair.await_progress(after=now())
-    world.reassigned(orders[0], [orders[0].log_dir_on(cluster.broker(id)) for id in on])
-    check_not_added(world, orders[0], more)
-    check_no_remains(cluster, {"orders"})
+    state.reassigned(orders[0], [orders[0].log_dir_on(cluster.broker(id)) for id in on])
+    check_not_added(state, orders[0], more)
+    check_no_leftovers(cluster, {"orders"})
     check_delivery(workload)

@@ -1,8 +1,7 @@
-"""KIP-113's tools and protocol side by side, on one broker: what one begins the others see, and all say what the disks
-show.
+"""Shows that KIP-113's tools, the protocol and the disks agree about a move on one broker ("Scripts").
 
-kafka-reassign-partitions is what operators move replicas with; kafka-log-dirs and DescribeLogDirs are where they look.
-All of them are compared with the one model (:mod:`suites.observations`): with each other, and with the folders on disk.
+Operators move replicas with kafka-reassign-partitions, and look with kafka-log-dirs and DescribeLogDirs. All of them,
+and the folders on disk, are compared with one expected state (:mod:`suites.observations`).
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
 from suites.on_disk import check_checkpoints
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import (
-    AMPLE,
-    HOLDS_MOVES,
+    AMPLE_RATE,
     MOVE_THROTTLE,
+    SMALL_FETCHES,
     await_reassigned,
     check_under_way,
     finish_move,
     moves_held,
 )
 
-LEAVES_LATE = {"log.segment.delete.delay.ms": "25000"}  # what a move leaves lies there while tools are asked
+DELETE_LATE = {"log.segment.delete.delay.ms": "25000"}  # the folder that a move leaves stays while the tools are asked
 NOWHERE = "no-such-topic"
 
 
@@ -49,46 +48,46 @@ NOWHERE = "no-such-topic"
     plan="Scripts: kafka-reassign-partitions with log_dirs, kafka-log-dirs; on one broker",
     floors=Floors(faults=0),
     deviations=(NO_LOG_DIRS_OPTION, EMPTIED_DIR_NAMED),
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The tool begins a move with a throttle, shows it, cancels it with its throttle, and then carries it out."""
+    """kafka-reassign-partitions begins a throttled move, shows it, cancels it, and then carries it out."""
     orders = cluster.create_topic("orders")
     mover = follower_of(orders[0])
     here = orders[0].log_dir_on(mover)
     there = other_dir(here)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     brokers = map(cluster.broker, orders[0].describe().replicas)
     placement = Placement(partition=orders[0], on=tuple(there if broker == mover else broker for broker in brokers))
     with workload.running(orders, record_bytes=1000) as pair:
         pair.await_count(500)
-        world.learn(create_beside(cluster, mover, there))
-        with moves_held(mover):  # the tool doesn't wait until the broker has heard of its throttle
+        state.add_topic(create_beside(cluster, mover, there))
+        with moves_held(mover):  # the tool does not wait until the broker knows the throttle
             execute(cluster, placement, log_dirs_throttle=2)
             check_settings(mover, {MOVE_THROTTLE: "2"})
-            world.reassigning(orders[0])
+            state.reassigning(orders[0])
             check_under_way(orders[0], there)
-            world.moving(orders[0], there)
-            world.check()
+            state.move_held(orders[0], there)
+            state.check()
             check_verify_says(
                 cluster, placement, f"Reassignment of replica {orders[0]}-{mover.id} is still in progress."
             )
-            check_asked_for(cluster, orders, here)
-            check_lag_told(orders[0], there)
-            mover.configure(LEAVES_LATE)
+            check_filters(cluster, orders, here)
+            check_lag_shown(orders[0], there)
+            mover.configure(DELETE_LATE)
             cancel(cluster, placement)
             check_settings(mover, {MOVE_THROTTLE: None})
-            finish_move(world, orders[0], here)
-            with lying_there(orders[0], there):
-                world.check()
-            mover.configure(dict.fromkeys(LEAVES_LATE))
+            finish_move(state, orders[0], here)
+            with deleted_folder_present(orders[0], there):
+                state.check()
+            mover.configure(dict.fromkeys(DELETE_LATE))
             where = f"from log dir {here.path} to {there.path}"
             check_verify_says(cluster, placement, f"Partition {orders[0]} on {mover} is not being moved {where}.")
-            execute(cluster, placement, log_dirs_throttle=AMPLE)
-            check_settings(mover, {MOVE_THROTTLE: str(AMPLE)})
-            await_reassigned(cluster, world, placement, timeout_s=timeouts.MOVE_S)
+            execute(cluster, placement, log_dirs_throttle=AMPLE_RATE)
+            check_settings(mover, {MOVE_THROTTLE: str(AMPLE_RATE)})
+            await_reassigned(cluster, state, placement, timeout_s=timeouts.MOVE_S)
             check_settings(mover, {MOVE_THROTTLE: None})
-            world.check()
+            state.check()
             named = rf"last seen: \[.{HIGH_WATERMARKS} in {here} names \['{orders[0]}'\] instead of \[\].\]$"
             with promised(cluster, unless=EMPTIED_DIR_NAMED, seen=named):
                 check_checkpoints(cluster, {"orders"}, timeout_s=timeouts.REQUEST_S)
@@ -96,11 +95,12 @@ def test_tools_within(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
-def check_lag_told(partition: Partition, log_dir: LogDir) -> None:
-    """Of a copy that is held on its way into this log dir, kafka-log-dirs shows how far it is behind, as the protocol
-    does just before and just after: it grows as the pair writes.
+def check_lag_shown(partition: Partition, log_dir: LogDir) -> None:
+    """kafka-log-dirs shows the lag of the held future replica in this log dir.
 
-    :raises PromiseBroken: it shows another lag
+    The lag grows as the pair writes, so the tool's value must lie between those of DescribeLogDirs before and after.
+
+    :raises PromiseBroken: the tool shows another lag
     """
     cluster, broker = partition.cluster, log_dir.broker
 
@@ -112,30 +112,31 @@ def check_lag_told(partition: Partition, log_dir: LogDir) -> None:
     before = by_protocol()
     shown = describe_log_dirs(cluster.distribution, cluster.bootstrap, [broker.id], "--topic-list", partition.topic)
     after = by_protocol()
-    told = [replica.offset_lag for state in shown[broker.id] for replica in state.replicas if replica.is_future]
-    broker.journal.write("move.lag_told", partition=str(partition), protocol=[before, after], tool=told)
-    if len(told) != 1 or not before <= told[0] <= after:
+    lags = [replica.offset_lag for state in shown[broker.id] for replica in state.replicas if replica.is_future]
+    broker.journal.write("move.lag_told", partition=str(partition), protocol=[before, after], tool=lags)
+    if len(lags) != 1 or not before <= lags[0] <= after:
         raise PromiseBroken(
-            f"kafka-log-dirs shows the copy of {partition} as {told} records behind, and it is by {before} to {after}"
+            f"kafka-log-dirs shows lag {lags} of the future replica of {partition}, and it is {before} to {after}"
         )
 
 
 @contextmanager
-def lying_there(partition: Partition, log_dir: LogDir) -> Iterator[None]:
-    """What is left of a copy, marked for deletion, lies in this log dir before the block and after it: whoever looks
-    meanwhile finds it there, and nobody is to tell of it as of a replica.
+def deleted_folder_present(partition: Partition, log_dir: LogDir) -> Iterator[None]:
+    """A ``-delete`` folder of the partition is in this log dir before and after the block.
 
-    :raises Inconclusive: it doesn't
+    So it is there all the while, and no source may show it as a replica in the block.
+
+    :raises Inconclusive: there is no such folder, or it was deleted
     """
     left = [*log_dir.path.glob(f"{partition}.*-delete")]
     yield
     if not left or not all(folder.is_dir() for folder in left):
-        raise Inconclusive(f"nothing of {partition} that is marked for deletion lay in {log_dir} all the while")
+        raise Inconclusive(f"no -delete folder of {partition} was in {log_dir} all the while")
     log_dir.broker.journal.write("remains.seen", partition=str(partition), folders=[folder.name for folder in left])
 
 
 def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
-    """A topic that nobody asks Kafka's tools for, in this log dir of this broker: the other is to be empty."""
+    """Create another topic, whose replica on this broker is in this log dir, so that the other one can become empty."""
     beside = cluster.create_topic("beside")
     if beside[0].log_dir_on(broker) != log_dir:
         beside[0].move_to(log_dir)
@@ -149,17 +150,17 @@ def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
 
 
 def check_verify_says(cluster: Cluster, placement: Placement, line: str) -> None:
-    """kafka-reassign-partitions --verify says this one thing of what is not done.
+    """kafka-reassign-partitions --verify prints exactly this line about what is not done.
 
-    :raises PromiseBroken: it says something else
+    :raises PromiseBroken: it prints something else
     """
     said = verify(cluster, placement)
     if said != [line]:
-        raise PromiseBroken(f"kafka-reassign-partitions --verify says {said} instead of {line!r}")
+        raise PromiseBroken(f"kafka-reassign-partitions --verify prints {said} instead of {line!r}")
 
 
-def check_asked_for(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
-    """kafka-log-dirs shows the brokers and topics that it is asked for, and DescribeLogDirs the partitions; no others.
+def check_filters(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
+    """kafka-log-dirs shows only the requested brokers and topics, and DescribeLogDirs only the requested partitions.
 
     :raises PromiseBroken: it shows something else
     """

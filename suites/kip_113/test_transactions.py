@@ -1,9 +1,9 @@
-"""Transactions through a move: what a log knows of its producers moves with it, and so does what is void in it.
+"""Shows that a move keeps a log's producer state and its aborted transactions (KIP-113, 2.).
 
-A log is more than its records: there is the state of its producers (who wrote what last, and since when a transaction
-is open; in snapshots on disk) and the index of aborted transactions. The copy gets both from the records that it is
-sent, as a follower does (``UnifiedLog.appendAsFollower``), and they are believed from the swap on: without them a
-duplicate would be taken for new, an open transaction for none, and an aborted record for one that may be read.
+A log has more than records: the state of its producers (last sequence numbers and open transactions, in snapshots on
+disk) and the index of aborted transactions. The future replica builds both from the records that are copied, as a
+follower does (``UnifiedLog.appendAsFollower``). They count from the swap on. Without them, the leader would accept
+duplicates, forget open transactions, and hand aborted records to readers.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
-from suites.state_check import World
-from suites.steps import HOLDS_MOVES, begin_move, check_under_way, finish_move, make_leader, moves_held
+from suites.state_check import StateCheck
+from suites.steps import SMALL_FETCHES, begin_move, check_under_way, finish_move, make_leader, moves_held
 
-RECORDS = 200  # of a transaction, 200 KB, three times what a held move may begin with
-# The broker's own upper limit: a transaction that is open on purpose is not to be ended by Kafka.
+RECORDS = 200  # of a transaction: 200 KB, three times the first fetch of a held move
+# The broker's upper limit: Kafka must not end a transaction that is left open on purpose.
 NEVER_MS = 15 * 60 * 1000
 
 
@@ -44,57 +44,57 @@ NEVER_MS = 15 * 60 * 1000
     kip=113,
     plan="2. Complete replica data movement: the leader's, under transactions",
     floors=Floors(faults=0),
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Leaders' replicas move amid transactions: open ones stay open, aborted ones void, also after the next start."""
+    """Leaders' replicas move during transactions: open ones stay open, aborted ones aborted, also after a restart."""
     orders = cluster.create_topic("orders")
     alike = NewTopic(name="ledger", replicas=3, assignment={0: orders[0].describe().replicas})
     [ledger] = cluster.create_topics(alike)
-    world = World(cluster, orders, ledger)
+    state = StateCheck(cluster, orders, ledger)
     mover = leader_of(orders[0])
     ends = {topic[0]: other_dir(topic[0].log_dir_on(mover)) for topic in (orders, ledger)}
     with workload.running(orders, record_bytes=1000, transactional=Transactions()) as pair:
         pair.await_count(500)
-        before, amid = Stranger(ledger, "before"), Stranger(ledger, "amid")
-        kept, void = before.write(commit=True), before.write(commit=False)
-        begun = before.write()
+        before, amid = UntrackedProducer(ledger, "before"), UntrackedProducer(ledger, "amid")
+        kept, aborted = before.write(commit=True), before.write(commit=False)
+        left_open = before.write()
         with moves_held(mover):
             for partition, there in ends.items():
                 begin_move(partition, there, waits=partition.topic == ledger.name)
-                world.moving(partition, there)
-            kept_too, void_too = amid.write(commit=True), amid.write(commit=False)
-            begun_too = amid.write()
+                state.move_held(partition, there)
+            kept_too, aborted_too = amid.write(commit=True), amid.write(commit=False)
+            left_open_too = amid.write()
             known = mover.admin.describe_producers(ledger.name, 0)
             for partition, there in ends.items():
                 check_under_way(partition, there)
         for partition, there in ends.items():
-            finish_move(world, partition, there)
+            finish_move(state, partition, there)
         check_producers_known(ledger[0], known)
-        check_reads(ledger, "read_committed", kept)  # what came later waits for the end of what was begun
+        check_reads(ledger, "read_committed", kept)  # later records wait for the end of the open transactions
         ended, ended_too = before.write(commit=True), amid.write(commit=False)
-        committed = [*kept, *begun, *kept_too, *ended]
-        everything = [*kept, *void, *begun, *kept_too, *void_too, *begun_too, *ended, *ended_too]
+        committed = [*kept, *left_open, *kept_too, *ended]
+        everything = [*kept, *aborted, *left_open, *kept_too, *aborted_too, *left_open_too, *ended, *ended_too]
         check_reads(ledger, "read_committed", committed)
         check_reads(ledger, "read_uncommitted", everything)
-        world.check(timeouts.RECOVERY_S)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
-    with injected(BrokerStopped(mover)):  # in good order: after a crash it would build its indexes anew
-        world.broker_gone(mover)
-        world.check()
-    world.broker_back(mover)
-    world.check(timeouts.RECOVERY_S)
-    make_leader(cluster, world, mover)  # what is read now is what it found on its disks
+    with injected(BrokerStopped(mover)):  # a clean stop: after a crash it would rebuild its indexes
+        state.broker_gone(mover)
+        state.check()
+    state.broker_back(mover)
+    state.check(timeouts.RECOVERY_S)
+    make_leader(cluster, state, mover)  # the reads now show what it found on its disks
     check_reads(ledger, "read_committed", committed)
     check_reads(ledger, "read_uncommitted", everything)
     check_same_bytes(*ledger.partitions)
     check_delivery(workload)
 
 
-class Stranger:
-    """A transactional producer that is none of the run's; each of its values is another one.
+class UntrackedProducer:
+    """A transactional producer whose records are not in the history; each of its values is different.
 
-    :raises PromiseBroken: it can't go on, in any of what it does
+    :raises PromiseBroken: any of its calls fails
     """
 
     def __init__(self, topic: Topic, name: str) -> None:
@@ -107,14 +107,17 @@ class Stranger:
                 "transactional.id": f"{topic}-{name}",
                 "transaction.timeout.ms": NEVER_MS,
                 "batch.size": 16384,
-                "log_level": 0,  # brokers come and go: that is no news for the terminal
+                "log_level": 0,  # its errors while brokers are away do not belong on the terminal
             }
         )
         with self._promised():
             self._client.init_transactions(timeouts.PROGRESS_S)
 
     def write(self, *, commit: bool | None = None) -> list[bytes]:
-        """Records of the open transaction, or of a new one, acked; it is then ended, or left open (None)."""
+        """Write records in the open transaction, or in a new one, and wait for their acks; returns the values.
+
+        :param commit: commit or abort the transaction afterwards; None: leave it open
+        """
         values = [f"{self._name} {next(self._numbers)}".ljust(1000).encode() for _ in range(RECORDS)]
         refused: list[KafkaError] = []
 
@@ -142,25 +145,25 @@ class Stranger:
         try:
             yield
         except KafkaException as error:
-            raise PromiseBroken(f"the transactional producer {self._name} can't go on: {error}") from error
+            raise PromiseBroken(f"the transactional producer {self._name} failed: {error}") from error
 
 
 def check_producers_known(partition: Partition, before: Sequence[ProducerState]) -> None:
-    """Its leader knows of producers what it knew before, when the last of them had written; two have begun something.
+    """The leader has the same producer state as before the move: two producers with open transactions.
 
-    :raises PromiseBroken: it doesn't
+    :raises PromiseBroken: the state differs
     """
     leader = partition.leader()
     known = leader.admin.describe_producers(partition.topic, partition.index)
     leader.journal.write("producers.known", partition=str(partition), producers=[str(each) for each in known])
     if known != before or [each.open_since is None for each in known] != [False, False]:
-        raise PromiseBroken(f"{leader} knows {list(known)} of the producers of {partition}, and knew {list(before)}")
+        raise PromiseBroken(f"the producer state of {partition} on {leader} is {list(known)}, and was {list(before)}")
 
 
 def check_reads(topic: Topic, isolation: str, values: Sequence[bytes]) -> None:
-    """A consumer that begins at the beginning is handed these and no others, in this order.
+    """A consumer that begins at the first offset gets exactly these values, in this order.
 
-    :raises PromiseBroken: it is not
+    :raises PromiseBroken: values are missing, or others are there
     """
     client = Consumer(
         {
@@ -185,13 +188,13 @@ def check_reads(topic: Topic, isolation: str, values: Sequence[bytes]) -> None:
 
     try:
         client.assign([TopicPartition(topic.name, 0, OFFSET_BEGINNING)])
-        what = f"a {isolation} consumer to come to the end of {topic}"
+        what = f"a {isolation} consumer to reach the end of {topic}"
         await_until(reaches_end, timeout_s=timeouts.PROGRESS_S, what=what, failure=PromiseBroken)
     finally:
         client.close()
     topic.cluster.journal.write("consumer.read", topic=topic.name, isolation=isolation, records=len(read))
     if read != list(values):
         raise PromiseBroken(
-            f"a {isolation} consumer was handed {len(read)} records of {topic} instead of {len(values)}: "
+            f"a {isolation} consumer got {len(read)} records of {topic} instead of {len(values)}: "
             f"{len(set(values) - set(read))} missing, {len(set(read) - set(values))} that should not be there"
         )

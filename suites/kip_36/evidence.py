@@ -1,8 +1,8 @@
-"""What was seen over all the assignments of a scenario: enough of them, none that breaks a promise, what deviates.
+"""Collects what a scenario of KIP-36 sees over many assignments: broken promises, deviations, and how much was tried.
 
-A promise that is broken ends the scenario at once. A deviation that is confirmed of the build must show somewhere among
-all assignments, and one that isn't known of it nowhere; one that is open (:mod:`suites.observing`) is seen or mended.
-That is told at the end (:meth:`Evidence.conclude`), which also refuses to call it a pass where too little was tried.
+A broken promise ends the scenario at once. A confirmed deviation must show in some assignment, and a deviation that is
+not expected of the build in none. One that is open (:mod:`suites.observing`) may show. At the end,
+:meth:`Evidence.conclude` decides that, and raises Inconclusive if too little was tried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from suites.observing import expectation_of, observe
 
 
 class Evidence:
-    """Of one scenario on one cluster; ``known`` are the deviations that it can show, on whatever build."""
+    """What one scenario has seen on one cluster; ``known`` are the deviations that it can show on any build."""
 
     def __init__(self, cluster: Cluster, known: Iterable[Deviation]) -> None:
         self._cluster = cluster
@@ -33,20 +33,25 @@ class Evidence:
         self._looked_for = set[Deviation]()
 
     def tried(self, what: str) -> None:
-        """One more of what :meth:`conclude` wants some of."""
+        """Count one try of this kind, for :meth:`conclude`."""
         self._tried[what] += 1
 
     def holds(self, what: str, broken: Iterable[str]) -> None:
-        """Nothing of a promise is broken.
+        """A promise is kept.
 
-        :raises PromiseBroken: something is
+        :param broken: how it is broken; empty if it is kept
+        :raises PromiseBroken: ``broken`` is not empty
         """
         found = list(broken)
         if found:
             raise PromiseBroken(f"{what}: {'; '.join(found[:3])}")
 
     def deviates(self, deviation: Deviation, what: str, broken: Iterable[str]) -> None:
-        """What a build with the deviation breaks now and then, and one without never."""
+        """Note what shows a deviation.
+
+        :param broken: how the promise is broken in this assignment; empty if it is kept
+        :raises PromiseBroken: it is broken on a build that is not known for the deviation
+        """
         found = list(broken)
         self._looked_for.add(deviation)
         self._shown[deviation] += [f"{what}: {each}" for each in found]
@@ -54,10 +59,10 @@ class Evidence:
             raise PromiseBroken(f"{what}: {'; '.join(found[:3])}")
 
     def conclude(self, least: Mapping[str, int]) -> None:
-        """Nothing is left to be tried.
+        """Decide at the end which deviations were seen.
 
-        :param least: how many of what must have been tried for anything to be shown
-        :raises Inconclusive: they were not
+        :param least: how many tries of each kind there must have been
+        :raises Inconclusive: there were fewer
         :raises PromiseBroken: a confirmed deviation did not show
         """
         too_few = {what: self._tried[what] for what, number in least.items() if self._tried[what] < number}
@@ -77,21 +82,22 @@ class Evidence:
 
 
 def check_kip(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
-    """The assignment is the oracle's for some start and shift, and keeps the KIP's promises."""
+    """The assignment is the oracle's for some start and shift, and keeps the KIP's promises.
+
+    :raises PromiseBroken: it is not, or does not
+    """
     if origin(racks, assignment) is None:
-        raise PromiseBroken(
-            f"{what}: from no start and shift does KIP-36 give {dict(assignment)} on racks {dict(racks)}"
-        )
+        raise PromiseBroken(f"{what}: KIP-36 gives {dict(assignment)} on racks {dict(racks)} for no start and shift")
     evidence.holds(what, promises.over_racks(racks, assignment))
     evidence.holds(what, promises.even_leaders(racks, assignment))
     evidence.holds(what, promises.even_replicas(racks, assignment))
 
 
 def check_striped(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
-    """The assignment keeps the promises of KRaft's placer and those of the KIP that it shares.
+    """The assignment keeps the promises of KRaft's placer, and those of the KIP that the placer shares.
 
-    What of the KIP it breaks is looked for in the first round of partitions alone, in which chance decides little, and
-    where a rack has more brokers than one and there are more racks than one; elsewhere it must keep that too.
+    The placer may give brokers different numbers of leaders only if there are several racks and one has several
+    brokers. The check looks at the first round of partitions only: later rounds depend more on chance.
     """
     sizes = Counter(racks.values())
     first_round, alone = len(assignment) <= len(racks), min(sizes.values()) == 1 < len(sizes)
@@ -111,8 +117,8 @@ def check_striped(evidence: Evidence, racks: Mapping[int, str], what: str, assig
 
 
 def check_generated(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
-    """What ``kafka-reassign-partitions --generate`` proposes is the KIP's, or, where it is known for that, striped."""
-    unlike = [] if origin(racks, assignment) else [f"from no start and shift does KIP-36 give {dict(assignment)}"]
+    """A proposal of ``kafka-reassign-partitions --generate`` is the KIP's, or KRaft's on builds known for that."""
+    unlike = [] if origin(racks, assignment) else [f"KIP-36 gives {dict(assignment)} for no start and shift"]
     evidence.deviates(GENERATED_IN_STRIPES, what, unlike)
     check = check_striped if unlike else check_kip
     check(evidence, racks, what, assignment)

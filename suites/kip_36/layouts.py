@@ -1,4 +1,4 @@
-"""Steps: racks that change with a restart, brokers that come and go, topics of many shapes, and where they lie."""
+"""Steps of KIP-36's scenarios: change racks, start and stop brokers, create topics of many shapes, read assignments."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from suites.kip_36.oracle import Assignment
 
 
 def change_racks(cluster: Cluster, racks: Sequence[str | None], *, only: int | None = None) -> None:
-    """Brokers that are to be in another rack are restarted there, side by side, and every broker tells clients so.
+    """Restart the brokers whose rack changes, all at once, and wait until every broker's metadata has the racks.
 
-    :param only: so many run afterwards; the others are stopped, and the cluster forgets them
-    :raises PromiseBroken: one doesn't
+    :param only: keep so many brokers; the others are stopped and unregistered
+    :raises PromiseBroken: a broker's metadata has other racks
     """
     stay = cluster.brokers[:only]
     leave = cluster.others(*stay)
@@ -39,7 +39,7 @@ def change_racks(cluster: Cluster, racks: Sequence[str | None], *, only: int | N
 
 
 def start(cluster: Cluster, *brokers: Broker) -> None:
-    """Brokers that don't run are started, and every broker tells clients of them and their racks."""
+    """Start brokers, and wait until every broker's metadata has them and their racks."""
     for broker in brokers:
         broker.start()
     await_racks(cluster)
@@ -47,14 +47,14 @@ def start(cluster: Cluster, *brokers: Broker) -> None:
 
 
 def racks_of(brokers: Iterable[Broker]) -> dict[int, str | None]:
-    """The rack of each, as it is configured."""
+    """The configured rack of each broker, by broker id."""
     return {broker.id: broker.node.spec.properties.get("broker.rack") for broker in brokers}
 
 
 def await_racks(cluster: Cluster) -> None:
-    """Every live broker's Metadata has all live brokers, each with its rack.
+    """Wait until every live broker's metadata has all live brokers with their racks.
 
-    :raises PromiseBroken: one's doesn't
+    :raises PromiseBroken: a broker's metadata has others
     """
     brokers = cluster.live_brokers()
     should = racks_of(brokers)
@@ -62,7 +62,7 @@ def await_racks(cluster: Cluster) -> None:
         lambda: {broker.id: dict(broker.describe_cluster().racks) for broker in brokers},
         lambda seen: all(each == should for each in seen.values()),
         timeout_s=timeouts.RECOVERY_S,
-        what=f"every broker to tell clients of the racks {should}",
+        what=f"every broker's metadata to have the racks {should}",
         retry_on=(NoAnswer,),
         watch=cluster.check_nodes,
         failure=PromiseBroken,
@@ -70,10 +70,10 @@ def await_racks(cluster: Cluster) -> None:
 
 
 def shapes(brokers: int) -> list[tuple[int, int]]:
-    """Partitions and replicas of topics that try what there is to try on so many brokers.
+    """Numbers of partitions and replicas of topics that try the algorithm on so many brokers.
 
-    With one partition a broker, any number of replicas; with two, with one more than brokers, where a new round begins,
-    and with fewer, the usual ones.
+    As many partitions as brokers, with every number of replicas. Twice as many, one more (where a new round begins) and
+    fewer, with 1 to 4 replicas.
     """
     any_number = [(brokers, replicas) for replicas in range(1, brokers + 1)]
     usual = [(2 * brokers, replicas) for replicas in (1, 2, 3)] + [(brokers + 1, replicas) for replicas in (2, 3, 4)]
@@ -82,7 +82,7 @@ def shapes(brokers: int) -> list[tuple[int, int]]:
 
 
 def create(cluster: Cluster, prefix: str, wanted: Sequence[tuple[int, int]]) -> list[Topic]:
-    """Topics of these shapes (partitions, replicas), of which a shape may be named several times."""
+    """Create topics of these shapes (partitions, replicas); a shape may be there several times."""
     return cluster.create_topics(
         *(
             NewTopic(name=f"{prefix}-{number}-{partitions}x{replicas}", partitions=partitions, replicas=replicas)
@@ -92,13 +92,13 @@ def create(cluster: Cluster, prefix: str, wanted: Sequence[tuple[int, int]]) -> 
 
 
 def assignments(cluster: Cluster, topics: Iterable[Topic]) -> dict[str, Assignment]:
-    """Where the replicas of each topic are, by its name."""
+    """The assignment of each topic, by its name."""
     seen = cluster.describe().partitions
     return {topic.name: {s.partition: s.replicas for s in seen if s.topic == topic.name} for topic in topics}
 
 
 def by_topic(placements: Iterable[Placement]) -> dict[str, Assignment]:
-    """The same of what kafka-reassign-partitions proposes."""
+    """The assignments that kafka-reassign-partitions proposes, by topic."""
     found: dict[str, dict[int, tuple[int, ...]]] = {}
     for placement in placements:
         ids = tuple(broker.id for broker in placement.brokers)

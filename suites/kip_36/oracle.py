@@ -1,11 +1,11 @@
-"""KIP-36's algorithm as a small pure function: which brokers get the replicas of a topic's partitions.
+"""KIP-36's algorithm as a pure function: which brokers get the replicas of a topic's partitions.
 
-Written from the KIP's text; where that leaves something open it follows the release
-(``AdminUtils.assignReplicasToBrokersRackAware``, the same in 3.9 and in 4.3's tools): the shift begins anywhere, a
-round ends after each full turn of partition *numbers*, and brokers of a rack come in the order of their ids. A real
-assignment begins at random places, so it is right if it is the oracle's for *some* start and shift (:func:`origin`).
+It follows the KIP's text. Where the text leaves something open, it follows
+``AdminUtils.assignReplicasToBrokersRackAware`` (the same in 3.9 and in 4.3's tools): the shift begins anywhere, a round
+ends when all brokers have had a partition *number*, and brokers of a rack are in the order of their ids. Kafka begins
+at random places, so an assignment is right if it is the oracle's for *some* start and shift (:func:`origin`).
 
-An assignment is a mapping of partition numbers to broker ids, the preferred leader first; racks are by broker id.
+An assignment maps partition numbers to broker ids, the preferred leader first. Racks are by broker id.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Assignment = Mapping[int, tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where an assignment began.
+    """The two random numbers of an assignment.
 
-    :ivar start: the place in the list of brokers of partition 0's leader
-    :ivar shift: how many rounds the first follower was ahead at the beginning
+    :ivar start: the position of partition 0's leader in the list of brokers
+    :ivar shift: the shift of the first follower in the first round
     """
 
     start: int = 0
@@ -37,9 +37,9 @@ def rack_alternated(racks: Racks) -> tuple[int, ...]:
 
 
 def assign(racks: Racks, partitions: int, replicas: int, origin: Origin = Origin(), *, first: int = 0) -> Assignment:
-    """What KIP-36 gives to so many partitions of so many replicas each.
+    """KIP-36's assignment of so many partitions with so many replicas each.
 
-    :param first: the number of the first of them, above 0 where a topic is given more partitions
+    :param first: the number of the first partition; above 0 where partitions are added to a topic
     :raises ValueError: more replicas than brokers
     """
     brokers, number_of_racks = rack_alternated(racks), len(set(racks.values()))
@@ -82,9 +82,9 @@ def origin(racks: Racks, assignment: Assignment) -> Origin | None:
 
 
 def origin_without_racks(assignment: Assignment, brokers: int) -> Origin | None:
-    """The same for :func:`assign_without_racks`, over the list of brokers that the leaders show.
+    """The same for :func:`assign_without_racks`; the leaders show the order of the brokers.
 
-    :raises ValueError: fewer partitions than brokers, so that they don't show it
+    :raises ValueError: fewer partitions than brokers, so the leaders do not show the order
     """
     partitions, replicas, first = _shape(assignment)
     if partitions < brokers or first:
@@ -113,7 +113,7 @@ def _origins(brokers: int) -> Iterator[Origin]:
 
 
 def _turns(brokers: int, partitions: int, origin: Origin, first: int) -> Iterator[tuple[int, int, int]]:
-    """Of each partition its number, its leader's place in the list, and the shift of its first follower."""
+    """For each partition its number, its leader's position in the list, and the shift of its first follower."""
     shift = origin.shift
     for partition in range(first, first + partitions):
         if partition > 0 and partition % brokers == 0:
@@ -122,9 +122,9 @@ def _turns(brokers: int, partitions: int, origin: Origin, first: int) -> Iterato
 
 
 def _followers(brokers: Sequence[int], leader: int, shift: int) -> Iterator[int]:
-    """The other brokers from the one next to the leader on, as many further as the shift says; round and round.
+    """The other brokers in order, from ``shift`` places after the one next to the leader on; endlessly.
 
-    Round and round, since a broker that was skipped while some rack had no replica may be wanted later.
+    A broker that was skipped while some rack had no replica may be needed later.
     """
     others = len(brokers) - 1
     return (brokers[(leader + 1 + (shift + step) % others) % len(brokers)] for step in itertools.count())

@@ -1,11 +1,11 @@
-"""What is promised of an assignment, as pure checks: each returns what is broken, a sentence each.
+"""The promises about an assignment, as pure checks: each yields how it is broken, one sentence each.
 
-Of KIP-36 ("Proposed Changes", the properties of a rack-aware assignment): :func:`over_racks`, :func:`even_leaders`,
-:func:`even_replicas`. Of KRaft's placer, which is another (``StripedReplicaPlacer``, its "Goals", "Constraints" and
-"Algorithm"): :func:`over_racks_evenly`, :func:`striped`, :func:`in_turn_within_racks`. Of both: :func:`well_formed`.
+KIP-36 ("Proposed Changes", the properties of a rack-aware assignment) promises :func:`over_racks`,
+:func:`even_leaders` and :func:`even_replicas`. KRaft's placer (``StripedReplicaPlacer``, its "Goals", "Constraints" and
+"Algorithm") promises :func:`over_racks_evenly`, :func:`striped` and :func:`in_turn_within_racks`. Both promise
+:func:`well_formed`.
 
-Apart from the oracle (:mod:`suites.kip_36.oracle`) on purpose: that says what one algorithm does, these what anybody
-who relies on racks may count on, whichever algorithm it was.
+The oracle (:mod:`suites.kip_36.oracle`) is separate: it has one algorithm. These promises hold for any algorithm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from suites.kip_36.oracle import Assignment, Racks
 
 
 def well_formed(brokers: Iterable[int], assignment: Assignment, partitions: int, replicas: int) -> Iterator[str]:
-    """As many partitions and replicas as were asked for, on brokers that there are, no two of them on the same one."""
+    """The assignment has the requested partitions and replicas, on existing brokers, with no two replicas on one."""
     known = set(brokers)
     if sorted(assignment) != list(range(partitions)):
         yield f"partitions {sorted(assignment)} instead of 0 to {partitions - 1}"
@@ -27,7 +27,7 @@ def well_formed(brokers: Iterable[int], assignment: Assignment, partitions: int,
 
 
 def over_racks(racks: Racks, assignment: Assignment) -> Iterator[str]:
-    """On as many racks as possible: at most one replica a rack, or, with fewer racks than replicas, at least one."""
+    """Replicas are on as many racks as possible: at most one a rack or, with too few racks, at least one."""
     number = len(set(racks.values()))
     for partition, ids in assignment.items():
         reached = {racks[id] for id in ids}
@@ -36,7 +36,7 @@ def over_racks(racks: Racks, assignment: Assignment) -> Iterator[str]:
 
 
 def even_leaders(racks: Racks, assignment: Assignment) -> Iterator[str]:
-    """Every broker is the preferred leader of as many partitions, or, where that doesn't come out even, of one more.
+    """All brokers are the preferred leader of as many partitions; if these do not divide evenly, some of one more.
 
     "Each broker will have the same leader count" when the partitions are a multiple of the brokers; leaders are "chosen
     from rack alternated list round-robin".
@@ -45,16 +45,13 @@ def even_leaders(racks: Racks, assignment: Assignment) -> Iterator[str]:
 
 
 def even_replicas(racks: Racks, assignment: Assignment) -> Iterator[str]:
-    """Every broker has as many replicas, where the KIP says so.
-
-    That is, the partitions are a multiple of the brokers, and the racks have as many brokers each.
-    """
+    """All brokers have as many replicas, if the partitions are a multiple of the brokers and all racks are equal."""
     if len(assignment) % len(racks) == 0 and len(set(Counter(racks.values()).values())) == 1:
         yield from _even("has", Counter(id for ids in assignment.values() for id in ids), racks)
 
 
 def over_racks_evenly(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator[str]:
-    """No rack has two more than another that has brokers left: "as evenly as we can across racks"."""
+    """No rack has two replicas more than another that has brokers left: "as evenly as we can across racks"."""
     sizes = Counter(racks.values())
     for partition, ids in assignment.items():
         counts = Counter(racks[id] for id in ids)
@@ -66,7 +63,7 @@ def over_racks_evenly(racks: Mapping[int, str | None], assignment: Assignment) -
 def striped(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator[str]:
     """Each rack in turn has the preferred leader: "round-robin", "each partition advances the starting offset by one".
 
-    Until, after as many partitions as there are brokers, all is shuffled and begins anew ("shuffle the rack list").
+    After as many partitions as there are brokers, the racks are shuffled and it starts again ("shuffle the rack list").
     """
     number, block = len(set(racks.values())), len(racks)
     leads = [racks[ids[0]] for _, ids in sorted(assignment.items())]
@@ -78,9 +75,9 @@ def striped(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator
 
 
 def in_turn_within_racks(racks: Mapping[int, str | None], assignment: Assignment) -> Iterator[str]:
-    """Within each rack the brokers come in turn, from one partition that has a replica there to the next.
+    """Within each rack, the brokers take turns from one partition with a replica there to the next.
 
-    Each rack's list "advances the starting offset by one" for each partition, and begins anew as in :func:`striped`.
+    Each rack's list "advances the starting offset by one" for each partition, and is shuffled as in :func:`striped`.
     """
     partitions, block, sizes = sorted(assignment), len(racks), Counter(racks.values())
     for begin in range(0, len(partitions), block):

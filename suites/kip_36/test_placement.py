@@ -1,8 +1,8 @@
-"""Where replicas of new topics, of new partitions and of generated reassignments are: KIP-36's "Proposed Changes".
+"""Shows how replicas of new topics, new partitions and generated reassignments are placed (KIP-36, "Proposed Changes").
 
-In ZooKeeper mode every assignment must be the oracle's (:mod:`suites.kip_36.oracle`); KRaft's placer has promises of
-its own, and what it does otherwise than the KIP is declared (:mod:`suites.deviations`). Hundreds of topics on one
-cluster, whose racks change by restarts: a cluster for each would take an hour.
+In ZooKeeper mode every assignment must be the oracle's (:mod:`suites.kip_36.oracle`). KRaft's placer has its own
+promises; where it differs from the KIP, a deviation is declared (:mod:`suites.deviations`). Hundreds of topics share
+one cluster, whose racks change by restarts: a cluster for each layout would take an hour.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from suites.kip_36.oracle import Assignment, Origin, assign
 from suites.scenario import scenario
 
 KIPS = ("rack1", "rack3", "rack3", "rack2", "rack2", "rack1")
-"""The KIP's example, of which the broker ids are one less."""
-# From each to the next as few brokers as can be change their rack: for that they are restarted.
+"""The KIP's example; its broker ids are one less."""
+# From each layout to the next, as few brokers as possible change their rack, since that takes a restart.
 UNEVEN = ("rack1", "rack3", "rack3", "rack2", "rack2", "rack3")
 ONE = ("rack3",) * 6
 GROWING = ("rack3", "rack4", "rack3", "rack4", "rack5", "rack5")
 EACH_ITS_OWN = ("rack3", "rack4", "rack6", "rack7", "rack5", "rack8")
 PASSED_OVER = ((12, 1),) * 12
-"""Shapes in two of three of which KRaft passes over a rack, where each broker has its own."""
+"""Shapes for which KRaft skips a rack two times in three, if each broker has its own rack."""
 DEVIATIONS = (LEADERS_OVER_RACKS, RACKS_PASSED_OVER, GENERATED_IN_STRIPES, ADDED_ELSEWHERE)
-LEAST = {"topics": 90, "proposals": 170, "topics with more partitions": 12}
+MINIMUM = {"topics": 90, "proposals": 170, "topics with more partitions": 12}
 
 
 @scenario(
@@ -45,27 +45,27 @@ LEAST = {"topics": 90, "proposals": 170, "topics with more partitions": 12}
     deviations=DEVIATIONS,
 )
 def test_placement(cluster: Cluster) -> None:
-    """Whatever the racks, partitions and replicas: they are spread as the KIP says, over new brokers and racks too."""
+    """On many layouts of racks, new topics, partitions and proposals are spread as the KIP says."""
     evidence, brokers = Evidence(cluster, DEVIATIONS), cluster.brokers
     kips = try_shapes(cluster, evidence, "kips")
     propose(cluster, evidence, kips, brokers)
     add_partitions(cluster, evidence)
     for name, racks in (("uneven", UNEVEN), ("one", ONE)):
-        begin_anew(cluster, racks)
+        reset_with_racks(cluster, racks)
         propose(cluster, evidence, try_shapes(cluster, evidence, name), brokers)
-    begin_anew(cluster, GROWING, only=4)
+    reset_with_racks(cluster, GROWING, only=4)
     old = try_shapes(cluster, evidence, "four")
     for broker in brokers[4:]:  # the first is a new rack too
         start(cluster, broker)
         old += try_shapes(cluster, evidence, f"and-{broker.id}")
     propose(cluster, evidence, old, brokers)
-    begin_anew(cluster, EACH_ITS_OWN)
+    reset_with_racks(cluster, EACH_ITS_OWN)
     propose(cluster, evidence, try_shapes(cluster, evidence, "own", PASSED_OVER), brokers)
-    evidence.conclude(LEAST)
+    evidence.conclude(MINIMUM)
 
 
-def begin_anew(cluster: Cluster, racks: Sequence[str], *, only: int | None = None) -> None:
-    """Without topics, in these racks, and with so many brokers."""
+def reset_with_racks(cluster: Cluster, racks: Sequence[str], *, only: int | None = None) -> None:
+    """Delete all topics, and change to these racks and so many brokers."""
     cluster.delete_topics(*cluster.topics.values())
     change_racks(cluster, racks, only=only)
 
@@ -75,7 +75,7 @@ def racks_of(brokers: Sequence[Broker]) -> dict[int, str]:
 
 
 def try_shapes(cluster: Cluster, evidence: Evidence, name: str, more: Sequence[tuple[int, int]] = ()) -> list[Topic]:
-    """Topics of many shapes are created on the brokers that run; each is where it should be."""
+    """Create topics of many shapes on the live brokers, and check each assignment."""
     racks = racks_of(cluster.live_brokers())
     topics = create(cluster, name, [*shapes(len(racks)), *more])
     check = check_kip if cluster.spec.mode is Mode.ZK else check_striped
@@ -88,7 +88,7 @@ def try_shapes(cluster: Cluster, evidence: Evidence, name: str, more: Sequence[t
 
 
 def propose(cluster: Cluster, evidence: Evidence, topics: Sequence[Topic], brokers: Sequence[Broker]) -> None:
-    """What ``--generate`` proposes for these topics, on all of these brokers and on all but the last, is right too."""
+    """Check what ``--generate`` proposes for these topics, on all of these brokers and on all but the last."""
 
     def proposed(onto: Sequence[Broker]) -> dict[str, Assignment]:
         fit = [topic for topic in topics if int(topic.name.rpartition("x")[2]) <= len(onto)]
@@ -109,9 +109,9 @@ def propose(cluster: Cluster, evidence: Evidence, topics: Sequence[Topic], broke
 
 
 def add_partitions(cluster: Cluster, evidence: Evidence) -> None:
-    """Topics of four partitions are given twelve: the eight new ones are placed as those of a new topic are.
+    """Topics of four partitions get eight more, which are placed as those of a new topic.
 
-    In ZooKeeper mode they begin at the broker of partition 0, by its place among all ids
+    In ZooKeeper mode they begin at the broker of partition 0, by its position among all ids
     (``AdminZkClient.createNewPartitionsAssignment``).
     """
     racks = racks_of(cluster.brokers)

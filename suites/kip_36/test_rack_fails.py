@@ -1,4 +1,4 @@
-"""What racks are for: one fails, and no topic goes with it; the replica that is nearest fails, and others serve."""
+"""Shows that topics survive a failed rack, and readers a failed nearest replica (KIP-36 "Motivation", KIP-392)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from suites.checks import check_delivery, check_ends, promised
 from suites.deviations import FAILED_REPLICA_PREFERRED
 from suites.kip_36.layouts import racks_of
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import ALL_DIRS_FAILED, check_led, log_dirs_failed, rack_killed
 
 READS_NOTHING = (
     r"the producer has stood still for \d\.\d s .*; the consumer has stood still for .* \(nothing read\); "
     r"a fresh client with the settings of \w+ reads nothing either$"
 )
-"""What is said where only consumers are kept from their records, and not those alone that were reading already."""
+"""The error if only consumers get no records, and also new ones."""
 
 PAIRS = ("a", "a", "b", "b", "c", "c")
 
@@ -38,26 +38,26 @@ PAIRS = ("a", "a", "b", "b", "c", "c")
     racks=PAIRS,
 )
 def test_rack_fails(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A rack is killed, then another loses all its log dirs: every topic goes on, with two replicas or three."""
+    """A rack's brokers are killed, then all log dirs of another rack fail: topics with 2 or 3 replicas serve on."""
     shapes = [NewTopic(name="two", partitions=6, replicas=2), NewTopic(name="three", partitions=6, replicas=3)]
     two, three = cluster.create_topics(*shapes)
-    world = World(cluster, two, three)
+    state = StateCheck(cluster, two, three)
     with workload.running(two, rate_per_s=600) as pair, workload.running(three, rate_per_s=600) as other:
-        with rack_killed(world, rack(cluster, "a")):
+        with rack_killed(state, rack(cluster, "a")):
             pair.await_progress(after=now())
             other.await_progress(after=now())
         lost = rack(cluster, "b")
         with injected(*(Chmod000(log_dir) for broker in lost for log_dir in broker.log_dirs)):
             for broker in lost:
                 check_ends(broker, exit_code=1, saying=ALL_DIRS_FAILED)
-            world.broker_gone(*lost)
-            check_led(world)
+            state.broker_gone(*lost)
+            check_led(state)
             pair.await_progress(after=now())
             other.await_progress(after=now())
         for broker in lost:
             broker.start()
-            world.broker_back(broker)
-        world.check(timeouts.RECOVERY_S)
+            state.broker_back(broker)
+        state.check(timeouts.RECOVERY_S)
     check_delivery(workload)
 
 
@@ -72,34 +72,34 @@ def rack(cluster: Cluster, name: str) -> list[Broker]:
     kip=36,
     plan="Motivation: racks (KIP-392: fetch from the nearest replica, whose log dir fails)",
     racks=("a", "b", "c"),
-    floors=Floors(during=0),  # the scenario itself waits for records, where the build is not known to read none
+    floors=Floors(during=0),  # the scenario itself waits for records, except on builds that read none
     deviations=(FAILED_REPLICA_PREFERRED,),
     overrides={"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"},
 )
 def test_nearest_replica(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A consumer reads from the follower in its own rack, whose log dir fails: it reads on, from elsewhere."""
+    """A consumer reads from the follower in its rack (KIP-392), whose log dir fails: it reads on from the leader."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     nearest, leader = follower_of(orders[0]), leader_of(orders[0])
     near = {"client.rack": racks_of(cluster.brokers)[nearest.id] or ""}
     with workload.running(orders, consumer_config=near) as pair:
         check_reads_from(pair, nearest, cluster.others(nearest))
-        with log_dirs_failed(world, Chmod000(orders[0].log_dir_on(nearest))):
+        with log_dirs_failed(state, Chmod000(orders[0].log_dir_on(nearest))):
             with promised(cluster, unless=FAILED_REPLICA_PREFERRED, seen=READS_NOTHING) as outcome:
                 pair.await_progress(after=now())
             if not outcome.deviates:
                 check_reads_from(pair, leader, [])
         nearest.restart()
-        world.log_dirs_back(nearest)
-        world.check(timeouts.RECOVERY_S)
+        state.log_dirs_healed(nearest)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
 def check_reads_from(pair: Pair, broker: Broker, others: list[Broker]) -> None:
-    """The pair's consumer is handed its records by this broker and by none of the others: by their own count of bytes.
+    """The pair's consumer reads from this broker and from none of the others, by the brokers' byte counts.
 
-    :raises Inconclusive: it is not so
+    :raises Inconclusive: this broker serves nothing, or another one does
     """
     before = {each: sent(each, pair.topic) for each in (broker, *others)}
     pair.await_progress(after=now(), records=500)

@@ -1,4 +1,4 @@
-"""The rack in a broker's registration and in clients' metadata, and clusters in which some brokers have none."""
+"""Shows the rack in brokers' registrations and in metadata, and clusters where some brokers have no rack (KIP-36)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from suites.scenario import scenario
 SOME = ("a", "a", None, None)
 NOT_ALL = "Not all brokers have rack information"
 OPTIONS = ("--ignore-racks", "--disable-rack-aware")
-"""What the KIP calls the option, and what releases called it."""
+"""The option's name in the KIP, and in releases."""
 UNKNOWN_OPTION = "not a recognized option"
 DEVIATIONS = (
     TOOL_REFUSES_WITHOUT_REASON,
@@ -59,7 +59,7 @@ DEVIATIONS = (
     deviations=DEVIATIONS,
 )
 def test_some_without_rack(cluster: Cluster) -> None:
-    """Racks come with restarts: half of the brokers have one, tools refuse; all have one, and it is used everywhere."""
+    """Half of the brokers have a rack: tools refuse, automatic creation ignores racks."""
     evidence = Evidence(cluster, DEVIATIONS)
     check_registered(cluster)
     [given] = cluster.create_topics(
@@ -84,30 +84,32 @@ def test_some_without_rack(cluster: Cluster) -> None:
 
 
 def check_registered(cluster: Cluster) -> None:
-    """A broker's registration has its rack, or no word of one; so has what every broker tells clients.
+    """Each broker's registration, and every broker's metadata, has its rack, or none.
 
-    In ZooKeeper that is version 3 of the znode's JSON or later (4 and 5 came with KIP-103 and KIP-584).
+    In ZooKeeper the znode's JSON has version 3 or later (4 and 5 came with KIP-103 and KIP-584).
 
-    :raises PromiseBroken: it is not so
+    :raises PromiseBroken: a rack differs
     """
     should = racks_of(cluster.brokers)
     await_racks(cluster)
     if isinstance(cluster.quorum, ZooKeeperQuorum):
         znodes = cluster.quorum.registrations()
         seen = {id: znode.get("rack", None) for id, znode in znodes.items()}
-        odd = {id: znode for id, znode in znodes.items() if znode["version"] < 3 or znode.get("rack", "a") is None}
+        malformed = {
+            id: znode for id, znode in znodes.items() if znode["version"] < 3 or znode.get("rack", "a") is None
+        }
     else:
         seen = dict(directories(cluster).racks)
-        odd = {}
-    if seen != should or odd:
-        raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {odd}")
+        malformed = {}
+    if seen != should or malformed:
+        raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {malformed}")
     cluster.journal.write("racks.registered", racks=seen)
 
 
 def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
-    """kafka-reassign-partitions refuses, and says why; told to ignore racks it goes on, and ignores them.
+    """kafka-reassign-partitions --generate refuses, and says why; with --disable-rack-aware it ignores racks.
 
-    :raises PromiseBroken: it is not so
+    :raises PromiseBroken: it does not
     """
     said = refusal(lambda: generate(cluster, [topic], cluster.brokers))
     if said is None or NOT_ALL not in said or "--disable-rack-aware" not in said:
@@ -121,16 +123,16 @@ def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
 
 
 def ignores_racks(cluster: Cluster, assignment: Assignment) -> bool:
-    """Whether a proposal is such as the build makes where it is told to ignore racks."""
+    """Whether the proposal ignores racks, by the algorithm of the build."""
     by_kip = origin_without_racks(assignment, len(cluster.brokers)) is not None
     striped = expects(GENERATED_IN_STRIPES, cluster, lambda: not by_kip)
-    return not all_apart(cluster, assignment) if striped else by_kip
+    return not racks_distinct(cluster, assignment) if striped else by_kip
 
 
 def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
-    """A topic that is created because a client asks for it is there, and racks are ignored: some share one.
+    """A topic is created because a client asks for its metadata, and racks are ignored: some replicas share one.
 
-    :raises PromiseBroken: it neither comes nor is refused in the controller's log
+    :raises PromiseBroken: the topic is not created, and no broker logs that it refused
     """
     since = now()
     refused = refused_as_promised("automatic")
@@ -144,7 +146,7 @@ def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
     came = await_until(
         outcome,
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what="a topic to be created because a client asks for it, or that to be refused",
+        what="automatic creation of a topic to succeed or to be refused",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
@@ -152,14 +154,14 @@ def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
     evidence.deviates(AUTOMATIC_REFUSED, "automatic", ["it was refused"] if came == "refused" else [])
     if came == "created":
         [assignment] = assignments(cluster, [Topic(cluster, "automatic", 12)]).values()
-        by_racks = [f"by racks: {assignment}"] if all_apart(cluster, assignment) else []
+        by_racks = [f"by racks: {assignment}"] if racks_distinct(cluster, assignment) else []
         evidence.deviates(AUTOMATIC_BY_RACKS, "automatic", by_racks)
 
 
 def check_tool(cluster: Cluster, evidence: Evidence) -> None:
-    """kafka-topics refuses to create a topic and says why; told to ignore racks it goes on.
+    """kafka-topics refuses to create a topic and says why; with an option that ignores racks, it creates it.
 
-    :raises PromiseBroken: it refuses, and neither it nor a broker's log says why; or the topic is there all the same
+    :raises PromiseBroken: it refuses, and neither its output nor a broker's log says why; or the topic exists then
     """
     since = now()
     said = refusal(lambda: kafka_topics(cluster, "plain"))
@@ -167,7 +169,7 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
     evidence.deviates(NO_RACK_IS_A_RACK, "kafka-topics", ["it created the topic"] if said is None else [])
     if said is None:
         [assignment] = assignments(cluster, cluster.await_topics({"plain": 12})).values()
-        evidence.holds("plain", [] if all_apart(cluster, assignment) else [f"not by racks: {assignment}"])
+        evidence.holds("plain", [] if racks_distinct(cluster, assignment) else [f"not by racks: {assignment}"])
     unexplained = [said] if said is not None and NOT_ALL not in said else []
     if unexplained:
         await_until(
@@ -188,7 +190,7 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
 
 
 def refused_as_promised(topic: str) -> str:
-    """What the broker's log says of a topic that it did not create, with the KIP's reason; a regular expression."""
+    """A regular expression of the log line for a topic that was refused for the KIP's reason."""
     asked = re.escape(f"Error processing create topic request CreatableTopic(name='{topic}'")
     return rf"(?s){asked}.*{NOT_ALL}"
 
@@ -201,9 +203,9 @@ def kafka_topics(cluster: Cluster, name: str, *options: str) -> None:
 
 
 def connection(cluster: Cluster) -> tuple[str, str]:
-    """How kafka-topics reaches the cluster: by ZooKeeper where it can, since the KIP is about what the program does.
+    """How kafka-topics reaches the cluster: by ZooKeeper where it can, since then the tool itself places replicas.
 
-    By brokers it only has them place the replicas, and on 2.8 can neither say why they refuse nor tell them otherwise.
+    Otherwise the brokers place them. On 2.8 the tool then can neither show their reason nor make them ignore racks.
     """
     if isinstance(cluster.quorum, ZooKeeperQuorum) and cluster.distribution.version.creates_topics_by_zookeeper:
         return "--zookeeper", cluster.quorum.connect
@@ -211,7 +213,7 @@ def connection(cluster: Cluster) -> tuple[str, str]:
 
 
 def refusal(ask: Callable[[], object]) -> str | None:
-    """What was said by whoever refused; None where nobody did."""
+    """The error of a refused request or tool; None if it succeeds."""
     try:
         ask()
     except (Refused, ToolFailed) as error:
@@ -219,7 +221,7 @@ def refusal(ask: Callable[[], object]) -> str | None:
     return None
 
 
-def all_apart(cluster: Cluster, assignment: Assignment) -> bool:
-    """Whether no two replicas of a partition share a rack, with those without one for a rack of their own."""
+def racks_distinct(cluster: Cluster, assignment: Assignment) -> bool:
+    """Whether no two replicas of a partition share a rack; brokers without a rack count as one more rack."""
     racks = {id: rack or "none" for id, rack in racks_of(cluster.brokers).items()}
     return not list(promises.over_racks(racks, assignment))

@@ -1,6 +1,6 @@
-"""Bugs of Kafka with failed log dirs (KIP-112), one scenario each: what must hold on every build.
+"""Shows bugs of Kafka with failed log dirs (KIP-112), one scenario each: red on builds with the bug.
 
-Here are those that the suite of KIP-112 itself doesn't show; KNOWN_BUGS.md has the table of what was seen.
+These are the bugs that the suite of KIP-112 does not show. KNOWN_BUGS.md has the builds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from harness.cluster.reassign import Placement
 from harness.timeouts import RECOVERY_S
 from suites.checks import check_noticed
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, reassign
 
 
@@ -27,14 +27,14 @@ from suites.steps import log_dirs_failed, reassign
     judged=False,
 )
 def test_reassigned_to_wounded(cluster: Cluster) -> None:
-    """A partition is reassigned to a broker with a failed log dir: it is made on the good one and joins the ISR."""
+    """A partition is reassigned to a broker with a failed log dir: the replica is created on the good one, in sync."""
     orders = cluster.create_topic("orders", replicas=2)
     everywhere = cluster.create_topic("everywhere", replicas=3)
     holders = [leader_of(orders[0]), *orders[0].followers()]
     [wounded] = cluster.others(*holders)
-    world = World(cluster, orders, everywhere)
-    with log_dirs_failed(world, Chmod000(everywhere[0].log_dir_on(wounded))):
-        reassign(cluster, world, Placement(partition=orders[0], on=(*holders, wounded)), timeout_s=RECOVERY_S / 2)
+    state = StateCheck(cluster, orders, everywhere)
+    with log_dirs_failed(state, Chmod000(everywhere[0].log_dir_on(wounded))):
+        reassign(cluster, state, Placement(partition=orders[0], on=(*holders, wounded)), timeout_s=RECOVERY_S / 2)
 
 
 @scenario(
@@ -43,23 +43,23 @@ def test_reassigned_to_wounded(cluster: Cluster) -> None:
     plan="3. Broker bootstraps with bad log directories: one has no inodes left",
     issue="KAFKA-13773",
     judged=False,
-    fresh=True,  # what a start takes away in a log dir that was used gives it inodes again
+    fresh=True,  # in a used log dir, a start deletes files, which frees inodes
     volumes="ext4",
     needs=NoInodes.needs,
 )
 def test_full_at_start(cluster: Cluster) -> None:
-    """A killed broker comes back to a disk without inodes: it starts, and goes on without that log dir."""
+    """A killed broker starts with a disk that has no inodes left: it goes on without that log dir."""
     orders = cluster.create_topic("orders", replicas=3)
-    world = World(cluster, orders)
-    # Without a record in the leader's epoch, loading the log writes its leader-epoch-checkpoint anew.
+    state = StateCheck(cluster, orders)
+    # Without a record in the leader's epoch, loading the log writes its leader-epoch-checkpoint.
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with injected(BrokerKilled(victim)):
-        world.broker_gone(victim)
-        world.check()
+        state.broker_gone(victim)
+        state.check()
         with injected(NoInodes(log_dir)) as fault:
             victim.start()
-            world.log_dir_failed(log_dir)
-            world.broker_back(victim)
-            world.check(RECOVERY_S / 2)
+            state.log_dir_failed(log_dir)
+            state.broker_back(victim)
+            state.check(RECOVERY_S / 2)
             check_noticed(fault)

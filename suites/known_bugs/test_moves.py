@@ -1,8 +1,7 @@
-"""Bugs of Kafka in moving replicas between log dirs (KIP-113), one scenario each: what must hold on every build.
+"""Shows bugs of Kafka in moves between log dirs (KIP-113), one scenario each: red on builds with the bug.
 
-Each is red on builds that have its bug and green on those that haven't; but KAFKA-19458, which the last build with
-ZooKeeper has, is a declared deviation. KNOWN_BUGS.md has the table of what was seen. A move is held up by its throttle
-until the thing has happened that the bug waits for, so that none of them is a race.
+KAFKA-19458 is a declared deviation, since the last build with ZooKeeper has it. KNOWN_BUGS.md has the builds. A
+throttle holds each move until the event that the bug needs, so none of them is a race.
 """
 
 from __future__ import annotations
@@ -17,33 +16,33 @@ from harness.journal import now
 from harness.timeouts import CLEANING_S, RECOVERY_S
 from suites.checks import promised
 from suites.deviations import CLEANING_STOPS
-from suites.log_cleaning import COMPACTED, check_small, of_the_cleaner, outdate, stays_large
-from suites.on_disk import check_no_remains
+from suites.log_cleaning import COMPACTED, check_logs_small, cleaner_scenario, stays_large, write_outdated_records
+from suites.on_disk import check_no_leftovers
 from suites.scenario import scenario
-from suites.state_check import World
-from suites.steps import HOLDS_MOVES, await_moved, begin_move, check_under_way, moves_held, write_untracked_records
+from suites.state_check import StateCheck
+from suites.steps import SMALL_FETCHES, await_moved, begin_move, check_under_way, moves_held, write_untracked_records
 
 DELETED_S = 40.0
-# So long after a move began anew is what it had copied deleted: the move must have come to its end by then.
+# Seconds after which a move that started again deletes what it had copied. The move must have ended by then.
 DELETE_DELAY_S = 5
-MOVED_S = 20.0  # four megabytes at most, on a cluster with nothing else to do
+MOVED_S = 20.0  # at most four megabytes, on an idle cluster
 
 
 def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
-    """A replica is on its way into another log dir when its partition's leader changes: it gets there all the same."""
-    world = World(cluster, topic)
+    """A partition's leader changes while a replica moves: the move ends all the same."""
+    state = StateCheck(cluster, topic)
     leader, mover = leader_of(topic[0]), follower_of(topic[0])
     there = other_dir(topic[0].log_dir_on(mover))
     with moves_held(mover):
         begin_move(topic[0], there)
         with injected(BrokerStopped(leader)):
-            world.broker_gone(leader)
-            world.check()
+            state.broker_gone(leader)
+            state.check()
         check_under_way(topic[0], there)
     await_moved(topic[0], there, timeout_s=MOVED_S)
-    world.moved(topic[0], there)
-    world.broker_back(leader)
-    world.check(RECOVERY_S)
+    state.moved(topic[0], there)
+    state.broker_back(leader)
+    state.check(RECOVERY_S)
 
 
 @scenario(
@@ -52,32 +51,32 @@ def move_amid_new_leader(cluster: Cluster, topic: Topic) -> None:
     plan="a leader changes while a replica is moved: the move goes on",
     issue="KAFKA-9654",
     judged=False,
-    overrides=HOLDS_MOVES,
+    overrides=SMALL_FETCHES,
 )
 def test_new_leader_amid_move(cluster: Cluster) -> None:
-    """A replica is on its way into another log dir when its leader changes: it gets there."""
+    """The leader changes while a follower's replica moves between log dirs: the move ends."""
     orders = cluster.create_topic("orders", replicas=3)
     write_untracked_records(orders, 1000, size=1000)
     move_amid_new_leader(cluster, orders)
 
 
-@of_the_cleaner(
+@cleaner_scenario(
     "known-bugs/cleaned-after-new-leader-amid-move",
     plan="a leader changes while a replica is moved: the log goes on being cleaned",
     issue="KAFKA-16709",
     judged=False,
 )
 def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
-    """A replica is on its way into another log dir when its leader changes: once there, it is cleaned as before."""
+    """The leader changes while a follower's replica moves between log dirs: its log is cleaned as before the move."""
     accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
-    outdate(accounts)
-    check_small(accounts, failure=Inconclusive)
+    write_outdated_records(accounts)
+    check_logs_small(accounts, failure=Inconclusive)
     move_amid_new_leader(cluster, accounts)
-    outdate(accounts)
-    check_small(accounts)
+    write_outdated_records(accounts)
+    check_logs_small(accounts)
 
 
-@of_the_cleaner(
+@cleaner_scenario(
     "known-bugs/move-called-off",
     plan="a move is called off: the log goes on being cleaned",
     issue="KAFKA-19458",
@@ -85,20 +84,20 @@ def test_cleaned_after_new_leader_amid_move(cluster: Cluster) -> None:
     deviations=(CLEANING_STOPS,),
 )
 def test_move_called_off(cluster: Cluster) -> None:
-    """A replica on its way into another log dir is told to stay where it is: it does, and is cleaned as before."""
+    """The move of a replica is cancelled: the replica stays, and its log is cleaned as before the move."""
     accounts = cluster.create_topic("accounts", replicas=3, configs=COMPACTED)
-    outdate(accounts)
-    check_small(accounts, failure=Inconclusive)
+    write_outdated_records(accounts)
+    check_logs_small(accounts, failure=Inconclusive)
     mover = follower_of(accounts[0])
     here = accounts[0].log_dir_on(mover)
     with moves_held(mover):
         begin_move(accounts[0], other_dir(here))
         accounts[0].move_to(here)
         await_moved(accounts[0], here, timeout_s=MOVED_S)
-    outdate(accounts)
-    check_small(accounts, on=cluster.others(mover))
+    write_outdated_records(accounts)
+    check_logs_small(accounts, on=cluster.others(mover))
     with promised(cluster, unless=CLEANING_STOPS, seen=stays_large(accounts, mover)):
-        check_small(accounts, on=[mover], timeout_s=CLEANING_S / 2)
+        check_logs_small(accounts, on=[mover], timeout_s=CLEANING_S / 2)
 
 
 @scenario(
@@ -107,13 +106,13 @@ def test_move_called_off(cluster: Cluster) -> None:
     plan="a replica is moved: nothing of it is left behind",
     issue="KAFKA-16424",
     judged=False,
-    overrides=HOLDS_MOVES | {"log.segment.delete.delay.ms": f"{DELETE_DELAY_S}000"},
+    overrides=SMALL_FETCHES | {"log.segment.delete.delay.ms": f"{DELETE_DELAY_S}000"},
 )
 def test_records_deleted_amid_move(cluster: Cluster) -> None:
-    """Records are deleted that a move has copied already: it begins anew, and what it had copied leaves the disk."""
+    """Records are deleted after a move has copied them: the move starts again, and its old segments are deleted."""
     orders = cluster.create_topic("orders", replicas=3)
     write_untracked_records(orders, 1000, size=1000)
-    mover = follower_of(orders[0])  # a leader would answer only when the copy has heard of it, too
+    mover = follower_of(orders[0])  # a leader would answer only after its future replica has deleted them, too
     there = other_dir(orders[0].log_dir_on(mover))
     began = now()
     with moves_held(mover):
@@ -124,6 +123,6 @@ def test_records_deleted_amid_move(cluster: Cluster) -> None:
     moved_at = now()
     anew = mover.log.first(r"orders-0.* Deleting segments as part of log truncation", since=began)
     if anew is None or (moved_at - anew.at).total_seconds() >= DELETE_DELAY_S:
-        how = "did not begin anew" if anew is None else f"took longer than {DELETE_DELAY_S} s after it began anew"
-        raise Inconclusive(f"the move of orders-0 into {there} {how}, and so left nothing that could stay")
-    check_no_remains(cluster, {"orders"}, timeout_s=DELETED_S)
+        how = "did not start again" if anew is None else f"took longer than {DELETE_DELAY_S} s after it started again"
+        raise Inconclusive(f"the move of orders-0 into {there} {how}, so it left nothing that could stay")
+    check_no_leftovers(cluster, {"orders"}, timeout_s=DELETED_S)

@@ -1,8 +1,8 @@
-"""A broker is there for its clients and cut off from the others: no disk fails, and what was acked must be kept.
+"""Shows that no acked record is lost when a leader is cut off from brokers or controller while clients reach it.
 
-Only where brokers have networks of their own (``--backend docker``). A leader that can't be told that it no longer
-leads may take records, but must not ack one that the others don't have; and one whose followers can't reach it must
-not ack with fewer replicas than ``min.insync.replicas`` asks for.
+No disk fails here. It needs brokers with networks of their own (``--backend docker``). A leader that does not know of
+the next leader may accept records, but must not ack those that the others do not have. A leader whose followers cannot
+reach it must not ack with fewer replicas than ``min.insync.replicas``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
 from suites.scenario import each_fault, scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import await_checkpoints
 
 
@@ -35,36 +35,36 @@ from suites.steps import await_checkpoints
     "network/leader-cut-off",
     kip=112,
     plan="not of the KIP: a leader that nobody but clients can reach",
-    floors=Floors(during=0),  # clients may go on asking the old leader; how long is measured
+    floors=Floors(during=0),  # clients may ask the old leader for a while, which is measured
 )
 @each_fault("cut", NETWORK_FAULTS)
 def test_leader_cut_off(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) -> None:
-    """The leader is cut off from brokers and controller, both ways or one: another leads, and nothing acked is lost."""
+    """The leader is cut off from brokers and controller, both ways or one: another leads, no acked record is lost."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
     others = nodes_of(cluster.others(victim))
-    loses_its_lead(workload, orders, cut(victim, [*cluster.quorum_nodes, *others]))
+    check_another_leads(workload, orders, cut(victim, [*cluster.quorum_nodes, *others]))
 
 
 @scenario(
     "network/leader-without-controller",
     kip=112,
     plan="not of the KIP: a leader that brokers and clients can reach, and neither controller nor ZooKeeper",
-    floors=Floors(during=0),  # likewise
+    floors=Floors(during=0),  # as above
 )
 def test_leader_without_controller(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The leader is cut off from the controller alone, or from ZooKeeper: another leads, and nothing acked is lost.
+    """The leader is cut off from the controller or ZooKeeper alone: another leads, and no acked record is lost.
 
-    Its followers reach it all the while, and must not follow it any longer than the controller lets them.
+    Its followers reach it all the while, and must follow the new leader.
     """
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
     others = nodes_of(cluster.others(victim))
-    loses_its_lead(workload, orders, CutOff(victim, cluster.quorum_nodes, kept=others))
+    check_another_leads(workload, orders, CutOff(victim, cluster.quorum_nodes, kept=others))
 
 
-def loses_its_lead(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
-    """A leader that is cut off leads no longer by the word of the others, comes back, and no acked record is gone."""
+def check_another_leads(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
+    """Cut off the leader until there is another one, heal the cut, and check that no acked record is lost."""
     cluster, victim = orders.cluster, cut.broker
     witness, _ = cluster.others(victim)
     with workload.running(orders) as pair:
@@ -89,17 +89,15 @@ def loses_its_lead(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
 )
 @each_fault("cut", (CutOff, CutOffInwards))
 def test_leader_alone(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) -> None:
-    """The leader is cut off from the other brokers alone, or they from it: they leave the ISR, it serves on, and
-    nothing is lost.
-    """
+    """The leader is cut off from the other brokers alone, both ways or one: they leave the ISR, and it serves on."""
     orders = led_by(cluster, where_the_controller_is(cluster))
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
-        with injected(alone(cluster, victim, cut)):
-            check_alone(world, victim)
+        with injected(isolated(cluster, victim, cut)):
+            check_leads_alone(state, victim)
             pair.await_progress(after=now())
-        check_among_others(world)
+        check_followers_back(state)
         pair.await_progress(after=now())
     check_delivery(workload)
 
@@ -111,98 +109,98 @@ def test_leader_alone(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) 
     floors=Floors(during=0),  # nothing may be acked: what is written then waits
 )
 def test_leader_alone_too_few(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The same with min.insync.replicas=2: once they have left the ISR, acks=all is refused; and nothing is lost."""
+    """The leader is cut off from the other brokers, with min.insync.replicas=2: alone in the ISR, it acks nothing."""
     orders = led_by(cluster, where_the_controller_is(cluster), {"min.insync.replicas": "2"})
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     with workload.running(orders) as pair:
-        with injected(alone(cluster, victim)):
-            check_alone(world, victim)
+        with injected(isolated(cluster, victim)):
+            check_leads_alone(state, victim)
             acked = pair.progress.acked
-            check_too_few(orders, victim)
+            check_not_enough_replicas(orders, victim)
             await_checkpoints(orders[0].log_dir_on(victim), 3)
             if more := pair.progress.acked - acked:
-                raise PromiseBroken(f"{more} records were acked by {victim}, alone in the ISR where two are asked for")
-        check_among_others(world)
+                raise PromiseBroken(f"{victim}, alone in the ISR, acked {more} records with min.insync.replicas=2")
+        check_followers_back(state)
         pair.await_progress(after=now())
     check_delivery(workload)
 
 
 def nodes_of(brokers: list[Broker]) -> list[Node]:
-    """What they run in."""
+    """The nodes of these brokers."""
     return [broker.node for broker in brokers]
 
 
 def where_the_controller_is(cluster: Cluster) -> Broker:
-    """The broker that is the controller; in KRaft, where none is, any.
+    """The broker that is the controller; any broker in KRaft, where none is.
 
-    In ZooKeeper mode a leader asks the controller's broker for a smaller ISR: any other one that no broker can reach
-    is stuck, for as long as it has its session with ZooKeeper.
+    In ZooKeeper mode a leader asks the controller's broker to shrink the ISR. Any other broker that reaches no broker
+    could not shrink it while it has its ZooKeeper session.
     """
     return cluster.controller_broker() or cluster.brokers[0]
 
 
 def led_by(cluster: Cluster, leader: Broker, configs: dict[str, str] | None = None) -> Topic:
-    """A topic of one partition that this broker leads, and the others follow."""
+    """Create a topic of one partition that this broker leads and the others follow."""
     ids = [leader.id, *(broker.id for broker in cluster.others(leader))]
     [topic] = cluster.create_topics(NewTopic(name="orders", assignment={0: ids}, configs=configs or {}))
     return topic
 
 
-def alone(cluster: Cluster, broker: Broker, cut: type[Cut] = CutOff) -> Cut:
-    """The broker is cut off from the other brokers, and neither from the controller (KRaft) nor from ZooKeeper."""
+def isolated(cluster: Cluster, broker: Broker, cut: type[Cut] = CutOff) -> Cut:
+    """The fault that cuts the broker off from the other brokers only, not from the controller or ZooKeeper."""
     return cut(broker, nodes_of(cluster.others(broker)), kept=cluster.quorum_nodes)
 
 
-def check_alone(world: World, leader: Broker) -> None:
-    """The leader is alone in the ISR and leads on, and all sources say so; nothing is offline.
+def check_leads_alone(state: StateCheck, leader: Broker) -> None:
+    """The leader stays and is alone in the ISR, by all sources; nothing is offline.
 
-    In ZooKeeper mode the others can't be told: the leader, which is the controller, is the one source.
+    In ZooKeeper mode only the leader, which is the controller, is asked: the other brokers do not hear of it.
 
-    :raises PromiseBroken: it isn't
+    :raises PromiseBroken: it is not so
     """
-    if world.cluster.spec.mode is Mode.KRAFT:
-        world.broker_alone(leader)
-        world.check()
+    if state.cluster.spec.mode is Mode.KRAFT:
+        state.broker_isolated(leader)
+        state.check()
         return
     await_until(
-        lambda: leader.admin.describe_cluster(topics=world.cluster.topics).partitions,
+        lambda: leader.admin.describe_cluster(topics=state.cluster.topics).partitions,
         lambda seen: all(
             (each.leader, each.isr, each.offline_replicas) == (leader.id, (leader.id,), ()) for each in seen
         ),
         timeout_s=timeouts.LOG_DIR_FAILURE_S,
-        what=f"{leader}, which others can't reach, to be alone in the ISR and to lead",
+        what=f"{leader}, which no other broker reaches, to be alone in the ISR and to lead",
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
 
 
-def check_among_others(world: World) -> None:
-    """The followers are back in the ISR, the leader leads on, and all sources say so."""
-    world.broker_among_others()
-    world.check(timeouts.RECOVERY_S)
+def check_followers_back(state: StateCheck) -> None:
+    """The followers are back in the ISR and the leader has stayed, by all sources."""
+    state.isolation_ended()
+    state.check(timeouts.RECOVERY_S)
 
 
-def check_too_few(topic: Topic, leader: Broker) -> None:
-    """A record that asks for all acks is refused by the leader, before it is written, since the ISR is too small.
+def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
+    """The leader refuses a record with acks=all before it is written, since the ISR is too small.
 
-    :raises PromiseBroken: it is acked, or refused otherwise
-    :raises Inconclusive: the leader says nothing
+    :raises PromiseBroken: the record is acked, or refused with another error
+    :raises Inconclusive: the leader does not answer
     """
-    told: list[KafkaError | None] = []
+    outcomes: list[KafkaError | None] = []
 
     def note(error: KafkaError | None, _message: Message) -> None:
-        told.append(error)
+        outcomes.append(error)
 
     client = Producer({"bootstrap.servers": leader.bootstrap, "acks": "all", "retries": 0})
     client.produce(topic.name, b"too few replicas", partition=0, on_delivery=note)
     client.flush(timeouts.PROGRESS_S)
-    if not told:
-        raise Inconclusive(f"{leader} said nothing to a record within {timeouts.PROGRESS_S:.0f} s")
-    [error] = told
+    if not outcomes:
+        raise Inconclusive(f"{leader} did not answer a record within {timeouts.PROGRESS_S:.0f} s")
+    [error] = outcomes
     if error is None or error.code() != KafkaError.NOT_ENOUGH_REPLICAS:
         raise PromiseBroken(
-            f"{leader}, alone in the ISR of {topic} where two are asked for, "
+            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, "
             f"{'acked a record' if error is None else f'refused a record with {error.name()}'}"
         )
     leader.journal.write("record.refused", broker=leader.id, error=error.name())

@@ -1,1 +1,1 @@
-"""What the suites lean on beyond Kafka's public interfaces, as data, and a build tried against it (``jbod probe``)."""
+"""Tries whether a Kafka build has what the suites depend on beyond Kafka's public interfaces (``jbod probe``)."""

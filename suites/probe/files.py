@@ -1,4 +1,4 @@
-"""What lies in log dirs, in ZooKeeper and in the build's jars, where the suites read it without asking a broker."""
+"""Tries the files, znodes and classes that the suites read without asking a broker."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import zipfile
 from harness.cluster.log_dir import HIGH_WATERMARKS, RECOVERY_POINTS
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.waiting import await_until
-from suites.log_cleaning import until_at_work
-from suites.probe.leans import LEANS
+from suites.log_cleaning import until_cleaning_s
+from suites.probe.dependencies import DEPENDENCIES
 from suites.probe.trial import PARTITIONS, SOON_S, TOPIC, Lacking, Trial, tries
 
 
 @tries("rack-aware-selector")
 def _selector(trial: Trial) -> str:
-    [name] = next(lean.words for lean in LEANS if lean.id == "rack-aware-selector")
+    [name] = next(dependency.words for dependency in DEPENDENCIES if dependency.id == "rack-aware-selector")
     entry = f"{name.replace('.', '/')}.class"
     for jar in trial.cluster.distribution.class_path:
         with zipfile.ZipFile(jar) as content:
@@ -43,7 +43,7 @@ def _checkpoints(trial: Trial) -> str:
                 name for log_dir in trial.broker.log_dirs for name in log_dir.named_in(checkpoint)
             },
             lambda named: named >= wanted,
-            timeout_s=SOON_S + until_at_work(trial.cluster),
+            timeout_s=SOON_S + until_cleaning_s(trial.cluster),
             what=f"{checkpoint} to name all of topic {TOPIC}",
             retry_on=(OSError,),
         )

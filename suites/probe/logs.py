@@ -1,4 +1,4 @@
-"""The lines for which checks and measures look in nodes' logs; the last of these break the cluster for good."""
+"""Tries the log lines that checks and measures look for; the last tries break the cluster for good."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.journal import now
 from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
 from suites.kip_112.test_no_fault import LOGGED
-from suites.kip_1066.cordons import ACTIVE, cordons_told
+from suites.kip_1066.cordons import ACTIVE, cordons_logged
 from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
 from suites.session_loss import FENCED
 from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
@@ -58,10 +58,10 @@ def _active(trial: Trial) -> str:
 
 @tries("log-cordons")
 def _cordons(trial: Trial) -> str:
-    told = cordons_told((line.text for line in trial.controller.log.lines()), 1)
-    if told is None:
-        raise Lacking(f"{trial.controller.spec.name} says nothing of cordoned log dirs as it registers broker 1")
-    return f"{len(told)} at last"
+    cordoned = cordons_logged((line.text for line in trial.controller.log.lines()), 1)
+    if cordoned is None:
+        raise Lacking(f"{trial.controller.spec.name} logs no cordoned log dirs when it registers broker 1")
+    return f"{len(cordoned)} at last"
 
 
 @tries("log-resigned")
@@ -78,9 +78,10 @@ def _resigned(trial: Trial) -> str:
 
 @tries("log-disconnected")
 def _disconnected(trial: Trial) -> str:
-    """The controller is killed, and back.
+    """Kill the controller and start it again.
 
-    A log dir fails next: on 3.9 a broker that dies before its first heartbeat to a new controller is never fenced.
+    The next try lets a log dir fail, not a broker: on 3.9 a broker that dies before its first heartbeat to a new
+    controller is never fenced.
     """
     since = now()
     trial.controller.kill()
@@ -93,7 +94,7 @@ def _disconnected(trial: Trial) -> str:
 
 @tries("log-dir-stopped")
 def _log_dir_stopped(trial: Trial) -> str:
-    """The first log dir fails for good."""
+    """Let the first log dir fail for good."""
     trial.since["failed"] = now()
     log_dir = trial.broker.log_dirs[0]
     Chmod000(log_dir).inject()

@@ -1,4 +1,4 @@
-"""Try a build: a cluster of one broker of each of its modes, and on it all that the suites lean on."""
+"""Tries a build: starts a cluster of one broker in each of its modes, and tries all that the suites depend on."""
 
 from __future__ import annotations
 
@@ -30,17 +30,15 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.tools_jvm import end_tools
 from harness.kafka.versions import Mode
 from suites.probe import files, logs, requests, tools
-from suites.probe.lean import UNTRIED, Lean
-from suites.probe.leans import LEANS
+from suites.probe.dependencies import DEPENDENCIES
+from suites.probe.dependency import UNTRIED, Dependency
 from suites.probe.trial import TRIES, Trial, Try
 
 TRIED_BY = (requests, files, tools, logs)
-"""The modules whose tries are in :data:`suites.probe.trial.TRIES`, in the order in which they are played: those of the
-last one break the cluster.
-"""
+"""The modules with tries, in the order in which they run. The tries of the last one break the cluster."""
 
 State = Literal["works", "missing", "absent", "untried"]
-"""Absent: not expected of this build."""
+"""``absent``: this build is not expected to have it."""
 
 _OVERRIDES = {
     **dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1"),
@@ -53,12 +51,12 @@ class Ended(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What became of one lean in one mode.
+    """The state of one dependency in one mode.
 
-    :ivar seen: what was seen of it, or why it is missing
+    :ivar seen: what the try saw, or why the dependency is missing
     """
 
-    lean: Lean
+    dependency: Dependency
     mode: Mode
     state: State
     seen: str
@@ -66,24 +64,24 @@ class Found:
     def to_json(self) -> dict[str, object]:
         """As ``--json`` has it."""
         return {
-            "id": self.lean.id,
-            "kind": self.lean.kind,
-            "what": self.lean.what,
+            "id": self.dependency.id,
+            "kind": self.dependency.kind,
+            "what": self.dependency.what,
             "mode": str(self.mode),
             "state": self.state,
             "seen": self.seen,
-            "needed_by": list(self.lean.needed_by),
-            "skips": self.lean.skips,
-            "without": self.lean.without,
+            "needed_by": list(self.dependency.needed_by),
+            "skips": self.dependency.skips,
+            "without": self.dependency.without,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Probed:
-    """What came of a build.
+    """The result of a probe of one build.
 
-    :ivar causes: of the modes in which no cluster starts, why
-    :ivar took_s: each mode, in seconds
+    :ivar causes: for each mode in which no cluster starts, why
+    :ivar took_s: the seconds that each mode took
     """
 
     kafka: str
@@ -94,14 +92,14 @@ class Probed:
 
     @property
     def exit_code(self) -> int:
-        """0: all works; 2: something is missing; 3: it can't be run in any mode."""
+        """0: all works; 2: something is missing; 3: the build cannot be run in any mode."""
         if len(self.causes) == len(self.took_s):
             return EXIT_HARNESS
         return EXIT_INCONCLUSIVE if self.missing else EXIT_VALID
 
     @property
     def missing(self) -> list[Found]:
-        """What the build should have, and hasn't."""
+        """The dependencies that the build should have and lacks."""
         return [each for each in self.found if each.state == "missing"]
 
     def to_json(self) -> dict[str, Any]:
@@ -122,7 +120,7 @@ class Probed:
 def probe(builds: Builds, say: Callable[[str], None]) -> Probed:
     """Try each mode of a build in turn.
 
-    :raises EnvironmentLacks: this machine can't run any
+    :raises EnvironmentLacks: this machine cannot run a cluster
     """
     found: list[Found] = []
     causes: dict[Mode, str] = {}
@@ -148,11 +146,16 @@ def probe(builds: Builds, say: Callable[[str], None]) -> Probed:
 
 
 def _start(mode: Mode, state: State, seen: str) -> Found:
-    return Found(lean=next(lean for lean in LEANS if lean.id == "start"), mode=mode, state=state, seen=seen)
+    return Found(
+        dependency=next(dependency for dependency in DEPENDENCIES if dependency.id == "start"),
+        mode=mode,
+        state=state,
+        seen=seen,
+    )
 
 
 def _tried(distribution: Distribution, mode: Mode, record_dir: Path) -> list[Found]:
-    """Everything in one mode.
+    """Try all dependencies in one mode.
 
     :raises JbodError: no cluster starts
     """
@@ -167,51 +170,55 @@ def _tried(distribution: Distribution, mode: Mode, record_dir: Path) -> list[Fou
     found = {"start": _start(mode, "works", f"in {time.monotonic() - began:.1f} s")}
     try:
         trial = Trial(cluster=cluster)
-        due = {lean.id: lean for lean in LEANS if _is_due(lean, distribution, mode)}
+        due = {dependency.id: dependency for dependency in DEPENDENCIES if _is_due(dependency, distribution, mode)}
         for id, attempt in in_order():
             if id in due:
                 found[id] = _try(due[id], mode, lambda attempt=attempt: attempt(trial))  # type: ignore[misc]
                 _check_alive(trial, due[id])
     finally:
         cluster.stop()
-    return [found.get(lean.id) or _not_tried(lean, mode) for lean in LEANS if mode in lean.modes]
+    return [
+        found.get(dependency.id) or _not_tried(dependency, mode)
+        for dependency in DEPENDENCIES
+        if mode in dependency.modes
+    ]
 
 
 def in_order() -> list[tuple[str, Try]]:
-    """Every try with the id of its lean, module by module."""
+    """Every try with the id of its dependency, module by module."""
     return [(id, attempt) for by in TRIED_BY for id, attempt in TRIES.items() if attempt.__module__ == by.__name__]
 
 
-def _check_alive(trial: Trial, lean: Lean) -> None:
-    """No node has ended by itself, unless it was to: nothing more can be tried, nor any case be run.
+def _check_alive(trial: Trial, dependency: Dependency) -> None:
+    """No node has ended by itself; otherwise nothing more can be tried.
 
-    :raises Ended: one has, as this was tried
+    :raises Ended: a node ended during this try
     """
     for node in (*trial.cluster.quorum_nodes, trial.broker.node):
         try:
             node.check_alive()
         except NodeDied as error:
-            raise Ended(f"{node.spec.name} ended as this was tried: {lean.what}") from error
+            raise Ended(f"{node.spec.name} ended as this was tried: {dependency.what}") from error
 
 
-def _is_due(lean: Lean, distribution: Distribution, mode: Mode) -> bool:
-    return lean.tried and mode in lean.modes and distribution.version in lean.builds
+def _is_due(dependency: Dependency, distribution: Distribution, mode: Mode) -> bool:
+    return dependency.tried and mode in dependency.modes and distribution.version in dependency.builds
 
 
-def _not_tried(lean: Lean, mode: Mode) -> Found:
-    if not lean.tried:
-        return Found(lean=lean, mode=mode, state="untried", seen=UNTRIED)
-    return Found(lean=lean, mode=mode, state="absent", seen=f"comes with Kafka {lean.builds}")
+def _not_tried(dependency: Dependency, mode: Mode) -> Found:
+    if not dependency.tried:
+        return Found(dependency=dependency, mode=mode, state="untried", seen=UNTRIED)
+    return Found(dependency=dependency, mode=mode, state="absent", seen=f"comes with Kafka {dependency.builds}")
 
 
-def _try(lean: Lean, mode: Mode, attempt: Callable[[], str]) -> Found:
-    """Whatever goes wrong, and be it in a reader of ours, means that it is not as the suites need it."""
+def _try(dependency: Dependency, mode: Mode, attempt: Callable[[], str]) -> Found:
+    """Any error, also in jbod's own reader, means that the build does not have it as the suites need it."""
     try:
-        return Found(lean=lean, mode=mode, state="works", seen=attempt())
+        return Found(dependency=dependency, mode=mode, state="works", seen=attempt())
     except JbodError as error:
-        return Found(lean=lean, mode=mode, state="missing", seen=str(error))
+        return Found(dependency=dependency, mode=mode, state="missing", seen=str(error))
     except Exception as error:
-        return Found(lean=lean, mode=mode, state="missing", seen=f"{type(error).__name__}: {error}")
+        return Found(dependency=dependency, mode=mode, state="missing", seen=f"{type(error).__name__}: {error}")
 
 
 # --- why it doesn't start ---------------------------------------------------------------------------------------------
@@ -220,8 +227,9 @@ _JVM = re.compile(r"^(Error: .*|Unrecognized .*|Exception in thread .*|Caused by
 
 
 def cause_of(record_dir: Path, error: JbodError) -> str:
-    """Why a cluster doesn't start, in one line: the last error that a node logged, with what caused it; else what its
-    JVM said; else what was waited for.
+    """Why a cluster does not start, in one line.
+
+    That is the last error in a node's log with its cause, or the JVM's output, or else what was waited for.
     """
     for node in sorted((record_dir / "brokers").glob("*")):
         errors = [line.text for line in BrokerLog(node / LOG).lines() if line.level in ("ERROR", "FATAL")]

@@ -1,4 +1,4 @@
-"""The requests that the harness sends, each in the version that the build and jbod agree on; and MBeans."""
+"""Tries the requests that the harness sends, in the version that the build and jbod agree on, and the MBeans."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from suites.steps import MOVE_THROTTLE
 
 
 def _asked(trial: Trial, name: str, least: int) -> str:
-    """In which version the request was asked just now.
+    """The version in which the request was just sent.
 
-    :raises Lacking: in one that lacks what is read of it
+    :raises Lacking: it is older than ``least``, so it lacks fields that are read
     """
     version = trial.connection.spoke[name]
     if version < least:
-        raise Lacking(f"{name} is spoken in v{version}, and v{least} is needed")
+        raise Lacking(f"{name} was sent in v{version}, and v{least} is needed")
     return f"v{version}"
 
 
 def _request(name: str, least: int, ask: Callable[[Trial], object], id: str | None = None) -> None:
-    """Enter a try that asks, and looks in which version that was."""
+    """Register a try that sends the request and checks its version."""
 
     def attempt(trial: Trial) -> str:
         answer = ask(trial)
         if answer is False:
-            raise Lacking(f"{name} answers, and not what is so")
+            raise Lacking(f"{name} answers, and not correctly")
         return _asked(trial, name, least)
 
     tries(id or f"request-{name}")(attempt)
@@ -73,7 +73,7 @@ def _move(trial: Trial) -> None:
 
 @tries("request-ApiVersions")
 def _api_versions(trial: Trial) -> str:
-    """It is asked as the connection is opened, before anything else."""
+    """The connection sends it when it is opened, before anything else."""
     trial.admin.describe_cluster()
     return f"{len(trial.connection.spoke)} asked after it"
 
@@ -99,7 +99,7 @@ _request("AlterReplicaLogDirs", 0, _move)
 
 @tries("config-move-throttle")
 def _holds_moves(trial: Trial) -> str:
-    """As :func:`suites.steps.moves_held` holds them."""
+    """Hold a move as :func:`suites.steps.moves_held` does."""
     partition = trial.topic[1]
     here = partition.log_dir_on(trial.broker)
     there = next(each for each in trial.broker.log_dirs if each != here)
@@ -116,15 +116,15 @@ def _holds_moves(trial: Trial) -> str:
     trial.future = [path.name for path in there.path.glob(f"{partition}.*-future")]
     trial.admin.set_broker_configs(1, {MOVE_THROTTLE: str(1 << 40)})
     if not held:
-        raise Lacking(f"{MOVE_THROTTLE}=1 doesn't hold a move of {partition}")
+        raise Lacking(f"{MOVE_THROTTLE}=1 does not hold a move of {partition}")
     return "held at 1 byte a second"
 
 
 @tries("file-future")
 def _future(trial: Trial) -> str:
-    """As the move lay that was held just now."""
+    """Check the future replica's folder of the move that was just held."""
     if not trial.future:
-        raise Lacking("a move was held, or was to be, and no folder …-future was seen where it goes")
+        raise Lacking("no folder …-future was seen during the held move")
     return trial.future[0]
 
 

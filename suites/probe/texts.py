@@ -1,129 +1,128 @@
-"""The leans that are texts: log lines that are looked for, and errors that users are shown; as the code has them."""
+"""The dependencies on texts: log lines that checks look for, and errors that users see."""
 
 from __future__ import annotations
 
-from suites.probe.lean import COMPARED, CONTROLLER_FAILS, CORDONS, FAIL_LOG_DIRS, KRAFT, MOVES, ZK, Lean
+from suites.probe.dependency import COMPARED, CONTROLLER_FAILS, CORDONS, FAIL_LOG_DIRS, KRAFT, MOVES, ZK, Dependency
 
-TEXTS: tuple[Lean, ...] = (
+TEXTS: tuple[Dependency, ...] = (
     # --- log lines ----------------------------------------------------------------------------------------------------
-    Lean(
+    Dependency(
         id="log-dir-stopped",
         kind="log line",
-        what="a broker says which log dir it takes offline",
+        what="a broker logs which log dir it takes offline",
         words=(
             r"(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir) "
             r"{path}(?![\w.-])",
         ),
         needed_by=FAIL_LOG_DIRS,
     ),
-    Lean(
+    Dependency(
         id="log-all-dirs-failed",
         kind="log line",
-        what="a broker says that it ends since all its log dirs have failed",
+        what="a broker logs that it ends since all its log dirs have failed",
         words=("Shutdown broker because all log dirs in .* have failed",),
         needed_by=("kip-112/all-log-dirs", "kip-112/no-fault", "kip-36/rack-fails"),
     ),
-    Lean(
+    Dependency(
         id="log-no-dir-usable",
         kind="log line",
-        what="a broker says that it doesn't start since none of its log dirs can be used",
+        what="a broker logs that it doesn't start since none of its log dirs can be used",
         words=("Shutdown broker because none of the specified log dirs",),
         needed_by=("kip-112/bootstrap-all-bad",),
     ),
-    Lean(
+    Dependency(
         id="log-told-of-log-dir",
         kind="log line",
-        what="a controller says that it was told of a failed log dir",
+        what="a controller logs a failed log dir that a broker reported",
         words=(
             r"Handling log directory failure for brokers (?:\d+,)*{broker}\b"
             r"|Directories \[.*\] in broker {broker} marked offline",
         ),
         without="the figure controller_told_s is missing",
     ),
-    Lean(
+    Dependency(
         id="log-fenced",
         kind="log line",
-        what="a controller says that it fences a broker whose session has timed out",
+        what="a controller logs that it fences a broker whose session has timed out",
         words=(r"Fencing broker (\d+) .*because its session has timed out",),
         needed_by=COMPARED,
-        without="a machine that is too slow is not told from a broken promise, and controller_told_s is missing",
+        without="a slow machine is reported as a broken promise, and controller_told_s is missing",
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="log-topics-made",
         kind="log line",
-        what="a controller says which topics it made",
+        what="a controller logs which topics it made",
         words=(r"\] CreateTopics result\(s\): .*CreatableTopic\(name='{topic}',(?:(?!CreatableTopic\().)*\): SUCCESS",),
         needed_by=CONTROLLER_FAILS,
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="log-configured",
         kind="log line",
-        what="a broker says that it has heard of a dynamic config",
+        what="a broker logs a dynamic config that it got",
         words=(r"Updating node {id} with new configuration|Processing override for entityPath: brokers/{id}\b",),
         needed_by=MOVES,
     ),
-    Lean(
+    Dependency(
         id="log-replica-made",
         kind="log line",
-        what="a broker says that it makes a replica's log",
+        what="a broker logs that it makes a replica's log",
         words=("Created log for partition … in",),
         needed_by=("kip-113/restart-with-copy", "kip-113/restart-with-lone-copy", "kip-113/restart-with-deleted"),
     ),
-    Lean(
+    Dependency(
         id="log-moved",
         kind="log line",
-        what="a broker says that a replica was replaced by the one in another log dir",
+        what="a broker logs that a replica was replaced by the one in another log dir",
         words=("successfully replaced with the future replica",),
         needed_by=("kip-112/no-fault", "kip-112/no-fault-unmoved"),
     ),
-    Lean(
+    Dependency(
         id="log-rolled",
         kind="log line",
-        what="a broker says that it rolled a segment",
+        what="a broker logs that it rolled a segment",
         words=("Rolled new log segment",),
         needed_by=("kip-112/no-fault", "kip-112/no-fault-unmoved"),
     ),
-    Lean(
+    Dependency(
         id="log-disconnected",
         kind="log line",
-        what="a broker says that the controller is disconnected",
+        what="a broker logs that the controller is disconnected",
         words=("Node … disconnected",),
         needed_by=CONTROLLER_FAILS,
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="log-resigned",
         kind="log line",
-        what="a controller says that it has resigned",
+        what="a controller logs that it has resigned",
         words=(r"\[Controller id=…\] Resigned",),
         needed_by=("kip-112/no-controller",),
         modes=ZK,
     ),
-    Lean(
+    Dependency(
         id="log-active",
         kind="log line",
-        what="a controller says that it becomes the active one",
+        what="a controller logs that it becomes the active one",
         words=("Becoming the active controller",),
         needed_by=("kip-1066",),
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="log-cordons",
         kind="log line",
-        what="a controller says of each registration and change which log dirs are cordoned",
+        what="a controller logs of each registration and change which log dirs are cordoned",
         words=(r"(RegisterBroker|BrokerRegistrationChange)Record\(brokerId=…,.*cordonedLogDirs=(null|\[[^\]]*\])",),
         needed_by=("kip-1066",),
         modes=KRAFT,
         builds=CORDONS,
     ),
-    Lean(
+    Dependency(
         id="log-rare",
         kind="log line",
-        what="what is said of a snapshot that is loaded, of an expired ZooKeeper session, of a failed metadata log "
-        "dir, of log dirs that nobody can be told of, of a replica in two log dirs, of unformatted ones, and of moves "
-        "that meet an error",
+        what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs that "
+        "cannot be reported, a replica in two log dirs, unformatted log dirs, and moves that hit an error",
         words=(
             "Starting to load snapshot",
             r"snapshot (\d{20}-\d{10})",
@@ -150,14 +149,14 @@ TEXTS: tuple[Lean, ...] = (
             "kip-112/no-controller-for-long",
             "kip-113",
         ),
-        without="these cases come out unknown or invalid, and say which line they waited for",
+        without="these cases are unknown or invalid, and name the line that they waited for",
         tried=False,
     ),
-    Lean(
+    Dependency(
         id="log-bugs",
         kind="log line",
-        what="what is said of KAFKA-19571 (segments flushed too late), of KAFKA-19289 (a thread that died), of "
-        "KAFKA-15468 (a coordinator that reloads its log), of a failed acknowledgement and of a full time index",
+        what="lines about KAFKA-19571 (segments flushed too late), KAFKA-19289 (a thread that died), KAFKA-15468 (a "
+        "coordinator that loads its log again), a failed acknowledgement and a time index without room",
         words=(
             r"(?s)Error while flushing log for \S+ in dir {path} .*ClosedChannelException",
             r"\[LogDirFailureHandler\]: Error due to",
@@ -166,13 +165,13 @@ TEXTS: tuple[Lean, ...] = (
             r"processing data for partition … at offset (?s:.*)java\.nio\.BufferOverflowException",
         ),
         needed_by=("kip-112", "kip-113", "schedules", "transactions"),
-        without="a deviation is taken for a broken promise, or a dead thread goes unseen until a log dir fails",
+        without="a deviation counts as a broken promise, or a dead thread stays unnoticed until a log dir fails",
         tried=False,
     ),
-    Lean(
+    Dependency(
         id="log-told-of-broker",
         kind="log line",
-        what="a controller says that a broker is gone, fenced or shutting down",
+        what="a controller logs that a broker is gone, fenced or shutting down",
         words=(
             r"deleted brokers: (?:\d+,)*{broker}\b|Shutting down broker {broker}\b|Fencing broker {broker} at epoch"
             r"|[Bb]roker {broker} has requested and been granted",
@@ -180,29 +179,29 @@ TEXTS: tuple[Lean, ...] = (
         without="the figure controller_told_s is missing",
         tried=False,
     ),
-    Lean(
+    Dependency(
         id="log-session-expired",
         kind="log line",
-        what="a broker says that its ZooKeeper session has expired",
+        what="a broker logs that its ZooKeeper session has expired",
         words=(r"\[ZooKeeperClient Kafka server\] Session expired",),
         needed_by=COMPARED,
-        without="a machine that is too slow is not told from a broken promise",
+        without="a slow machine is reported as a broken promise",
         modes=ZK,
         tried=False,
     ),
-    Lean(
+    Dependency(
         id="log-out-of-order",
         kind="log line",
-        what="a broker says that a producer's sequence numbers are out of order",
+        what="a broker logs that a producer's sequence numbers are out of order",
         words=("Out of order sequence number", "OutOfOrderSequence"),
         needed_by=("control", "disks", "kip-113"),
         without="a producer's new session may look like duplicates",
         tried=False,
     ),
-    Lean(
+    Dependency(
         id="log-story",
         kind="log line",
-        what="what is said of leaders' epochs, truncations and deleted segments",
+        what="lines about leader epochs, truncations and deleted segments",
         words=(
             "(Leader|Follower) {tp} .*starts at",
             "Truncating (partition {tp}|to offset)",
@@ -215,14 +214,14 @@ TEXTS: tuple[Lean, ...] = (
             "Stopping serving (logs|replicas) in dir",
             r"Directories \[.*marked offline",
         ),
-        without="jbod explain has fewer lines of a broker's log",
+        without="jbod explain shows fewer lines of a broker's log",
         tried=False,
     ),
-    # --- errors that are shown to users ------------------------------------------------------------------------------
-    Lean(
+    # --- errors that users see ----------------------------------------------------------------------------------------
+    Dependency(
         id="text-cordons",
         kind="error text",
-        what="what is answered to entries of cordoned.log.dirs, and to what can't be placed for cordoned log dirs",
+        what="errors about entries of cordoned.log.dirs, and about replicas that cannot be placed because of cordons",
         words=(
             "cordoned",
             r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : ",
@@ -237,15 +236,15 @@ TEXTS: tuple[Lean, ...] = (
             r"requires metadata\.version >= …",
         ),
         needed_by=("kip-1066",),
-        without="these cases come out invalid, and say what was answered",
+        without="these cases are invalid, and show the answer",
         modes=KRAFT,
         builds=CORDONS,
         tried=False,
     ),
-    Lean(
+    Dependency(
         id="text-tools",
         kind="error text",
-        what="why kafka-reassign-partitions and kafka-topics refuse what they are asked",
+        what="errors of kafka-reassign-partitions and kafka-topics",
         words=(
             "Failed to alter dir",
             "Timed out before log directory move",
@@ -256,7 +255,7 @@ TEXTS: tuple[Lean, ...] = (
             "(?s)Error processing create topic request CreatableTopic(name='…'.*Not all brokers have rack information",
         ),
         needed_by=("kip-113/tools-across", "kip-36/some-without-rack"),
-        without="these cases come out invalid, and say what was answered",
+        without="these cases are invalid, and show the answer",
         tried=False,
     ),
 )

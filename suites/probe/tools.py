@@ -1,4 +1,4 @@
-"""Kafka's own programs, with the options that the suites give them, read by the readers that the suites use."""
+"""Tries Kafka's own tools with the options that the suites use, and the parsers of their output."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _topics(trial: Trial) -> str:
     distribution, bootstrap = trial.cluster.distribution, trial.broker.bootstrap
     seen = tool_answers.describe_topics(distribution, bootstrap)
     if any(seen.get((TOPIC, index)) is None for index in range(PARTITIONS)):
-        raise Lacking(f"it printed {len(seen)} partitions that could be read, and not all of topic {TOPIC}")
+        raise Lacking(f"{len(seen)} partitions of its output could be read, and not all of topic {TOPIC}")
     for option in ("--under-replicated-partitions", "--unavailable-partitions"):
         if tool_answers.describe_topics(distribution, bootstrap, option):
-            raise Lacking(f"with {option} it names partitions that are whole")
+            raise Lacking(f"with {option} it names healthy partitions")
     return f"{len(seen)} partitions"
 
 
@@ -51,7 +51,7 @@ def _create(trial: Trial) -> str:
     await_until(
         lambda: sum(p.topic == "by-tool" for p in trial.admin.describe_cluster().partitions) == 2,
         timeout_s=SOON_S,
-        what="the topic that kafka-topics made",
+        what="the topic that kafka-topics created",
     )
     return "by-tool"
 
@@ -73,7 +73,7 @@ def _configs(trial: Trial) -> str:
     shown = seen.get("log.dirs")
     wanted = ",".join(str(log_dir.path) for log_dir in trial.broker.log_dirs)
     if shown != wanted:
-        raise Lacking(f"log.dirs is {wanted}, and it shows {shown}")
+        raise Lacking(f"log.dirs is {wanted}, and kafka-configs shows {shown}")
     return f"{len(seen)} settings"
 
 
@@ -83,9 +83,7 @@ def _described(trial: Trial) -> dict[str, str]:
 
 
 def _in_force(trial: Trial, *names: str) -> str:
-    """Of the settings that brokers have here, these are described with their values: a build that doesn't know one
-    shows no value.
-    """
+    """kafka-configs shows these settings with jbod's values; a build that does not know a setting shows none."""
     seen = _described(trial)
     set_here = {**BROKER_SETTINGS, **trial.cluster.spec.overrides}
     if unknown := [f"{name} is {seen.get(name)}" for name in names if seen.get(name) != set_here[name]]:
@@ -149,10 +147,10 @@ def _execute(trial: Trial) -> str:
         lambda: reassign.verify(trial.cluster, placement),
         lambda left: not left,
         timeout_s=SOON_S,
-        what=f"--verify to say that {placement} is done",
+        what=f"--verify to report that {placement} is done",
     )
     if trial.broker.log_dir_of(TOPIC, 2) != there:
-        raise Lacking(f"--verify says that all is done, and {partition} is not in {there}")
+        raise Lacking(f"--verify reports that all is done, and {partition} is not in {there}")
     return f"{partition} into {there}"
 
 
@@ -164,7 +162,7 @@ def _cancel(trial: Trial) -> str:
     return said[-1] if said else "done"
 
 
-# --- KRaft's --------------------------------------------------------------------------------------------------------
+# --- tools of KRaft -------------------------------------------------------------------------------------------------
 
 
 @tries("tool-cluster")
@@ -182,7 +180,7 @@ def _unregister(trial: Trial) -> str:
 
 @tries("tool-features")
 def _features(trial: Trial) -> str:
-    """To what it is at already: nothing changes."""
+    """Upgrade to the present version: nothing changes."""
     at = ("--bootstrap-server", trial.broker.bootstrap)
     described = "".join(tool_lines(trial.cluster.distribution, Tool.FEATURES, *at, "describe"))
     found = re.search(r"metadata\.version\s.*?FinalizedVersionLevel: (\S+)", described)
@@ -230,7 +228,7 @@ def _directories(trial: Trial) -> str:
 
 @tries("records-cordons")
 def _cordons(trial: Trial) -> str:
-    """The third log dir is set so as ``config-cordoned`` is tried."""
+    """The try of ``config-cordoned`` sets the third log dir."""
     assert isinstance(trial.cluster.quorum, KRaftQuorum)
     log, broker = trial.cluster.quorum.metadata_log(trial.controller), trial.broker
     broker.admin.set_broker_configs(1, {CORDONED: str(broker.log_dirs[2].path)})

@@ -1,4 +1,4 @@
-"""A cluster of one broker on which a build is tried, and the register of what is tried on it."""
+"""The cluster of one broker on which a build is tried, and the table of tries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.kafka.mbeans import MBeans
 from harness.waiting import await_until
 
 SOON_S = 10.0
-"""So long what a healthy broker does at once may take on a busy machine."""
+"""Seconds that a healthy broker's immediate actions may take on a busy machine."""
 TOPIC = "probe"
 PARTITIONS = 4
 RECORDS = 400
@@ -29,15 +29,15 @@ RECORDS = 400
 
 
 class Lacking(HarnessError):
-    """The build answered, and what it said is not what is leaned on."""
+    """The build lacks a dependency: it answered, and not as needed."""
 
 
 @dataclass(kw_only=True)
 class Trial:
     """The cluster, and what was done on it so far.
 
-    :ivar since: when each thing was done of which a log may tell, by a name
-    :ivar future: the folders of a move that was held
+    :ivar since: the times of actions that logs may show, by name
+    :ivar future: the future replica's folders of a held move
     """
 
     cluster: Cluster
@@ -47,18 +47,18 @@ class Trial:
 
     @cached_property
     def connection(self) -> Connection:
-        """To the broker, apart from the cluster's own, so that it is known what was asked of it."""
+        """A separate connection to the broker, which records the version of each request."""
         host, _, port = self.broker.bootstrap.rpartition(":")
         return Connection(host, int(port), timeout_s=SOON_S)
 
     @cached_property
     def admin(self) -> Admin:
-        """Of the broker, over that connection."""
+        """The broker's admin client over that connection."""
         return Admin(self.connection)
 
     @property
     def broker(self) -> Broker:
-        """The only one."""
+        """The only broker."""
         return self.cluster.brokers[0]
 
     @property
@@ -68,18 +68,18 @@ class Trial:
 
     @property
     def is_kraft(self) -> bool:
-        """Whether it has no ZooKeeper."""
+        """Whether the cluster is in KRaft mode."""
         return self.cluster.spec.mode == "kraft"
 
     @property
     def mbeans(self) -> MBeans:
-        """Of the broker."""
+        """The broker's MBeans."""
         assert self.broker.mbeans is not None
         return self.broker.mbeans
 
     @cached_property
     def topic(self) -> Topic:
-        """A topic with some records in each partition, in segments of which some are closed."""
+        """A topic with some records in each partition, and with some closed segments."""
         self.since["topic"] = now()
         configs = {"segment.bytes": "20000"} if not self.is_kraft else {"segment.bytes": str(1 << 20)}
         self.admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=1, configs=configs)
@@ -99,9 +99,10 @@ class Trial:
         return topic
 
     def logged(self, pattern: str, since: datetime | None = None, node: Node | None = None) -> str:
-        """The line of a node's log (the broker's) that has this; waited for.
+        """Wait for a line in a node's log that matches; returns it.
 
-        :raises AwaitTimeout: there is none
+        :param node: default: the broker's node
+        :raises AwaitTimeout: no line matches in time
         """
         log = (node or self.broker.node).log
         line = await_until(
@@ -114,14 +115,14 @@ class Trial:
 
 
 Try = Callable[[Trial], str]
-"""Tries one thing, and returns what was seen of it; any error means that the build doesn't have it."""
+"""Tries one dependency, and returns what it saw; any error means that the build lacks it."""
 
 TRIES: dict[str, Try] = {}
-"""By the id of the lean; of one module in the order in which they are played."""
+"""The tries by the id of the dependency; those of one module run in this order."""
 
 
 def tries(id: str) -> Callable[[Try], Try]:
-    """A decorator: this function tries that lean."""
+    """Mark a function as the try of this dependency."""
 
     def enter(function: Try) -> Try:
         TRIES[id] = function

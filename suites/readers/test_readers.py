@@ -1,8 +1,8 @@
-"""The pair with independent readers beside it: is it Kafka, or is it the harness?
+"""Shows that three kinds of readers get every record through a log-dir failure (KIP-112, item 2 of the test plan).
 
-Whatever the pair's live consumer is handed is read once more by Spark Structured Streaming (Kafka's Java client) and by
-a consumer group that rebalances, through the same fault and at the same time; the judge compares each of them with the
-drain. A record that only one of them misses was lost by its client or by the harness; one that all miss, by Kafka.
+Spark Structured Streaming (Kafka's Java client) and a consumer group that rebalances read the same records as the live
+consumer, at the same time. The judge compares each with the drain. If only one reader misses a record, its client or
+the harness lost it. If all miss it, Kafka lost it.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from harness.errors import Inconclusive
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from harness.workload.readers import Group, Stream
-from suites.checks import check_commits, check_delivery
+from suites.checks import check_delivery, check_group_commits
 from suites.on_disk import check_same_bytes
 from suites.scenario import each_fault, scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
 
 READERS = (Stream(), Group())
 
 
-# Fresh: the group coordinator of releases before 4.0 takes no partition of its log again whose leader epoch fell, as
-# where the topic was deleted and made anew (GroupMetadataManager.epochForPartitionId).
+# Fresh: before 4.0, a group coordinator does not load a partition of its log again if the leader epoch became smaller.
+# That happens when the topic is deleted and created again (GroupMetadataManager.epochForPartitionId).
 a_reader = functools.partial(scenario, kip=112, fresh=True)
 
 
 @a_reader("readers/leader-log-dir", plan="2) Log directory failure discovered on leader during runtime")
 @each_fault("fail_log_dir", (Chmod000,))
 def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """The leader's log dir fails under four consumers of three kinds: all go on, and all were handed the same."""
+    """The leader's log dir fails under four consumers of three kinds: all go on, and all get the same records."""
     orders = cluster.create_topic("orders", partitions=3)
-    world = World(cluster, orders)
+    state = StateCheck(cluster, orders)
     victim = leader_of(orders[0])
     log_dir = orders[0].log_dir_on(victim)
     with workload.running(orders, readers=READERS) as pair:
-        with log_dirs_failed(world, fail_log_dir(log_dir)):
+        with log_dirs_failed(state, fail_log_dir(log_dir)):
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
-        restart_after_healing(world, victim)
+        restart_after_healing(state, victim)
     check_delivery(workload)
-    check_commits(cluster.journal)
+    check_group_commits(cluster.journal)
 
 
 @a_reader(
@@ -54,24 +54,24 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
 )
 @each_fault("fail_log_dir", (Chmod000,))
 def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """The log dir with the committed offsets fails on their leader: the group goes on, and rebalances, where it was."""
+    """The log dir of the group coordinator's log fails on its leader: the group rebalances, and keeps its commits."""
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
     orders = cluster.create_topic("orders", partitions=3)
-    world = World(cluster, offsets, orders)
+    state = StateCheck(cluster, offsets, orders)
     victim = leader_of(offsets[0])
     log_dir = offsets[0].log_dir_on(victim)
     if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
         raise Inconclusive(f"{log_dir} has all of {orders} too")
     with workload.running(orders, readers=READERS) as pair:
-        with log_dirs_failed(world, fail_log_dir(log_dir)) as fault:
+        with log_dirs_failed(state, fail_log_dir(log_dir)) as fault:
             after = now()
             pair.await_progress(after=after)
             pair.await_readers(after=after)
             try:
-                pair.stop()  # a member leaves, and another goes on at the offsets that it has committed
-            finally:  # without them it does not, and the pair fails
-                went_on = check_commits(cluster.journal, since=fault.injected_at)
-        restart_after_healing(world, victim)
+                pair.stop()  # a member leaves, and another one starts at its committed offsets
+            finally:  # if the commits are lost, the pair fails
+                went_on = check_group_commits(cluster.journal, since=fault.injected_at)
+        restart_after_healing(state, victim)
     check_delivery(workload)
     check_same_bytes(*offsets.partitions)
     if not went_on:

@@ -1,10 +1,9 @@
-"""Plays a schedule on a cluster under load; the model (:class:`suites.state_check.World`) says what holds after each
-step.
+"""Plays a schedule on a cluster under load.
 
-A step is passed over where it may not be done: where it would take the last in-sync replica of a partition, whose loss
-no KIP rules out, or where there is nothing to do it to. Faults stay in force until a later step heals one, and moves
-that were begun are held by their throttle until a later step lets one go, so that they overlap; at the end all are
-healed, and all moves done.
+A step is passed over if it may not be done now: if it would take the last in-sync replica of a partition, which no KIP
+protects against, or if there is nothing to do it to. Faults stay in force until a later step heals one. Held moves stay
+held until a later step releases one. So both overlap. At the end everything is healed, and all moves end.
+After each step :class:`suites.state_check.StateCheck` compares all sources.
 """
 
 from __future__ import annotations
@@ -31,12 +30,20 @@ from harness.journal import now
 from harness.workload.pair import Pair
 from suites.checks import check_noticed
 from suites.schedules.schedule import BROKER_WAYS, CUT_WAYS, LOG_DIR_WAYS, SLOW_WAYS, Schedule, Step
-from suites.state_check import World
-from suites.steps import FREE, HELD, await_begun, finish_move, reassign_over_the_wire, restart_after_healing, rotten
+from suites.state_check import StateCheck
+from suites.steps import (
+    MOVES_FREE,
+    MOVES_HELD,
+    await_begun,
+    finish_move,
+    flipped_while_down,
+    reassign_by_request,
+    restart_after_healing,
+)
 
 
 class PassedOver(Exception):
-    """A step may not be done now, and why."""
+    """A step may not be done now; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,30 +56,32 @@ class _Outage:
 
 @dataclass(frozen=True, kw_only=True)
 class _Move:
-    """A replica on its way into another log dir of its broker, held."""
+    """A held move of a replica into another log dir of its broker."""
 
     partition: Partition
     there: LogDir
 
     @property
     def broker(self) -> Broker:
-        """Whose replica it is."""
+        """The broker whose replica moves."""
         return self.there.broker
 
 
 class Player:
-    """Does steps, one at a time; each method is one that a :class:`Step` may name.
+    """Does steps, one at a time; a :class:`Step` names one of the public methods.
 
-    :param topic: the load's
-    :param offsets: the consumer groups'
-    :param spread: one whose partitions have a replica on some of the brokers only
-    :ivar done: how many steps were done by now, and not passed over
+    :param topic: the topic of the load
+    :param offsets: the topic of the group coordinator's log
+    :param spread: a topic whose partitions have replicas on some brokers only
+    :ivar done: how many steps were done and not passed over
     """
 
-    def __init__(self, cluster: Cluster, world: World, topic: Topic, offsets: Topic, spread: Topic, pair: Pair) -> None:
+    def __init__(
+        self, cluster: Cluster, state: StateCheck, topic: Topic, offsets: Topic, spread: Topic, pair: Pair
+    ) -> None:
         self.done = 0
         self._cluster = cluster
-        self._world = world
+        self._state = state
         self._topic = topic
         self._offsets = offsets
         self._spread = spread
@@ -84,7 +93,7 @@ class Player:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """What is in force when the block ends is healed, come what may."""
+        """At the end of the block, undo all faults that are in force, also after an error."""
         try:
             yield
         finally:
@@ -92,7 +101,7 @@ class Player:
                 outage.fault.undo()
 
     def play(self, schedule: Schedule) -> None:
-        """All steps, and then everything is healed."""
+        """Do all steps, then heal everything and end all moves."""
         for number, step in enumerate(schedule.steps):
             try:
                 self._cluster.journal.write("step.begun", number=number, step=str(step))
@@ -103,7 +112,7 @@ class Player:
             else:
                 self.done += 1
                 self._cluster.journal.write("step.done", number=number, step=str(step))
-        # Brokers first: a wounded one that leads alone may not be restarted before.
+        # Brokers first: a broker with a failed log dir may be the only one in an ISR, and must not be restarted before.
         for outage in sorted(self._outages, key=lambda outage: isinstance(outage.fault, LogDirFault)):
             self._heal(outage)
         for move in [*self._moves]:
@@ -112,230 +121,229 @@ class Player:
         self._pair.await_progress(after=after)
         self._pair.await_readers(after=after)
 
-    # --- faults that last -------------------------------------------------------------------------------------------
+    # --- faults that stay in force ----------------------------------------------------------------------------------
 
     def fail_log_dir(self, step: Step) -> None:
-        """The log dir that holds a partition fails on the broker of a role."""
+        """On the broker of the step's role, the log dir of a partition fails."""
         partition = self._partition(step)
-        broker = self._whole_broker(step)
-        log_dir = self._world.log_dir_of(partition, broker)
-        self._must_survive(broker, log_dir)
+        broker = self._unbroken_broker(step)
+        log_dir = self._state.log_dir_of(partition, broker)
+        self._require_in_sync_elsewhere(broker, log_dir)
         assert step.fault is not None
         fault = LOG_DIR_WAYS[step.fault](log_dir)
         if fault.heals_unmounted and any(move.there == log_dir for move in self._moves):
-            raise PassedOver(f"a copy that is on its way into {log_dir} may not have been synced")
+            raise PassedOver(f"a future replica in {log_dir} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
-        self._world.log_dir_failed(log_dir)
-        self._world.check()
+        self._state.log_dir_failed(log_dir)
+        self._state.check()
         check_noticed(fault)
 
     def end_broker(self, step: Step) -> None:
-        """The broker of a role ends."""
-        broker = self._whole_broker(step)
-        self._must_survive(broker)
+        """The broker of the step's role is killed, stopped or paused, or loses power."""
+        broker = self._unbroken_broker(step)
+        self._require_in_sync_elsewhere(broker)
         assert step.fault is not None
         fault = BROKER_WAYS[step.fault](broker)
         if isinstance(fault, PowerCut) and self._is_moving(broker):
-            raise PassedOver(f"a copy that is on its way on {broker} may not have been synced")
+            raise PassedOver(f"a future replica on {broker} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
-        self._world.broker_gone(broker)
-        self._world.check(timeouts.RECOVERY_S)
+        self._state.broker_gone(broker)
+        self._state.check(timeouts.RECOVERY_S)
 
     def heal(self, step: Step) -> None:
-        """One of the faults in force is taken back; a broker with a healed log dir is restarted."""
+        """Undo one of the faults in force, and restart its broker if that was a log dir."""
         if not self._outages:
             raise PassedOver("nothing is broken")
         outage = self._outages[step.pick % len(self._outages)]
         if isinstance(outage.fault, LogDirFault):
-            self._must_survive(outage.broker)
+            self._require_in_sync_elsewhere(outage.broker)
         self._heal(outage)
 
     def _heal(self, outage: _Outage) -> None:
         outage.fault.undo()
         self._outages.remove(outage)
         if isinstance(outage.fault, LogDirFault):
-            restart_after_healing(self._world, outage.broker)
+            restart_after_healing(self._state, outage.broker)
             return
         if isinstance(outage.fault, SlowVolume):
-            self._world.disk_quick(outage.broker)
+            self._state.disk_fast_again(outage.broker)
         else:
-            self._world.broker_back(outage.broker)
-        self._world.check(timeouts.RECOVERY_S)
+            self._state.broker_back(outage.broker)
+        self._state.check(timeouts.RECOVERY_S)
 
     def slow_disk(self, step: Step) -> None:
-        """The disk under a partition's log dir lets five writes a second through, or none for 5 s and all for the next
-        5; by the KIP that is a good one."""
-        partition, broker = self._partition(step), self._whole_broker(step)
+        """The disk of a partition's log dir becomes slow or stalls; to KIP-112, it is still a good one."""
+        partition, broker = self._partition(step), self._unbroken_broker(step)
         assert step.fault is not None
-        fault = SLOW_WAYS[step.fault](self._world.log_dir_of(partition, broker))
+        fault = SLOW_WAYS[step.fault](self._state.log_dir_of(partition, broker))
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
-        self._world.disk_slow(broker)
-        self._world.check()
+        self._state.disk_slow(broker)
+        self._state.check()
 
-    # --- faults that pass -------------------------------------------------------------------------------------------
+    # --- faults that are undone in the step -------------------------------------------------------------------------
 
     def restart(self, step: Step) -> None:
-        """The broker of a role is restarted."""
-        broker = self._whole_broker(step)
-        self._must_survive(broker)
-        restart_after_healing(self._world, broker)
+        """Restart the broker of the step's role."""
+        broker = self._unbroken_broker(step)
+        self._require_in_sync_elsewhere(broker)
+        restart_after_healing(self._state, broker)
 
     def lose_controller(self, step: Step) -> None:
-        """The controller is killed and comes back when another has taken over; in ZooKeeper mode it is a broker."""
+        """Kill the controller, and start it once another one has taken over; in ZooKeeper mode it is a broker."""
         broker = self._cluster.controller_broker()
         if broker is None:
-            witness = self._world.live_brokers()[0]
+            witness = self._state.live_brokers()[0]
             with injected(ControllerKilled(self._cluster, witness)):
                 self._pair.await_progress(after=now())
-            self._world.check(timeouts.RECOVERY_S)
+            self._state.check(timeouts.RECOVERY_S)
             return
-        self._must_be_whole(broker)
-        self._must_survive(broker)
+        self._require_unbroken(broker)
+        self._require_in_sync_elsewhere(broker)
         with injected(BROKER_WAYS["broker_killed"](broker)):
-            self._world.broker_gone(broker)
-            self._world.check(timeouts.RECOVERY_S)
+            self._state.broker_gone(broker)
+            self._state.check(timeouts.RECOVERY_S)
             self._pair.await_progress(after=now())
-        self._world.broker_back(broker)
-        self._world.check(timeouts.RECOVERY_S)
+        self._state.broker_back(broker)
+        self._state.check(timeouts.RECOVERY_S)
 
     def cut_off(self, step: Step) -> None:
-        """The broker of a role is cut off from brokers and controllers, and finds its way back.
+        """Cut off the broker of the step's role from brokers and controllers, and heal that.
 
-        Clients reach it all the while, and may go on asking it; what it acks, the judge knows.
+        Clients reach it all the while, and may go on asking it. The judge checks what it acks.
         """
-        broker = self._whole_broker(step)
-        self._must_survive(broker)
-        others = [each.node for each in self._world.live_brokers() if each != broker]
+        broker = self._unbroken_broker(step)
+        self._require_in_sync_elsewhere(broker)
+        others = [each.node for each in self._state.live_brokers() if each != broker]
         assert step.fault is not None
         cut = CUT_WAYS[step.fault](broker, [*self._cluster.quorum_nodes, *others])
         cut.may_hold_up_clients = True
         with injected(cut):
-            self._world.broker_cut_off(broker)
-            self._world.check(timeouts.RECOVERY_S)
-        self._world.broker_back(broker)
-        self._world.check(timeouts.RECOVERY_S)
+            self._state.broker_cut_off(broker)
+            self._state.check(timeouts.RECOVERY_S)
+        self._state.broker_back(broker)
+        self._state.check(timeouts.RECOVERY_S)
 
     def rot(self, step: Step) -> None:
-        """An index of a replica rots while its broker is down, which was killed and makes it anew.
+        """Kill a broker and flip a bit in an offset index of it; the broker rebuilds the index at its start.
 
-        One that ends in good order has flushed it, and believes it.
+        A broker that was stopped cleanly has flushed the index, and believes it.
         """
-        partition, broker = self._topic[step.pick % len(self._topic)], self._whole_broker(step)
-        self._must_survive(broker)
-        flip = IndexByteFlipped(self._world.log_dir_of(partition, broker), partition.topic, partition.index)
+        partition, broker = self._topic[step.pick % len(self._topic)], self._unbroken_broker(step)
+        self._require_in_sync_elsewhere(broker)
+        flip = IndexByteFlipped(self._state.log_dir_of(partition, broker), partition.topic, partition.index)
         if not flip.is_possible():
             raise PassedOver(f"the index of {partition} on {broker} has too few entries")
-        with rotten(self._world, flip):
+        with flipped_while_down(self._state, flip):
             self._pair.await_progress(after=now())
 
     # --- what operators do ------------------------------------------------------------------------------------------
 
     def move(self, step: Step) -> None:
-        """A replica is moved into its broker's other log dir."""
-        partition, broker = self._partition(step), self._whole_broker(step)
+        """Move a replica into its broker's other log dir."""
+        partition, broker = self._partition(step), self._unbroken_broker(step)
         if self._is_moving(broker):
             raise PassedOver(f"moves of {broker} are held")
-        log_dir = other_dir(self._world.log_dir_of(partition, broker))
+        log_dir = other_dir(self._state.log_dir_of(partition, broker))
         partition.move_to(log_dir)
-        finish_move(self._world, partition, log_dir)
-        self._world.check()
+        finish_move(self._state, partition, log_dir)
+        self._state.check()
 
     def begin_move(self, step: Step) -> None:
-        """A replica of the load's topic is on its way into its broker's other log dir, and held there."""
-        partition, broker = self._topic[step.pick % len(self._topic)], self._whole_broker(step)
+        """Begin to move a replica of the load's topic into its broker's other log dir, and hold the move."""
+        partition, broker = self._topic[step.pick % len(self._topic)], self._unbroken_broker(step)
         if self._is_moving(broker):
-            raise PassedOver(f"another replica of {broker} is on its way")
-        there = other_dir(self._world.log_dir_of(partition, broker))
-        broker.configure(HELD)
+            raise PassedOver(f"another replica of {broker} is moving")
+        there = other_dir(self._state.log_dir_of(partition, broker))
+        broker.configure(MOVES_HELD)
         partition.move_to(there)
         await_begun(partition, there)
-        copy = broker.find_replica(partition.topic, partition.index, is_future=True)
-        if copy is None or copy[1].offset_lag <= 0:
-            broker.configure(FREE)
-            finish_move(self._world, partition, there)
-            self._world.check()
-            raise PassedOver(f"there was too little in {partition} for its move to be held")
+        future = broker.find_replica(partition.topic, partition.index, is_future=True)
+        if future is None or future[1].offset_lag <= 0:
+            broker.configure(MOVES_FREE)
+            finish_move(self._state, partition, there)
+            self._state.check()
+            raise PassedOver(f"{partition} has too few records for its move to be held")
         self._moves.append(_Move(partition=partition, there=there))
-        self._world.moving(partition, there)
-        self._world.check()
+        self._state.move_held(partition, there)
+        self._state.check()
 
     def end_move(self, step: Step) -> None:
-        """One of those that are on their way gets there."""
+        """Release one of the held moves, and wait until it ends."""
         if not self._moves:
-            raise PassedOver("nothing is on its way")
+            raise PassedOver("no move is held")
         move = self._moves[step.pick % len(self._moves)]
-        self._must_be_whole(move.broker)
+        self._require_unbroken(move.broker)
         self._finish(move)
 
     def _finish(self, move: _Move) -> None:
-        move.broker.configure(FREE)
-        finish_move(self._world, move.partition, move.there)
+        move.broker.configure(MOVES_FREE)
+        finish_move(self._state, move.partition, move.there)
         self._moves.remove(move)
-        self._world.check()
+        self._state.check()
 
     def reassign(self, step: Step) -> None:
-        """A partition's replicas get another order, and with it another preferred leader."""
+        """Reassign a partition to its replicas in another order, and so to another preferred leader."""
         partition = self._partition(step)
-        expected = self._world.expected(partition.topic, partition.index)
+        expected = self._state.expected(partition.topic, partition.index)
         if expected.offline:
             raise PassedOver(f"{partition} has offline replicas")
         first, *rest = [self._cluster.broker(id) for id in expected.replicas]
-        reassign_over_the_wire(self._world, partition, *rest, first)
+        reassign_by_request(self._state, partition, *rest, first)
 
     def replace(self, step: Step) -> None:
-        """A replica goes from its broker to one that has none of its partition, and perhaps a failed log dir."""
+        """Reassign a replica to a broker that has none of the partition, and perhaps a failed log dir."""
         partition = self._spread[step.pick % len(self._spread)]
-        expected = self._world.expected(partition.topic, partition.index)
+        expected = self._state.expected(partition.topic, partition.index)
         if expected.offline or expected.leader is None:
             raise PassedOver(f"{partition} has offline replicas")
-        coming = next((each for each in self._world.live_brokers() if each.id not in expected.replicas), None)
+        coming = next((each for each in self._state.live_brokers() if each.id not in expected.replicas), None)
         if coming is None:
-            raise PassedOver(f"the broker that has none of {partition} is dead")
+            raise PassedOver(f"the broker without a replica of {partition} is dead")
         if any(outage.broker == coming and isinstance(outage.fault, SlowVolume) for outage in self._outages):
             raise PassedOver(f"a disk of {coming} is slow")
         staying = [id for id in expected.replicas if (id == expected.leader) != (step.role == "leader")]
-        reassign_over_the_wire(self._world, partition, *map(self._cluster.broker, staying), coming)
+        reassign_by_request(self._state, partition, *map(self._cluster.broker, staying), coming)
 
     def create_topic(self, step: Step) -> None:
-        """A topic is created, which must lie on good log dirs."""
-        if self._world.dead:
-            raise PassedOver(f"too few brokers for three replicas: {sorted(self._world.dead)} are dead")
+        """Create a topic, which must be placed on good log dirs."""
+        if self._state.dead:
+            raise PassedOver(f"too few brokers for three replicas: {sorted(self._state.dead)} are dead")
         name = f"passing-{next(self._numbers)}"
         topic = self._cluster.create_topic(name, partitions=2, replicas=3, failure=PromiseBroken)
         self._passing.append(topic)
-        self._world.learn(topic)
-        self._world.check()
+        self._state.add_topic(topic)
+        self._state.check()
 
     def delete_topic(self, step: Step) -> None:
-        """The oldest of those topics is deleted."""
+        """Delete the oldest topic that a step has created."""
         if not self._passing:
             raise PassedOver("there is no topic to delete")
         topic = self._passing[0]
-        if any(self._world.expected(topic.name, partition.index).offline for partition in topic.partitions):
+        if any(self._state.expected(topic.name, partition.index).offline for partition in topic.partitions):
             raise PassedOver(f"{topic} has offline replicas")
         self._cluster.delete_topic(topic)
         self._passing.remove(topic)
-        self._world.forget(topic)
-        self._world.check()
+        self._state.remove_topic(topic)
+        self._state.check()
 
     def quiet(self, step: Step) -> None:
-        """Nothing; the load goes on."""
+        """Do nothing but wait for load."""
         self._pair.await_progress(after=now(), records=1000)
 
-    # --- to whom ----------------------------------------------------------------------------------------------------
+    # --- the target of a step ---------------------------------------------------------------------------------------
 
     def _partition(self, step: Step) -> Partition:
         if step.role == "coordinator":
             return self._offsets[0]
         return self._topic[step.pick % len(self._topic)]
 
-    def _whole_broker(self, step: Step) -> Broker:
-        """The broker of the step's role, on which nothing is broken."""
+    def _unbroken_broker(self, step: Step) -> Broker:
+        """The broker of the step's role, which must have no fault in force."""
         partition = self._partition(step)
-        expected = self._world.expected(partition.topic, partition.index)
+        expected = self._state.expected(partition.topic, partition.index)
         followers = [id for id in expected.replicas if id != expected.leader and id not in expected.offline]
         by_role = {"leader": expected.leader, "follower": followers[step.pick % len(followers)] if followers else None}
         controller = self._cluster.controller_broker() if step.role == "controller" else None
@@ -343,22 +351,26 @@ class Player:
         if id is None:
             raise PassedOver(f"{partition} has no {step.role}")
         broker = self._cluster.broker(id)
-        self._must_be_whole(broker)
+        self._require_unbroken(broker)
         return broker
 
     def _is_moving(self, broker: Broker) -> bool:
         return any(move.broker == broker for move in self._moves)
 
-    def _must_be_whole(self, broker: Broker) -> None:
+    def _require_unbroken(self, broker: Broker) -> None:
         for outage in self._outages:
             if outage.broker == broker:
                 raise PassedOver(f"{outage.fault} is in force")
 
-    def _must_survive(self, broker: Broker, log_dir: LogDir | None = None) -> None:
-        """Every partition must keep an in-sync replica without those of the broker, or of its one log dir, and of those
-        whose disks are slow, which may fall behind."""
-        there = None if log_dir is None else self._world.replicas_in(log_dir)
+    def _require_in_sync_elsewhere(self, broker: Broker, log_dir: LogDir | None = None) -> None:
+        """Every partition that has a replica on the broker, or on this log dir of it, must have another in-sync one.
+
+        Replicas on brokers with slow disks do not count, since they may fall behind.
+
+        :raises PassedOver: a partition has none
+        """
+        there = None if log_dir is None else self._state.replicas_in(log_dir)
         going = {broker.id} | {outage.broker.id for outage in self._outages if isinstance(outage.fault, SlowVolume)}
-        for key, expected in self._world.partitions.items():
+        for key, expected in self._state.partitions.items():
             if (there is None or key in there) and not (expected.isr or frozenset()) - going:
                 raise PassedOver(f"{key[0]}-{key[1]} has no other in-sync replica than {broker}'s")

@@ -1,16 +1,14 @@
-"""A schedule: what is done to a cluster, step by step, as data that a seed makes and a file keeps.
+"""A schedule: the steps that are done to a cluster, as data that is drawn from a seed or read from a file.
 
-A step names a role and a chance number, not a broker: who leads is known only when its turn comes. Whether it may be
-done is decided then too (:mod:`suites.schedules.play`), and one that may not is passed over, so that any part of a
-schedule is a schedule. That is what lets a failing one be shrunk by leaving steps out
-(:mod:`harness.runner.delta_debugging`), which is why the steps are drawn one by one and do not depend on each other.
-Jepsen's generators do the same with nemeses.
+A step names a role and a random number, not a broker: the leader is known only when the step's turn comes. Then
+:mod:`suites.schedules.play` also decides whether the step may be done; if not, it is passed over. So any part of a
+schedule is a schedule, and a failing one can be shrunk by leaving steps out (:mod:`harness.runner.delta_debugging`).
+For the same reason steps are drawn one by one and do not depend on each other, as with Jepsen's generators.
 
-The same seed makes the same schedule on every machine; one that needs what a machine hasn't is skipped there. Brokers
-are cut off only where they have networks of their own, which is in containers: there a seed makes the same steps, and
-some cuts between them.
-What is left out: records that rot, of which no KIP says anything. Brokers fetch little at once
-(:data:`suites.steps.HOLDS_MOVES`) and records have 1 kB, so that a move can be held on its way.
+The same seed gives the same schedule on every machine. A machine that lacks an ability skips it. Brokers are cut off
+only in containers, where they have networks of their own: there a seed gives the same steps with some cuts in between.
+Flipped bits in records are left out, since no KIP covers them. Brokers fetch little at once
+(:data:`suites.steps.SMALL_FETCHES`) and records have 1 kB, so that a move can be held.
 """
 
 from __future__ import annotations
@@ -28,16 +26,16 @@ from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.network import NETWORK_FAULTS, Cut
 from faults.slow import Slow, SlowVolume, Stalled
 from harness.errors import HarnessError, Inconclusive, UsageError
-from suites.steps import HOLDS_MOVES
+from suites.steps import SMALL_FETCHES
 
 STEPS = 12
-"""How many a schedule has; with start, healing and judging it is played in one to two minutes."""
+"""Steps of a schedule; with start, healing and judging it takes one to two minutes."""
 FEWEST = STEPS // 4
-"""How many of them must be done, the others passed over. Usually it is seven or eight; by a model of what stands in the
-way of what (nothing to heal, nothing on its way, a broker that is wounded, a last in-sync replica) three are missed by
-one draw in a hundred, four by one in thirty."""
+"""The least steps that must be done and not passed over. Usually seven or eight are. By a simulation of what prevents
+steps (nothing to heal, no held move, a broker with a fault, a last in-sync replica), one draw in a hundred has fewer
+than three, and one in thirty fewer than four."""
 DISK_FAULTS: tuple[type[LogDirFault], ...] = (Eio, ReadOnly, Full, NoInodes)
-"""Ways in which a log dir on a file system of its own may fail, beside the others."""
+"""Further faults of a log dir that is on a file system of its own."""
 LOG_DIR_WAYS = {fault.name: fault for fault in (*LOG_DIR_FAULTS, *DISK_FAULTS)}
 BROKER_WAYS: dict[str, type[BrokerKilled | BrokerStopped | BrokerPaused | PowerCut]] = {
     fault.name: fault for fault in (BrokerKilled, BrokerStopped, BrokerPaused, PowerCut)
@@ -45,8 +43,8 @@ BROKER_WAYS: dict[str, type[BrokerKilled | BrokerStopped | BrokerPaused | PowerC
 SLOW_WAYS: dict[str, type[SlowVolume]] = {fault.name: fault for fault in (Slow, Stalled)}
 CUT_WAYS: dict[str, type[Cut]] = {fault.name: fault for fault in NETWORK_FAULTS}
 ROLES = ("leader", "follower", "controller", "coordinator")
-"""Whom a step is aimed at. The coordinator is the leader of the log in which the consumer group's offsets are; in KRaft
-the controllers are no brokers, and whoever aims at a broker that is one gets the leader."""
+"""The roles that a step may be aimed at. The coordinator is the leader of the consumer group's offsets. In KRaft the
+controllers are no brokers, and a step for the controller's broker gets the leader."""
 
 _WAYS: dict[str, list[str | None]] = {
     "fail_log_dir": [*LOG_DIR_WAYS],
@@ -77,12 +75,12 @@ _WEIGHTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """One thing to do.
+    """One step.
 
-    :ivar do: what: a method of :class:`suites.schedules.play.Player`
-    :ivar role: to whom, of the partition picked
-    :ivar pick: which of those that there are then: partitions, or faults to heal
-    :ivar fault: the way of failing, by its name, where there are several
+    :ivar do: a method of :class:`suites.schedules.play.Player`
+    :ivar role: the role of the broker, for the picked partition
+    :ivar pick: picks among the partitions, faults or moves that there are then
+    :ivar fault: the name of the fault, where there are several
     """
 
     do: str
@@ -101,12 +99,12 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """Steps, and the cluster that they want.
+    """Steps, and the cluster that they need.
 
-    A parameter of a scenario: ``needs`` and ``cluster`` are what the plugin asks of any.
+    It is a parameter of a scenario, so the plugin asks for ``needs`` and ``cluster``.
 
-    :ivar seed: what it was drawn from, None where it was not
-    :ivar overrides: broker settings, such as an unsafe one that a schedule is to bring to light
+    :ivar seed: the seed that it was drawn from; None if it was not drawn
+    :ivar overrides: broker settings, such as an unsafe one that the schedule should reveal
     """
 
     steps: tuple[Step, ...]
@@ -125,28 +123,27 @@ class Schedule:
     def cluster(self) -> dict[str, Any]:
         """Fields of the cluster's spec."""
         volumes: dict[str, Any] = {"volumes": "ext4"} if self.volumes else {}
-        return volumes | {"overrides": {**HOLDS_MOVES, **self.overrides}}
+        return volumes | {"overrides": {**SMALL_FETCHES, **self.overrides}}
 
     def check_done(self, done: int) -> None:
-        """So many of its steps were done, the others passed over.
+        """Enough steps were done; one is enough for a schedule that was written by hand or shrunk.
 
-        One that was written by hand or shortened, as a failing one is, may come to a single step.
-
-        :raises Inconclusive: too few to show anything
+        :param done: how many steps were done and not passed over
+        :raises Inconclusive: too few
         """
         is_whole = self.seed is not None and len(self.steps) >= STEPS
         if done < (FEWEST if is_whole else 1):
             raise Inconclusive(f"only {done} of the schedule's {len(self.steps)} steps could be done")
 
     def to_json(self) -> dict[str, Any]:
-        """As run.json and files have it."""
+        """As in run.json and in files."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Schedule:
-        """What :meth:`to_json` made of one.
+        """The schedule that :meth:`to_json` wrote.
 
-        :raises ValueError: it is none
+        :raises ValueError: ``content`` is no schedule
         """
         try:
             steps = tuple(Step(**step) for step in content["steps"])
@@ -157,11 +154,11 @@ class Schedule:
 
 
 def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
-    """The schedule of a seed. Every second one is for log dirs on file systems of their own.
+    """The schedule of a seed. Every second seed has log dirs on file systems of their own.
 
-    It begins with a log dir that fails: nothing has been lost yet that could stand in its way.
+    The first step is a log dir that fails, since nothing prevents that yet.
 
-    :param networks: brokers have networks of their own, so that they can be cut off
+    :param networks: brokers have networks of their own, so they can be cut off
     """
     chance = random.Random(seed)
     volumes = bool(seed % 2)
@@ -185,7 +182,7 @@ def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
 
     what = ["fail_log_dir", *chance.choices([*weights], [*weights.values()], k=steps - 1)]
     drawn = [step(do) for do in what]
-    if networks:  # by a chance of their own, which leaves all else as it is
+    if networks:  # drawn from a random generator of their own, so that all other steps stay the same
         apart, share = random.Random(f"cuts of {seed}"), _WEIGHTS["cut_off"] / sum(weights.values())
         for place in range(len(drawn), 0, -1):
             if apart.random() < share:
@@ -194,10 +191,10 @@ def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
 
 
 def read(path: Path) -> Schedule:
-    """A schedule from a file of its own, or from the run.json of a run that played it.
+    """The schedule in a file, or in the run.json of a run that played it.
 
     :raises UsageError: there is no such file
-    :raises HarnessError: it holds no schedule
+    :raises HarnessError: the file has no schedule
     """
     if not path.is_file():
         raise UsageError(f"--schedule {path}: no such file")
@@ -208,8 +205,8 @@ def read(path: Path) -> Schedule:
         raise HarnessError(f"--schedule {path} can't be read: {error}") from error
 
 
-def chosen(files: Sequence[str], count: int, seed: int, *, networks: bool) -> list[Schedule]:
-    """The schedules of a run: those in the files, or else ``count`` drawn from the seeds from ``seed`` on.
+def schedules_of_run(files: Sequence[str], count: int, seed: int, *, networks: bool) -> list[Schedule]:
+    """The schedules of a run: those in the files or, without files, ``count`` schedules of the seeds from ``seed`` on.
 
     :param networks: see :func:`draw`
     """

@@ -1,6 +1,6 @@
-"""Random schedules: faults of all kinds, composed, aimed at roles, while operators work and clients write.
+"""Shows that the KIPs' promises hold under random schedules of faults and operations (KIP-112, KIP-113).
 
-One case a schedule: the seeds from ``--seed`` on, as many as ``--schedules`` says, or those in ``--schedule`` files.
+Each case is one schedule: of the seeds from ``--seed`` on, ``--schedules`` many, or of the ``--schedule`` files.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.run import run_of
 from harness.workload.readers import Group
-from suites.checks import check_commits, check_delivery
+from suites.checks import check_delivery, check_group_commits
 from suites.observations import metadata_log
-from suites.on_disk import check_kept, check_no_remains, check_one_copy, leaders_logs
+from suites.on_disk import check_logs_unchanged, check_no_leftovers, check_no_replica_twice, leaders_logs
 from suites.scenario import scenario
 from suites.schedules.play import Player
-from suites.schedules.schedule import Schedule, chosen
-from suites.state_check import World
+from suites.schedules.schedule import Schedule, schedules_of_run
+from suites.state_check import StateCheck
 from suites.steps import write_untracked_records
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Number the run's schedules."""
+    """One case for each schedule of the run, with its number as id."""
     get = metafunc.config.getoption
     run = run_of(metafunc.config)
     networks = not {ability.name for ability in run.lacks} & {*Cut.needs}
-    schedules = chosen(get("--schedule"), get("--schedules"), run.seed, networks=networks)
+    schedules = schedules_of_run(get("--schedule"), get("--schedules"), run.seed, networks=networks)
     metafunc.parametrize("schedule", schedules, ids=[str(number) for number in range(len(schedules))])
 
 
@@ -40,26 +40,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     kraft={"controllers": 3},
 )
 def test_random(cluster: Cluster, workload: CaseWorkload, case: Case, schedule: Schedule) -> None:
-    """Log dirs, brokers, controllers and coordinators fail one over the other: after each step the KIPs hold."""
+    """Log dirs, brokers, controllers and coordinators fail on top of one another: the KIPs hold after each step."""
     case.record(schedule=schedule.to_json(), steps=len(schedule.steps), steps_done=0)
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     offsets = cluster.create_topic("__consumer_offsets", configs={"cleanup.policy": "compact"})
     spread = cluster.create_topic("spread", partitions=3, replicas=2)
     write_untracked_records(spread, 300, size=1000)
     kept = leaders_logs(spread.partitions)
-    world = World(cluster, orders, offsets, spread)
+    state = StateCheck(cluster, orders, offsets, spread)
     with workload.running(orders, readers=(Group(),), record_bytes=1000) as pair:
-        player = Player(cluster, world, orders, offsets, spread, pair)
+        player = Player(cluster, state, orders, offsets, spread, pair)
         try:
             with player.playing():
                 player.play(schedule)
         finally:
             case.record(steps_done=player.done)
-        world.check(also=[metadata_log])
-        check_no_remains(cluster, {topic for topic, _ in world.partitions})
+        state.check(also=[metadata_log])
+        check_no_leftovers(cluster, {topic for topic, _ in state.partitions})
     for topic in (orders, spread):
-        check_one_copy(topic)
-    check_kept(kept)
+        check_no_replica_twice(topic)
+    check_logs_unchanged(kept)
     check_delivery(workload)
-    check_commits(cluster.journal)
-    schedule.check_done(player.done)  # last: what was broken all the same comes first
+    check_group_commits(cluster.journal)
+    schedule.check_done(player.done)  # last, so that a broken promise is reported first

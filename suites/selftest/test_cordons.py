@@ -21,12 +21,12 @@ from harness.kafka.admin import Refused
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
 from suites.background import in_background
-from suites.kip_1066.cordons import await_known_to_controller, cordons_told
-from suites.kip_1066.creation import Asked, Creation, made_unheeded, topics_created
+from suites.kip_1066.cordons import await_known_to_controller, cordons_logged
+from suites.kip_1066.creation import TopicCreation, TopicRequest, created_despite_cordons, topics_created
 from suites.kip_1066.emptied import check_empty
 from suites.kip_1066.refused import answer_of, check_only_replicas
 from suites.kip_1066.test_motives import check_only_on, check_some_in
-from suites.kip_1066.test_placement import came
+from suites.kip_1066.test_placement import create_and_count
 
 NEW = "[QuorumController id=100] Replayed initial RegisterBrokerRecord for broker {id}: RegisterBrokerRecord(brokerId={id}, isMigratingZkBroker=false, incarnationId=44qIOokWTeGFUOL_nSHXQw, fenced=true, logDirs=[l4gpTPzeTYGnxlVUktu1RA, bUegm1pSSM-a6jggRkajgQ], cordonedLogDirs=null)"  # noqa: E501
 CHANGED = "[QuorumController id=100] Replayed BrokerRegistrationChangeRecord modifying the registration for broker {id}: BrokerRegistrationChangeRecord(brokerId={id}, brokerEpoch=123, fenced={fenced}, inControlledShutdown=0, logDirs=[], cordonedLogDirs={cordoned}) (org.apache.kafka.controller.ClusterControlManager)"  # noqa: E501
@@ -55,7 +55,7 @@ def changed(cordoned: str, fenced: int = 0, id: int = 2) -> str:
     ],
 )
 def test_the_controllers_last_word_on_a_brokers_cordons(lines: list[str], told: set[str] | None) -> None:
-    assert cordons_told(lines, 2) == told
+    assert cordons_logged(lines, 2) == told
 
 
 # --- since when its words count ---------------------------------------------------------------------------------------
@@ -137,9 +137,9 @@ def test_what_it_said_before_is_not(
 # --- topics that need a broker that is down, or on its way back -------------------------------------------------------
 
 
-def asked(second: float, *, made: bool = False) -> Asked:
+def asked(second: float, *, made: bool = False) -> TopicRequest:
     at = START + timedelta(seconds=second)
-    return Asked(name=f"wide-{second}", at=at, answered=at + timedelta(seconds=0.5), made=made)
+    return TopicRequest(name=f"wide-{second}", at=at, answered=at + timedelta(seconds=0.5), made=made)
 
 
 REFUSED = [asked(1), asked(3), asked(5)]
@@ -148,20 +148,20 @@ TIMES = {name: START + timedelta(seconds=second) for name, second in {"down": 1,
 
 def test_what_was_made_before_the_controller_knew_is_told() -> None:
     made = asked(2.2, made=True)
-    assert made_unheeded(REFUSED, **TIMES) == []
-    assert made_unheeded([asked(0.9, made=True), *REFUSED, made], **TIMES) == [made]
+    assert created_despite_cordons(REFUSED, **TIMES) == []
+    assert created_despite_cordons([asked(0.9, made=True), *REFUSED, made], **TIMES) == [made]
 
 
 @pytest.mark.parametrize("second", [1.2, 4.1])
 def test_nothing_comes_to_a_broker_of_which_the_controller_knows(second: float) -> None:
-    with pytest.raises(PromiseBroken, match=rf"wide-{second}.* knew to be wholly cordoned"):
-        made_unheeded([*REFUSED, asked(second, made=True)], **TIMES)
+    with pytest.raises(PromiseBroken, match=rf"wide-{second}.* controller knew to be cordoned"):
+        created_despite_cordons([*REFUSED, asked(second, made=True)], **TIMES)
 
 
 @pytest.mark.parametrize("missing", range(3))
 def test_without_having_asked_at_each_time_nothing_is_shown(missing: int) -> None:
-    with pytest.raises(Inconclusive, match="too few topics were asked for"):
-        made_unheeded([each for n, each in enumerate(REFUSED) if n != missing], **TIMES)
+    with pytest.raises(Inconclusive, match="too few topics were requested"):
+        created_despite_cordons([each for n, each in enumerate(REFUSED) if n != missing], **TIMES)
 
 
 # --- refused ----------------------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ BROKER: Any = SimpleNamespace(id=1)
 A, B = (LogDir(BROKER, Path(f"/{name}")) for name in "ab")
 
 
-class FakeWorld:
+class FakeState:
     """Remembers which cordons each topic was held against; ``during`` happens while a topic is created.
 
     :ivar answers: to requests for a topic, in order: an error, or None where it is created; None as well from then on
@@ -247,24 +247,24 @@ class FakeWorld:
 def test_a_topic_is_held_against_what_was_cordoned_all_the_while(
     before: set[LogDir], after: set[LogDir], held_against: set[LogDir]
 ) -> None:
-    world = FakeWorld()
-    world.cordoned, world.during = frozenset(before), frozenset(after)
-    creation = Creation(cast(Any, world))
+    state = FakeState()
+    state.cordoned, state.during = frozenset(before), frozenset(after)
+    creation = TopicCreation(cast(Any, state))
     creation.create("t")
-    creation.learn()
-    assert world.learnt == [("t", frozenset(held_against))]
+    creation.add_new_topics()
+    assert state.learnt == [("t", frozenset(held_against))]
 
 
 def test_topics_of_before_the_cordon_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "PROGRESS_S", 0.2)
-    world = FakeWorld()
-    creation = Creation(cast(Any, world))
+    state = FakeState()
+    creation = TopicCreation(cast(Any, state))
     creation.create("before")
-    world.cordoned = frozenset({A})
+    state.cordoned = frozenset({A})
     with pytest.raises(Inconclusive, match="1 topics to be created"):
-        creation.learn(at_least=1)
+        creation.add_new_topics(at_least=1)
     creation.create("after")
-    assert [topic.name for topic in creation.learn(at_least=1)] == ["after"]
+    assert [topic.name for topic in creation.add_new_topics(at_least=1)] == ["after"]
 
 
 EXISTS = Refused("create topic t", "TOPIC_ALREADY_EXISTS")
@@ -273,12 +273,12 @@ SHUT = Refused("create topic t", "INVALID_REPLICATION_FACTOR")
 
 @pytest.mark.parametrize("then", [None, EXISTS], ids=["not-made", "made"])
 def test_a_topic_that_nobody_answered_for_is_asked_for_again_and_learnt(then: JbodError | None) -> None:
-    world = FakeWorld(NoAnswer("gone"), NoAnswer("gone"), then)
-    world.cordoned = frozenset({A})
-    creation = Creation(cast(Any, world))
+    state = FakeState(NoAnswer("gone"), NoAnswer("gone"), then)
+    state.cordoned = frozenset({A})
+    creation = TopicCreation(cast(Any, state))
     creation.create("t")
-    creation.learn()
-    assert world.learnt == [("t", frozenset({A}))]
+    creation.add_new_topics()
+    assert state.learnt == [("t", frozenset({A}))]
 
 
 @pytest.mark.parametrize(
@@ -296,46 +296,46 @@ def test_what_ends_the_thread_comes_out(
     answers: list[JbodError], block: JbodError | None, raises: type[JbodError]
 ) -> None:
     def scenario() -> None:
-        with topics_created(cast(Any, FakeWorld(*answers))) as creation:
+        with topics_created(cast(Any, FakeState(*answers))) as creation:
             if block is not None:
                 while not creation.errors:
                     pass
                 raise block
-            creation.learn(at_least=1)
+            creation.add_new_topics(at_least=1)
 
     with pytest.raises(raises):
         scenario()
 
 
 def test_topics_before_and_after_are_none_meanwhile() -> None:
-    creation = Creation(cast(Any, FakeWorld()))
+    creation = TopicCreation(cast(Any, FakeState()))
     creation.create("before")
     with (
-        pytest.raises(Inconclusive, match="no topic was asked for during the drain"),
-        creation.going_on("the drain"),
+        pytest.raises(Inconclusive, match="no topic was requested during the drain"),
+        creation.created_during("the drain"),
     ):
         pass
-    with creation.going_on("the drain"):
+    with creation.created_during("the drain"):
         creation.create("meanwhile")
 
 
 def test_nothing_begins_while_a_topic_is_in_the_making() -> None:
     """As on a machine with much to do, where it would be over before the next is asked for."""
-    world = FakeWorld()
-    creation, asked, go_on = Creation(cast(Any, world)), threading.Event(), threading.Event()
-    answer = world.cluster.create_topic
+    state = FakeState()
+    creation, asked, go_on = TopicCreation(cast(Any, state)), threading.Event(), threading.Event()
+    answer = state.cluster.create_topic
 
     def create_topic(*args: Any, **kwargs: Any) -> Any:
         asked.set()
         go_on.wait()
         return answer(*args, **kwargs)
 
-    world.cluster.create_topic = create_topic
+    state.cluster.create_topic = create_topic
     creating = threading.Thread(target=creation.create, args=("long",))
     creating.start()
     asked.wait()
     threading.Timer(0.1, go_on.set).start()
-    with creation.going_on("the drain"):
+    with creation.created_during("the drain"):
         assert go_on.is_set()
         creation.create("meanwhile")
     creating.join()
@@ -347,7 +347,7 @@ def test_a_step_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     with in_background(go_on.wait, every_s=1.0) as errors:
         pass
     go_on.set()
-    assert [str(error) for error in errors] == ["a step that went on meanwhile has not ended for 0.01 s"]
+    assert [str(error) for error in errors] == ["a step in the background has not ended for 0.01 s"]
 
 
 # --- what is there ----------------------------------------------------------------------------------------------------
@@ -379,22 +379,22 @@ def test_a_log_dir_that_is_not_empty_is_seen(
 @pytest.mark.parametrize(("brokers", "holds"), [((1, 2), True), ((1,), False), ((1, 2, 3), False)])
 def test_replicas_are_on_these_brokers_and_on_each(brokers: tuple[int, ...], holds: bool) -> None:
     partitions = {("orders", 0): SimpleNamespace(replicas=(1, 2)), ("orders", 1): SimpleNamespace(replicas=(2, 1))}
-    world: Any = SimpleNamespace(partitions=partitions)
+    state: Any = SimpleNamespace(partitions=partitions)
     with nullcontext() if holds else pytest.raises(PromiseBroken, match="replicas are on brokers"):
-        check_only_on(world, *(cast(Any, SimpleNamespace(id=id)) for id in brokers))
+        check_only_on(state, *(cast(Any, SimpleNamespace(id=id)) for id in brokers))
 
 
 def test_a_log_dir_that_gets_nothing_new_is_seen() -> None:
-    world: Any = SimpleNamespace(replicas_in=lambda _: {("old", 0), ("new", 1)})
-    check_some_in(world, A, [cast(Any, SimpleNamespace(name="new"))])
+    state: Any = SimpleNamespace(replicas_in=lambda _: {("old", 0), ("new", 1)})
+    check_some_in(state, A, [cast(Any, SimpleNamespace(name="new"))])
     with pytest.raises(PromiseBroken, match="none of 1 new topics came"):
-        check_some_in(world, A, [cast(Any, SimpleNamespace(name="newer"))])
+        check_some_in(state, A, [cast(Any, SimpleNamespace(name="newer"))])
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])
 def test_so_many_new_replicas_come_to_a_log_dir_and_no_others(count: int) -> None:
     there = {("amid", index) for index in range(count)} | {("other", 0)}
     cluster = SimpleNamespace(create_topic=lambda *_, **__: None)
-    world: Any = SimpleNamespace(cluster=cluster, learn=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
-    with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas came"):
-        came(world, "amid", replicas=3, to={A: 4})
+    state: Any = SimpleNamespace(cluster=cluster, learn=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
+    with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas are on"):
+        create_and_count(state, "amid", replicas=3, to={A: 4})

@@ -20,9 +20,9 @@ from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ClusterState, PartitionState
 from harness.kafka.versions import KafkaVersion, Mode
-from suites.expected_state import Expected
+from suites.expected_state import ExpectedPartition
 from suites.observations import (
-    AT_EACH_AGREEMENT,
+    TOOL_SOURCES,
     Source,
     compare_folders,
     log_dirs_tool,
@@ -31,7 +31,7 @@ from suites.observations import (
     processes,
 )
 from suites.selftest.journal_lines import lines_of
-from suites.state_check import Unheld, World
+from suites.state_check import HeldMovesEnded, Observation, StateCheck
 
 BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
 DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/b{id}/d{n}")) for id in BROKERS for n in (1, 2)}
@@ -39,7 +39,7 @@ for id, broker in BROKERS.items():
     broker.log_dirs = (DIRS[id, 1], DIRS[id, 2])
 
 
-def state(topic: str, *replicas: int) -> PartitionState:
+def partition_state(topic: str, *replicas: int) -> PartitionState:
     return PartitionState(
         topic=topic,
         partition=0,
@@ -52,7 +52,7 @@ def state(topic: str, *replicas: int) -> PartitionState:
 
 
 @pytest.fixture
-def world() -> World:
+def state() -> StateCheck:
     """``t`` on every broker's first log dir, led by 2; ``u`` on every second, led by 1; ``lone`` on broker 3 alone."""
     cluster = SimpleNamespace(
         spec=SimpleNamespace(mode=Mode.KRAFT),
@@ -63,175 +63,183 @@ def world() -> World:
         check_nodes=lambda **_: None,
         check_watched=lambda: None,
     )
-    world = World(cast(Any, cluster))
-    world.add(state("t", 2, 3, 1), {id: DIRS[id, 1] for id in (2, 3, 1)})
-    world.add(state("u", 1, 2, 3), {id: DIRS[id, 2] for id in (1, 2, 3)})
-    world.add(state("lone", 3), {3: DIRS[3, 1]})
-    return world
+    state = StateCheck(cast(Any, cluster))
+    state.add_partition(partition_state("t", 2, 3, 1), {id: DIRS[id, 1] for id in (2, 3, 1)})
+    state.add_partition(partition_state("u", 1, 2, 3), {id: DIRS[id, 2] for id in (1, 2, 3)})
+    state.add_partition(partition_state("lone", 3), {3: DIRS[3, 1]})
+    return state
 
 
-def expect(leader: int | None, isr: set[int] | None, offline: set[int], *replicas: int) -> Expected:
-    return Expected(
+def expect(leader: int | None, isr: set[int] | None, offline: set[int], *replicas: int) -> ExpectedPartition:
+    return ExpectedPartition(
         replicas=replicas, leader=leader, isr=None if isr is None else frozenset(isr), offline=frozenset(offline)
     )
 
 
-def test_a_leaders_dir_fails_and_the_next_of_the_assignment_leads(world: World) -> None:
-    world.log_dir_failed(DIRS[2, 1])
-    assert world.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
+def test_a_leaders_dir_fails_and_the_next_of_the_assignment_leads(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[2, 1])
+    assert state.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
 
 
 def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only where nothing else differs, and its broker was started again in KRaft: else it is one."""
     partition = cast(Any, SimpleNamespace(topic="t", index=0))
     disk = {("t", 0, 1): DIRS[1, 2]}
-    monkeypatch.setattr(world, "all_disagreements", lambda: [str(k) for k in disk if world._places[k] != disk[k]])
+    monkeypatch.setattr(
+        StateCheck, "all_disagreements", lambda self: [str(k) for k in disk if self._places[k] != disk[k]]
+    )
+    monkeypatch.setattr(StateCheck, "disagreements", lambda self, also=(): self.all_disagreements())
+    monkeypatch.setattr(state, "_observe_leaderships", Observation)
 
     def restarted() -> None:
-        world.broker_gone(BROKERS[1])
-        world.broker_back(BROKERS[1])
+        state.broker_gone(BROKERS[1])
+        state.broker_back(BROKERS[1])
 
-    world.moving(partition, DIRS[1, 2])
-    assert world._note_unheld(["differs"]) == ["differs"]
-    world.cluster.spec.mode = Mode.ZK  # type: ignore[misc]
+    state.move_held(partition, DIRS[1, 2])
+    differs = Observation(differences=["('t', 0, 1)"])
+    assert state._observe(()) == differs
+    state.cluster.spec.mode = Mode.ZK  # type: ignore[misc]
     restarted()
-    assert world._note_unheld(["differs"]) == ["differs"]
-    world.cluster.spec.mode = Mode.KRAFT  # type: ignore[misc]
+    assert state._observe(()) == differs
+    state.cluster.spec.mode = Mode.KRAFT  # type: ignore[misc]
     restarted()
-    assert world._note_unheld([]) == []
+    agreeing = disk.pop(("t", 0, 1))
+    assert state._observe(()) == Observation()
+    disk["t", 0, 1] = agreeing
     disk["u", 0, 1] = DIRS[1, 1]
-    assert world._note_unheld(["differs"]) == ["differs"]
-    assert (world.copies_in(DIRS[1, 2]), world.replicas_in(DIRS[1, 1])) == ({("t", 0)}, {("t", 0)})
+    assert state._observe(()) == replace(differs, differences=["('t', 0, 1)", "('u', 0, 1)"])
+    assert (state.future_replicas_in(DIRS[1, 2]), state.replicas_in(DIRS[1, 1])) == ({("t", 0)}, {("t", 0)})
     del disk["u", 0, 1]
-    with pytest.raises(Unheld, match="the move of t-0 into"):
-        world._note_unheld(["differs"])
-    assert (world.copies_in(DIRS[1, 2]), world.replicas_in(DIRS[1, 1])) == (set(), set())
-    world.moving(partition, DIRS[1, 1])
-    assert world._note_unheld(["differs"]) == ["differs"]
+    with pytest.raises(HeldMovesEnded, match="the move of t-0 into"):
+        state.check(timeout_s=0.01)
+    assert (state.future_replicas_in(DIRS[1, 2]), state.replicas_in(DIRS[1, 1])) == (set(), set())
+    disk["t", 0, 1] = DIRS[1, 1]
+    state.move_held(partition, DIRS[1, 1])
+    assert state._observe(()) == differs
 
 
-def test_a_followers_dir_fails_and_the_leader_stays(world: World) -> None:
-    world.log_dir_failed(DIRS[1, 1])
-    assert world.expected("t") == expect(2, {2, 3}, {1}, 2, 3, 1)
+def test_a_followers_dir_fails_and_the_leader_stays(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[1, 1])
+    assert state.expected("t") == expect(2, {2, 3}, {1}, 2, 3, 1)
 
 
-def test_only_the_failed_dirs_partitions_are_touched(world: World) -> None:
-    world.log_dir_failed(DIRS[2, 1])
-    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
-    assert world.expected("lone") == expect(3, {3}, set(), 3)
+def test_only_the_failed_dirs_partitions_are_touched(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[2, 1])
+    assert state.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+    assert state.expected("lone") == expect(3, {3}, set(), 3)
 
 
 @pytest.mark.parametrize(
     ("event", "keep_theirs"),
     [
-        (lambda world: world.log_dir_failed(DIRS[2, 1]), {"u", "lone"}),  # t's leader's
+        (lambda state: state.log_dir_failed(DIRS[2, 1]), {"u", "lone"}),  # t's leader's
         (
-            lambda world: world.log_dir_failed(DIRS[1, 1]),
+            lambda state: state.log_dir_failed(DIRS[1, 1]),
             {"u", "lone"},
         ),  # a follower's: ZooKeeper mode begins a new one
-        (lambda world: world.log_dir_failed(DIRS[3, 1]), {"u"}),
-        (lambda world: world.broker_gone(BROKERS[2]), {"lone"}),
-        (lambda world: restarted(world, BROKERS[2]), {"lone"}),
-        (lambda world: world.reassigned(partition("t"), [DIRS[id, 1] for id in (2, 3, 1)]), {"u", "lone"}),
-        (lambda world: world.reassignment_cancelled(partition("u"), [BROKERS[1]]), {"t", "lone"}),
-        (lambda world: world.moved(partition("lone"), DIRS[3, 2]), {"t", "u", "lone"}),
-        (lambda world: world.cordons(BROKERS[2], DIRS[2, 1]), {"t", "u", "lone"}),
+        (lambda state: state.log_dir_failed(DIRS[3, 1]), {"u"}),
+        (lambda state: state.broker_gone(BROKERS[2]), {"lone"}),
+        (lambda state: restarted(state, BROKERS[2]), {"lone"}),
+        (lambda state: state.reassigned(partition("t"), [DIRS[id, 1] for id in (2, 3, 1)]), {"u", "lone"}),
+        (lambda state: state.reassignment_cancelled(partition("u"), [BROKERS[1]]), {"t", "lone"}),
+        (lambda state: state.moved(partition("lone"), DIRS[3, 2]), {"t", "u", "lone"}),
+        (lambda state: state.set_cordoned(BROKERS[2], DIRS[2, 1]), {"t", "u", "lone"}),
     ],
 )
 def test_what_an_event_does_not_touch_keeps_its_leader_epoch(
-    world: World, event: Callable[[World], None], keep_theirs: set[str]
+    state: StateCheck, event: Callable[[StateCheck], None], keep_theirs: set[str]
 ) -> None:
-    event(world)
-    assert {topic for topic, _ in world.leader_epochs} == keep_theirs
+    event(state)
+    assert {topic for topic, _ in state.leader_epochs} == keep_theirs
 
 
-def test_a_log_dir_that_fails_while_its_broker_is_down_may_begin_a_leader_epoch(world: World) -> None:
+def test_a_log_dir_that_fails_while_its_broker_is_down_may_begin_a_leader_epoch(state: StateCheck) -> None:
     """It may find that out at once, as it starts, or when it has told the controller that it is back."""
-    world.broker_gone(BROKERS[3])
-    world.leader_epochs = {("t", 0): 3, ("u", 0): 1, ("lone", 0): 0}
-    [hit] = world.replicas_in(DIRS[3, 1]) & {("t", 0), ("u", 0)}
-    world.log_dir_failed(DIRS[3, 1])
-    assert hit not in world.leader_epochs
-    assert world.leader_epochs
+    state.broker_gone(BROKERS[3])
+    state.leader_epochs = {("t", 0): 3, ("u", 0): 1, ("lone", 0): 0}
+    [hit] = state.replicas_in(DIRS[3, 1]) & {("t", 0), ("u", 0)}
+    state.log_dir_failed(DIRS[3, 1])
+    assert hit not in state.leader_epochs
+    assert state.leader_epochs
 
 
-def test_a_broker_that_comes_back_begins_no_leader_epoch(world: World) -> None:
-    world.broker_gone(BROKERS[2])
-    world.leader_epochs = {("t", 0): 3, ("u", 0): 1}  # as they are seen while it is gone
-    world.broker_back(BROKERS[2])
-    assert world.leader_epochs == {("t", 0): 3, ("u", 0): 1}
-    world.broker_gone(BROKERS[3])
-    assert world.leader_epochs == {}
+def test_a_broker_that_comes_back_begins_no_leader_epoch(state: StateCheck) -> None:
+    state.broker_gone(BROKERS[2])
+    state.leader_epochs = {("t", 0): 3, ("u", 0): 1}  # as they are seen while it is gone
+    state.broker_back(BROKERS[2])
+    assert state.leader_epochs == {("t", 0): 3, ("u", 0): 1}
+    state.broker_gone(BROKERS[3])
+    assert state.leader_epochs == {}
 
 
 def test_a_broker_that_is_cut_off_is_gone_for_the_others_and_runs_all_the_while(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When it is heard of again, it is as one that came back, but that it was not started."""
-    world.log_dir_failed(DIRS[1, 1])
+    state.log_dir_failed(DIRS[1, 1])
     for broker in BROKERS.values():
         monkeypatch.setattr(broker, "is_running", True, raising=False)
-    world.broker_cut_off(BROKERS[2])
-    assert world.expected("u") == expect(1, {1, 3}, {2}, 1, 2, 3)
-    assert BROKERS[2] not in world.live_brokers()
-    assert [*processes(world)] == []
-    world.broker_back(BROKERS[2])
-    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
-    assert world.started_wounded == set()
-    assert [*processes(world)] == []
+    state.broker_cut_off(BROKERS[2])
+    assert state.expected("u") == expect(1, {1, 3}, {2}, 1, 2, 3)
+    assert BROKERS[2] not in state.live_brokers()
+    assert [*processes(state)] == []
+    state.broker_back(BROKERS[2])
+    assert state.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+    assert state.started_with_failed_dirs == set()
+    assert [*processes(state)] == []
 
 
-def restarted(world: World, broker: Any) -> None:
-    world.broker_gone(broker)
-    world.broker_back(broker)
+def restarted(state: StateCheck, broker: Any) -> None:
+    state.broker_gone(broker)
+    state.broker_back(broker)
 
 
 def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was touched may be led in a new epoch, which is then to stay."""
-    world.log_dir_failed(DIRS[2, 1])
+    state.log_dir_failed(DIRS[2, 1])
     epochs = {id: {("t", 0): 6, ("u", 0): 0, ("lone", 0): 0} for id in BROKERS}
     epochs[1]["t", 0] = 5
     for id, broker in BROKERS.items():
         seen = {key: SimpleNamespace(leader_epoch=epochs[id][key]) for key in epochs[id]}
         monkeypatch.setattr(broker, "describe_cluster", lambda answer=seen: answer, raising=False)
-    monkeypatch.setattr(world, "disagreements", lambda also=(): [])
-    monkeypatch.setattr(world, "all_disagreements", list)
+    monkeypatch.setattr(state, "disagreements", lambda also=(): [])
+    monkeypatch.setattr(state, "all_disagreements", list)
     with pytest.raises(PromiseBroken, match=r"brokers see t-0 in the leader epochs \[5, 6\]"):
-        world.check(timeout_s=0.01)
+        state.check(timeout_s=0.01)
     BROKERS[1].describe_cluster()["t", 0].leader_epoch = 6
-    world.check(timeout_s=0.01)
-    assert world.leader_epochs == epochs[2]
+    state.check(timeout_s=0.01)
+    assert state.leader_epochs == epochs[2]
 
 
 @pytest.mark.parametrize(
     ("kafka", "slow", "tools"),
-    [("4.3.1", False, AT_EACH_AGREEMENT), ("4.3.1", True, ()), ("2.1.1", False, (log_dirs_tool,))],
+    [("4.3.1", False, TOOL_SOURCES), ("4.3.1", True, ()), ("2.1.1", False, (log_dirs_tool,))],
 )
 def test_kafkas_own_programs_are_asked_at_each_step(
-    world: World, monkeypatch: pytest.MonkeyPatch, kafka: str, slow: bool, tools: tuple[Source, ...]
+    state: StateCheck, monkeypatch: pytest.MonkeyPatch, kafka: str, slow: bool, tools: tuple[Source, ...]
 ) -> None:
     """But where a broker with a slow disk would keep them waiting, and not before they could ask brokers."""
-    world.cluster.distribution = cast(Any, SimpleNamespace(version=KafkaVersion.parse(kafka)))
+    state.cluster.distribution = cast(Any, SimpleNamespace(version=KafkaVersion.parse(kafka)))
     if slow:
-        world.disk_slow(BROKERS[1])
+        state.disk_slow(BROKERS[1])
     asked: list[Source] = []
-    monkeypatch.setattr(world, "disagreements", lambda also=(): [*map(asked.append, also)][:0])
-    monkeypatch.setattr(world, "_note_leader_epochs", list)
-    world.check(timeout_s=0.01, also=[metadata_log])
+    monkeypatch.setattr(state, "disagreements", lambda also=(): [*map(asked.append, also)][:0])
+    monkeypatch.setattr(state, "_observe_leaderships", Observation)
+    state.check(timeout_s=0.01, also=[metadata_log])
     assert asked == [*tools, metadata_log]
 
 
 def test_a_program_that_fails_for_a_moment_is_asked_again_and_one_that_goes_on_breaks_a_promise(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a broker that has ended meanwhile is what is said."""
-    monkeypatch.setattr(world, "_note_leader_epochs", list)
-    monkeypatch.setattr(world, "_tools", tuple)
-    monkeypatch.setattr(world, "all_disagreements", list)
+    monkeypatch.setattr(state, "_observe_leaderships", Observation)
+    monkeypatch.setattr(state, "_tools", tuple)
+    monkeypatch.setattr(state, "all_disagreements", list)
     fails = [1]
 
     def disagreements(also: object = ()) -> list[str]:
@@ -240,46 +248,46 @@ def test_a_program_that_fails_for_a_moment_is_asked_again_and_one_that_goes_on_b
             raise ToolFailed("kafka-topics ended with exit code 1: timed out")
         return []
 
-    monkeypatch.setattr(world, "disagreements", disagreements)
-    world.check(timeout_s=5)
+    monkeypatch.setattr(state, "disagreements", disagreements)
+    state.check(timeout_s=5)
     fails += [1] * 10_000
     with pytest.raises(PromiseBroken, match="kafka-topics ended with exit code 1"):
-        world.check(timeout_s=0.05)
+        state.check(timeout_s=0.05)
 
     def ended(**_: object) -> None:
         raise PromiseBroken("broker 2 ended by itself")
 
-    world.cluster.check_nodes = ended  # type: ignore[method-assign]
+    state.cluster.check_nodes = ended  # type: ignore[method-assign]
     with pytest.raises(PromiseBroken, match="broker 2 ended by itself"):
-        world.check(timeout_s=5)
+        state.check(timeout_s=5)
 
 
 @pytest.mark.parametrize(
     ("event", "seen", "broken"),
     [
         # The leader of u, broker 1, is to stay, whatever becomes of its followers.
-        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", 2, 1), True),
-        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", None, 1), True),
-        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", 1, 1), False),
-        (lambda world: world.log_dir_failed(DIRS[2, 2]), ("u", 2, 0), False),  # heard late of an older time
-        (lambda world: None, ("u", 2, 1), True),
-        (lambda world: None, ("strange", 2, 1), False),
+        (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", 2, 1), True),
+        (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", None, 1), True),
+        (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", 1, 1), False),
+        (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", 2, 0), False),  # heard late of an older time
+        (lambda state: None, ("u", 2, 1), True),
+        (lambda state: None, ("strange", 2, 1), False),
         # Who is to lead, or whom an operator has put there, may come in several steps.
-        (lambda world: world.log_dir_failed(DIRS[1, 2]), ("u", 3, 1), False),
-        (lambda world: restarted(world, BROKERS[3]), ("lone", None, 1), False),
-        (lambda world: world.reassigning(cast(Any, SimpleNamespace(topic="u", index=0))), ("u", 3, 1), False),
+        (lambda state: state.log_dir_failed(DIRS[1, 2]), ("u", 3, 1), False),
+        (lambda state: restarted(state, BROKERS[3]), ("lone", None, 1), False),
+        (lambda state: state.reassigning(cast(Any, SimpleNamespace(topic="u", index=0))), ("u", 3, 1), False),
     ],
 )
 def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
-    world: World,
-    event: Callable[[World], None],
+    state: StateCheck,
+    event: Callable[[StateCheck], None],
     seen: tuple[str, int | None, int],
     broken: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """By the watcher, though all sources agree again when they are asked; once, and on a machine that keeps up."""
     topic, leader, epoch = seen
-    world.cluster.journal = journal = Journal(None)
+    state.cluster.journal = journal = Journal(None)
     starved: list[str] = []
 
     def lost_session(_: object, but: set[int], since: datetime) -> str | None:
@@ -288,27 +296,27 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
         return next(iter(starved), None)
 
     monkeypatch.setattr("suites.state_check.lost_session", lost_session)
-    world._hit[3], led_at = now() - timedelta(seconds=2), now() - timedelta(seconds=1)
-    world._led = {key: replace(led, at=led_at) for key, led in world._led.items()}
-    event(world)
+    state._disturbed_at[3], led_at = now() - timedelta(seconds=2), now() - timedelta(seconds=1)
+    state._led = {key: replace(led, at=led_at) for key, led in state._led.items()}
+    event(state)
     journal.write("partition.changed", topic=topic, partition=0, leader=leader, leader_epoch=epoch, isr=[], seen_by=3)
     with pytest.raises(PromiseBroken, match=f"should lead {topic}-0 all the while") if broken else nullcontext():
-        world._check_led_on()
+        state._check_leaders_stayed()
     starved = ["broker 2 lost its session"] if broken else []
     with pytest.raises(Inconclusive, match="too slow: broker 2 lost its session") if broken else nullcontext():
-        world._check_led_on()
+        state._check_leaders_stayed()
 
 
-def test_nobody_was_seen_where_nobody_watches(world: World) -> None:
+def test_nobody_was_seen_where_nobody_watches(state: StateCheck) -> None:
     def ended() -> None:
         raise HarnessError("the thread that watches has ended")
 
-    world.cluster.check_watched = ended  # type: ignore[method-assign]
+    state.cluster.check_watched = ended  # type: ignore[method-assign]
     with pytest.raises(HarnessError, match="the thread that watches has ended"):
-        world._check_led_on()
+        state._check_leaders_stayed()
 
 
-def test_only_a_broker_with_a_slow_disk_may_stay_silent(world: World) -> None:
+def test_only_a_broker_with_a_slow_disk_may_stay_silent(state: StateCheck) -> None:
     """KIP-112 promises nothing of it: its silence is noted, and what the others say counts."""
 
     def ask(broker: Any) -> int:
@@ -316,21 +324,21 @@ def test_only_a_broker_with_a_slow_disk_may_stay_silent(world: World) -> None:
             raise NoAnswer(f"{broker.id} gave no answer")
         return int(broker.id)
 
-    world.cluster.journal = journal = Journal(None)
-    world.disk_slow(BROKERS[2])
+    state.cluster.journal = journal = Journal(None)
+    state.disk_slow(BROKERS[2])
     silent: set[int] = set()
-    assert [told for _, told in world.told_by_each(ask)] == [1, 2, 3]
+    assert [told for _, told in state.ask_each_broker(ask)] == [1, 2, 3]
     silent = {2}
-    assert [told for _, told in world.told_by_each(ask)] == [1, 3]
+    assert [told for _, told in state.ask_each_broker(ask)] == [1, 3]
     noted = [e["broker"] for e in lines_of(journal, "broker.silent")]
     assert noted == [2]
     silent = {3}
     with pytest.raises(NoAnswer, match="3 gave no answer"):
-        list(world.told_by_each(ask))
+        list(state.ask_each_broker(ask))
     silent = {2}
-    world.disk_quick(BROKERS[2])
+    state.disk_fast_again(BROKERS[2])
     with pytest.raises(NoAnswer, match="2 gave no answer"):
-        list(world.told_by_each(ask))
+        list(state.ask_each_broker(ask))
 
 
 @pytest.mark.parametrize(
@@ -343,16 +351,21 @@ def test_only_a_broker_with_a_slow_disk_may_stay_silent(world: World) -> None:
     ],
 )
 def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, hit: list[int], meaning: type[Exception]
+    state: StateCheck,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    says: str,
+    hit: list[int],
+    meaning: type[Exception],
 ) -> None:
     """One that nothing was done to; and never where anything else differs."""
     log = BrokerLog(tmp_path / "broker.log")
     log.path.write_text(f"[2026-01-01 00:00:00,000] INFO {says} (kafka)\n")
-    world.cluster.brokers = [cast(Any, SimpleNamespace(id=3, log=log, node=SimpleNamespace(log=log)))]
-    world.cluster.quorum_nodes = ()  # type: ignore[assignment]
+    state.cluster.brokers = [cast(Any, SimpleNamespace(id=3, log=log, node=SimpleNamespace(log=log)))]
+    state.cluster.quorum_nodes = ()  # type: ignore[assignment]
     for id in hit:
-        world.broker_gone(BROKERS[id])
-        world.broker_back(BROKERS[id])
+        state.broker_gone(BROKERS[id])
+        state.broker_back(BROKERS[id])
     of_leaders = (
         "broker 1 sees t-0: leader epoch 5 instead of 4, though nothing has touched it",
         "broker 1 sees t-0: leader 2 instead of 1",
@@ -363,48 +376,48 @@ def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
         "broker 1 sees t-0: replicas (2, 1) instead of (1, 2), leader 2 instead of 1",
     )
     for differ in (*([each] for each in of_leaders + of_more), list(of_leaders), [of_leaders[0], of_more[0]]):
-        monkeypatch.setattr(world, "disagreements", lambda also=(), found=differ: found)
-        monkeypatch.setattr(world, "all_disagreements", lambda found=differ: found)
+        monkeypatch.setattr(state, "disagreements", lambda also=(), found=differ: found)
+        monkeypatch.setattr(state, "all_disagreements", lambda found=differ: found)
         with pytest.raises(meaning if set(differ) <= set(of_leaders) else PromiseBroken, match=re.escape(differ[0])):
-            world.check(timeout_s=0.01)
+            state.check(timeout_s=0.01)
 
 
 def partition(topic: str) -> Any:
     return SimpleNamespace(topic=topic, index=0)
 
 
-def test_a_leader_that_moves_away_is_followed_by_the_first_of_the_new_replicas(world: World) -> None:
-    world.reassigned(partition("t"), [DIRS[3, 2], DIRS[1, 1]])
-    assert world.expected("t") == expect(3, {3, 1}, set(), 3, 1)
-    world.log_dir_failed(DIRS[3, 2])
-    assert world.expected("t") == expect(1, {1}, {3}, 3, 1)
+def test_a_leader_that_moves_away_is_followed_by_the_first_of_the_new_replicas(state: StateCheck) -> None:
+    state.reassigned(partition("t"), [DIRS[3, 2], DIRS[1, 1]])
+    assert state.expected("t") == expect(3, {3, 1}, set(), 3, 1)
+    state.log_dir_failed(DIRS[3, 2])
+    assert state.expected("t") == expect(1, {1}, {3}, 3, 1)
 
 
-def test_a_leader_that_is_still_a_replica_stays(world: World) -> None:
-    world.reassigned(partition("t"), [DIRS[1, 2], DIRS[2, 2]])
-    assert world.expected("t") == expect(2, {1, 2}, set(), 1, 2)
+def test_a_leader_that_is_still_a_replica_stays(state: StateCheck) -> None:
+    state.reassigned(partition("t"), [DIRS[1, 2], DIRS[2, 2]])
+    assert state.expected("t") == expect(2, {1, 2}, set(), 1, 2)
 
 
-def test_a_replica_that_left_a_log_dir_no_longer_goes_with_it(world: World) -> None:
-    world.reassigned(partition("lone"), [DIRS[3, 2]])
-    world.log_dir_failed(DIRS[3, 1])
-    assert world.expected("lone") == expect(3, {3}, set(), 3)
+def test_a_replica_that_left_a_log_dir_no_longer_goes_with_it(state: StateCheck) -> None:
+    state.reassigned(partition("lone"), [DIRS[3, 2]])
+    state.log_dir_failed(DIRS[3, 1])
+    assert state.expected("lone") == expect(3, {3}, set(), 3)
 
 
-def test_a_replica_that_moved_goes_with_its_new_log_dir(world: World) -> None:
-    world.moved(partition("lone"), DIRS[3, 2])
-    world.log_dir_failed(DIRS[3, 1])
-    assert world.expected("lone") == expect(3, {3}, set(), 3)
-    world.log_dir_failed(DIRS[3, 2])
-    assert world.expected("lone") == expect(None, None, {3}, 3)
+def test_a_replica_that_moved_goes_with_its_new_log_dir(state: StateCheck) -> None:
+    state.moved(partition("lone"), DIRS[3, 2])
+    state.log_dir_failed(DIRS[3, 1])
+    assert state.expected("lone") == expect(3, {3}, set(), 3)
+    state.log_dir_failed(DIRS[3, 2])
+    assert state.expected("lone") == expect(None, None, {3}, 3)
 
 
-def test_a_broker_that_is_back_with_good_log_dirs_is_in_all_isrs(world: World) -> None:
-    world.log_dir_failed(DIRS[2, 1])
-    world.broker_gone(BROKERS[2])
-    world.log_dirs_back(BROKERS[2])
-    assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
-    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+def test_a_broker_that_is_back_with_good_log_dirs_is_in_all_isrs(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[2, 1])
+    state.broker_gone(BROKERS[2])
+    state.log_dirs_healed(BROKERS[2])
+    assert state.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
+    assert state.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -416,166 +429,166 @@ def test_a_broker_that_is_back_with_good_log_dirs_is_in_all_isrs(world: World) -
     ],
 )
 def test_what_was_on_a_lost_disk_is_made_anew_by_the_same_broker(
-    world: World,
+    state: StateCheck,
     monkeypatch: pytest.MonkeyPatch,
     place: tuple[int, int] | None,
     outcome: AbstractContextManager[Any],
 ) -> None:
-    world.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
+    state.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
     monkeypatch.setattr(BROKERS[2], "log_dir_of", lambda *_: place and DIRS[place], raising=False)
-    world.log_dir_failed(DIRS[2, 1])
-    world.broker_gone(BROKERS[2])
+    state.log_dir_failed(DIRS[2, 1])
+    state.broker_gone(BROKERS[2])
     with outcome:
-        world.remade(DIRS[2, 1])
+        state.replicas_recreated(DIRS[2, 1])
         assert place is not None
-        assert ("t", 0) in world.replicas_in(DIRS[place])
-        assert world.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
-        assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+        assert ("t", 0) in state.replicas_in(DIRS[place])
+        assert state.expected("t") == expect(3, {1, 2, 3}, set(), 2, 3, 1)
+        assert state.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
 
 
 def test_another_assignment_than_before_is_seen_after_a_disk_was_replaced(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which a model that begins anew with what Kafka then says takes for granted."""
-    world.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
+    state.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
     monkeypatch.setattr(BROKERS[3], "log_dir_of", lambda *_: DIRS[3, 1], raising=False)
-    world.log_dir_failed(DIRS[3, 1])
-    world.broker_gone(BROKERS[3])
-    world.remade(DIRS[3, 1])
-    elsewhere = state("lone", 1)
-    assert world.expected("lone").disagreement(elsewhere) == (
+    state.log_dir_failed(DIRS[3, 1])
+    state.broker_gone(BROKERS[3])
+    state.replicas_recreated(DIRS[3, 1])
+    elsewhere = partition_state("lone", 1)
+    assert state.expected("lone").disagreement(elsewhere) == (
         "replicas (1,) instead of (3,), leader 1 instead of 3, isr {1} instead of {3}"
     )
 
 
-def test_a_single_replica_becomes_leaderless(world: World) -> None:
-    world.log_dir_failed(DIRS[3, 1])
-    assert world.expected("lone") == expect(None, None, {3}, 3)
+def test_a_single_replica_becomes_leaderless(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[3, 1])
+    assert state.expected("lone") == expect(None, None, {3}, 3)
 
 
-def test_offline_is_the_union_of_failed_dirs_and_dead_brokers(world: World) -> None:
-    world.log_dir_failed(DIRS[2, 1])
-    world.broker_gone(BROKERS[3])
-    assert world.expected("t") == expect(1, {1}, {2, 3}, 2, 3, 1)
-    assert world.expected("u") == expect(1, {1, 2}, {3}, 1, 2, 3)
+def test_offline_is_the_union_of_failed_dirs_and_dead_brokers(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[2, 1])
+    state.broker_gone(BROKERS[3])
+    assert state.expected("t") == expect(1, {1}, {2, 3}, 2, 3, 1)
+    assert state.expected("u") == expect(1, {1, 2}, {3}, 1, 2, 3)
 
 
-def test_a_broker_that_no_other_reaches_leads_alone_and_follows_nobody(world: World) -> None:
-    world.broker_alone(BROKERS[2])
-    assert world.expected("t") == expect(2, {2}, set(), 2, 3, 1)
-    assert world.expected("u") == expect(1, {1, 3}, set(), 1, 2, 3)
-    assert world.expected("lone") == expect(3, {3}, set(), 3)
-    world.broker_among_others()
-    assert world.expected("t") == expect(2, {1, 2, 3}, set(), 2, 3, 1)
-    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+def test_a_broker_that_no_other_reaches_leads_alone_and_follows_nobody(state: StateCheck) -> None:
+    state.broker_isolated(BROKERS[2])
+    assert state.expected("t") == expect(2, {2}, set(), 2, 3, 1)
+    assert state.expected("u") == expect(1, {1, 3}, set(), 1, 2, 3)
+    assert state.expected("lone") == expect(3, {3}, set(), 3)
+    state.isolation_ended()
+    assert state.expected("t") == expect(2, {1, 2, 3}, set(), 2, 3, 1)
+    assert state.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
 
 
-def test_when_all_others_die_the_wounded_leads_what_is_on_its_good_dir(world: World) -> None:
-    world.log_dir_failed(DIRS[2, 1])
-    world.broker_gone(BROKERS[1], BROKERS[3])
-    assert world.expected("t") == expect(None, None, {1, 2, 3}, 2, 3, 1)
-    assert world.expected("u") == expect(2, {2}, {1, 3}, 1, 2, 3)
+def test_when_all_others_die_the_wounded_leads_what_is_on_its_good_dir(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[2, 1])
+    state.broker_gone(BROKERS[1], BROKERS[3])
+    assert state.expected("t") == expect(None, None, {1, 2, 3}, 2, 3, 1)
+    assert state.expected("u") == expect(2, {2}, {1, 3}, 1, 2, 3)
 
 
-def test_a_broker_back_rejoins_where_its_dir_is_good_and_takes_no_leadership(world: World) -> None:
-    world.broker_gone(BROKERS[2])
-    world.log_dir_failed(DIRS[2, 1])
-    world.broker_back(BROKERS[2])
-    assert world.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
-    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
+def test_a_broker_back_rejoins_where_its_dir_is_good_and_takes_no_leadership(state: StateCheck) -> None:
+    state.broker_gone(BROKERS[2])
+    state.log_dir_failed(DIRS[2, 1])
+    state.broker_back(BROKERS[2])
+    assert state.expected("t") == expect(3, {3, 1}, {2}, 2, 3, 1)
+    assert state.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
 
 
-def test_who_led_last_leads_again_when_it_is_back(world: World) -> None:
-    world.log_dir_failed(DIRS[3, 1])
-    world.broker_gone(BROKERS[3])
-    world.broker_back(BROKERS[3])
-    assert world.expected("lone") == expect(None, None, {3}, 3)
-    world.broker_gone(BROKERS[3])
-    world.log_dirs_back(BROKERS[3])
-    assert world.expected("lone") == expect(3, {3}, set(), 3)
-    assert world.expected("t") == expect(2, {2, 3, 1}, set(), 2, 3, 1)
+def test_who_led_last_leads_again_when_it_is_back(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[3, 1])
+    state.broker_gone(BROKERS[3])
+    state.broker_back(BROKERS[3])
+    assert state.expected("lone") == expect(None, None, {3}, 3)
+    state.broker_gone(BROKERS[3])
+    state.log_dirs_healed(BROKERS[3])
+    assert state.expected("lone") == expect(3, {3}, set(), 3)
+    assert state.expected("t") == expect(2, {2, 3, 1}, set(), 2, 3, 1)
 
 
-def test_who_was_not_in_the_last_isr_does_not_lead_when_it_is_back(world: World) -> None:
-    world.broker_gone(BROKERS[1], BROKERS[2], BROKERS[3])
-    world.broker_back(BROKERS[1])
-    assert world.expected("t") == expect(None, None, {2, 3}, 2, 3, 1)
-    world.broker_back(BROKERS[3])
-    assert world.expected("t") == expect(3, {3}, {2}, 2, 3, 1)
+def test_who_was_not_in_the_last_isr_does_not_lead_when_it_is_back(state: StateCheck) -> None:
+    state.broker_gone(BROKERS[1], BROKERS[2], BROKERS[3])
+    state.broker_back(BROKERS[1])
+    assert state.expected("t") == expect(None, None, {2, 3}, 2, 3, 1)
+    state.broker_back(BROKERS[3])
+    assert state.expected("t") == expect(3, {3}, {2}, 2, 3, 1)
 
 
 @pytest.mark.parametrize(("mode", "stays"), [(Mode.ZK, {("t", 0)}), (Mode.KRAFT, set())])
 def test_a_replica_that_is_moved_off_a_failed_dir_leaves_its_log_there(
-    world: World, mode: Mode, stays: set[tuple[str, int]]
+    state: StateCheck, mode: Mode, stays: set[tuple[str, int]]
 ) -> None:
-    world.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
-    world.log_dir_failed(DIRS[2, 1])
-    world.reassigned(cast(Any, SimpleNamespace(topic="t", index=0)), [DIRS[3, 1], DIRS[1, 1]])
-    assert world.expected("t") == expect(3, {3, 1}, set(), 3, 1)
-    assert world.left_behind_in(DIRS[2, 1]) == {("t", 0)}
-    world.log_dirs_back(BROKERS[2])
-    assert world.left_behind_in(DIRS[2, 1]) == stays
+    state.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
+    state.log_dir_failed(DIRS[2, 1])
+    state.reassigned(cast(Any, SimpleNamespace(topic="t", index=0)), [DIRS[3, 1], DIRS[1, 1]])
+    assert state.expected("t") == expect(3, {3, 1}, set(), 3, 1)
+    assert state.left_behind_in(DIRS[2, 1]) == {("t", 0)}
+    state.log_dirs_healed(BROKERS[2])
+    assert state.left_behind_in(DIRS[2, 1]) == stays
 
 
 @pytest.mark.parametrize(
-    "back", [lambda world: world.log_dirs_back(BROKERS[2]), lambda world: world.remade(DIRS[2, 1])]
+    "back", [lambda state: state.log_dirs_healed(BROKERS[2]), lambda state: state.replicas_recreated(DIRS[2, 1])]
 )
 @pytest.mark.parametrize(("mode", "counted"), [(Mode.ZK, {("t", 0)}), (Mode.KRAFT, set())])
 def test_a_replica_on_a_failed_dir_is_counted_though_its_topic_is_deleted(
-    world: World, mode: Mode, counted: set[tuple[str, int]], back: Callable[[World], None]
+    state: StateCheck, mode: Mode, counted: set[tuple[str, int]], back: Callable[[StateCheck], None]
 ) -> None:
     """By ZooKeeper's brokers, until its log dir is back, or an empty disk; those on good ones are gone at once."""
-    world.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
-    world.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
-    world.log_dir_failed(DIRS[2, 1])
-    world.forget(cast(Any, SimpleNamespace(partitions=[SimpleNamespace(topic="t", index=0)])))
-    assert ("t", 0) not in world.partitions
-    assert world.undeleted_in(DIRS[2, 1]) == counted
-    assert world.undeleted_in(DIRS[1, 1]) == set()
+    state.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
+    state.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
+    state.log_dir_failed(DIRS[2, 1])
+    state.remove_topic(cast(Any, SimpleNamespace(partitions=[SimpleNamespace(topic="t", index=0)])))
+    assert ("t", 0) not in state.partitions
+    assert state.undeleted_in(DIRS[2, 1]) == counted
+    assert state.undeleted_in(DIRS[1, 1]) == set()
     elsewhere = ClusterState(racks={}, cluster_id="c", controller=1, brokers=(1, 2, 3), partitions=())
-    assert offline_replicas(world, BROKERS[2], elsewhere) == len(counted)
-    back(world)
-    assert world.undeleted_in(DIRS[2, 1]) == set()
+    assert offline_replicas(state, BROKERS[2], elsewhere) == len(counted)
+    back(state)
+    assert state.undeleted_in(DIRS[2, 1]) == set()
 
 
-def test_a_replica_that_is_kept_is_where_its_broker_has_it(world: World) -> None:
-    world.kept(cast(Any, SimpleNamespace(topic="lone", index=0)), DIRS[1, 2])
-    assert [*compare_folders(world, DIRS[1, 2], ["u-0", "lone-0"])] == []
-    assert [*compare_folders(world, DIRS[1, 2], ["u-0"])] == [f"the disk has no lone-0 in {DIRS[1, 2]}"]
+def test_a_replica_that_is_kept_is_where_its_broker_has_it(state: StateCheck) -> None:
+    state.replica_kept(cast(Any, SimpleNamespace(topic="lone", index=0)), DIRS[1, 2])
+    assert [*compare_folders(state, DIRS[1, 2], ["u-0", "lone-0"])] == []
+    assert [*compare_folders(state, DIRS[1, 2], ["u-0"])] == [f"the disk has no lone-0 in {DIRS[1, 2]}"]
 
 
-def test_a_cancelled_move_leaves_the_replicas_in_another_order(world: World) -> None:
-    world.reassignment_cancelled(cast(Any, SimpleNamespace(topic="u", index=0)), [BROKERS[3], BROKERS[2]])
-    assert world.expected("u") == expect(1, {1, 2, 3}, set(), 3, 2, 1)
+def test_a_cancelled_move_leaves_the_replicas_in_another_order(state: StateCheck) -> None:
+    state.reassignment_cancelled(cast(Any, SimpleNamespace(topic="u", index=0)), [BROKERS[3], BROKERS[2]])
+    assert state.expected("u") == expect(1, {1, 2, 3}, set(), 3, 2, 1)
 
 
-def test_a_new_replica_on_a_failed_dir_is_a_broken_promise(world: World) -> None:
-    world.log_dir_failed(DIRS[2, 1])
+def test_a_new_replica_on_a_failed_dir_is_a_broken_promise(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[2, 1])
     with pytest.raises(PromiseBroken, match="which has failed"):
-        world.reassigned(cast(Any, SimpleNamespace(topic="lone", index=0)), [DIRS[2, 1]])
+        state.reassigned(cast(Any, SimpleNamespace(topic="lone", index=0)), [DIRS[2, 1]])
 
 
-def test_a_replica_that_is_taken_to_be_in_a_failed_dir_is_offline_and_breaks_no_promise(world: World) -> None:
-    world.log_dir_failed(DIRS[1, 1])
-    with pytest.raises(PromiseBroken, match="came to d1 of broker 1, which has failed"):
-        world.moved(partition("u"), DIRS[1, 1])
-    world.taken_for_lost(partition("u"), DIRS[1, 1])
-    assert world.expected("u") == expect(2, {2, 3}, {1}, 1, 2, 3)
-    world.broker_gone(BROKERS[1])
-    world.moved(partition("u"), DIRS[1, 2])
-    world.log_dirs_back(BROKERS[1])
-    assert world.expected("u") == expect(2, {1, 2, 3}, set(), 1, 2, 3)
-    assert world.replicas_in(DIRS[1, 2]) == {("u", 0)}
+def test_a_replica_that_is_taken_to_be_in_a_failed_dir_is_offline_and_breaks_no_promise(state: StateCheck) -> None:
+    state.log_dir_failed(DIRS[1, 1])
+    with pytest.raises(PromiseBroken, match="was placed on d1 of broker 1, which has failed"):
+        state.moved(partition("u"), DIRS[1, 1])
+    state.assumed_on_failed_dir(partition("u"), DIRS[1, 1])
+    assert state.expected("u") == expect(2, {2, 3}, {1}, 1, 2, 3)
+    state.broker_gone(BROKERS[1])
+    state.moved(partition("u"), DIRS[1, 2])
+    state.log_dirs_healed(BROKERS[1])
+    assert state.expected("u") == expect(2, {1, 2, 3}, set(), 1, 2, 3)
+    assert state.replicas_in(DIRS[1, 2]) == {("u", 0)}
 
 
-def learns_a_topic(world: World, log_dir: LogDir, **cordoned: frozenset[LogDir]) -> None:
-    seen = state("new", 3)
+def learns_a_topic(state: StateCheck, log_dir: LogDir, **cordoned: frozenset[LogDir]) -> None:
+    seen = partition_state("new", 3)
     new = SimpleNamespace(topic="new", index=0, describe=lambda: seen, log_dir_on=lambda broker: log_dir)
-    world.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
-    world.learn(cast(Any, SimpleNamespace(name="new", partitions=[new])), **cordoned)
+    state.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
+    state.add_topic(cast(Any, SimpleNamespace(name="new", partitions=[new])), **cordoned)
 
 
-def test_what_is_learnt_half_is_not_learnt(world: World) -> None:
+def test_what_is_learnt_half_is_not_learnt(state: StateCheck) -> None:
     """A broker that gives no answer for its replica's log dir is asked again, and the partition is then learnt."""
     answers: list[LogDir | NoAnswer] = [DIRS[1, 1], NoAnswer("gone"), DIRS[1, 1], DIRS[2, 1]]
 
@@ -585,75 +598,75 @@ def test_what_is_learnt_half_is_not_learnt(world: World) -> None:
             raise answer
         return answer
 
-    new = SimpleNamespace(topic="new", index=0, describe=lambda: state("new", 1, 2), log_dir_on=log_dir_on)
+    new = SimpleNamespace(topic="new", index=0, describe=lambda: partition_state("new", 1, 2), log_dir_on=log_dir_on)
     topic: Any = SimpleNamespace(name="new", partitions=[new])
-    world.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
+    state.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
     with pytest.raises(NoAnswer):
-        world.learn(topic)
-    assert ("new", 0) not in world.partitions
-    world.learn(topic)
-    assert ("new", 0) in world.replicas_in(DIRS[1, 1]) & world.replicas_in(DIRS[2, 1])
+        state.add_topic(topic)
+    assert ("new", 0) not in state.partitions
+    state.add_topic(topic)
+    assert ("new", 0) in state.replicas_in(DIRS[1, 1]) & state.replicas_in(DIRS[2, 1])
 
 
-def test_an_isr_that_is_not_full_yet_must_become_so(world: World) -> None:
-    world.dead.add(1)
-    world.add(replace(state("new", 3, 2, 1), isr=(3,)), {id: DIRS[id, 1] for id in (3, 2, 1)})
-    assert world.expected("new") == expect(3, {3, 2}, {1}, 3, 2, 1)
+def test_an_isr_that_is_not_full_yet_must_become_so(state: StateCheck) -> None:
+    state.dead.add(1)
+    state.add_partition(replace(partition_state("new", 3, 2, 1), isr=(3,)), {id: DIRS[id, 1] for id in (3, 2, 1)})
+    assert state.expected("new") == expect(3, {3, 2}, {1}, 3, 2, 1)
 
 
-def test_a_cordon_changes_nothing_of_what_is_there(world: World) -> None:
-    before = dict(world.partitions)
-    world.cordons(BROKERS[2], DIRS[2, 1], DIRS[2, 2])
-    assert world.partitions == before
-    assert world.replicas_in(DIRS[2, 1]) == {("t", 0)}
+def test_a_cordon_changes_nothing_of_what_is_there(state: StateCheck) -> None:
+    before = dict(state.partitions)
+    state.set_cordoned(BROKERS[2], DIRS[2, 1], DIRS[2, 2])
+    assert state.partitions == before
+    assert state.replicas_in(DIRS[2, 1]) == {("t", 0)}
 
 
-def test_a_new_replica_on_a_cordoned_dir_is_a_broken_promise(world: World) -> None:
-    world.cordons(BROKERS[3], DIRS[3, 1])
-    with pytest.raises(PromiseBroken, match="came to d1 of broker 3, which is cordoned"):
-        learns_a_topic(world, DIRS[3, 1])
+def test_a_new_replica_on_a_cordoned_dir_is_a_broken_promise(state: StateCheck) -> None:
+    state.set_cordoned(BROKERS[3], DIRS[3, 1])
+    with pytest.raises(PromiseBroken, match="was placed on d1 of broker 3, which is cordoned"):
+        learns_a_topic(state, DIRS[3, 1])
 
 
-def test_a_new_replica_beside_a_cordoned_dir_is_none(world: World) -> None:
-    world.cordons(BROKERS[3], DIRS[3, 1])
-    learns_a_topic(world, DIRS[3, 2])
-    assert world.replicas_in(DIRS[3, 2]) == {("u", 0), ("new", 0)}
+def test_a_new_replica_beside_a_cordoned_dir_is_none(state: StateCheck) -> None:
+    state.set_cordoned(BROKERS[3], DIRS[3, 1])
+    learns_a_topic(state, DIRS[3, 2])
+    assert state.replicas_in(DIRS[3, 2]) == {("u", 0), ("new", 0)}
 
 
-def test_a_topic_is_held_only_against_the_cordons_that_it_was_created_under(world: World) -> None:
-    world.cordons(BROKERS[3], DIRS[3, 1])
-    learns_a_topic(world, DIRS[3, 1], cordoned=frozenset())
-    assert world.replicas_in(DIRS[3, 1]) == {("t", 0), ("lone", 0), ("new", 0)}
+def test_a_topic_is_held_only_against_the_cordons_that_it_was_created_under(state: StateCheck) -> None:
+    state.set_cordoned(BROKERS[3], DIRS[3, 1])
+    learns_a_topic(state, DIRS[3, 1], cordoned=frozenset())
+    assert state.replicas_in(DIRS[3, 1]) == {("t", 0), ("lone", 0), ("new", 0)}
 
 
 @pytest.mark.parametrize(("there", "fits"), [((1, 1), False), ((1, 2), True)])
-def test_a_replica_is_not_reassigned_onto_a_cordoned_dir(world: World, there: tuple[int, int], fits: bool) -> None:
-    world.cordons(BROKERS[1], DIRS[1, 1])
+def test_a_replica_is_not_reassigned_onto_a_cordoned_dir(state: StateCheck, there: tuple[int, int], fits: bool) -> None:
+    state.set_cordoned(BROKERS[1], DIRS[1, 1])
     if fits:
-        world.reassigned(partition("lone"), [DIRS[there]])
+        state.reassigned(partition("lone"), [DIRS[there]])
     else:
         with pytest.raises(PromiseBroken, match="which is cordoned"):
-            world.reassigned(partition("lone"), [DIRS[there]])
+            state.reassigned(partition("lone"), [DIRS[there]])
 
 
-def test_a_replica_may_stay_in_a_cordoned_dir_when_others_move(world: World) -> None:
-    world.cordons(BROKERS[2], DIRS[2, 1])
-    world.reassigned(partition("t"), [DIRS[2, 1], DIRS[1, 1]])
-    assert world.expected("t") == expect(2, {1, 2}, set(), 2, 1)
+def test_a_replica_may_stay_in_a_cordoned_dir_when_others_move(state: StateCheck) -> None:
+    state.set_cordoned(BROKERS[2], DIRS[2, 1])
+    state.reassigned(partition("t"), [DIRS[2, 1], DIRS[1, 1]])
+    assert state.expected("t") == expect(2, {1, 2}, set(), 2, 1)
 
 
-def test_a_replica_is_not_moved_into_a_cordoned_dir(world: World) -> None:
-    world.cordons(BROKERS[3], DIRS[3, 2])
+def test_a_replica_is_not_moved_into_a_cordoned_dir(state: StateCheck) -> None:
+    state.set_cordoned(BROKERS[3], DIRS[3, 2])
     with pytest.raises(PromiseBroken, match="which is cordoned"):
-        world.moved(partition("lone"), DIRS[3, 2])
+        state.moved(partition("lone"), DIRS[3, 2])
 
 
-def test_a_broker_is_uncordoned_for_itself(world: World) -> None:
-    world.cordons(BROKERS[1], DIRS[1, 1])
-    world.cordons(BROKERS[2], DIRS[2, 1], DIRS[2, 2])
-    world.cordons(BROKERS[2], DIRS[2, 2])
-    world.cordons(BROKERS[1])
-    assert world.cordoned == {DIRS[2, 2]}
+def test_a_broker_is_uncordoned_for_itself(state: StateCheck) -> None:
+    state.set_cordoned(BROKERS[1], DIRS[1, 1])
+    state.set_cordoned(BROKERS[2], DIRS[2, 1], DIRS[2, 2])
+    state.set_cordoned(BROKERS[2], DIRS[2, 2])
+    state.set_cordoned(BROKERS[1])
+    assert state.cordoned == {DIRS[2, 2]}
 
 
 @pytest.mark.parametrize(
@@ -665,11 +678,11 @@ def test_a_broker_is_uncordoned_for_itself(world: World) -> None:
         ({"offline_replicas": (1,)}, "offline_replicas {1} instead of set()"),
     ],
 )
-def test_every_difference_is_named(world: World, change: dict[str, Any], says: str) -> None:
-    seen = PartitionState(**{**state("t", 2, 3, 1).__dict__, **change})
-    assert world.expected("t").disagreement(seen) == says
+def test_every_difference_is_named(state: StateCheck, change: dict[str, Any], says: str) -> None:
+    seen = PartitionState(**{**partition_state("t", 2, 3, 1).__dict__, **change})
+    assert state.expected("t").disagreement(seen) == says
 
 
-def test_the_order_of_an_isr_says_nothing(world: World) -> None:
-    seen = PartitionState(**{**state("t", 2, 3, 1).__dict__, "isr": (1, 2, 3)})
-    assert world.expected("t").disagreement(seen) is None
+def test_the_order_of_an_isr_says_nothing(state: StateCheck) -> None:
+    seen = PartitionState(**{**partition_state("t", 2, 3, 1).__dict__, "isr": (1, 2, 3)})
+    assert state.expected("t").disagreement(seen) is None

@@ -20,7 +20,7 @@ from harness.kafka.metadata import ClusterState, LogDirState, PartitionState, Re
 from harness.kafka.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
 from harness.kafka.versions import Mode
 from suites import observations
-from suites.state_check import World
+from suites.state_check import StateCheck
 
 ANSWERS = Path(__file__).with_name("answers")
 IDS = {  # directory.id of the good log dirs
@@ -45,7 +45,7 @@ for id, broker in BROKERS.items():
     broker.log_dirs = (DIRS[id, 1], DIRS[id, 2])
 
 
-def state(topic: str, partition: int, *replicas: int, offline: tuple[int, ...] = ()) -> PartitionState:
+def partition_state(topic: str, partition: int, *replicas: int, offline: tuple[int, ...] = ()) -> PartitionState:
     isr = tuple(id for id in replicas if id not in offline)
     return PartitionState(
         topic=topic,
@@ -64,11 +64,11 @@ SEEN = ClusterState(
     controller=1,
     brokers=(1, 2, 3),
     partitions=(
-        state("orders", 0, 3, 1, 2, offline=(3,)),
-        state("lone", 0, 3, offline=(3,)),
-        state("lone", 1, 1),
-        state("lone", 3, 3),
-        state("elsewhere", 0, 3, offline=(3,)),
+        partition_state("orders", 0, 3, 1, 2, offline=(3,)),
+        partition_state("lone", 0, 3, offline=(3,)),
+        partition_state("lone", 1, 1),
+        partition_state("lone", 3, 3),
+        partition_state("elsewhere", 0, 3, offline=(3,)),
     ),
 )
 METRICS = BrokerMetrics(
@@ -78,97 +78,97 @@ METRICS = BrokerMetrics(
 )
 
 
-def healthy_world() -> World:
+def healthy_state() -> StateCheck:
     """As the model has it before the fault."""
     spec = SimpleNamespace(mode=Mode.KRAFT)
-    world = World(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()), spec=spec, unreachable=set())))
-    world.add(state("orders", 0, 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
-    world.add(state("lone", 0, 3), {3: DIRS[3, 1]})
-    world.add(state("lone", 1, 1), {1: DIRS[1, 2]})
-    world.add(state("lone", 3, 3), {3: DIRS[3, 2]})
-    return world
+    state = StateCheck(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()), spec=spec, unreachable=set())))
+    state.add_partition(partition_state("orders", 0, 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
+    state.add_partition(partition_state("lone", 0, 3), {3: DIRS[3, 1]})
+    state.add_partition(partition_state("lone", 1, 1), {1: DIRS[1, 2]})
+    state.add_partition(partition_state("lone", 3, 3), {3: DIRS[3, 2]})
+    return state
 
 
-def right_world() -> World:
-    world = healthy_world()
-    world.log_dir_failed(DIRS[3, 1])
-    return world
+def right_state() -> StateCheck:
+    state = healthy_state()
+    state.log_dir_failed(DIRS[3, 1])
+    return state
 
 
-def other_dir_failed() -> World:
-    world = healthy_world()
-    world.log_dir_failed(DIRS[3, 2])
-    return world
+def other_dir_failed() -> StateCheck:
+    state = healthy_state()
+    state.log_dir_failed(DIRS[3, 2])
+    return state
 
 
-def replica_elsewhere() -> World:
+def replica_elsewhere() -> StateCheck:
     """One replica on a good log dir is expected in its broker's other one."""
-    world = right_world()
-    world.add(state("lone", 1, 1), {1: DIRS[1, 1]})
-    return world
+    state = right_state()
+    state.add_partition(partition_state("lone", 1, 1), {1: DIRS[1, 1]})
+    return state
 
 
-def copy_on_its_way() -> World:
+def future_replica_there() -> StateCheck:
     """A replica is expected to be on its way into its broker's other log dir, which is not the one with a copy."""
-    world = right_world()
-    world.moving(cast(Any, SimpleNamespace(topic="lone", index=1)), DIRS[1, 1])
-    return world
+    state = right_state()
+    state.move_held(cast(Any, SimpleNamespace(topic="lone", index=1)), DIRS[1, 1])
+    return state
 
 
-def once_in_another_epoch() -> World:
+def once_in_another_epoch() -> StateCheck:
     """A partition on a good log dir was seen in another leader epoch before: its leader bounced."""
-    world = healthy_world()
-    world.add(replace(state("lone", 1, 1), leader_epoch=4), {1: DIRS[1, 2]})
-    world.log_dir_failed(DIRS[3, 1])
-    return world
+    state = healthy_state()
+    state.add_partition(replace(partition_state("lone", 1, 1), leader_epoch=4), {1: DIRS[1, 2]})
+    state.log_dir_failed(DIRS[3, 1])
+    return state
 
 
 def answer(name: str) -> list[str]:
     return (ANSWERS / f"{name}.txt").read_text().splitlines()
 
 
-def metadata(world: World) -> Iterable[str]:
-    return observations.compare_metadata(world, BROKERS[1], SEEN)
+def metadata(state: StateCheck) -> Iterable[str]:
+    return observations.compare_metadata(state, BROKERS[1], SEEN)
 
 
-def log_dirs_tool(world: World) -> Iterable[str]:
+def log_dirs_tool(state: StateCheck) -> Iterable[str]:
     seen = read_log_dirs(answer("kafka-log-dirs"))
     for id, broker in BROKERS.items():
-        yield from observations.compare_log_dirs(world, broker, seen[id], by=f"kafka-log-dirs of {broker}")
+        yield from observations.compare_log_dirs(state, broker, seen[id], by=f"kafka-log-dirs of {broker}")
 
 
-def folders(world: World) -> Iterable[str]:
+def folders(state: StateCheck) -> Iterable[str]:
     on_disk = ["cleaner-offset-checkpoint", "lone-1", "lone-3.0f3b-delete", "orders-0-future", "meta.properties"]
-    return observations.compare_folders(world, DIRS[1, 2], on_disk)
+    return observations.compare_folders(state, DIRS[1, 2], on_disk)
 
 
-def folders_of_the_other(world: World) -> Iterable[str]:
-    return observations.compare_folders(world, DIRS[1, 1], ["orders-0", "orders-1.0f3b-future", "lone-1.0f3b-delete"])
+def folders_of_the_other(state: StateCheck) -> Iterable[str]:
+    return observations.compare_folders(state, DIRS[1, 1], ["orders-0", "orders-1.0f3b-future", "lone-1.0f3b-delete"])
 
 
-def mbeans(world: World) -> Iterable[str]:
-    return observations.compare_mbeans(world, BROKERS[3], METRICS, SEEN, uncounted=False, cordons=False)
+def mbeans(state: StateCheck) -> Iterable[str]:
+    return observations.compare_mbeans(state, BROKERS[3], METRICS, SEEN, uncounted=False, cordons=False)
 
 
-def offline_partitions(world: World) -> Iterable[str]:
-    return observations.compare_offline_partitions(world, 2, SEEN)
+def offline_partitions(state: StateCheck) -> Iterable[str]:
+    return observations.compare_offline_partitions(state, 2, SEEN)
 
 
-def topics_tool(world: World) -> Iterable[str]:
-    return observations.compare_topics(world, read_topics(answer("kafka-topics")), by="kafka-topics --describe shows")
+def topics_tool(state: StateCheck) -> Iterable[str]:
+    return observations.compare_topics(state, read_topics(answer("kafka-topics")), by="kafka-topics --describe shows")
 
 
-def under_replicated_tool(world: World) -> Iterable[str]:
-    return observations.compare_under_replicated(world, set(read_topics(answer("kafka-topics-under-replicated"))))
+def under_replicated_tool(state: StateCheck) -> Iterable[str]:
+    return observations.compare_under_replicated(state, set(read_topics(answer("kafka-topics-under-replicated"))))
 
 
-def unavailable_tool(world: World) -> Iterable[str]:
-    return observations.compare_unavailable(world, set(read_topics(answer("kafka-topics-unavailable"))))
+def unavailable_tool(state: StateCheck) -> Iterable[str]:
+    return observations.compare_unavailable(state, set(read_topics(answer("kafka-topics-unavailable"))))
 
 
-def registrations(world: World) -> Iterable[str]:
-    good = {DIRS[where]: id for where, id in IDS.items() if DIRS[where] not in world.failed}
-    return observations.compare_registrations(world, good, read_directories(answer("kafka-dump-log")))
+def registrations(state: StateCheck) -> Iterable[str]:
+    good = {DIRS[where]: id for where, id in IDS.items() if DIRS[where] not in state.failed}
+    return observations.compare_registrations(state, good, read_directories(answer("kafka-dump-log")))
 
 
 def test_a_registration_has_a_rack_or_none_and_the_last_one_counts() -> None:
@@ -191,8 +191,8 @@ ALL = (
 
 
 @pytest.mark.parametrize("source", ALL)
-def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], Iterable[str]]) -> None:
-    assert list(source(right_world())) == []
+def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[StateCheck], Iterable[str]]) -> None:
+    assert list(source(right_state())) == []
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], It
     [
         (
             metadata,
-            healthy_world,
+            healthy_state,
             "broker 1 sees orders-0: leader 1 instead of 3, offline_replicas {3} instead of set()",
         ),
         (
@@ -208,7 +208,7 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], It
             once_in_another_epoch,
             "broker 1 sees lone-1: leader epoch 0 instead of 4, though nothing has touched it",
         ),
-        (log_dirs_tool, healthy_world, "kafka-log-dirs of broker 3 describes broker-3-log-dir-1 of broker 3 as KAFKA_"),
+        (log_dirs_tool, healthy_state, "kafka-log-dirs of broker 3 describes broker-3-log-dir-1 of broker 3 as KAFKA_"),
         (
             log_dirs_tool,
             other_dir_failed,
@@ -223,19 +223,19 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], It
         (folders, replica_elsewhere, "the disk has a lone-1 in broker-1-log-dir-2 of broker 1"),
         (
             log_dirs_tool,
-            copy_on_its_way,
-            "kafka-log-dirs of broker 1 has no copy of lone-1 on its way into broker-1-log-dir-1 of broker 1",
+            future_replica_there,
+            "kafka-log-dirs of broker 1 has no future replica of lone-1 in broker-1-log-dir-1 of broker 1",
         ),
-        (folders_of_the_other, copy_on_its_way, "the disk has no copy of lone-1 on its way into broker-1-log-dir-1"),
-        (mbeans, healthy_world, "the MBeans of broker 3 say OfflineLogDirectoryCount 1 instead of 0"),
+        (folders_of_the_other, future_replica_there, "the disk has no future replica of lone-1 in broker-1-log-dir-1"),
+        (mbeans, healthy_state, "the MBeans of broker 3 say OfflineLogDirectoryCount 1 instead of 0"),
         (mbeans, other_dir_failed, "the MBeans of broker 3 say LogDirectoryOffline {'broker-3-log-dir-1': 1, "),
         (mbeans, other_dir_failed, "the MBeans of broker 3 say OfflineReplicaCount 3 instead of 2"),
-        (offline_partitions, healthy_world, "the controller's MBean says OfflinePartitionsCount 2 instead of 1"),
-        (topics_tool, healthy_world, "kafka-topics --describe shows lone-0: leader None instead of 3"),
+        (offline_partitions, healthy_state, "the controller's MBean says OfflinePartitionsCount 2 instead of 1"),
+        (topics_tool, healthy_state, "kafka-topics --describe shows lone-0: leader None instead of 3"),
         (topics_tool, other_dir_failed, "kafka-topics --describe shows lone-3: leader 3 instead of None"),
         (
             under_replicated_tool,
-            healthy_world,
+            healthy_state,
             "kafka-topics --under-replicated-partitions lists ['lone-0', 'orders-0']",
         ),
         (
@@ -252,33 +252,33 @@ def test_a_source_is_quiet_where_the_model_is_right(source: Callable[[World], It
     ],
 )
 def test_a_wrong_expectation_is_named_with_its_source(
-    source: Callable[[World], Iterable[str]], wrong: Callable[[], World], says: str
+    source: Callable[[StateCheck], Iterable[str]], wrong: Callable[[], StateCheck], says: str
 ) -> None:
     found = list(source(wrong()))
     assert any(difference.startswith(says) for difference in found), found
 
 
-def test_a_copy_on_its_way_is_seen_on_disk() -> None:
+def test_a_future_replica_there_is_seen_on_disk() -> None:
     seen = ["orders-0", "lone-1.0f3b-future"]
-    assert list(observations.compare_folders(copy_on_its_way(), DIRS[1, 1], seen)) == []
+    assert list(observations.compare_folders(future_replica_there(), DIRS[1, 1], seen)) == []
 
 
 def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> None:
     none = replace(METRICS, offline_replicas=0)
-    assert list(observations.compare_mbeans(right_world(), BROKERS[3], none, SEEN, uncounted=True, cordons=False)) == []
-    [mended] = observations.compare_mbeans(right_world(), BROKERS[3], METRICS, SEEN, uncounted=True, cordons=False)
+    assert list(observations.compare_mbeans(right_state(), BROKERS[3], none, SEEN, uncounted=True, cordons=False)) == []
+    [mended] = observations.compare_mbeans(right_state(), BROKERS[3], METRICS, SEEN, uncounted=True, cordons=False)
     assert "no longer deviates" in mended
 
 
 @pytest.mark.parametrize(("counted", "too_many"), [(0, False), (3, False), (4, True)])
 def test_a_broker_that_started_with_a_bad_dir_may_count_too_few(counted: int, too_many: bool) -> None:
-    world = healthy_world()
-    world.broker_gone(BROKERS[3])
-    world.log_dir_failed(DIRS[3, 1])
-    world.broker_back(BROKERS[3])
-    assert observations.offline_replicas(world, BROKERS[3], SEEN) == 3
+    state = healthy_state()
+    state.broker_gone(BROKERS[3])
+    state.log_dir_failed(DIRS[3, 1])
+    state.broker_back(BROKERS[3])
+    assert observations.offline_replicas(state, BROKERS[3], SEEN) == 3
     seen = replace(METRICS, offline_replicas=counted)
-    found = [*observations.compare_mbeans(world, BROKERS[3], seen, SEEN, uncounted=False, cordons=False)]
+    found = [*observations.compare_mbeans(state, BROKERS[3], seen, SEEN, uncounted=False, cordons=False)]
     assert any("OfflineReplicaCount" in difference for difference in found) == too_many
 
 
@@ -305,12 +305,12 @@ payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":1,"data":{"broker
 """
 
 
-def cordoned(*where: tuple[int, int]) -> World:
-    """A world without a fault, and with these log dirs cordoned."""
-    world = healthy_world()
+def cordoned(*where: tuple[int, int]) -> StateCheck:
+    """A state without a fault, and with these log dirs cordoned."""
+    state = healthy_state()
     for id, broker in BROKERS.items():
-        world.cordons(broker, *(DIRS[each] for each in where if each[0] == id))
-    return world
+        state.set_cordoned(broker, *(DIRS[each] for each in where if each[0] == id))
+    return state
 
 
 def described(is_cordoned: bool | None) -> tuple[LogDirState, ...]:
@@ -343,8 +343,8 @@ def test_a_described_cordon_is_compared(says: bool | None, of: tuple[int, int], 
     [
         (True, True, []),
         (None, False, []),
-        (None, True, ["kafka-log-dirs doesn't say of 2 of 2 log dirs whether they are cordoned"]),
-        (True, False, ["no longer deviates: kafka-log-dirs prints nothing of it; DescribeLogDirs v5 has it"]),
+        (None, True, ["kafka-log-dirs does not show whether 2 of 2 log dirs are cordoned"]),
+        (True, False, ["no longer deviates: kafka-log-dirs does not print it; DescribeLogDirs v5 has it"]),
     ],
 )
 def test_kafka_log_dirs_must_print_cordons_or_is_known_not_to(
@@ -401,8 +401,8 @@ def test_the_last_word_of_the_metadata_log_on_cordons_counts_and_the_first_is_ke
     assert seen.registered_as_cordoned == {3: None}
     ids = {DIRS[3, 1]: "a", DIRS[3, 2]: "b"}
 
-    def of_broker_3(world: World) -> list[str]:
-        return [each for each in observations.compare_registrations(world, ids, seen) if "cordoned" in each]
+    def of_broker_3(state: StateCheck) -> list[str]:
+        return [each for each in observations.compare_registrations(state, ids, seen) if "cordoned" in each]
 
     assert of_broker_3(cordoned((3, 1))) == []
     assert of_broker_3(cordoned()) == ["the metadata log has ['a'] of broker 3 cordoned instead of []"]

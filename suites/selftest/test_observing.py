@@ -20,9 +20,9 @@ from harness.kafka.broker_log import BrokerLog
 from harness.kafka.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
 from harness.runner.deviation import Deviation, Expectation
 from suites import deviations, observations
-from suites.checks import check_known, no_log_dir_fails, promised, refuses_to_start
+from suites.checks import check_promised_or_known, no_log_dir_fails, promised, refuses_to_start
 from suites.observing import expectation_of, expects, observe
-from suites.selftest.test_observations import BROKERS, METRICS, SEEN, described, healthy_world, right_world
+from suites.selftest.test_observations import BROKERS, METRICS, SEEN, described, healthy_state, right_state
 
 V = KafkaVersion.parse
 CONFIRMED = (V("4.1.2"), V("4.3.1"))
@@ -103,7 +103,7 @@ OUTCOMES: dict[Expectation, list[tuple[str, str | None, list[str]]]] = {
 
 
 def by_known(cluster: Any, answer: str) -> bool:
-    return check_known(SINCE_4_1, cluster, answer, promised="kept", known="otherwise")
+    return check_promised_or_known(SINCE_4_1, cluster, answer, promised="kept", known="otherwise")
 
 
 def by_promised(cluster: Any, answer: str) -> bool:
@@ -162,23 +162,23 @@ def test_the_error_of_the_promise_is_kept() -> None:
     ],
 )
 def test_offline_replicas_that_are_not_counted(version: str, counted: int, says: str | None, notes: list[str]) -> None:
-    world = right_world()
+    state = right_state()
     planted = of_build(version)
-    world.cluster.distribution, world.cluster.journal = planted.distribution, planted.journal
+    state.cluster.distribution, state.cluster.journal = planted.distribution, planted.journal
     cordons = dict.fromkeys(METRICS.log_dir_offline, False) if planted.distribution.version.at_least(4, 3) else {}
     seen = replace(METRICS, offline_replicas=counted, log_dir_cordoned=cordons, cordoned_log_dirs=0)
-    differences = observations.judge_mbeans(world, BROKERS[3], seen, SEEN)
+    differences = observations.judge_mbeans(state, BROKERS[3], seen, SEEN)
     assert [says in each for each in differences if says] == ([True] if says else [])
     assert bool(differences) is bool(says)
     assert noted(planted) == notes
 
 
 def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> None:
-    world, planted = healthy_world(), of_build("4.2.3")
-    world.cluster.distribution, world.cluster.journal = planted.distribution, planted.journal
+    state, planted = healthy_state(), of_build("4.2.3")
+    state.cluster.distribution, state.cluster.journal = planted.distribution, planted.journal
     good = dict.fromkeys(METRICS.log_dir_offline, False)
     seen = replace(METRICS, offline_log_dirs=0, log_dir_offline=good, offline_replicas=0)
-    assert observations.judge_mbeans(world, BROKERS[3], seen, replace(SEEN, partitions=())) == []
+    assert observations.judge_mbeans(state, BROKERS[3], seen, replace(SEEN, partitions=())) == []
     assert noted(planted) == []
 
 
@@ -204,7 +204,7 @@ def test_cordons_that_are_not_printed(
 def test_a_newer_build_that_prints_cordons_of_some_log_dirs_alone_is_wrong() -> None:
     cluster, (silent, said) = of_build("4.3.2"), (described(None), described(True))
     [says] = observations.judge_printed_cordons(cluster, {1: silent, 2: said})
-    assert "doesn't say of 2 of 4 log dirs" in says
+    assert "does not show whether 2 of 4 log dirs" in says
     assert noted(cluster) == []
 
 
@@ -235,7 +235,7 @@ def logged(line: str) -> str:
         ("4.3.2", False, [], None, ["deviation.mended"]),
         ("4.3.2", True, [STOPPED], "not by KAFKA-19571", []),
         ("4.3.2", True, [], "not by KAFKA-19571: broker 1 counted 1 log dirs offline", []),
-        ("4.1.0", True, [FLUSHED, STOPPED], "nothing was done to any log dir", []),
+        ("4.1.0", True, [FLUSHED, STOPPED], "no fault was injected", []),
         ("4.1.0", False, [], None, []),
     ],
 )
@@ -272,7 +272,7 @@ def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     [
         (1, False, "it refuses", True),
         (None, True, "", False),
-        (1, False, "it says something else", "did not say /it refuses/"),
+        (1, False, "it says something else", "did not log /it refuses/"),
         (2, False, "it refuses", "exit code 2 instead of 1"),
         (None, False, "it refuses", "to exit or to join"),
     ],
@@ -317,10 +317,10 @@ def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) ->
         (deviations.GOOD_LOG_DIR_OFFLINE, "3.7.0 3.9.2 4.0.0 4.0.1 4.1.0 4.1.1", "4.0.2 4.1.2 4.2.0 4.3.1 4.4.0"),
         (deviations.GROWTH_NOT_CANCELLED, "3.7.0 3.9.2 4.0.0", "4.0.1 4.0.2 4.1.0 4.3.1"),
         (deviations.CLEANING_STOPS, "2.4.1 3.9.2 4.0.2 4.1.2", "4.2.0 4.4.0"),
-        (deviations.CANCELLED_COPY_STAYS, "2.6.0 2.8.2 3.3.2 3.4.0", "2.5.1 3.4.1 3.6.2 3.9.2"),
+        (deviations.CANCELLED_REPLICA_STAYS, "2.6.0 2.8.2 3.3.2 3.4.0", "2.5.1 3.4.1 3.6.2 3.9.2"),
         (deviations.UNWRITABLE_ENDS_START, "2.4.1 2.8.2 3.1.2 3.2.0", "2.3.1 3.2.1 3.6.2 3.9.2"),
         (deviations.FAILED_REPLICA_PREFERRED, "2.4.1 2.8.2 3.2.3 3.3.1", "2.3.1 3.3.2 3.4.1 3.9.2"),
-        (deviations.CUT_OFF_STAYS, "2.8.2 3.6.2 3.7.2", "3.8.0 3.9.2 4.0.0"),
+        (deviations.TRUNCATED_SEGMENTS_STAY, "2.8.2 3.6.2 3.7.2", "3.8.0 3.9.2 4.0.0"),
         (deviations.OFFLINE_REPLICAS_UNCOUNTED, "3.7.0 4.1.2 4.2.2", "3.6.2 4.3.0 4.4.0"),
     ],
 )

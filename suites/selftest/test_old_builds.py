@@ -22,14 +22,14 @@ from harness.journal import Journal, now
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.versions import KafkaVersion, Mode
 from suites import deviations, log_cleaning
-from suites.checks import check_says
+from suites.checks import check_logged
 from suites.kip_36 import test_rack_fails
 from suites.kip_36.test_racks import connection
 from suites.kip_112 import test_no_fault
 from suites.kip_113 import test_log_changes
-from suites.kip_113.test_log_changes import check_cut_off_gone
+from suites.kip_113.test_log_changes import check_truncated_segments_gone
 from suites.kip_113.test_swaps import found_expired
-from suites.log_cleaning import SEGMENT, check_small, until_at_work
+from suites.log_cleaning import SEGMENT, check_logs_small, until_cleaning_s
 from suites.selftest.test_observing import PlantedBroker, logged, noted, of_build
 from suites.steps import check_not_added, ends_unwritable
 
@@ -50,18 +50,18 @@ def breaks(says: str | None) -> AbstractContextManager[Any]:
 def test_a_broker_is_at_work_so_long_after_its_start(version: str, ages_s: list[float], left_s: float) -> None:
     cluster = of_build(version)
     cluster.live_brokers = lambda: [SimpleNamespace(started_at=now() - timedelta(seconds=age_s)) for age_s in ages_s]
-    assert until_at_work(cluster) == pytest.approx(left_s, abs=1)
+    assert until_cleaning_s(cluster) == pytest.approx(left_s, abs=1)
 
 
 @pytest.mark.parametrize(("left_s", "waits"), [(5.0, True), (0.0, False)])
 def test_what_is_outdated_has_until_its_broker_is_at_work(
     monkeypatch: pytest.MonkeyPatch, left_s: float, waits: bool
 ) -> None:
-    monkeypatch.setattr(log_cleaning, "until_at_work", lambda _: left_s)
+    monkeypatch.setattr(log_cleaning, "until_cleaning_s", lambda _: left_s)
     sizes = iter([3 * SEGMENT] * 3)
     found = lambda *_: (None, SimpleNamespace(size=next(sizes, SEGMENT)))  # noqa: E731
-    with breaks(None if waits else "what is outdated in events-0"):
-        check_small(
+    with breaks(None if waits else "outdated records of events-0"):
+        check_logs_small(
             Topic(cast(Any, None), "events", 1), on=[cast(Any, SimpleNamespace(find_replica=found))], timeout_s=0.01
         )
 
@@ -70,7 +70,7 @@ def test_a_broker_has_as_long_as_is_given_to_say_something(tmp_path: Path) -> No
     (tmp_path / "broker.log").touch()
     broker: Any = PlantedBroker(log=BrokerLog(tmp_path / "broker.log"), node=SimpleNamespace(check_alive=lambda: None))
     with pytest.raises(PromiseBroken, match=r"waited 0\.0 s for broker 1 to log /Deleted log/"):
-        check_says(broker, "Deleted log", now(), 0.01)
+        check_logged(broker, "Deleted log", now(), 0.01)
 
 
 # --- how they say it ------------------------------------------------------------------------------------------------
@@ -154,10 +154,10 @@ def test_a_replica_whose_adding_was_cancelled_is_gone_or_is_where_the_model_then
         if troubles:
             raise troubles.pop()
 
-    world: Any = SimpleNamespace(cluster=cluster, check=check, kept=lambda *what: kept.append(what))
+    state: Any = SimpleNamespace(cluster=cluster, check=check, kept=lambda *what: kept.append(what))
     broker: Any = PlantedBroker(log_dir_of=lambda *_: place)
     with breaks(says):
-        check_not_added(world, ORDERS_0, broker)
+        check_not_added(state, ORDERS_0, broker)
     assert noted(cluster) == notes
     assert kept == [(ORDERS_0, place)] * len(notes)
 
@@ -166,7 +166,7 @@ def test_a_replica_whose_adding_was_cancelled_is_gone_or_is_where_the_model_then
     ("version", "exit_code", "log", "ends", "says"),
     [
         ("2.8.2", 1, "Failed to write meta.properties due to", True, None),
-        ("2.8.2", 1, "another failure", True, "did not say"),
+        ("2.8.2", 1, "another failure", True, "did not log"),
         ("2.8.2", None, "", False, "no longer deviates"),
         ("3.2.1", 1, "Failed to write meta.properties due to", True, "goes on with its good ones"),
         ("3.2.1", None, "", False, None),
@@ -205,7 +205,7 @@ def test_what_a_move_cut_off_may_stay_where_that_is_known_and_nothing_else(
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).touch()
     with breaks(says):
-        check_cut_off_gone(cluster, ["accounts", "events"], timeout_s=0.01)
+        check_truncated_segments_gone(cluster, ["accounts", "events"], timeout_s=0.01)
     assert noted(cluster) == notes
 
 
@@ -216,10 +216,10 @@ def test_what_else_is_left_is_not_excused_by_what_may_be(monkeypatch: pytest.Mon
     def left(*_: object) -> None:
         raise PromiseBroken(f"last seen: {told}")
 
-    monkeypatch.setattr(test_log_changes, "check_no_remains", left)
+    monkeypatch.setattr(test_log_changes, "check_no_leftovers", left)
     for _ in ("after", "before"):
         with pytest.raises(PromiseBroken, match=re.escape(more)):
-            check_cut_off_gone(of_build("3.7.2"), ["events"])
+            check_truncated_segments_gone(of_build("3.7.2"), ["events"])
         told.reverse()
 
 
@@ -237,13 +237,13 @@ def test_a_build_is_not_said_to_be_mended_where_too_little_happened(
         node=SimpleNamespace(let_end=lambda: None),
     )
     cluster.brokers, cluster.live_brokers, cluster.create_topic = [broker], lambda: [broker], lambda *_, **__: None
-    monkeypatch.setattr(test_no_fault, "everyday", lambda *_, **__: nullcontext(collections.Counter()))
+    monkeypatch.setattr(test_no_fault, "daily_operations", lambda *_, **__: nullcontext(collections.Counter()))
     monkeypatch.setattr(test_no_fault, "await_in_sync", lambda *_, **__: None)
     monkeypatch.setattr(test_no_fault, "restart", lambda *_, **__: None)
     workload: Any = SimpleNamespace(running=lambda *_, **__: nullcontext())
     case: Any = SimpleNamespace(id=SimpleNamespace(seed=1))
     with pytest.raises(Inconclusive, match=r"too little happened to show anything: .*'moves ended': 0"):
-        test_no_fault.a_minute(
+        test_no_fault.operate_for_a_minute(
             cluster, workload, case, known=deviations.GOOD_LOG_DIR_OFFLINE, least={"moves ended": 30}
         )
 

@@ -1,4 +1,4 @@
-"""``jbod probe``: every lean has its try, what is missing is named and skips what needs it, and nothing else."""
+"""``jbod probe``: every dependency has its try, what is missing is named and skips what needs it, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from harness.runner.build_lacks import Lack, lack_lines, mode_of, read_lacks, read_probe
 from harness.waiting import await_until
 from suites.probe import command, probing
-from suites.probe.lean import SKIPPED, Lean
-from suites.probe.leans import LEANS
+from suites.probe.dependencies import DEPENDENCIES
+from suites.probe.dependency import SKIPPED, Dependency
 from suites.probe.probing import TRIED_BY, Found, Probed, State, cause_of, in_order
 from suites.probe.trial import SOON_S, TRIES, Trial
 from suites.selftest.planted import Planted
 from suites.selftest.processes import JBOD
 
 A, B, C = (f"kip-112/planted[kraft-{letter}]" for letter in "abc")
-BY_ID = {lean.id: lean for lean in LEANS}
+BY_ID = {dependency.id: dependency for dependency in DEPENDENCIES}
 
 
 def lack(needed_by: Sequence[str] = ("kip-112",), mode: str = "kraft", skips: bool = True) -> Lack:
@@ -43,13 +43,13 @@ def lack(needed_by: Sequence[str] = ("kip-112",), mode: str = "kraft", skips: bo
     )
 
 
-# --- the leans ------------------------------------------------------------------------------------------------------
+# --- the dependencies ---------------------------------------------------------------------------------------------
 
 
 def test_every_lean_is_tried_or_says_that_it_is_not() -> None:
     assert TRIED_BY
-    assert {lean.id for lean in LEANS if lean.tried} - {"start"} == {*TRIES}
-    assert len(BY_ID) == len(LEANS)
+    assert {dependency.id for dependency in DEPENDENCIES if dependency.tried} - {"start"} == {*TRIES}
+    assert len(BY_ID) == len(DEPENDENCIES)
 
 
 def test_what_breaks_the_cluster_is_tried_last() -> None:
@@ -63,14 +63,14 @@ def test_who_needs_a_lean_is_there() -> None:
     done = subprocess.run([JBOD, "list", "--json"], capture_output=True, text=True, check=True)
     scenarios = {each["id"] for each in json.loads(done.stdout)["scenarios"]}
     known = scenarios | {id.partition("/")[0] for id in scenarios}
-    assert {name for lean in LEANS for name in lean.needed_by} - known == set()
+    assert {name for dependency in DEPENDENCIES for name in dependency.needed_by} - known == set()
 
 
 # --- what came of a build -------------------------------------------------------------------------------------------
 
 
 def found(id: str, state: State, mode: Mode = Mode.KRAFT) -> Found:
-    return Found(lean=BY_ID[id], mode=mode, state=state, seen="planted")
+    return Found(dependency=BY_ID[id], mode=mode, state=state, seen="planted")
 
 
 def probed(*of: Found, causes: Mapping[Mode, str] | None = None, modes: Sequence[Mode] = (Mode.KRAFT,)) -> Probed:
@@ -101,7 +101,7 @@ def test_the_last_line_names_what_is_missing() -> None:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_table_has_a_row_for_each_lean_of_its_modes(width: int, tmp_path: Path) -> None:
-    of = [found(lean.id, "works") for lean in LEANS if Mode.KRAFT in lean.modes]
+    of = [found(dependency.id, "works") for dependency in DEPENDENCIES if Mode.KRAFT in dependency.modes]
     console = Console(width=width, record=True, file=(tmp_path / "table").open("w"))
     console.print(command.table(probed(*of)))
     text = console.export_text()
@@ -139,10 +139,10 @@ def test_a_try_that_fails_in_whatever_way_is_a_lack() -> None:
     def broken() -> str:
         raise KeyError("replicas")
 
-    lean: Lean = BY_ID["tool-log-dirs"]
-    missing = probing._try(lean, Mode.ZK, broken)
+    dependency: Dependency = BY_ID["tool-log-dirs"]
+    missing = probing._try(dependency, Mode.ZK, broken)
     assert (missing.state, missing.seen) == ("missing", "KeyError: 'replicas'")
-    assert probing._try(lean, Mode.ZK, lambda: "3 log dirs").state == "works"
+    assert probing._try(dependency, Mode.ZK, lambda: "3 log dirs").state == "works"
 
 
 # --- what it is read for --------------------------------------------------------------------------------------------
@@ -388,5 +388,5 @@ def test_a_build_that_ends_as_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(probing, "in_order", lambda: [("request-Metadata", dies), ("request-CreateTopics", dies)])
     came = probing.probe(Builds.choose(BuildOptions(kafka=str(DEFAULT_BUILDS[Mode.KRAFT]))), print)
     assert came.exit_code == 3
-    assert [(each.lean.id, each.state) for each in came.found] == [("start", "missing")]
+    assert [(each.dependency.id, each.state) for each in came.found] == [("start", "missing")]
     assert came.causes[Mode.KRAFT].startswith("broker-1 ended as this was tried: Metadata v7 or later")

@@ -90,7 +90,7 @@ def test_on_a_newer_build_a_deviation_is_seen_or_mended_if_it_was_looked_for() -
 
 def test_the_kips_assignment_passes_and_the_striped_one_does_not() -> None:
     check_kip(evidence(*ZK), EVEN, "t", assign(EVEN, 12, 3))
-    with pytest.raises(PromiseBroken, match="t: from no start and shift does KIP-36 give"):
+    with pytest.raises(PromiseBroken, match=r"t: KIP-36 gives .* for no start and shift"):
         check_kip(evidence(*ZK), EVEN, "t", place(EVEN, 12, 3, seed=1))
 
 
@@ -125,7 +125,7 @@ def test_proposals_are_the_kips_up_to_4_0(version: str, striped: bool) -> None:
     if striped:
         assert LEADERS_OVER_RACKS.expectation(KafkaVersion.parse("3.6.2"), Mode.KRAFT) is Expectation.NONE
     else:
-        with pytest.raises(PromiseBroken, match="from no start and shift"):
+        with pytest.raises(PromiseBroken, match="for no start and shift"):
             check_generated(seen, EVEN, "t", wrong)
 
 

@@ -262,7 +262,7 @@ def test_a_broker_that_ends_unmissed_is_told(controls: tuple[int, dict[str, dict
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
 def test_a_topic_that_dies_with_its_rack_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
     red = red_beside_its_twin(controls, "rack-fails", mode, "unavailable")
-    assert re.search(r"nobody leads orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
+    assert re.search(r"no leader: orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
 
 
 def told(controls: tuple[int, dict[str, dict[str, Any]]], case: str, kind: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Transactions through a log-dir failure: whole or not at all, whatever fails in the middle of one.
+"""Shows that transactions stay whole through a log-dir failure (KIP-112, items 2 and 3 of the test plan).
 
-A transaction is spread over two logs, the partition's and the coordinator's (``__transaction_state``), so there are two
-leaders to lose. The producer commits and aborts all the time; one live consumer reads what is committed, another one
-everything, and so do two drains afterwards. What is promised (KIP-98, "Transactional guarantees"): a read_committed
-consumer is handed all records of a committed transaction and none of an aborted one.
+A transaction is in two logs, the partition's and the coordinator's (``__transaction_state``), so there are two leaders
+to lose. The producer commits and aborts all the time. One live consumer and one drain read committed records, another
+consumer and drain read all. KIP-98 ("Transactional guarantees") promises that a read_committed consumer gets all
+records of a committed transaction, and none of an aborted one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ from suites.deviations import COORDINATOR_RELOADED
 from suites.observing import observe
 from suites.on_disk import check_same_bytes
 from suites.scenario import scenario
-from suites.state_check import World
+from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
 
 # Ten transactions under the fault, two of them aborted on purpose.
 RECORDS = 500
 FLOORS = Floors(during=300)
-# A record that waits for followers when a log dir fails is not answered before its time-out, whoever leads by then
-# (suites/FINDINGS.md, 2). For a transaction's marker that is request.timeout.ms of the broker. For a record of the
-# coordinator's log it is transaction.timeout.ms (10 s here), and then the coordinator goes on at the next turn of its
-# TransactionMarkerChannelManager's thread: with nothing else to do, one each request.timeout.ms. By default, 30 s.
 COORDINATOR_STUCK = "completing transaction state transition while it does not have a pending state"
+"""What a coordinator logs whose state no longer fits the record that it wrote."""
+# A request that waits for followers when a log dir fails is answered only at its time-out (suites/FINDINGS.md, 2). For
+# a transaction's marker that is the broker's request.timeout.ms. For a record of the coordinator's log it is
+# transaction.timeout.ms (10 s here). The coordinator then goes on at the next turn of its
+# TransactionMarkerChannelManager thread, once each request.timeout.ms if idle. By default that is 30 s.
 OVERRIDES = {"request.timeout.ms": "3000"}
 
 
@@ -51,9 +52,9 @@ OVERRIDES = {"request.timeout.ms": "3000"}
     overrides=OVERRIDES,
 )
 def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The log dir of the partition's leader fails while transactions run: each stays whole."""
-    state, orders = create_topics(cluster)
-    check_stay_whole(cluster, workload, state, orders, orders[0], leader_of)
+    """The log dir of the partition's leader fails while transactions run: each transaction stays whole."""
+    coordinator_log, orders = create_topics(cluster)
+    check_stay_whole(cluster, workload, coordinator_log, orders, orders[0], leader_of)
 
 
 @scenario(
@@ -66,42 +67,45 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
 )
 @pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
-    """A log dir with the transaction coordinator's log fails while transactions run: each ends, and stays whole."""
-    state, orders = create_topics(cluster)
-    check_stay_whole(cluster, workload, state, orders, state[0], role)
+    """The log dir of the transaction coordinator's log fails, on its leader or a follower: transactions stay whole."""
+    coordinator_log, orders = create_topics(cluster)
+    check_stay_whole(cluster, workload, coordinator_log, orders, coordinator_log[0], role)
 
 
 def create_topics(cluster: Cluster) -> tuple[Topic, Topic]:
-    """The coordinator's topic and the producer's, each on log dirs of its own."""
-    state = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
+    """Create the coordinator's topic and the producer's, on different log dirs of each broker.
+
+    :raises Inconclusive: a broker has both on one log dir
+    """
+    coordinator_log = cluster.create_topic("__transaction_state", configs={"cleanup.policy": "compact"})
     orders = cluster.create_topic("orders")
     for broker in cluster.brokers:
-        if state[0].log_dir_on(broker) == orders[0].log_dir_on(broker):
-            raise Inconclusive(f"{broker} has {state[0]} and {orders[0]} on one log dir")
-    return state, orders
+        if coordinator_log[0].log_dir_on(broker) == orders[0].log_dir_on(broker):
+            raise Inconclusive(f"{broker} has {coordinator_log[0]} and {orders[0]} on one log dir")
+    return coordinator_log, orders
 
 
 def check_stay_whole(
     cluster: Cluster,
     workload: CaseWorkload,
-    state: Topic,
+    coordinator_log: Topic,
     orders: Topic,
     struck: Partition,
     role: Callable[[Partition], Broker],
 ) -> None:
-    """With transactions on ``orders``, one replica's log dir fails; they go on, and all that they left is judged."""
-    world = World(cluster, state, orders)
+    """Let the log dir of one replica of ``struck`` fail under transactions, and judge the history."""
+    state = StateCheck(cluster, coordinator_log, orders)
     victim = role(struck)
     log_dir = struck.log_dir_on(victim)
     with workload.running(orders, transactional=Transactions()) as pair:
-        with log_dirs_failed(world, Chmod000(log_dir)):
-            await_transactions(pair, world, state[0].leader())
-        restart_after_healing(world, victim)
+        with log_dirs_failed(state, Chmod000(log_dir)):
+            await_transactions(pair, state, coordinator_log[0].leader())
+        restart_after_healing(state, victim)
     check_delivery(workload)
-    check_same_bytes(*state.partitions)
+    check_same_bytes(*coordinator_log.partitions)
 
 
-def await_transactions(pair: Pair, world: World, coordinator: Broker) -> None:
+def await_transactions(pair: Pair, state: StateCheck, coordinator: Broker) -> None:
     """Transactions go on. Where the coordinator reloaded its log and is stuck, they go on once it is restarted.
 
     :raises PromiseBroken: they do not go on
@@ -111,10 +115,10 @@ def await_transactions(pair: Pair, world: World, coordinator: Broker) -> None:
     except PromiseBroken as error:
         if (line := coordinator.log.first(COORDINATOR_STUCK)) is None:
             raise
-        observe(COORDINATOR_RELOADED, world.cluster, deviates=True, seen=line.text, broken=error)
+        observe(COORDINATOR_RELOADED, state.cluster, deviates=True, seen=line.text, broken=error)
         coordinator.stop()
-        world.broker_gone(coordinator)
+        state.broker_gone(coordinator)
         coordinator.start()
-        world.broker_back(coordinator)
-        world.check(timeouts.RECOVERY_S)
+        state.broker_back(coordinator)
+        state.check(timeouts.RECOVERY_S)
         pair.await_progress(after=now(), records=RECORDS)

@@ -1,14 +1,14 @@
-"""All that the suites lean on in a Kafka build, in one place: what it is, who needs it, and what is done without it.
+"""All that the suites depend on in a Kafka build: what it is, which cases need it, and what happens without it.
 
-A release may move, rename or drop any of it, since little of it is a public interface. Whoever adds a lean to a suite,
-a fault or the harness adds a row here, and a try to one of the modules beside this one.
+Little of it is a public interface, so a release may move, rename or drop it. A new dependency of a suite, a fault or
+the harness needs a row here, and a try in one of the modules beside this one.
 """
 
 from __future__ import annotations
 
 from harness.kafka import mbeans
 from harness.kafka.versions import VersionRange
-from suites.probe.lean import (
+from suites.probe.dependency import (
     CANCELLED,
     COMPARED,
     CONTROLLER_FAILS,
@@ -18,16 +18,18 @@ from suites.probe.lean import (
     MOVES,
     REASSIGNED,
     ZK,
-    Lean,
+    Dependency,
     mbean,
     request,
 )
 from suites.probe.texts import TEXTS
 
-LEANS: tuple[Lean, ...] = (
+DEPENDENCIES: tuple[Dependency, ...] = (
     # --- start, format, classes ---------------------------------------------------------------------------------------
-    Lean(id="start", kind="start", what="a cluster of one broker with three log dirs starts, by jbod's own settings"),
-    Lean(
+    Dependency(
+        id="start", kind="start", what="a cluster of one broker with three log dirs starts, by jbod's own settings"
+    ),
+    Dependency(
         id="format-ignore-formatted",
         kind="format",
         what="kafka-storage format refuses a formatted log dir, and formats beside it with --ignore-formatted",
@@ -35,7 +37,7 @@ LEANS: tuple[Lean, ...] = (
         needed_by=("kip-112/bootstrap-missing", "kip-112/disk-replaced", "kip-113", "schedules"),
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="format-release-version",
         kind="format",
         what="kafka-storage format --release-version 4.2-IV1",
@@ -43,7 +45,7 @@ LEANS: tuple[Lean, ...] = (
         modes=KRAFT,
         builds=CORDONS,
     ),
-    Lean(
+    Dependency(
         id="rack-aware-selector",
         kind="class",
         what="org.apache.kafka.common.replica.RackAwareReplicaSelector, by which a consumer reads from its rack",
@@ -51,22 +53,22 @@ LEANS: tuple[Lean, ...] = (
         needed_by=("kip-36/nearest-replica",),
         builds=VersionRange.parse(">=2.4"),
     ),
-    Lean(
+    Dependency(
         id="exit-hook",
         kind="class",
-        what="Exit$Procedure, by which Kafka's programs are kept from ending the JVM that they are asked in",
+        what="Exit$Procedure, which keeps Kafka's tools from ending the JVM that they run in",
         needed_by=COMPARED,
-        without="each question has a JVM of its own: slower",
+        without="each tool runs in a JVM of its own: slower",
     ),
     # --- tools --------------------------------------------------------------------------------------------------------
-    Lean(
+    Dependency(
         id="tool-topics-describe",
         kind="tool",
         what="kafka-topics --describe, alone and with --under-replicated-partitions or --unavailable-partitions",
         needed_by=COMPARED,
         builds=VersionRange.parse(">=2.2"),
     ),
-    Lean(
+    Dependency(
         id="tool-topics-create",
         kind="tool",
         what="kafka-topics --create --partitions --replication-factor",
@@ -74,21 +76,21 @@ LEANS: tuple[Lean, ...] = (
         needed_by=("kip-36/some-without-rack",),
         builds=VersionRange.parse(">=2.2"),
     ),
-    Lean(
+    Dependency(
         id="tool-log-dirs",
         kind="tool",
         what="kafka-log-dirs --describe --broker-list, alone and with --topic-list",
         words=("--bootstrap-server",),
         needed_by=COMPARED,
     ),
-    Lean(
+    Dependency(
         id="tool-configs-describe",
         kind="tool",
         what="kafka-configs --describe --all --entity-type brokers",
         needed_by=("kip-1066/by-tool", "kip-1066/entries", "kip-1066/static", "kip-1066/what-users-see"),
         builds=VersionRange.parse(">=2.5"),
     ),
-    Lean(
+    Dependency(
         id="tool-configs-alter",
         kind="tool",
         what="kafka-configs --alter with --add-config A=[x,y] and --delete-config, for one broker",
@@ -99,7 +101,7 @@ LEANS: tuple[Lean, ...] = (
         needed_by=("kip-1066/by-tool",),
         builds=CORDONS,
     ),
-    Lean(
+    Dependency(
         id="tool-reassign-generate",
         kind="tool",
         what="kafka-reassign-partitions --generate, alone and with --disable-rack-aware",
@@ -109,25 +111,25 @@ LEANS: tuple[Lean, ...] = (
         ),
         needed_by=("kip-113/tools-across", "kip-36/placement", "kip-36/some-without-rack"),
     ),
-    Lean(
+    Dependency(
         id="tool-reassign-execute",
         kind="tool",
         what="kafka-reassign-partitions --execute with log dirs, --throttle, --replica-alter-log-dirs-throttle, "
-        "--timeout; and --verify, until it says that all is done",
+        "--timeout; and --verify, until it reports that all is done",
         words=("--reassignment-json-file",),
         needed_by=REASSIGNED,
     ),
-    Lean(
+    Dependency(
         id="tool-reassign-cancel",
         kind="tool",
         what="kafka-reassign-partitions --cancel",
         needed_by=CANCELLED,
         builds=VersionRange.parse(">=2.6"),
     ),
-    Lean(
+    Dependency(
         id="tool-cluster",
         kind="tool",
-        what="kafka-cluster unregister, which needs a broker that is there",
+        what="kafka-cluster unregister, which needs a live broker",
         words=(
             "--bootstrap-server",
             "--id",
@@ -135,7 +137,7 @@ LEANS: tuple[Lean, ...] = (
         needed_by=("kip-1066/broker-decommissioned", "kip-36/placement"),
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="tool-features",
         kind="tool",
         what="kafka-features describe, and upgrade --release-version",
@@ -143,7 +145,7 @@ LEANS: tuple[Lean, ...] = (
         modes=KRAFT,
         builds=CORDONS,
     ),
-    Lean(
+    Dependency(
         id="tool-dump-log",
         kind="tool",
         what="kafka-dump-log --files, alone and with --print-data-log",
@@ -152,13 +154,13 @@ LEANS: tuple[Lean, ...] = (
             "isvalid: true",
         ),
         needed_by=("control", "kip-113", "schedules"),
-        without="jbod explain doesn't say where a record lies, and a producer's new session may look like duplicates",
+        without="jbod explain does not show where a record is, and a producer's new session may look like duplicates",
     ),
-    Lean(
+    Dependency(
         id="tool-verifiable",
         kind="tool",
         what="kafka-verifiable-producer and -consumer",
-        without="jbod bench fails, and no case",
+        without="jbod bench fails; no case does",
     ),
     # --- requests -----------------------------------------------------------------------------------------------------
     request("ApiVersions", 0),
@@ -183,18 +185,18 @@ LEANS: tuple[Lean, ...] = (
     mbean(mbeans.OFFLINE_REPLICAS, *COMPARED),
     mbean(mbeans.ACTIVE, *COMPARED),
     mbean(mbeans.OFFLINE_PARTITIONS, *COMPARED),
-    mbean(mbeans.UNDER_REPLICATED, without="the journal doesn't have it"),
+    mbean(mbeans.UNDER_REPLICATED, without="the journal does not have it"),
     mbean(mbeans.BYTES_OUT, "kip-36/nearest-replica"),
     mbean(mbeans.RAFT, *CONTROLLER_FAILS, modes=KRAFT),
     mbean(mbeans.UNASSIGNED, modes=KRAFT),
     mbean(mbeans.CORDONED_DIRS, "kip-1066", builds=">=4.3", modes=KRAFT),
     mbean(mbeans.DIR_CORDONED, "kip-1066", builds=">=4.3", modes=KRAFT),
-    mbean(mbeans.STATE, without="a case waits for an MBean that the build lacks, and doesn't name it"),
-    # --- what lies in ZooKeeper and on disks -------------------------------------------------------------------------
-    Lean(
+    mbean(mbeans.STATE, without="a case waits for an MBean that the build lacks, and does not name it"),
+    # --- ZooKeeper and disks ------------------------------------------------------------------------------------------
+    Dependency(
         id="znodes",
         kind="znode",
-        what="the znodes of brokers, topics, partitions, the controller, and of what brokers tell it",
+        what="the znodes of brokers, topics, partitions, the controller, and brokers' notifications",
         words=(
             "/brokers/ids",
             "/brokers/ids/…",
@@ -211,44 +213,44 @@ LEANS: tuple[Lean, ...] = (
         needed_by=COMPARED,
         modes=ZK,
     ),
-    Lean(
+    Dependency(
         id="file-segments",
         kind="file",
         what="a replica's folder in a log dir, topic-partition, with its .log, .index and .timeindex files",
         words=("*.log", "…*/*.log", "*/*/*.log", "*.timeindex"),
         needed_by=COMPARED,
     ),
-    Lean(
+    Dependency(
         id="file-checkpoints",
         kind="file",
         what="recovery-point-offset-checkpoint and replication-offset-checkpoint name a log dir's replicas",
         words=("log-start-offset-checkpoint", "cleaner-offset-checkpoint", "*-checkpoint.tmp"),
         needed_by=("disks", "kip-113", "network", "schedules"),
     ),
-    Lean(
+    Dependency(
         id="file-meta",
         kind="file",
         what="meta.properties in each log dir",
         needed_by=METADATA_LOG,
     ),
-    Lean(
+    Dependency(
         id="file-made",
         kind="file",
         what="partition.metadata in a replica's folder",
         needed_by=("kip-112/killed-while-new",),
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="file-future",
         kind="file",
-        what="a replica that is on its way into a log dir lies there in a folder topic-partition.<uuid>-future",
+        what="a future replica's folder in a log dir, topic-partition.<uuid>-future",
         words=("-future", "….*-future/*.log"),
         needed_by=("kip-113", "known-bugs", "schedules"),
     ),
-    Lean(
+    Dependency(
         id="file-rare",
         kind="file",
-        what="the names of what is set aside or deleted, of snapshots, and of what a clean stop leaves",
+        what="the names of stray and deleted folders and files, of snapshots, and of the mark of a clean shutdown",
         words=(
             "-delete",
             "….*-delete",
@@ -259,11 +261,11 @@ LEANS: tuple[Lean, ...] = (
             ".kafka_cleanshutdown",
         ),
         needed_by=("kip-1066/lasts", "kip-113", "schedules"),
-        without="cases that wait for them come out unknown or invalid, and clusters are shared less often",
+        without="cases that wait for them are unknown or invalid, and clusters are reused less often",
         tried=False,
     ),
     # --- the metadata log ---------------------------------------------------------------------------------------------
-    Lean(
+    Dependency(
         id="records-directories",
         kind="metadata record",
         what="kafka-dump-log --cluster-metadata-decoder shows brokers' log dirs and each replica's directory",
@@ -274,44 +276,44 @@ LEANS: tuple[Lean, ...] = (
         needed_by=METADATA_LOG,
         modes=KRAFT,
     ),
-    Lean(
+    Dependency(
         id="records-cordons",
         kind="metadata record",
-        what="the same shows which log dirs of a broker are cordoned",
+        what="kafka-dump-log --cluster-metadata-decoder shows a broker's cordoned log dirs",
         needed_by=("kip-1066",),
         modes=KRAFT,
         builds=CORDONS,
     ),
     # --- configs ------------------------------------------------------------------------------------------------------
-    Lean(
+    Dependency(
         id="config-settings",
         kind="config",
-        what="the settings that every broker here has (harness/cluster/spec.py), as kafka-configs describes them",
-        without="Kafka's defaults are in force: what is waited for may come too late",
+        what="the settings that jbod gives every broker (harness/cluster/spec.py), as kafka-configs shows them",
+        without="Kafka's defaults apply: what a case waits for may come too late",
         builds=VersionRange.parse(">=2.5"),
     ),
-    Lean(
+    Dependency(
         id="config-connects-soon",
         kind="config",
         what="socket.connection.setup.timeout.ms and .max.ms",
-        without="in containers, who looks for a node that is gone waits for 10 to 30 s",
+        without="in containers, a client waits 10 to 30 s for a node that is gone",
         builds=VersionRange.parse(">=2.7"),
     ),
-    Lean(
+    Dependency(
         id="config-first-tasks",
         kind="config",
         what="log.initial.task.delay.ms",
         needed_by=("kip-113",),
-        without="nothing is deleted or cleaned in a broker's first 30 s: clusters are shared less often",
+        without="a broker deletes and cleans nothing in its first 30 s: clusters are reused less often",
         builds=VersionRange.parse(">=3.8"),
     ),
-    Lean(
+    Dependency(
         id="config-move-throttle",
         kind="config",
-        what="replica.alter.log.dirs.io.max.bytes.per.second can be set at run time, and holds a move",
+        what="replica.alter.log.dirs.io.max.bytes.per.second can be set at run time, and throttles a move",
         needed_by=("control", "kip-1066/moved-onto", "kip-1066/disk-taken-out", "kip-113", "known-bugs", "schedules"),
     ),
-    Lean(
+    Dependency(
         id="config-cordoned",
         kind="config",
         what="cordoned.log.dirs can be set at run time, and is described as a dynamic config",

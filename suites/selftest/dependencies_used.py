@@ -1,4 +1,4 @@
-"""What the code leans on in a Kafka build, as its source says: read from the trees of harness, faults and suites.
+"""What the code depends on in a Kafka build, as its source says: read from the trees of harness, faults and suites.
 
 Log lines are the patterns that reach a broker's log: an argument of ``log.first``, one named ``saying``, what a fault
 is noticed by, what is looked for in a line's text. A pattern may be a constant of any module, a local variable, or what
@@ -47,7 +47,7 @@ _EMPTIES_CLUSTERS = "harness/runner/cluster_reuse.py"
 
 @dataclass(frozen=True, order=True)
 class Used:
-    """One thing that the code leans on, and where."""
+    """One thing that the code depends on, and where."""
 
     kind: Kind
     name: str

@@ -1,4 +1,4 @@
-"""The list of what is leaned on is whole: what the code leans on and no lean has is found in its source, by kind."""
+"""The list of dependencies is complete: each text, request and MBean that the code uses has a row."""
 
 from __future__ import annotations
 
@@ -6,37 +6,39 @@ import re
 
 import pytest
 
-from suites.probe.lean import Lean
-from suites.probe.leans import LEANS
-from suites.selftest.leans_used import Unreadable, Used, used
+from suites.probe.dependencies import DEPENDENCIES
+from suites.probe.dependency import Dependency
+from suites.selftest.dependencies_used import Unreadable, Used, used
 
 _ASKED_APART = {"broker", "zookeeper"}
-"""Programs that are no tools: that they run is the first of all leans."""
+"""Programs that are no tools: the dependency "start" tries that they run."""
 
 
-def of_kinds(*kinds: str) -> list[Lean]:
-    return [lean for lean in LEANS if lean.kind in kinds]
+def of_kinds(*kinds: str) -> list[Dependency]:
+    return [dependency for dependency in DEPENDENCIES if dependency.kind in kinds]
 
 
 def is_listed(each: Used) -> bool:
-    """Whether a lean has it: as a word of its own, or named for people."""
-    words = {word for lean in LEANS for word in lean.words}
+    """Whether a dependency has it: as a word of its own, or named for people."""
+    words = {word for dependency in DEPENDENCIES for word in dependency.words}
     match each.kind:
         case "request":
-            return any(lean.what.startswith(f"{each.name} v") for lean in of_kinds("request"))
+            return any(dependency.what.startswith(f"{each.name} v") for dependency in of_kinds("request"))
         case "mbean":
-            return each.name in {lean.what for lean in of_kinds("mbean")}
+            return each.name in {dependency.what for dependency in of_kinds("mbean")}
         case "tool":
-            named = any(f"kafka-{each.name}" in lean.what for lean in LEANS)
+            named = any(f"kafka-{each.name}" in dependency.what for dependency in DEPENDENCIES)
             return named or each.name in _ASKED_APART or each.name == "verifiable-consumer"
         case "option" | "file":
-            return each.name in words or any(each.name in re.split("[ ,;]+", lean.what) for lean in LEANS)
+            return each.name in words or any(
+                each.name in re.split("[ ,;]+", dependency.what) for dependency in DEPENDENCIES
+            )
         case _:
             return each.name in words
 
 
 def test_all_that_the_code_leans_on_is_listed() -> None:
-    """A new one needs a row in suites/probe/leans.py or texts.py, and a try beside them."""
+    """A new one needs a row in suites/probe/dependencies.py or texts.py, and a try beside them."""
     found = used()
     assert {each.kind for each in found} == {"request", "mbean", "tool", "option", "class", "file", "znode", "text"}
     assert [each for each in found if not is_listed(each)] == []
@@ -46,7 +48,9 @@ def test_what_nobody_leans_on_any_more_is_not_listed() -> None:
     """But for what is read from tables and compiled patterns, which the search doesn't see."""
     unseen = {"log-story", "log-moved", "log-rolled", "log-cordons", "text-tools"}
     names = {each.name for each in used()}
-    assert {word for lean in LEANS if lean.id not in unseen for word in lean.words} - names == set()
+    assert {
+        word for dependency in DEPENDENCIES if dependency.id not in unseen for word in dependency.words
+    } - names == set()
 
 
 @pytest.mark.parametrize(

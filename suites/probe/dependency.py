@@ -1,4 +1,4 @@
-"""One thing that the suites lean on in a Kafka build, and the groups of suites that lean on the same things."""
+"""A dependency of the suites on a Kafka build, and groups of suites with the same dependencies."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _ANY = VersionRange()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lean:
+class Dependency:
     """One thing that a build must have.
 
-    :ivar what: the same for people
-    :ivar words: it, as the code has it where ``what`` doesn't: options, file names, patterns (``…`` is what a format
-        puts in); ``suites/selftest/test_leans.py`` finds those in the code that no lean has
-    :ivar needed_by: suites and scenarios by their ids; empty for all
-    :ivar without: what happens without it; anything but :data:`SKIPPED` lets its cases run
-    :ivar builds: those that must have it; from another one nobody expects it
-    :ivar tried: the probe tries it
+    :ivar what: a description for people
+    :ivar words: the texts in the code that ``what`` does not have: options, file names, patterns (``…`` stands for a
+        placeholder). ``suites/selftest/test_dependencies.py`` fails for texts in the code that no dependency has
+    :ivar needed_by: ids of suites and scenarios; empty for all
+    :ivar without: what happens without it; unless it is :data:`SKIPPED`, the cases run
+    :ivar builds: the builds that must have it; on others it is not expected
+    :ivar tried: whether the probe tries it
     """
 
     id: str
@@ -53,7 +53,7 @@ class Lean:
 
     @property
     def skips(self) -> bool:
-        """Whether cases that need it can't run without it."""
+        """Whether cases that need it are skipped without it."""
         return self.without is SKIPPED
 
 
@@ -75,9 +75,9 @@ COMPARED = (
     "schedules",
     "transactions",
 )
-"""Where all sources are compared with the model (:mod:`suites.state_check`)."""
+"""The suites that compare all sources with the expected state (:mod:`suites.state_check`)."""
 MOVES = ("control", "kip-1066", "kip-113", "known-bugs", "schedules")
-"""Where dynamic configs are set, most of them the throttle by which moves are held."""
+"""The suites that set dynamic configs, mostly the throttle that holds moves."""
 FAIL_LOG_DIRS = (
     "control/log-dir-offline",
     "disks/two-dirs-at-once",
@@ -122,9 +122,12 @@ CONTROLLER_FAILS = (
 )
 
 
-def request(name: str, version: int, *needed_by: str, builds: str = "", modes: Sequence[Mode] = (*Mode,)) -> Lean:
-    """:param version: the oldest that has what is read of it"""
-    return Lean(
+def request(name: str, version: int, *needed_by: str, builds: str = "", modes: Sequence[Mode] = (*Mode,)) -> Dependency:
+    """A dependency on a request.
+
+    :param version: the oldest version that has the fields that are read
+    """
+    return Dependency(
         id=f"request-{name}" if not builds or builds != ">=4.3" else f"request-{name}-v{version}",
         kind="request",
         what=f"{name} v{version} or later",
@@ -136,10 +139,13 @@ def request(name: str, version: int, *needed_by: str, builds: str = "", modes: S
 
 def mbean(
     name: str, *needed_by: str, builds: str = "", modes: Sequence[Mode] = (*Mode,), without: str = SKIPPED
-) -> Lean:
-    """:param name: as JMX has it"""
+) -> Dependency:
+    """A dependency on an MBean.
+
+    :param name: the MBean's name in JMX
+    """
     short = (name.partition("name=")[2] or name.partition("type=")[2]).partition(",")[0]
-    return Lean(
+    return Dependency(
         id=f"mbean-{short}",
         kind="mbean",
         what=name,
