@@ -117,7 +117,7 @@ def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     """Watch the moves of a topic's replicas on a broker until they have ended, as a user can.
 
     DescribeLogDirs shows each future replica (``isFuture``). Its lag never rises, since no client writes. At least one
-    lag is seen between its first and its last value: a megabyte may move between two looks, within the throttle's burst.
+    lag is seen between its first and its last value: a megabyte may move between two looks.
 
     :param moved: the partitions whose replicas should move; a move may end before the first look
     :returns: the expected over the real seconds; expected are the bytes to copy at the first look, at the throttle's
