@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Unpack
 
 from harness.checkers.judge import judge, write_verdict
 from harness.checkers.settings import Session
@@ -25,8 +26,7 @@ from harness.runner.case import Case
 from harness.spark.session import SparkHandle, check_jvm
 from harness.workload.drain import await_stable
 from harness.workload.pair import OPEN_TRANSACTION_S, Pair
-from harness.workload.producer import Transactions
-from harness.workload.workload import Workload
+from harness.workload.workload import LoadSettings, Workload
 
 _OVERTAKEN = "Out of order sequence number"
 """``ProducerAppendInfo.checkSequence``, of a batch that came before its turn. One that came in its turn, and is refused
@@ -53,25 +53,21 @@ class CaseWorkload:
         self._groups: dict[str, str] = {}
 
     @contextmanager
-    def running(
-        self, topic: Topic, *, via: Broker | None = None, transactional: Transactions | None = None, **settings: object
-    ) -> Iterator[Pair]:
-        """A producer and a live consumer run on the topic inside the block; both get through before it begins.
+    def running(self, topic: Topic, *, via: Broker | None = None, **settings: Unpack[LoadSettings]) -> Iterator[Pair]:
+        """Run a producer and a live consumer on the topic in the block; it begins when both make progress.
 
-        :param via: the only broker that the clients are told of (default: all)
-        :param transactional: as :meth:`harness.workload.workload.Workload.running` has it; aborts follow the case's
-            seed
-        :param settings: passed on to :meth:`harness.workload.workload.Workload.running`
+        :param via: the only broker in the clients' bootstrap addresses (default: all brokers)
+        :param settings: see :class:`harness.workload.workload.Load`; aborts of transactions follow the case's seed
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
         self._topics.append(topic)
         self._case.verdict = None
-        if transactional is not None:
+        if (transactional := settings.get("transactional")) is not None:
             self._in_transactions = True
             settings["transactional"] = replace(transactional, seed=self._case.id.seed)
         phase = self._case.phase
         self._case.enter("load")
-        with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
+        with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
             # The judge has to know who reads for whom.
