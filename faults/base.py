@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from harness.cluster.broker import Broker
+from harness.cluster.spec import ClusterSettings
 from harness.errors import FaultNotProven
 from harness.journal import now
 
@@ -31,8 +32,8 @@ class Fault(ABC):
 
     :cvar name: what the fault is called in ids, journal and reports
     :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.host.abilities`
-    :cvar cluster: fields of :class:`harness.cluster.spec.ClusterSpec` that it needs; a case with this fault among its
-        parameters gets such a cluster
+    :cvar cluster: settings of the cluster that it needs; a case with this fault among its parameters gets such a
+        cluster
     :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
     :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
     :ivar may_hold_up_clients: while it is in force clients may get nowhere, as those that go on asking a broker that
@@ -41,7 +42,7 @@ class Fault(ABC):
 
     name: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
-    cluster: ClassVar[Mapping[str, Any]] = {}
+    cluster: ClassVar[ClusterSettings] = {}
     explains: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, broker: Broker) -> None:

@@ -17,14 +17,14 @@ import fcntl
 import os
 import struct
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from faults.broker import BrokerEnded
 from faults.log_dir import LogDirFault
 from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LogDir
+from harness.cluster.spec import ClusterSettings
 from harness.errors import AwaitTimeout, UsageError
 from harness.host.volume import Volume
 from harness.waiting import await_until, let_pass
@@ -54,7 +54,7 @@ class VolumeFault(LogDirFault):
     """A way in which the file system of a log dir fails."""
 
     needs: ClassVar[tuple[str, ...]] = ("loop mounts",)
-    cluster: ClassVar[Mapping[str, object]] = {"volumes": "ext4"}
+    cluster: ClassVar[ClusterSettings] = {"volumes": "ext4"}
 
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir)
@@ -99,7 +99,7 @@ class EioXfs(Eio):
 
     name = "eio_xfs"
     needs = ("loop mounts", "xfs")
-    cluster: ClassVar[Mapping[str, object]] = {"volumes": "xfs"}
+    cluster: ClassVar[ClusterSettings] = {"volumes": "xfs"}
 
 
 class ReadOnly(_Broken):
@@ -173,7 +173,7 @@ class FullTmpfs(Full):
 
     name = "full_tmpfs"
     needs = ("tmpfs mounts",)
-    cluster: ClassVar[Mapping[str, Any]] = {"volumes": "tmpfs"}
+    cluster: ClassVar[ClusterSettings] = {"volumes": "tmpfs"}
 
 
 class NearlyFull(FullTmpfs):
@@ -242,7 +242,7 @@ class NoInodesTmpfs(NoInodes):
 
     name = "no_inodes_tmpfs"
     needs = ("tmpfs mounts",)
-    cluster: ClassVar[Mapping[str, object]] = {"volumes": "tmpfs"}
+    cluster: ClassVar[ClusterSettings] = {"volumes": "tmpfs"}
 
 
 class PowerCut(BrokerEnded):
@@ -255,7 +255,7 @@ class PowerCut(BrokerEnded):
 
     name = "power_cut"
     needs = ("loop mounts",)
-    cluster: ClassVar[Mapping[str, object]] = {"volumes": "ext4"}
+    cluster: ClassVar[ClusterSettings] = {"volumes": "ext4"}
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)

@@ -18,7 +18,6 @@ import statistics
 import threading
 import time
 import uuid
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from typing import ClassVar
@@ -26,6 +25,7 @@ from typing import ClassVar
 from faults.base import Fault
 from faults.file_system import volume_of
 from harness.cluster.log_dir import LogDir
+from harness.cluster.spec import ClusterSettings
 from harness.errors import FaultNotProven
 from harness.host.control_group import SlowGroup
 from harness.host.undo import FIFREEZE, FITHAW
@@ -50,7 +50,7 @@ rm -f "$0"
 class SlowVolume(Fault):
     """The volume of a log dir answers late."""
 
-    cluster: ClassVar[Mapping[str, object]] = {"volumes": "ext4"}
+    cluster: ClassVar[ClusterSettings] = {"volumes": "ext4"}
     explains = (r"Connection to node .* was disconnected|request.*timed? ?out",)
 
     def __init__(self, log_dir: LogDir) -> None:

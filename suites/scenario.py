@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Unpack
 
 import pytest
 
+from harness.cluster.spec import ClusterSettings
 from harness.kafka.versions import Mode, VersionRange
 from harness.measure.floors import DEFAULT_FLOORS, Floors
 from harness.runner.deviation import Deviation
@@ -29,8 +29,8 @@ def scenario(
     issue: str | None = None,
     deviations: tuple[Deviation, ...] = (),
     fresh: bool = False,
-    kraft: Mapping[str, Any] = MappingProxyType({}),
-    **spec: Any,
+    kraft: ClusterSettings | None = None,
+    **spec: Unpack[ClusterSettings],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Mark a test as the scenario ``id``; its docstring's first line is its claim.
 
@@ -46,8 +46,8 @@ def scenario(
     :param deviations: the known deviations that it checks for; each must be seen on the builds that have it
         (:func:`suites.observing.observe`)
     :param fresh: it needs a cluster that no other case has used (:mod:`harness.runner.cluster_reuse`)
-    :param kraft: fields of :class:`harness.cluster.spec.ClusterSpec` that apply in KRaft mode only
-    :param spec: fields of it that apply in both modes
+    :param kraft: settings of the cluster in KRaft mode only; they win over ``spec``
+    :param spec: settings of the cluster in both modes: fields of :class:`harness.cluster.spec.ClusterSpec`
     """
     declared = Scenario(
         id=id,
@@ -61,7 +61,7 @@ def scenario(
         issue=issue,
         deviations=deviations,
         fresh=fresh,
-        spec={mode: {**spec, **(kraft if mode is Mode.KRAFT else {})} for mode in modes},
+        spec={mode: {**spec, **(kraft or {} if mode is Mode.KRAFT else {})} for mode in modes},
     )
     return pytest.mark.scenario(declared)
 

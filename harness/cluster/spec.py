@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from harness.host.volume import VolumeKind
 from harness.kafka.versions import Mode
@@ -47,6 +48,22 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "log.segment.delete.delay.ms": "1000",
     "log.initial.task.delay.ms": "1000",
 }
+
+
+class ClusterSettings(TypedDict, total=False):
+    """The fields of :class:`ClusterSpec` that a scenario or a fault may set: all but ``mode`` and ``backend``."""
+
+    brokers: int
+    log_dirs: int
+    racks: tuple[str | None, ...]
+    controllers: int
+    combined: bool
+    metadata_apart: bool
+    metadata_version: str
+    volumes: VolumeKind
+    volume_mb: int
+    mbeans: bool
+    overrides: Mapping[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
-"""The thread in a task that writes the history while the task's main thread keeps up with Kafka.
+"""A thread in a task that writes the history while the task's main thread keeps up with Kafka.
 
-Turning lists into Arrow columns and columns into Parquet takes tens of milliseconds when the load is high; done on the
-data path it would look like a gap of Kafka's. So the main thread hands over what it has gathered ten times a second,
-and this thread counts it, publishes the progress and writes a part at least each second.
+It takes tens of milliseconds under high load to turn lists into Arrow columns, and columns into Parquet. In the main
+thread that would look like a gap of Kafka. So the main thread hands over what it has gathered ten times a second. This
+thread counts it, publishes the progress and writes a part at least every second.
 """
 
 from __future__ import annotations
@@ -20,18 +20,16 @@ from harness.history.tables import SCHEMAS, HistoryWriter, TableName
 
 HAND_OVER_S = 0.1
 PART_S = 0.7
-# So many batches may wait for the disk before the main thread waits too.
-_BACKLOG = 100
+_BACKLOG = 100  # batches that may wait for the disk before the main thread waits too
 
 B = TypeVar("B")
 
 
 class PartWriter(Generic[B]):
-    """Takes batches, keeps rows, writes parts.
+    """Writes batches of one table as parts, in a thread of its own. All methods raise the error that ended the thread.
 
     :param stem: starts the names of the parts; no other writer of this table has it
-    :param rows_of: turns one batch into rows of the table; also where progress is counted and published. Runs in this
-        thread
+    :param rows_of: turns one batch into rows of the table, and counts and publishes progress; runs in the thread
     """
 
     def __init__(self, run_dir: Path, table: TableName, stem: str, rows_of: Callable[[B], pa.Table]) -> None:
@@ -43,38 +41,30 @@ class PartWriter(Generic[B]):
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
-    def add(self, batch: B) -> None:
-        """Hand over a batch; waits only where the disk is far behind. Raises what the thread died of."""
-        self._put(batch)
+    def add(self, batch: B | threading.Event | None) -> None:
+        """Hand over a batch; waits only if the disk is far behind. An event is set when all before it is on disk."""
+        while True:
+            self._check()
+            try:
+                return self._batches.put(batch, timeout=1.0)
+            except queue.Full:
+                continue
 
     def written(self) -> threading.Event:
-        """Ask for what was handed over so far to be written; the event is set when it is on disk."""
+        """An event that is set when all that was handed over so far is on disk."""
         event = threading.Event()
-        self._put(event)
+        self.add(event)
         return event
 
     def flush(self) -> None:
-        """Return when all that was handed over is on disk. Raises what the thread died of."""
+        """Wait until all that was handed over is on disk."""
         event = self.written()
         while not event.wait(1.0):
             self._check()
 
-    def _put(self, what: B | threading.Event) -> None:
-        while True:
-            self._check()
-            try:
-                return self._batches.put(what, timeout=1.0)
-            except queue.Full:
-                continue
-
     def close(self) -> None:
-        """Write what is left; returns when it is on disk. Raises what the thread died of."""
-        while self._thread.is_alive():
-            try:
-                self._batches.put(None, timeout=1.0)
-                break
-            except queue.Full:
-                continue
+        """Write what is left, and wait until it is on disk."""
+        self.add(None)
         self._thread.join()
         self._check()
 
@@ -84,7 +74,7 @@ class PartWriter(Generic[B]):
 
     def _run(self) -> None:
         try:
-            # A table without rows has a part without rows: a run that ends before the first record can be judged.
+            # So that a run can be judged that ends before its first record.
             self._writer.write(self._schema.empty_table())
             rows: list[pa.Table] = []
             written_at = time.monotonic()

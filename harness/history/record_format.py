@@ -1,11 +1,10 @@
-"""What a record of the pipeline looks like, so that whoever reads it knows who sent it.
+"""The format of a record, by which its readers know who sent it.
 
-The name of a record (producer, seq) stands in plain ASCII at the head of its value, followed by padding up to the
-wanted size: ``jbod <run token> <producer> <seq> xxxx…``. Not in Kafka's record headers, which Spark's source and
-Kafka's own tools hand over only when asked; not in a binary frame, which Spark SQL could not take apart in the JVM.
-The value follows from the name and the size alone, so that a record whose sender died can be described afterwards
-(:mod:`harness.history.write_ahead`). The run token keeps the records of another run, or of a topic made again under an
-old name, from passing for ours.
+The name of a record (producer, seq) stands in ASCII at the head of its value, and padding follows up to the wanted
+size: ``jbod <run token> <producer> <seq> xxxx…``. It is not in Kafka's record headers, which Spark's source and Kafka's
+tools return only on request, and not in a binary format, which Spark SQL could not parse in the JVM. The value follows
+from the name and the size alone, so a record can be described whose sender died (:mod:`harness.history.write_ahead`).
+The run token tells our records from those of another run, and of an older topic of the same name.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import re
 
 SMALLEST_RECORD_BYTES = 64
-"""The longest head (two words of 16, a seq of 18 digits) always fits."""
+"""Room for the longest head: two words of 16 characters and a seq of 18 digits."""
 _WORD = re.compile(r"[A-Za-z0-9._-]{1,16}")
 _PADDING = b"x" * 1024
 
@@ -26,38 +25,37 @@ def check_words(*words: str) -> None:
 
 
 def prefix_of(run_token: str, producer: str) -> bytes:
-    """The head of every value that this producer sends in this run."""
+    """The head of all values of this producer in this run, without the seq."""
     return f"jbod {run_token} {producer} ".encode()
 
 
 def padding_to(record_bytes: int) -> bytes:
-    """Padding that is long enough for every record of this size; see :func:`value_of`."""
+    """Padding for records of this size; see :func:`value_of`."""
     return (_PADDING * (record_bytes // len(_PADDING) + 1))[:record_bytes]
 
 
 def value_of(prefix: bytes, seq: int, padding: bytes) -> bytes:
-    """The value of record ``seq``, exactly ``len(padding)`` bytes long (at least 64, :data:`SMALLEST_RECORD_BYTES`)."""
+    """The value of record ``seq``: ``len(padding)`` bytes, at least :data:`SMALLEST_RECORD_BYTES`."""
     return (b"%b%d %b" % (prefix, seq, padding))[: len(padding)]
 
 
 def key_of(seq: int, keys: int | None) -> str | None:
-    """The key of record ``seq``: one of ``keys`` different ones in turn, or none at all."""
+    """The key of record ``seq``: one of ``keys`` different ones in turn, or none."""
     return None if keys is None else str(seq % keys)
 
 
 def partition_of(seq: int, keys: int | None, partitions: int) -> int:
-    """The partition that record ``seq`` is sent to: all in turn, one key always to the same.
+    """The partition that record ``seq`` is sent to: all in turn, the same one for the same key.
 
-    Chosen here and not by the client's partitioner, so that records for a partition without a leader do not depend on
-    what the client thinks of it.
+    The client's partitioner does not choose it, because that could avoid a partition without a leader.
     """
     return (seq if keys is None else seq % keys) % partitions
 
 
 def header_pattern(run_token: str) -> str:
-    """Regular expression for the head of this run's values; groups ``producer`` and ``seq``.
+    """A regular expression for the head of this run's values; groups ``producer`` and ``seq``.
 
-    Written so that Python's ``re``, RE2 (Arrow) and ``java.util.regex`` (Spark SQL) read it alike. 18 digits always
-    fit an int64.
+    Python's ``re``, RE2 (Arrow) and, without the P of its groups, ``java.util.regex`` (Spark SQL) read it alike. 18
+    digits fit an int64.
     """
     return rf"^jbod {re.escape(run_token)} (?P<producer>[A-Za-z0-9._-]+) (?P<seq>[0-9]{{1,18}}) "

@@ -1,4 +1,4 @@
-"""The run folder as its readers find it: what ``run.json`` says."""
+"""Reads ``run.json`` of a run folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from harness.errors import HarnessError, UsageError
 
 
 def read_run_json(run_dir: Path) -> dict[str, Any]:
-    """What a run folder says of itself.
+    """The content of ``run.json``.
 
-    :raises UsageError: there is no such folder
-    :raises HarnessError: it has no run.json, or one that is cut off
+    :raises UsageError: there is no such run folder
+    :raises HarnessError: ``run.json`` is missing or cut off
     """
     if not run_dir.is_dir():
         raise UsageError(f"no such run folder: {run_dir}")

@@ -1,21 +1,23 @@
-"""A run's stored history: three Parquet tables, the way they are written and the way they are read back.
+"""A run's stored history: three Parquet tables, and how they are written and read.
 
-It exists so that what was observed and what is said about it stay apart: the pair of producer and consumer writes
-rows and judges nothing, the judge reads rows and meets no cluster. Parquet and not a database or JSON lines, because
-Spark's workers can write parts side by side without a lock, and `jbod check` can read a stored run years later.
+The clients write what they observe and judge nothing; the judge reads and meets no cluster. Parquet suits this better
+than a database or JSON lines: Spark's workers write parts side by side without a lock, and ``jbod check`` reads a run
+years later.
 
-Parts are the unit of trust. A part appears under its name only when it is whole (written to a name that starts with
-a dot, then renamed), so a reader never meets half a part of a writer that is still at work, and a part without a
-readable footer is a cut-off history and not an empty one. For the same reason a table's folder without any part is
-an error: a table without rows has a part without rows (:meth:`HistoryWriter.write` an empty table). A writer numbers
-its parts without a gap, so one that has gone from between others is missed; and a writer that came to its end leaves a
-note of its parts (``_closed-*.json``, which readers of Parquet pass over), so the last ones, where a folder was copied
-in part, are missed too: what a drain was handed would else be lost, and Kafka's doing. Who has written a table anew,
-with other parts, is not held to the notes. Pages have checksums, because a bit that flips in a stored value would be
-told as Kafka's doing.
+A reader must notice any loss of rows, because it would take them for records that Kafka lost:
 
-Histories of other tools are welcome: names must be right, types need only hold the same values (integers of any
-width, whole floating-point numbers, timestamps of any unit); what can't be cast without loss is refused.
+* A part appears under its name when it is complete: it is written to a name that starts with a dot, then renamed. So a
+  part without a readable footer is a cut-off history, not an empty one.
+* A table's folder without any part is an error. A table without rows has a part without rows.
+* A writer numbers its parts without gaps, so a part that is missing between others is noticed.
+* A writer that ends leaves a note of its parts (``_closed-*.json``; Parquet readers ignore it), so missing last parts
+  are noticed too, as in a folder that was copied in part. Notes do not bind a tool that has written a table anew, with
+  other parts.
+* Pages have checksums, so a flipped bit in a stored value is not taken for Kafka's.
+
+Histories of other tools can be read. Columns must have the right names; their types need only hold the same values:
+integers of any width, whole floating-point numbers, timestamps of any unit. A value that can't be cast without loss is
+refused.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ CONSUMED = pa.schema(
         pa.field("read_at", _TIMESTAMP),
     ]
 )
-"""One row per record that a consumer was handed."""
+"""One row per record that a consumer read."""
 
 DRAINED = pa.schema(
     [
@@ -87,13 +89,13 @@ DRAINED = pa.schema(
         pa.field("position", pa.int64(), nullable=False),
     ]
 )
-"""One row per partition that a drain went through."""
+"""One row per partition that a drain read."""
 
 SCHEMAS: dict[TableName, pa.Schema] = {"produced": PRODUCED, "consumed": CONSUMED, "drained": DRAINED}
 
 
 def table_dir(run_dir: Path, table: TableName) -> Path:
-    """Where a run folder keeps the parts of one table."""
+    """The folder with the parts of one table."""
     return run_dir / "history" / table
 
 
@@ -102,16 +104,15 @@ _NOTE = re.compile(r"_closed-(.+)\.json")
 
 
 def part_name(stem: str, number: int) -> str:
-    """What a part is called."""
+    """The file name of a part."""
     return f"{stem}-{number:06d}.parquet"
 
 
 class HistoryWriter:
-    """Appends parts to one table of a run's history; made for use inside Spark's worker processes.
+    """Appends parts to one table of a run's history, in the driver or in a worker process.
 
-    `stem` starts the name of every part; two writers of one table at one time need different stems. A writer that
-    starts again under an old stem never overwrites what is there: it goes on behind the highest number.
-    A part is seen whole or not at all, also when the process is killed in the middle.
+    ``stem`` starts the name of every part; concurrent writers of one table need different stems. A writer that restarts
+    under an old stem numbers its parts behind those that exist.
     """
 
     def __init__(self, run_dir: Path, table: TableName, stem: str) -> None:
@@ -123,9 +124,9 @@ class HistoryWriter:
         self._part = 0
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> Path:
-        """Write `batch` as one part and return its path; columns in any order, values cast where nothing is lost.
+        """Write ``batch`` as one part and return its path; columns in any order, values cast if nothing is lost.
 
-        Raises ValueError where a column is missing, or a value doesn't fit or is null where the contract has none.
+        :raises ValueError: a column is missing, a value doesn't fit, or a value is null in a column without nulls
         """
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
         missing = [name for name in self._schema.names if name not in table.column_names]
@@ -145,12 +146,12 @@ class HistoryWriter:
             hidden.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Nothing more will be written: leave the note of it."""
+        """Leave the note of all parts: nothing more will be written."""
         note_parts(self._dir, self._stem)
 
 
 def note_parts(folder: Path, stem: str) -> int:
-    """All parts of that stem are there: note how many rows each has (see the module's text); returns all in all."""
+    """Note how many rows each part of a finished writer has (see the module's text); returns the number of all rows."""
     parts = (folder / part_name(stem, number) for number in count())
     rows = [pq.read_metadata(part).num_rows for part in takewhile(Path.exists, parts)]
     write_atomically(folder / f"_closed-{stem}.json", json.dumps({"rows": rows}) + "\n")
@@ -158,15 +159,13 @@ def note_parts(folder: Path, stem: str) -> int:
 
 
 def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = None) -> pa.Table:
-    """One table as a whole, in this process: words and names stored once each, every number an int64.
+    """Load one whole table into this process: strings as dictionaries, every number an int64.
 
-    Without Spark: with no JVM between file and task it is ten times as quick.
+    It does not use Spark, which takes ten times as long. It ignores names that start with ``.`` or ``_``.
 
-    Files and folders whose names start with ``.`` or ``_`` are not there.
-
-    :param columns: only these, and in this order; all are checked either way
-    :raises HistoryError: naming the file or folder: the table is missing or has no part; a part is cut off, no Parquet
-        or damaged inside; a column is missing or has a type that doesn't hold the contract's values
+    :param columns: only these, in this order; all are checked either way
+    :raises HistoryError: the table is missing or has no part; a part is cut off, no Parquet file or damaged inside; a
+        column is missing or has a type that doesn't hold the contract's values. Names the file or folder
     """
     schema = SCHEMAS[table]
     wanted = [schema.field(name) for name in columns or schema.names]
@@ -177,7 +176,7 @@ def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = 
         try:
             with pq.ParquetFile(part, read_dictionary=words, page_checksum_verification=True) as file:
                 stored = file.read([field.name for field in wanted])
-            tables.append(pa.table([_conform(stored[field.name], field) for field in wanted], [f.name for f in wanted]))
+            tables.append(_conforming(stored, wanted))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise HistoryError(f"{part} is damaged: {_first_line(error)}") from error
     return pa.concat_tables(tables).unify_dictionaries()
@@ -193,9 +192,9 @@ class Piece:
 
 
 def pieces(run_dir: Path, table: TableName) -> list[Piece]:
-    """All row groups of a table in the order of the parts' names; looks at every part's footer.
+    """All row groups of a table, in the order of the parts' names; reads the footer of every part.
 
-    :raises HistoryError: as :func:`load_table`, but for what only shows when pages are decoded
+    :raises HistoryError: as :func:`load_table`, except for damage inside of pages
     """
     return [
         Piece(part=part, row_group=number, rows=rows)
@@ -207,7 +206,7 @@ def pieces(run_dir: Path, table: TableName) -> list[Piece]:
 def load_batches(
     pieces: Sequence[Piece], table: TableName, columns: Sequence[str], batch_rows: int
 ) -> Iterator[pa.Table]:
-    """The rows of `pieces` in their order, columns as :func:`load_table` gives them, in tables of about `batch_rows`.
+    """The rows of ``pieces`` in their order, in tables of about ``batch_rows``; columns as in :func:`load_table`.
 
     :raises HistoryError: a part is damaged inside
     """
@@ -217,15 +216,13 @@ def load_batches(
     for part, of_part in groupby(pieces, key=lambda piece: piece.part):
         groups = [piece.row_group for piece in of_part]
         try:
-            # Buffered, or all columns of a row group would be in memory, however large its writer made it.
+            # Without a buffer, all columns of a row group would be in memory, and a row group can be large.
             with pq.ParquetFile(
                 part, read_dictionary=words, buffer_size=1 << 20, page_checksum_verification=True
             ) as file:
                 for batch in file.iter_batches(batch_rows, groups, list(columns), use_threads=False):
                     stored = pa.Table.from_batches([batch])
-                    waiting.append(
-                        pa.table([_conform(stored[field.name], field) for field in wanted], [f.name for f in wanted])
-                    )
+                    waiting.append(_conforming(stored, wanted))
                     if sum(len(each) for each in waiting) >= batch_rows:
                         yield pa.concat_tables(waiting).unify_dictionaries()
                         waiting = []
@@ -235,8 +232,12 @@ def load_batches(
         yield pa.concat_tables(waiting).unify_dictionaries()
 
 
+def _conforming(stored: pa.Table, wanted: Sequence[pa.Field]) -> pa.Table:
+    """The wanted columns as :func:`load_table` returns them, whatever types they are stored in."""
+    return pa.table([_conform(stored[field.name], field) for field in wanted], [field.name for field in wanted])
+
+
 def _conform(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    """A column as :func:`load_table` gives it, whatever type it is stored in."""
     if pa.types.is_string(field.type):
         return column.cast(pa.dictionary(pa.int32(), pa.string()))
     if pa.types.is_timestamp(field.type):
@@ -247,7 +248,7 @@ def _conform(column: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
 
 
 def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
-    """The parts of a table in the order of their names; at least one."""
+    """The parts of a table in the order of their names, at least one; raises HistoryError if a part is missing."""
     folder = table_dir(run_dir, table)
     if not folder.is_dir():
         raise HistoryError(f"{folder} is missing: this run has no history of what was {table}")
@@ -266,33 +267,33 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
         numbers.setdefault(found[1], set()).add(int(found[2]))
     for stem, of_stem in numbers.items():
         if gone := set(range(max(of_stem))) - of_stem:
-            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: there are later parts of its writer's")
+            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: there are later parts of its writer")
     notes = [(path, note[1]) for path in there if (note := _NOTE.fullmatch(path.name))]
     noted = {part: rows for path, stem in notes for part, rows in _noted(path, stem)}
     if (missed := sorted({*noted} - {*names})) and all(_is_as_left(part, noted) for part in names):
-        raise HistoryError(f"{missed[0]} has gone: its writer came to its end, and says that it left it")
+        raise HistoryError(f"{missed[0]} has gone: its writer came to its end and noted it")
     yield from names
 
 
 def _noted(note: Path, stem: str) -> Iterator[tuple[Path, int]]:
-    """The parts that a writer left, and how many rows each has."""
+    """The parts that a writer noted, and how many rows each has."""
     try:
         rows = [int(each) for each in json.loads(note.read_text())["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise HistoryError(f"{note} is cut off or no note of a writer's: {error}") from error
+        raise HistoryError(f"{note} is cut off, or is no writer's note: {error}") from error
     return ((note.with_name(part_name(stem, number)), of_part) for number, of_part in enumerate(rows))
 
 
 def _is_as_left(part: Path, noted: Mapping[Path, int]) -> bool:
-    """Whether it is a part as our writers leave them; one of a writer that was killed is noted nowhere."""
+    """Whether a part is as one of our writers left it; a killed writer has left no note."""
     try:
         return _NUMBERED.fullmatch(part.name) is not None and noted.get(part) in (None, pq.read_metadata(part).num_rows)
-    except (pa.ArrowException, OSError, ValueError):  # which is told of it elsewhere
+    except (pa.ArrowException, OSError, ValueError):  # _look_at raises it
         return True
 
 
 def _look_at(part: Path, schema: pa.Schema) -> list[int]:
-    """How many rows each row group of `part` has; its columns hold what those of `schema` do."""
+    """How many rows each row group of a part has; raises HistoryError if its columns do not fit ``schema``."""
     try:
         with pq.ParquetFile(part) as file:
             arrow = file.schema_arrow
@@ -331,7 +332,7 @@ def _check_type(part: Path, field: pa.Field, stored: pa.DataType) -> None:
 
 
 def _check_lossless(part: Path, file: pq.ParquetFile, field: pa.Field, stored: pa.DataType) -> None:
-    """Read a column of another number type as a whole and cast it, once; of the contract's own type, do nothing."""
+    """Check by a cast that a column of another number type fits the contract's type."""
     if stored == field.type or (pa.types.is_integer(stored) and stored.bit_width < field.type.bit_width):
         return
     for batch in file.iter_batches(columns=[field.name]):

@@ -1,20 +1,19 @@
-"""Write-ahead for producers: no record is sent whose name isn't on disk first.
+"""Write-ahead for producers: before a record is sent, its name is on disk.
 
-A row of ``history/produced`` is written when a record's fate is known. A producer that is killed takes the rows of its
-last second with it, and what Kafka has of these records would look like phantoms. So a producer reserves its next
-block of numbers in ``history/reserved/<producer>.json`` before it sends the first of them, and :func:`settle` later
-adds a row for each reserved number that has none: ``indeterminate``, which is all that is known of it. A record's value
-follows from its name and size (:mod:`harness.history.record_format`), so the row has its CRC-32; it has no times.
+A row of ``history/produced`` is written when the outcome of its record is known. A killed producer loses the rows of
+its last second, and the records that Kafka has of them would look like phantoms. So a producer reserves the next block
+of seqs in ``history/reserved/<producer>.json`` before it sends the first of them. :func:`settle` later adds an
+``indeterminate`` row for each reserved seq that has none. The value of a record follows from its name and size
+(:mod:`harness.history.record_format`), so the row has its CRC-32; it has no times.
 
-The price is at most one block of rows for records that were never sent: right by the contract (an indeterminate
-record may be missing), a few hundred too many in the counts of a run whose producer was killed. A row before each
-record would be exact and cost the throughput; a file per second of rows sent but not settled would be as loose.
+At most one block of rows is for records that were never sent. The contract allows it, as an indeterminate record may be
+missing; it adds a few hundred to the counts of a run whose producer was killed. A row before each record would be
+exact, and would cost the throughput.
 
-A transactional producer reserves each transaction by itself, with its name, so that the rows added here are grouped as
-the records were: the judge may still ask whether a killed producer's last transactions are there in whole or not at
-all.
+A transactional producer reserves each transaction by itself, with its name. So the rows added here are grouped as the
+records were, and the judge can check that a killed producer's last transactions are complete or absent.
 
-The file is replaced, not appended to, and not synced: it is to outlive a process, not a power cut.
+The file is replaced, not appended to, and not synced: it must outlive a process, not a power cut.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ ERROR = "_PRODUCER_DIED"
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """A producer's promise: seqs from 0 to below ``below`` may have been sent, no others."""
+    """What a producer may have sent: seqs from 0 to below ``below``, no others."""
 
     producer: str
     run_token: str
@@ -50,13 +49,13 @@ class Reservation:
     record_bytes: int
     below: int = 0
     transactions: Sequence[tuple[int, str]] = ()
-    """The newest transactions: the first seq of each, rising, and its name. It goes on to the next one's first seq, the
-    last one to ``below``."""
+    """The newest transactions, oldest first: the first seq and the name of each. A transaction ends where the next one
+    begins, the last one at ``below``."""
     settled: bool = False
-    """Every record below has its row in ``history/produced``."""
+    """Every seq has its row in ``history/produced``."""
 
     def write(self, run_dir: Path) -> Reservation:
-        """Put it on disk, in place of what was there; returns itself."""
+        """Replace the producer's reservation on disk; returns itself."""
         path = run_dir / "history" / "reserved" / f"{self.producer}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(asdict(self)))
@@ -64,10 +63,10 @@ class Reservation:
 
 
 def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str, int]:
-    """Add the rows that killed producers could not write; nothing to do is the rule. May be called any number of times.
+    """Add the rows that killed producers could not write. May be called any number of times.
 
-    :param producers: only these; None is all of the run. None of them may still be running
-    :returns: how many rows were added for which producer
+    :param producers: these have ended; None: all producers of the run have
+    :returns: how many rows were added, by producer
     """
     added: dict[str, int] = {}
     for path in sorted((run_dir / "history" / "reserved").glob("*.json")):
@@ -85,9 +84,9 @@ def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str,
 
 
 def promised(run_dir: Path) -> dict[str, int]:
-    """By producer, below which number each of its records has its row in ``produced``, or had: a part has gone since.
+    """For each producer, the seq below which every record got a row in ``produced``. A missing row is a lost part.
 
-    0 for one that is yet to be settled; empty where nobody promised anything: a history of another tool's.
+    It is 0 for a producer that is not settled yet. The history of another tool has no reservations.
 
     :raises HistoryError: a reservation is cut off
     """
@@ -99,11 +98,11 @@ def _read(path: Path) -> Reservation:
     try:
         return Reservation(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise HistoryError(f"{path} is cut off or no reservation of a producer's: {error}") from error
+        raise HistoryError(f"{path} is cut off, or is no producer's reservation: {error}") from error
 
 
 def _recorded(run_dir: Path, producer: str) -> np.ndarray:
-    """The seqs of which this producer wrote a row."""
+    """The seqs of this producer that have a row."""
     seqs = [
         pq.read_table(part, columns=["seq"], filters=[("producer", "==", producer)])["seq"].to_numpy()
         for part in sorted(table_dir(run_dir, "produced").glob("*.parquet"))
@@ -140,6 +139,6 @@ def _transaction_of(reservation: Reservation, seq: int) -> str | None:
     if not reservation.transactions:
         return None
     index = bisect_right([first for first, _ in reservation.transactions], seq) - 1
-    # Older than what is remembered (a disk that was seconds behind): by itself, because a wrong grouping would accuse
-    # Kafka of half a transaction.
+    # The disk was seconds behind, and the list has lost this transaction. The record gets one of its own, because a
+    # wrong grouping would accuse Kafka of half a transaction.
     return f"{reservation.producer}-seq{seq}" if index < 0 else reservation.transactions[index][1]

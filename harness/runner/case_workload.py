@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Unpack
 
 from harness.checkers.judge import judge, write_verdict
 from harness.checkers.settings import Session
@@ -26,8 +27,7 @@ from harness.runner.case import Case
 from harness.spark.session import SparkHandle, check_jvm
 from harness.workload.drain import await_stable
 from harness.workload.pair import OPEN_TRANSACTION_S, Pair
-from harness.workload.producer import Transactions
-from harness.workload.workload import Workload
+from harness.workload.workload import LoadSettings, Workload
 
 _OVERTAKEN = "Out of order sequence number"
 """Message of ``ProducerAppendInfo.checkSequence`` for a batch that arrived before an earlier one. librdkafka recovers
@@ -54,28 +54,23 @@ class CaseWorkload:
         self._groups: dict[str, str] = {}
 
     @contextmanager
-    def running(
-        self, topic: Topic, *, via: Broker | None = None, transactional: Transactions | None = None, **settings: object
-    ) -> Iterator[Pair]:
+    def running(self, topic: Topic, *, via: Broker | None = None, **settings: Unpack[LoadSettings]) -> Iterator[Pair]:
         """Run a producer and a live consumer on the topic during the block. Both get records through before the block
         begins.
 
         :param via: the only broker in the clients' bootstrap list (default: all)
-        :param transactional: as in :meth:`harness.workload.workload.Workload.running`; which transactions abort depends
-            on the
-            case's seed
-        :param settings: passed on to :meth:`harness.workload.workload.Workload.running`
+        :param settings: see :class:`harness.workload.workload.Load`; aborts of transactions follow the case's seed
         :raises Inconclusive: too few records get through before the block
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
         self._topics.append(topic)
         self._case.verdict = None
-        if transactional is not None:
+        if (transactional := settings.get("transactional")) is not None:
             self._in_transactions = True
             settings["transactional"] = replace(transactional, seed=self._case.id.seed)
         phase = self._case.phase
         self._case.enter("load")
-        with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:  # type: ignore[arg-type]
+        with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
             # The judge needs to know which consumers form a group.

@@ -7,11 +7,10 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from harness.cluster.spec import ClusterSpec
+from harness.cluster.spec import ClusterSettings, ClusterSpec
 from harness.kafka.versions import KafkaVersion, Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.runner.case import CaseId
@@ -24,7 +23,7 @@ from harness.runner.selection import names_of
 class Scenario:
     """The declaration of a test; the fields are described at :func:`suites.scenario.scenario`.
 
-    :ivar spec: for each mode, the fields of :class:`harness.cluster.spec.ClusterSpec` other than the mode
+    :ivar spec: the settings of its cluster in each mode
     """
 
     id: str
@@ -38,7 +37,7 @@ class Scenario:
     issue: str | None
     deviations: tuple[Deviation, ...]
     fresh: bool
-    spec: Mapping[Mode, Mapping[str, Any]]
+    spec: Mapping[Mode, ClusterSettings]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +78,7 @@ class DeclaredCase:
 
     def spec(self, backend: str) -> ClusterSpec:
         """Return the spec of its cluster: that of the scenario, with the settings that its faults need."""
-        wanted = [getattr(value, "cluster", {}) for value in self.parameters]
+        wanted: list[ClusterSettings] = [getattr(value, "cluster", ClusterSettings()) for value in self.parameters]
         settings = functools.reduce(operator.or_, wanted, self.scenario.spec[self.mode])
         return ClusterSpec(mode=self.mode, backend=backend, **settings)
 

@@ -1,36 +1,47 @@
-"""How the driver and its long-running tasks talk while Spark only waits.
+"""The connection between the driver and a long-running task, for reports and commands.
 
-Spark tells a driver nothing of a task before it ends; a scenario needs to know within a second whether records get
-through, and must be able to end a task in good order. So every task holds one connection to a server in the driver:
-it reports its progress some times a second, and takes commands. The connection is also the leash: when it breaks, the
-driver is dead (or has let go of this task) and the task ends by itself.
+Spark tells the driver nothing about a task before the task ends. A scenario must know within a second whether records
+get through, and must be able to stop a task in good order. So each task connects to a server in the driver, reports its
+progress several times a second, and takes commands. The connection is also a leash: when it breaks, the driver is gone
+or has dropped the task, and the task ends by itself.
 
-JSON lines over a socket on 127.0.0.1, opened by a secret that travels with the task, and not
-``multiprocessing.connection``: its ``accept`` waits for whoever connects first to prove himself, and it unpickles
-what it is sent. Nothing here is on the data path: a thread of its own sends the newest progress and drops the rest.
+Messages are lines of JSON over a socket on 127.0.0.1, guarded by a secret that travels with the task.
+``multiprocessing.connection`` does not fit: its ``accept`` blocks until the first client has authenticated, and it
+unpickles what it receives. No record passes here. A thread of its own sends the newest report and drops older ones.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
 
 REPORT_S = 0.1
 _CONNECT_S = 10.0
 
-STOP = "stop"
-"""End in good order: a producer settles all that it has sent, a consumer ends where it is or at the offsets given."""
-ABORT = "abort"
-"""End at once; what is not settled is written down as it stands."""
+R = TypeVar("R")
 
-Message = dict[str, Any]
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What a task is to do."""
+
+    do: Literal["stop", "abort"]
+    at: Mapping[int, int] = field(default_factory=dict)
+    """By partition: the offsets up to which a consumer reads before it stops."""
+
+
+STOP = Command(do="stop")
+"""End in good order: a producer settles all that it has sent, a consumer reads up to the offsets given."""
+ABORT = Command(do="abort")
+"""End at once; what is not settled is written down as it stands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,33 +53,43 @@ class TaskEndpoint:
     task: str
 
 
-class Channel:
-    """The driver's end of the connection to one task."""
+class _Hello(msgspec.Struct):
+    """The first message of a task."""
 
-    def __init__(self, task: str, on_close: Callable[[], object], on_report: Callable[[Message], object]) -> None:
+    secret: str = ""
+    task: str = ""
+
+
+class Channel(Generic[R]):
+    """The driver's end of the connection to one task.
+
+    :param first: the report until the task has sent one; all its reports have this type
+    :ivar report: the newest report
+    """
+
+    def __init__(self, task: str, first: R, on_close: Callable[[], object], on_report: Callable[[R], object]) -> None:
         self.task = task
-        self._on_close = on_close
-        self._on_report = on_report
-        self.progress: Message | None = None
-        """The newest report; None before the first."""
+        self.report = first
         self.connected = False
         self.closed = False
+        self._on_close = on_close
+        self._on_report = on_report
+        self._decoder = msgspec.json.Decoder(type(first))
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
-        self._waiting: list[Message] = []
+        self._waiting: list[Command] = []
 
-    def send(self, command: str, **arguments: Any) -> None:
-        """Tell the task something, now or as soon as it connects; a task that is gone hears nothing."""
-        message = {"do": command} | arguments
+    def send(self, command: Command) -> None:
+        """Send a command now, or as soon as the task connects; does nothing if the task is gone."""
         with self._lock:
             if self._socket is None:
-                self._waiting.append(message)
+                self._waiting.append(command)
             else:
                 with suppress(OSError):
-                    self._socket.sendall(_line(message))
+                    self._socket.sendall(_line(command))
 
     def close(self) -> None:
-        """Let go of the task: it ends by itself within :data:`REPORT_S` or so."""
+        """Drop the task: it ends by itself within about :data:`REPORT_S`."""
         with self._lock:
             self.closed = True
             if self._socket is not None:
@@ -80,40 +101,47 @@ class Channel:
             if self.closed or self.connected:
                 return False
             self._socket, self.connected = connection, True
-            for message in self._waiting:
-                connection.sendall(_line(message))
+            for command in self._waiting:
+                connection.sendall(_line(command))
             return True
+
+    def _receive(self, line: bytes) -> None:
+        self.report = self._decoder.decode(line)
+        self._on_report(self.report)
 
 
 class ControlServer:
-    """The driver's end of all connections; one a run."""
+    """The driver's end of all connections; one per run."""
 
     def __init__(self) -> None:
         self._secret = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._channels: dict[str, Channel] = {}
+        self._channels: dict[str, Channel[Any]] = {}
         threading.Thread(target=self._accept, name="pipeline-control", daemon=True).start()
 
     def open(
         self,
         task: str,
+        first: R,
         *,
         on_close: Callable[[], object] = lambda: None,
-        on_report: Callable[[Message], object] = lambda _: None,
-    ) -> tuple[Channel, TaskEndpoint]:
-        """Expect a task of this name, once; the invitation is for the task, the channel for the driver.
+        on_report: Callable[[R], object] = lambda _: None,
+    ) -> tuple[Channel[R], TaskEndpoint]:
+        """Expect a task; the channel is for the driver, the endpoint for the task.
 
-        :param on_close: called when the connection has ended, from whichever side, if there ever was one
+        :param task: a name that is used once
+        :param first: see :class:`Channel`
+        :param on_close: called when a connection has ended, from whichever side
         :param on_report: called with each report, in the connection's thread
         """
         if task in self._channels:
             raise ValueError(f"a task named {task} was started before")
-        channel = self._channels[task] = Channel(task, on_close, on_report)
+        channel = self._channels[task] = Channel(task, first, on_close, on_report)
         return channel, TaskEndpoint(port=self._listener.getsockname()[1], secret=self._secret, task=task)
 
     def close(self) -> None:
-        """Let go of all tasks and take no more."""
-        # shutdown, not only close: on Linux close alone leaves the accepting thread waiting.
+        """Drop all tasks and accept no more."""
+        # On Linux, close alone leaves the accepting thread waiting.
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -129,21 +157,20 @@ class ControlServer:
             threading.Thread(target=self._serve, args=(connection,), name="pipeline-task", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        channel: Channel | None = None
+        channel: Channel[Any] | None = None
         try:
             with connection, connection.makefile("rb") as lines:
-                hello = json.loads(lines.readline() or b"{}")
-                if not secrets.compare_digest(str(hello.get("secret")), self._secret):
+                hello = msgspec.json.decode(lines.readline() or b"{}", type=_Hello)
+                if not secrets.compare_digest(hello.secret, self._secret):
                     return
-                channel = self._channels.get(hello["task"])
+                channel = self._channels.get(hello.task)
                 if channel is None or not channel._attach(connection):
                     channel = None
                     return
                 for line in lines:
-                    report = channel.progress = json.loads(line)
-                    channel._on_report(report)
-        except (OSError, ValueError):
-            pass  # the task is gone; what it left behind is its Spark job's to say
+                    channel._receive(line)
+        except (OSError, ValueError, msgspec.MsgspecError):
+            pass  # the task is gone, and its Spark job has the error
         finally:
             if channel is not None:
                 channel.closed = True
@@ -151,37 +178,50 @@ class ControlServer:
 
 
 class DriverLink:
-    """The task's end: publish progress, look at what was commanded."""
+    """The task's end of the connection.
 
-    def __init__(self, invitation: TaskEndpoint) -> None:
+    :ivar command: the newest command; None before the first
+    :ivar driver_gone: set when the connection has ended
+    """
+
+    def __init__(self, endpoint: TaskEndpoint) -> None:
         self.driver_gone = threading.Event()
-        self.command: Message | None = None
-        """The newest command, None before the first."""
-        self._published: Message | None = None
-        self._socket = socket.create_connection(("127.0.0.1", invitation.port), timeout=_CONNECT_S)
-        self._socket.sendall(_line({"secret": invitation.secret, "task": invitation.task}))
+        self.command: Command | None = None
+        self._published: object = None
+        self._socket = socket.create_connection(("127.0.0.1", endpoint.port), timeout=_CONNECT_S)
+        self._socket.sendall(_line(_Hello(secret=endpoint.secret, task=endpoint.task)))
         self._socket.settimeout(None)  # only this thread ever waits for the driver
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._talk, name="driver-link", daemon=True)
         self._thread.start()
 
-    def publish(self, progress: Message) -> None:
-        """Set the newest progress; sent within :data:`REPORT_S`, never waits."""
-        self._published = progress
+    @property
+    def aborted(self) -> bool:
+        """Whether the task is to end at once."""
+        return self.driver_gone.is_set() or self.command == ABORT
+
+    @property
+    def told_to_end(self) -> bool:
+        """Whether the task is to end, at once or in good order."""
+        return self.driver_gone.is_set() or self.command is not None
+
+    def publish(self, report: object) -> None:
+        """Set the newest report, which is sent within :data:`REPORT_S`; never blocks."""
+        self._published = report
 
     def close(self) -> None:
-        """Send the last progress and end the connection."""
+        """Send the last report and end the connection."""
         self._closing.set()
         self._thread.join(timeout=2 * _CONNECT_S)
 
     def _talk(self) -> None:
-        sent: Message | None = None
+        sent: object = None
         received = b""
         try:
             while True:
                 closing = self._closing.is_set()
                 newest = self._published
-                if newest is not sent and newest is not None:
+                if newest is not sent:
                     self._socket.sendall(_line(newest))
                     sent = newest
                 if closing:
@@ -194,12 +234,12 @@ class DriverLink:
                     return
                 *lines, received = (received + chunk).split(b"\n")
                 for line in lines:
-                    self.command = json.loads(line)
+                    self.command = msgspec.json.decode(line, type=Command)
         except OSError:
             self.driver_gone.set()
         finally:
             self._socket.close()
 
 
-def _line(message: Message) -> bytes:
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+def _line(message: object) -> bytes:
+    return msgspec.json.encode(message) + b"\n"

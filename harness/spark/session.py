@@ -1,16 +1,15 @@
-"""The one Spark session of a run, and how it starts without anybody waiting for it.
+"""The one Spark session of a run, which starts in the background.
 
-A session costs about five seconds (a JVM), as much as a small Kafka cluster; so it is started in a thread beside the
-cluster (:func:`start_in_background`) and asked for when the first task needs it. What can be known to be wrong before
-a JVM starts (a URL of the wrong form, a master that doesn't answer) is said at once, by the caller's own thread.
+A session takes about five seconds to start, as long as a small Kafka cluster. So a thread starts it beside the cluster
+(:func:`start_in_background`), and the first task waits for it. An error that shows before a JVM starts, such as a
+master that doesn't answer, is raised at once in the caller's thread.
 
-Long-running tasks decide the settings: a local master has more slots than the machine has cores, because producers and
-consumers wait more than they work; a task that failed is never run again by Spark, because a second producer would
-send the same records once more (``spark.task.maxFailures=1``; what that setting does not count, a lost executor, is
-caught by :mod:`harness.spark.run_once`).
+The settings suit long-running tasks. A local master has more slots than the machine has cores, because producers and
+consumers mostly wait. Spark never runs a failed task again, because a second producer would send the same records once
+more (``spark.task.maxFailures=1``; :mod:`harness.spark.tasks` catches what this does not count, a lost executor).
 
-The JVM is launched through pyspark's own ``launch_gateway``, not by ``SparkSession.builder``, for one reason: that is
-where its output can be sent to a file.
+pyspark's ``launch_gateway`` launches the JVM, and not ``SparkSession.builder``, because it can send the JVM's output to
+a file.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
@@ -39,11 +38,11 @@ from harness.errors import HarnessError, PipelineError, UsageError
 from harness.host.java import FAST_START
 from harness.host.scratch import scratch_folder
 
-# Tasks that can run at once on the local master: producers, live consumers and the tasks of a drain together.
+# Tasks that run at once on the local master: producers, live consumers and the tasks of a drain.
 LOCAL_SLOTS = 16
 CONNECT_S = 3.0
-# A master that takes a TCP connection and is none is given up by Spark after three attempts of 20 s. A local one comes
-# up in 4 s on idle cores, and took 90 s among the brokers of three runs on a machine at a third of its speed.
+# Spark gives up what answers at a master's port and is no master after three attempts of 20 s. A local master starts in
+# 4 s on idle cores, and took 90 s beside the brokers of three runs on a machine at a third of its speed.
 START_S = 180.0
 STOP_S = 10.0
 
@@ -52,16 +51,16 @@ _STANDALONE = re.compile(r"spark://([\w.-]+|\[[0-9a-fA-F:]+\]):(\d+)(,([\w.-]+|\
 
 Then = Callable[[SparkSession], object]
 
-_jvm: Any = None  # Popen of the Spark driver's JVM; pyspark keeps one a process, so this module does too
+_jvm: subprocess.Popen[bytes] | None = None  # of the Spark driver; pyspark has one per process
 
 
 def check_master(master: str | None) -> None:
-    """Say at once what is wrong with ``--spark-master``; starts nothing.
+    """Check ``--spark-master`` without starting anything.
 
-    :param master: None (the local default), ``local[…]`` or ``spark://host:port[,host:port…]``. Other cluster
-        managers are refused: tasks talk to the driver and to Kafka over 127.0.0.1
+    :param master: None (the local default), ``local[…]`` or ``spark://host:port[,host:port…]``. Other cluster managers
+        are refused, because tasks connect to the driver and to Kafka over 127.0.0.1
     :raises UsageError: the URL has another form
-    :raises HarnessError: none of the masters takes a TCP connection within 3 s
+    :raises HarnessError: none of the masters accepts a TCP connection within 3 s
     """
     if master is None or _LOCAL.fullmatch(master):
         return
@@ -77,19 +76,18 @@ def check_master(master: str | None) -> None:
 
 
 def spark_session(master: str | None, *, jars: Sequence[Path]) -> SparkSession:
-    """The Spark session of this process; starts it (about 5 s) if there is none.
+    """The Spark session of this process; starts one (about 5 s) if there is none.
 
     :param master: see :func:`check_master`; None is ``local[16]``
-    :param jars: Spark's Kafka connector and what it needs, of pyspark's own version; fixed by the first call
-    :raises UsageError, HarnessError: as :func:`check_master`; and where Spark itself doesn't start, with the end of
-        its log
+    :param jars: Spark's Kafka connector and its dependencies, of pyspark's version; fixed by the first call
+    :raises UsageError, HarnessError: as :func:`check_master`; also if Spark doesn't start, with the end of its log
     """
     check_master(master)
     wanted = master or f"local[{LOCAL_SLOTS}]"
     active = SparkContext._active_spark_context
     if active is not None:
         if active.master != wanted:
-            raise HarnessError(f"a Spark session is running on {active.master}; one run has one, not {wanted} too")
+            raise HarnessError(f"a Spark session runs on {active.master} already; a run can't have one on {wanted} too")
         return SparkSession(active)
     missing = [str(jar) for jar in jars if not jar.is_file()]
     if missing:
@@ -112,7 +110,7 @@ JVM_DIED = "Spark's JVM has ended, and nobody had ended it"
 
 
 class SparkHandle:
-    """A Spark session that is starting, or has started, in the background; another one where its JVM has died."""
+    """A Spark session that starts in the background, and is replaced if its JVM dies."""
 
     def __init__(self, master: str | None, *, jars: Sequence[Path], then: Then | None = None) -> None:
         self.master = master or f"local[{LOCAL_SLOTS}]"
@@ -135,12 +133,12 @@ class SparkHandle:
                 with suppress(Exception):
                     self._then(session)
 
-        # A daemon thread: a run that ends before Spark is up must not wait for it.
+        # A daemon thread, so that a run can end before Spark is up.
         threading.Thread(target=start, name="spark-start", daemon=True).start()
         return future
 
     def session(self) -> SparkSession:
-        """The session; blocks until it is up. Who had it when its JVM died sees an error; who asks then gets another.
+        """The session; blocks until it is up. After its JVM has died, the next call starts another one.
 
         :raises HarnessError: Spark did not start, or not within :data:`START_S` seconds
         """
@@ -155,7 +153,7 @@ class SparkHandle:
             raise HarnessError(f"Spark on {self.master} is not up after {START_S:.0f} s") from error
 
     def stop(self) -> None:
-        """End the session and its JVM; never fails, may be called twice, waits at most 10 s for each step."""
+        """End the session and its JVM; never fails, waits at most 10 s for each step, may be called twice."""
         with suppress(BaseException):
             self._future.result(timeout=STOP_S)
         end_spark()
@@ -164,8 +162,8 @@ class SparkHandle:
 def start_in_background(master: str | None, *, jars: Sequence[Path], then: Then | None = None) -> SparkHandle:
     """Start Spark in a thread and return at once; arguments as :func:`spark_session`.
 
-    :param then: called with the session once it is up, in the background too, its errors ignored: say
-        :func:`harness.workload.warm_up.warm_up`
+    :param then: called with the session in the background, such as :func:`harness.workload.warm_up.warm_up`; its errors
+        are ignored
     :raises UsageError, HarnessError: as :func:`check_master`, before any thread or JVM starts
     """
     check_master(master)
@@ -173,23 +171,24 @@ def start_in_background(master: str | None, *, jars: Sequence[Path], then: Then 
 
 
 def end_spark() -> None:
-    """End this process's Spark session and JVM, whatever state they are in; nothing happens if there is none.
+    """End the Spark session and the JVM of this process, if any, in whatever state they are.
 
-    ``SparkSession.stop`` alone leaves the JVM, which pyspark keeps for the next session of the process.
+    ``SparkSession.stop`` alone leaves the JVM to the next session of the process.
     """
     global _jvm
     for running in (SparkSession._instantiatedSession, SparkContext._active_spark_context):
         if running is not None:
             with suppress(Exception):
                 running.stop()
-    # A session that failed half-way is forgotten too, or pyspark would take it for running.
+    # pyspark would take a session that failed half-way for a running one.
     SparkSession._instantiatedSession = SparkContext._active_spark_context = None
     with suppress(Exception):
         if SparkContext._gateway is not None:
             SparkContext._gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None
     if _jvm is not None:
-        _jvm.stdin.close()  # the gateway server ends with its stdin
+        if _jvm.stdin is not None:
+            _jvm.stdin.close()  # the gateway server ends with its stdin
         try:
             _jvm.wait(timeout=STOP_S)
         except Exception:
@@ -199,11 +198,11 @@ def end_spark() -> None:
 
 
 def jvm_died(within_s: float = 0.0) -> bool:
-    """Whether the JVM of this process's Spark session has ended, and nobody had ended it.
+    """Whether the JVM of this process's Spark session has ended without :func:`end_spark`.
 
-    :param within_s: so long it may take to end: who is killed closes its connections first
+    :param within_s: how long to wait for its end: a killed process closes its connections first
     """
-    jvm = _jvm  # whoever ends it takes it away, meanwhile too
+    jvm = _jvm  # end_spark may clear it meanwhile
     if jvm is None:
         return False
     with suppress(subprocess.TimeoutExpired):
@@ -212,34 +211,30 @@ def jvm_died(within_s: float = 0.0) -> bool:
 
 
 def check_jvm() -> None:
-    """Tell a Spark that was killed from everything that looks like it.
-
-    :raises PipelineError: :func:`jvm_died`
-    """
+    """Raise PipelineError if Spark's JVM has died (:func:`jvm_died`)."""
     if jvm_died():
         raise PipelineError(JVM_DIED)
 
 
 def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
-    """Every setting with its reason."""
     conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("jbod")
     settings = {
-        # Everything stays on this machine.
+        # All connections stay on this machine.
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",
-        # By default below the user's home, which a user without an entry in the passwd file doesn't have.
+        # The default is in the home folder, which a user without an entry in the passwd file doesn't have.
         "spark.jars.ivy": str(scratch / "ivy"),
         "spark.ui.showConsoleProgress": "false",
-        # No second run of a task: it would send its records once more.
+        # A second run of a task would send its records once more.
         "spark.task.maxFailures": "1",
         "spark.stage.maxConsecutiveAttempts": "1",
         "spark.speculation": "false",
-        # One executor is as near to the data as another: nothing is gained by waiting for a slot.
+        # All executors are equally near to the data, so there is no better slot to wait for.
         "spark.locality.wait": "0s",
-        # Histories are small: a shuffle into 200 parts costs more than the work.
+        # Histories are small, and the default of 200 parts would cost more than the work.
         "spark.sql.shuffle.partitions": "4",
-        # A cluster lives for seconds: by default its readers, and what they fetched, are kept for five minutes.
+        # A cluster lives for seconds; by default its consumers and their data are cached for five minutes.
         "spark.kafka.consumer.cache.timeout": "10s",
         "spark.kafka.consumer.cache.evictorThreadRunInterval": "5s",
         "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
@@ -254,9 +249,8 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         "spark.executor.memory": "1g",
         "spark.driver.defaultJavaOptions": " ".join(FAST_START),
         "spark.executor.defaultJavaOptions": " ".join(FAST_START),
-        # It has imported what the workers need.
         "spark.python.daemon.module": harness.spark.__name__ + ".spark_daemon",
-        # Workers of a standalone cluster on this machine find this package even where it isn't installed.
+        # So that workers of a standalone cluster find this package even where it isn't installed.
         "spark.executorEnv.PYTHONPATH": str(Path(harness.__file__).parent.parent),
     }
     if jars:
@@ -268,10 +262,10 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
 
 def _start(conf: SparkConf, output: IO[bytes]) -> SparkSession:
     global _jvm
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # the interpreter with the packages, in the workers too
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the interpreter that has the packages
     gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     _jvm = getattr(gateway, "proc", None)
-    # A context whose master never answered comes back as if all were well, stopped; the session then fails.
+    # If the master never answered, this context is stopped, and making the session of it fails.
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     session.sparkContext.setLogLevel("ERROR")
     return session
@@ -281,6 +275,6 @@ def _last_words(log: Path) -> str:
     """The last line of Spark's log that names an error."""
     with suppress(OSError):
         lines = log.read_text(errors="replace").splitlines()
-        telling = [line for line in lines if re.search(r"ERROR|Exception|Error:", line)]
-        return telling[-1].strip()[:300] if telling else ""
+        errors = [line for line in lines if re.search(r"ERROR|Exception|Error:", line)]
+        return errors[-1].strip()[:300] if errors else ""
     return ""

@@ -1,12 +1,11 @@
-"""Spark's daemon that forks Python's workers, with all imported that these would each import by themselves.
+"""The daemon that forks Spark's Python workers. It first imports what each of them would import.
 
-Run by Spark, in place of its own, as ``python -m harness.spark.spark_daemon pyspark.worker``
-(``spark.python.daemon.module``, ``PythonWorkerFactory``); it ends as that does.
+Spark runs it instead of its own daemon, as ``python -m harness.spark.spark_daemon pyspark.worker``
+(``spark.python.daemon.module``, ``PythonWorkerFactory``).
 
-Spark has its own copies of pyspark and py4j first in the path, as archives, although both are installed here. Each task
-begins with ``importlib.invalidate_caches()``, and each folder of an archive then reads the whole archive's directory
-again (``zipimporter.invalidate_caches``, Python 3.11): 50 ms of CPU a task, some twenty tasks a case. So they go out of
-the path.
+It removes Spark's archives of pyspark and py4j from the path, as both are installed. Each task begins with
+``importlib.invalidate_caches()``. Each folder of an archive then reads the directory of the whole archive again
+(``zipimporter.invalidate_caches``, Python 3.11). That is 50 ms of CPU for each of some twenty tasks of a case.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _OF_TASKS = (
     "harness.checkers.judge",
     "harness.workload.group",
     "harness.workload.transactional",
-    # What libraries import only when it is first used.
+    # Libraries import these when they first need them.
     "confluent_kafka.admin",
     "encodings.idna",
     "numpy.ma",

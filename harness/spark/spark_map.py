@@ -1,4 +1,4 @@
-"""Runs one function on many arguments, in Spark tasks, where the work is by row group and not by row."""
+"""Applies one function to many arguments, such as row groups, each in a Spark task."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ B = TypeVar("B")
 
 
 class SparkMap(Protocol):
-    """Applies a function to each argument, each in a task, and brings the results back in the arguments' order."""
+    """Applies a function to each argument in a task of its own."""
 
     def __call__(self, work: Callable[[A], B], arguments: Sequence[A], /) -> list[B]:
-        """All results.
+        """The results, in the order of the arguments.
 
-        :raises JbodError: as `work` does
-        :raises PipelineError: `work` raised something else, or Spark lost a task
+        :raises JbodError: as ``work`` does
+        :raises PipelineError: ``work`` raised another error, or Spark lost a task
         """
 
 
 def spark_map_over(spark: SparkSession) -> SparkMap:
-    """Spark's tasks; an error of ours comes back as itself and not as pages of Spark's.
+    """A :class:`SparkMap` over a Spark session.
 
-    Results come back in files, pickled: through Spark's driver they would have to fit into its heap, several times.
+    A JbodError is returned as a value, so that it is not lost in the pages of text of a Spark error. Results are
+    pickled into files: on the way through Spark's driver they would need several times their size in its heap.
     """
 
     def spread(work: Callable[[A], B], arguments: Sequence[A], /) -> list[B]:
@@ -70,10 +71,11 @@ def spark_map_over(spark: SparkSession) -> SparkMap:
 
 
 def cores(spark: SparkSession) -> int:
-    """How many tasks can really work at once: of a cluster all its slots; of this machine not more than it has cores.
+    """How many tasks can compute at once: all slots of a cluster, or at most the cores of this machine.
 
-    A local session has more slots, for tasks that wait (:mod:`harness.spark.session`). A cluster's are known when
-    its executors have come, and a job waits for most of them (``spark.scheduler.minRegisteredResourcesRatio``).
+    A local session has more slots than cores, for tasks that wait (:mod:`harness.spark.session`). The slots of a
+    cluster are known when its executors have registered, and a job waits for most of them
+    (``spark.scheduler.minRegisteredResourcesRatio``).
     """
     context = spark.sparkContext
     if (context.master or "local").startswith("local"):

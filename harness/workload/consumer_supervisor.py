@@ -1,34 +1,38 @@
-"""One live consumer, supervised: its task is started again, where the history says that it was, when it dies."""
+"""Supervises one live consumer: restarts its task, when that dies, where its history ends."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
-from harness.spark.control import STOP, ControlServer
-from harness.spark.tasks import Body, SparkTask
-from harness.workload.consumer import OUT_OF_RANGE, ConsumerSpec, consume, resume_at
+from harness.errors import PipelineError
+from harness.spark.control import STOP, ControlServer, TaskEndpoint
+from harness.spark.tasks import ENDED_UNASKED, SparkTask
+from harness.workload.consumer import OUT_OF_RANGE, ConsumerSpec, Isolation, consume, resume_at
+from harness.workload.progress import ConsumerReport, ReadPartition, Rebalance
 
 MAX_RESTARTS = 20
 
 
 class OnEvent(Protocol):
-    """Where events go: the journal's ``write``."""
+    """Receives events, as the journal's ``write`` does."""
 
-    def __call__(self, kind: str, **fields: Any) -> object:
+    def __call__(self, kind: str, **fields: object) -> object:
         """Note one event."""
 
 
 class LiveConsumer:
     """A live consumer over all its sessions.
 
-    :param body: what its task does
-    :param events_of: what of a report is for the journal: a list that only grows, of events and their fields
+    :param body: the task: a function as :func:`harness.workload.consumer.consume`
+    :ivar restarts: how often it was restarted
+    :ivar broken: why it was not restarted; None while all is well
+    :ivar done: set when it has ended, in good order or because it is broken
     """
 
     def __init__(
@@ -38,104 +42,135 @@ class LiveConsumer:
         on_event: OnEvent,
         spec: ConsumerSpec,
         *,
-        body: Callable[..., Any] = consume,
-        events_of: Callable[[dict[str, Any]], list[tuple[str, dict[str, Any]]]] = lambda _: [],
+        body: Callable[[ConsumerSpec, TaskEndpoint, Iterable[object]], Iterator[str]] = consume,
     ) -> None:
+        self.spec = spec
+        self.restarts = 0
+        self.broken: str | None = None
+        self.done = threading.Event()
         self._body = body
-        self._events_of = events_of
         self._session = session
         self._server = server
         self._on_event = on_event
-        self._began = spec
-        self._spec = spec
+        self._current = spec  # of the session that runs
         self._read_before = 0
-        self._aborting = False  # it may die
+        self._aborting = False
         self._stop_at: Mapping[int, int] | None = None
         self._lock = threading.Lock()
-        self.restarts = 0
-        """How often it was started again."""
-        self.broken: str | None = None
-        """Why it was not started again; None while all is well."""
-        self.done = threading.Event()
-        """It has ended: in good order, or for good."""
         self.task = self._start()
 
     @property
     def name(self) -> str:
         """Its name in the history."""
-        return self._began.consumer
+        return self.spec.consumer
 
     @property
-    def spec(self) -> ConsumerSpec:
-        """What it was begun with."""
-        return self._began
+    def isolation(self) -> Isolation:
+        """What it reads."""
+        return self.spec.isolation
 
     @property
-    def report(self) -> dict[str, Any]:
-        """What its task last said."""
-        return self.task.channel.progress or {}
+    def report(self) -> ConsumerReport:
+        """The newest report of its task."""
+        return self.task.report
 
     @property
     def read(self) -> int:
-        """Records handed to it, over all sessions."""
-        return self._read_before + int(self.report.get("read", 0))
+        """How many records it read, over all sessions."""
+        return self._read_before + self.report.read
+
+    def check(self) -> None:
+        """Raise PipelineError if it is broken."""
+        if self.broken is not None:
+            raise PipelineError(self.broken)
 
     def read_end(self, partition: int) -> int:
         """The next offset that it reads."""
-        return int(self.report.get("partitions", {}).get(str(partition), (0, 0))[0])
+        return self.report.partitions.get(partition, ReadPartition()).end
 
     def read_sent_at(self, partition: int) -> int:
-        """When the newest record that it was handed had been sent, microseconds; 0 is never."""
-        return int(self.report.get("partitions", {}).get(str(partition), (0, 0))[1])
+        """When the newest record that it read was sent, in microseconds; 0 is never."""
+        return self.report.partitions.get(partition, ReadPartition()).sent_at
 
     def stop(self, at: Mapping[int, int]) -> None:
-        """Let it end as soon as it has read up to these offsets, by partition; :attr:`done` tells."""
+        """Let it end when it has read up to these offsets, by partition; returns soon, and sets :attr:`done` later."""
         with self._lock:
             self._stop_at = at
-            self.task.channel.send(STOP, at=at)
+            self.task.channel.send(replace(STOP, at=at))
 
-    def let_die(self) -> SparkTask:
-        """From now on it is not started again; returns the task to end."""
-        with self._lock:  # or it might be started again just now
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it has ended within these seconds."""
+        return self.done.wait(timeout_s)
+
+    def let_die(self) -> SparkTask[ConsumerReport]:
+        """Restart it no more; returns the task to end."""
+        with self._lock:  # it might be restarting just now
             self._aborting = True
             return self.task
 
-    def _start(self) -> SparkTask:
-        told = 0
+    def abort(self) -> None:
+        """End it now; may be called twice."""
+        self.let_die().end()
 
-        def tell(report: dict[str, Any]) -> None:
-            nonlocal told
-            for kind, fields in self._events_of(report)[told:]:
-                told += 1
-                self._on_event(kind, consumer=self.name, **fields)
+    def _start(self) -> SparkTask[ConsumerReport]:
+        journaled = 0
 
-        body: Body = partial(self._body, self._spec)
-        return SparkTask(self._session, self._server, self._spec.task, body, on_end=self._on_task_end, on_report=tell)
+        def journal(report: ConsumerReport) -> None:
+            nonlocal journaled
+            for rebalance in report.rebalances[journaled:]:
+                journaled += 1
+                self._journal(rebalance)
 
-    def _on_task_end(self, task: SparkTask) -> None:
+        return SparkTask(
+            self._session,
+            self._server,
+            self._current.task,
+            ConsumerReport(),
+            partial(self._body, self._current),
+            on_end=self._on_task_end,
+            on_report=journal,
+        )
+
+    def _journal(self, rebalance: Rebalance) -> None:
+        partitions, when = list(rebalance.partitions), rebalance.when
+        sessions, committed = _by_name(rebalance.sessions), _by_name(rebalance.committed)
+        note = partial(self._on_event, consumer=self.name, partitions=partitions, when=when)
+        match rebalance.what:
+            case "assigned":
+                note("group.assigned", sessions=sessions, committed=committed)
+            case "revoked":
+                note("group.revoked", committed=committed, error=rebalance.error)
+            case "lost":
+                note("group.lost")
+
+    def _on_task_end(self, task: SparkTask[ConsumerReport]) -> None:
         with self._lock:
             if self._aborting or (task.error is None and self._stop_at is not None):
                 self.done.set()
                 return
-            error = task.error or "ended though nobody had told it to"
-            self._on_event("consumer.died", consumer=self.name, session=self._spec.session, error=error)
+            error = task.error or ENDED_UNASKED
+            self._on_event("consumer.died", consumer=self.name, session=self._current.session, error=error)
             if self.restarts >= MAX_RESTARTS:
                 self.broken = f"consumer {self.name} died {MAX_RESTARTS + 1} times, the last time: {error}"
                 self.done.set()
                 return
             try:
-                starts = resume_at(self._began.run_dir, self.name, self._began.starts)
+                starts = resume_at(self.spec.run_dir, self.name, self.spec.starts)
                 self.restarts += 1
                 self._read_before = sum(start.position for start in starts.values())
-                self._spec = replace(
-                    self._began, session=self.restarts, starts=starts, within_log=OUT_OF_RANGE in error
+                self._current = replace(
+                    self.spec, session=self.restarts, starts=starts, within_log=OUT_OF_RANGE in error
                 )
                 self.task = self._start()
             except Exception as failure:
-                self.broken = f"consumer {self.name} died ({error}) and can't be started again: {failure}"
+                self.broken = f"consumer {self.name} died ({error}) and can't be restarted: {failure}"
                 self.done.set()
                 return
             offsets = {partition: start.offset for partition, start in starts.items()}
             self._on_event("consumer.restarted", consumer=self.name, session=self.restarts, offsets=offsets)
             if self._stop_at is not None:
-                self.task.channel.send(STOP, at=self._stop_at)
+                self.task.channel.send(replace(STOP, at=self._stop_at))
+
+
+def _by_name(partitions: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): number for partition, number in partitions.items()}

@@ -1,33 +1,34 @@
-"""The drain: a fresh read of everything by Spark's Kafka source, after healing, from the first offset to the end.
+"""The drain: after healing, Spark's Kafka source reads every partition from its first offset to its end.
 
-It is another reader than the live one (Kafka's Java client inside Spark, not librdkafka), so that a client's error
-doesn't pass for the log's. Values are taken apart and checked in the JVM; no Python sees a record.
+It uses Kafka's Java client inside Spark, and the live consumer uses librdkafka, so a bug of one client does not pass
+for one of Kafka. Values are parsed and checked in the JVM; Python sees no record.
 
-What the row in ``history/drained`` rests on. ``position`` is not the highest offset seen, which says nothing of an end
-that has no record (a transaction's marker). With ``failOnDataLoss=true`` Spark's reader of a partition has
-three ends (KafkaDataConsumer.get, KafkaBatchPartitionReader.next): it was handed a record, or the consumer's own
-position, at or behind the end offset that it was given; or OffsetOutOfRange; or a time-out; and the last two fail the
-query. So a query that ended well has read every partition to the offset asked for, and this offset is ``position``.
-(That setting is no judge of loss, and isn't used as one: a hole in the middle of a log passes, for the judge to find.)
-The offset asked for is ``end_offset`` where the log, for this isolation, goes so far; where it doesn't (an open
-transaction holds a read_committed reader back; the log is shorter than the caller said) it is the log's own end, and
-the row shows it: ``position`` below ``end_offset`` is no drain to the end.
+**How far a partition was drained.** ``position`` in ``history/drained`` is not the highest offset seen, because a log
+may end with a transaction's marker, which is no record. With ``failOnDataLoss=true``, Spark's reader of a partition
+ends in one of three ways (KafkaDataConsumer.get, KafkaBatchPartitionReader.next): it gets to the end offset that was
+asked for, it fails with OffsetOutOfRange, or it times out. The last two fail the query. So a query that succeeds has
+read every partition to the offset asked for, which is ``position``. (The option does not detect lost records: the query
+reads across a hole in a log, and the judge finds it.)
 
-``consumed.position`` is the order in which Spark's task was handed the records, not a sort by offset: one task reads
-one partition, and ``monotonically_increasing_id`` numbers a task's rows as they come. All rows of a drain have one
-``read_at``: Spark SQL's ``current_timestamp`` stands still during a query, and no gap is measured at a drain.
+The drain asks for ``end_offset``, or for the end of the log if that is lower: an open transaction holds a
+read_committed reader back, or the log is shorter than the caller said. ``position`` is then below ``end_offset``, and
+the partition does not count as drained to the end.
 
-Rows are written into a hidden folder and moved into ``history/consumed`` when the query has ended well: a query that
-failed half-way leaves nothing, and is tried again.
+**Order and instants.** ``consumed.position`` is the order in which Spark's task got the records, not that of offsets:
+one task reads one partition, and ``monotonically_increasing_id`` numbers a task's rows as they come. All rows of a
+drain share one ``read_at``: ``current_timestamp`` is constant during a query, and a drain measures no gaps.
+
+Rows go to a hidden folder first, and to ``history/consumed`` when the query has succeeded. So a failed query leaves no
+rows, and the drain tries again.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,7 +41,9 @@ from harness.history.record_format import header_pattern
 from harness.history.tables import CONSUMED, DRAINED, HistoryWriter, note_parts, part_name, table_dir
 from harness.spark.tasks import last_line
 from harness.waiting import await_until
-from harness.workload.consumer import CONSUMER_CONFIG, Isolation
+from harness.workload.client_config import CONSUMER_CONFIG
+from harness.workload.consumer import Isolation
+from harness.workload.consumer_supervisor import OnEvent
 
 ATTEMPTS = 3
 _QUERY_S = 10.0
@@ -52,7 +55,7 @@ Ends = Mapping[tuple[str, int], int]
 
 @dataclass(frozen=True, kw_only=True)
 class Drained:
-    """How far one partition was drained."""
+    """How far one partition was drained: a row of ``history/drained``."""
 
     topic: str
     partition: int
@@ -69,14 +72,14 @@ def drain(
     bootstrap: str,
     ends: Ends,
     *,
-    isolation: Isolation = "read_uncommitted",
-    on_event: Callable[..., object] = lambda kind, **fields: None,
+    isolation: Isolation,
+    on_event: OnEvent,
 ) -> tuple[Drained, ...]:
     """Read these partitions from their first offsets to ``ends``; rows go to ``consumed`` and ``drained``.
 
-    :param consumer: the drain's name in the history, once in a run
-    :param ends: by (topic, partition), the log's high watermark, asked after healing
-    :returns: what ``history/drained`` was given, one for each of ``ends``
+    :param consumer: the drain's name in the history, used once in a run
+    :param ends: by (topic, partition): the high watermark, queried after healing
+    :returns: the rows of ``history/drained``, one for each of ``ends``
     :raises PipelineError: a partition has no leader, or the source failed, :data:`ATTEMPTS` times in a row
     """
     error: Exception | None = None
@@ -88,39 +91,31 @@ def drain(
                 for (topic, partition), end, reachable in _reachable(bootstrap, ends, isolation)
             )
             rows = _read(session, run_dir, run_token, consumer, bootstrap, drained, isolation)
-        except Exception as failure:  # whatever Spark or the client makes of a cluster that isn't well yet
+        except Exception as failure:  # any error of Spark or of the client: the cluster may not be healthy yet
             error = failure
             on_event("drain.failed", consumer=consumer, attempt=attempt, error=last_line(failure))
             continue
-        columns = [
-            [consumer] * len(drained),
-            [isolation] * len(drained),
-            [each.topic for each in drained],
-            [each.partition for each in drained],
-            [each.end_offset for each in drained],
-            [each.position for each in drained],
-        ]
-        table = pa.table(
-            [pa.array(column, field.type) for column, field in zip(columns, DRAINED, strict=True)], DRAINED
-        )
         writer = HistoryWriter(run_dir, "drained", consumer)
-        writer.write(table)
+        named = {"consumer": consumer, "isolation": isolation}
+        writer.write(pa.Table.from_pylist([named | asdict(each) for each in drained], DRAINED))
         writer.close()
         on_event("drain.ended", consumer=consumer, isolation=isolation, records=rows, partitions=len(drained))
         return drained
     assert error is not None
     raise PipelineError(
-        f"the drain failed {ATTEMPTS} times, the last time: {last_line(error)}; is every partition led, and reachable "
-        f"at {bootstrap}?"
+        f"the drain failed {ATTEMPTS} times, the last time: {last_line(error)}; has every partition a leader, and "
+        f"can it be reached from {bootstrap}?"
     ) from error
 
 
 def await_stable(bootstrap: str, ends: Ends, timeout_s: float) -> dict[tuple[str, int], int]:
-    """Wait until a read_committed reader can get to these ends, and return how far it can: to the ends, or less where a
-    transaction is still open (or nobody leads) when the time is over.
+    """Wait until a read_committed reader can read to these ends.
 
-    A commit that has returned is not enough: the coordinator has it in its own log then, and the partition's leader
-    hears of it afterwards (WriteTxnMarkers).
+    It waits although a commit has returned: the coordinator then has the commit in its own log, and tells the leader of
+    the partition afterwards (WriteTxnMarkers).
+
+    :returns: how far such a reader can read: to the ends, or less where a transaction is still open (or a partition has
+        no leader) after ``timeout_s`` seconds
     """
     seen: dict[tuple[str, int], int] = {}
 
@@ -141,7 +136,7 @@ def await_stable(bootstrap: str, ends: Ends, timeout_s: float) -> dict[tuple[str
 
 
 def _reachable(bootstrap: str, ends: Ends, isolation: Isolation) -> list[tuple[tuple[str, int], int, int]]:
-    """Each end with the offset up to which this isolation can read (ListOffsets knows the isolation)."""
+    """Each end, with the offset up to which this isolation level can read (by ListOffsets)."""
     client = Consumer({**CONSUMER_CONFIG, "bootstrap.servers": bootstrap, "isolation.level": isolation})
     try:
         found = []
@@ -149,7 +144,7 @@ def _reachable(bootstrap: str, ends: Ends, isolation: Isolation) -> list[tuple[t
             try:
                 _, high = client.get_watermark_offsets(TopicPartition(topic, partition), _QUERY_S)
             except KafkaException as error:
-                raise PipelineError(f"{topic}-{partition} doesn't tell where it ends: {error.args[0].str()}") from error
+                raise PipelineError(f"can't get the end of {topic}-{partition}: {error.args[0].str()}") from error
             found.append(((topic, partition), end, high))
         return found
     finally:
@@ -165,7 +160,7 @@ def _read(
     drained: tuple[Drained, ...],
     isolation: Isolation,
 ) -> int:
-    """Run the query and move its parts into the history; returns how many records there were."""
+    """Run the query and move its parts into the history; returns the number of records."""
     hidden = run_dir / "history" / f".{consumer}"
     shutil.rmtree(hidden, ignore_errors=True)
     try:
@@ -178,7 +173,7 @@ def _read(
             session.read.format("kafka")
             .option("kafka.bootstrap.servers", bootstrap)
             .option("kafka.isolation.level", isolation)
-            # A damaged record is to be read and judged (each has a CRC-32 of its own), not to end the drain.
+            # The judge detects a damaged record by its own CRC-32, so the client must not fail on it.
             .option("kafka.check.crcs", "false")
             .option("assign", json.dumps(partitions))
             .option("startingOffsets", "earliest")
@@ -196,14 +191,14 @@ def _read(
 
 
 def history_rows(records: DataFrame, run_token: str, consumer: str, isolation: Isolation) -> DataFrame:
-    """Rows of ``history/consumed`` from what Spark's Kafka source gives."""
+    """Rows of ``history/consumed`` from those of Spark's Kafka source."""
     columns = history_columns(run_token, consumer, isolation)
     return records.select([columns[name].alias(name) for name in CONSUMED.names])
 
 
 def history_columns(run_token: str, consumer: str, isolation: Isolation) -> dict[str, Column]:
-    """The columns of ``history/consumed``, as a drain has them, over those of Spark's Kafka source."""
-    # Java's names of groups are Python's without the P; numbers serve both.
+    """The columns of ``history/consumed`` for a drain, computed from those of Spark's Kafka source."""
+    # Java names groups without Python's P.
     pattern = header_pattern(run_token).replace("(?P<", "(?<")
     head = F.substring(F.col("value"), 1, 64).cast("string")
     is_ours = head.rlike(pattern)
@@ -224,7 +219,7 @@ def history_columns(run_token: str, consumer: str, isolation: Isolation) -> dict
 
 
 def _move(hidden: Path, run_dir: Path, consumer: str) -> int:
-    """Give the history the parts that Spark wrote; returns their rows."""
+    """Move the parts that Spark wrote into the history; returns the number of their rows."""
     target = table_dir(run_dir, "consumed")
     target.mkdir(parents=True, exist_ok=True)
     for number, part in enumerate(sorted(hidden.glob("part-*.parquet"))):

@@ -1,72 +1,58 @@
-"""A consumer group of confluent-kafka as an independent reader: committed offsets, rebalances, members come and go.
+"""A consumer group as an independent reader: committed offsets, rebalances, members that join and leave.
 
-A member is the pair's live consumer (:class:`~harness.workload.consumer.Consuming`: the same task, recorder, rows and
-supervision) that subscribes instead of being assigned. What differs:
+A member is a live consumer (:class:`~harness.workload.consumer.Consuming`) that subscribes instead of being assigned
+its partitions. It differs in this:
 
-* **Commits: at least once.** Only what is on disk is committed: each :data:`COMMIT_S` in the background, and before a
-  partition is given away in ``on_revoke``, synchronously, when the recorder has written. A killed member leaves
-  records recorded and not committed; whoever has the partition next is handed them again.
-* **Offsets are begun by the harness**, committed for every partition before the first member joins, and
-  ``auto.offset.reset`` stays ``error``: a group whose committed offsets are gone is loud, not silently back at the
-  first record or at the end.
-* **A session of the history is an assignment**: it goes up each time that the member is assigned the partition anew;
-  positions run on.
-* **Cooperative** (``cooperative-sticky``, KIP-429), not eager: partitions that stay with their member are read during
-  a rebalance, so that a gap in a fault isn't one that the other member's coming made; and what moves is really handed
-  from one process to another. Eager would take all partitions away each time and mostly give them back to whom they
-  came from.
-
-``session.timeout.ms`` is the least that brokers take by default, so that a dead member's partitions are free soon.
+* **It commits at least once.** It commits only what is on disk: in the background every :data:`COMMIT_S`, and before it
+  gives a partition away, in ``on_revoke``, synchronously. A killed member may have recorded records that it has not
+  committed; the next owner of the partition gets them again.
+* **The harness commits the first offset** of every partition before the first member joins, and ``auto.offset.reset``
+  stays ``error``. So a group that loses its committed offsets fails, and does not silently go to the first or last one.
+* **A session in the history is an assignment.** It goes up each time the member is assigned the partition; positions
+  run on.
+* **Rebalances are cooperative** (``cooperative-sticky``, KIP-429). A member reads its remaining partitions during a
+  rebalance, so a joining member causes no gap in them. And a partition that moves really moves to another process;
+  eager rebalances would revoke all partitions and give most of them back.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import SparkSession
 
 from harness.errors import AwaitTimeout, PipelineError
 from harness.spark.control import ABORT, ControlServer, DriverLink, TaskEndpoint
-from harness.spark.run_once import claim
+from harness.spark.tasks import claimed
 from harness.waiting import await_until
-from harness.workload.consumer import CONSUMER_CONFIG, ConsumerSpec, Consuming, Isolation
+from harness.workload.client_config import CONSUMER_CONFIG, MEMBER_CONFIG
+from harness.workload.consumer import ConsumerSpec, Consuming, Isolation
 from harness.workload.consumer_supervisor import LiveConsumer, OnEvent
+from harness.workload.progress import ConsumerReport, Rebalance
 
-MEMBER_CONFIG: Mapping[str, str | int | float | bool] = {
-    "partition.assignment.strategy": "cooperative-sticky",
-    "session.timeout.ms": 6000,
-    # A member hears of a rebalance in the answer to a heartbeat: 3 s by default.
-    "heartbeat.interval.ms": 500,
-}
-"""A member's settings over :data:`harness.workload.consumer.CONSUMER_CONFIG`."""
 COMMIT_S = 1.0
 LEAVE_S = 30.0
-"""A member says good-bye, the others hear of it at a heartbeat and join again; or it is missed after its session."""
+"""Enough for a member to leave the group and the others to rejoin at a heartbeat, or for its session to time out."""
 _FIRST_COMMIT_S = 30.0
 _ATTEMPT_S = 5.0
 
 
-def consume_in_group(spec: ConsumerSpec, invitation: TaskEndpoint, _: Iterable[Any]) -> Iterator[str]:
-    """A member's Spark task; ``spec.config`` has its ``group.id``. As :func:`harness.workload.consumer.consume`."""
-    claim(spec.run_dir, spec.task)
-    link = DriverLink(invitation)
-    try:
+def consume_in_group(spec: ConsumerSpec, endpoint: TaskEndpoint, _: Iterable[object]) -> Iterator[str]:
+    """A member's Spark task; ``spec.config`` has its ``group.id``. It ends as ``consume`` does."""
+    with claimed(spec.run_dir, spec.task, endpoint) as link:
         _Member(spec, link).run()
-    finally:
-        link.close()
     yield spec.task
 
 
 class _Member(Consuming):
     def __init__(self, spec: ConsumerSpec, link: DriverLink) -> None:
         self._assigned: frozenset[int] = frozenset()
-        self._rebalances: list[tuple[str, dict[str, Any]]] = []
+        self._rebalances: list[Rebalance] = []
         self._next_session = {partition: start.session for partition, start in spec.starts.items()}
         self._recording: tuple[threading.Event, dict[int, int]] | None = None
         self._asked_at = time.monotonic()
@@ -83,14 +69,14 @@ class _Member(Consuming):
         self._hand_over()  # for its report
         self._recorder.close()
 
-    def _callbacks(self) -> dict[str, Any]:
+    def _callbacks(self) -> dict[str, Callable[..., None]]:
         return {"on_commit": self._on_commit}
 
-    def _look_beside(self) -> None:
-        """Nothing: it may be that it waits for its partitions."""
+    def _compare_with_fresh_client(self) -> None:
+        """Do nothing: a member that reads nothing may wait for its partitions."""
 
-    def _more_progress(self) -> dict[str, Any]:
-        return {"assigned": sorted(self._assigned), "rebalances": list(self._rebalances)}
+    def _report(self) -> ConsumerReport:
+        return replace(super()._report(), assigned=sorted(self._assigned), rebalances=self._rebalances.copy())
 
     def _hand_over(self) -> None:
         super()._hand_over()
@@ -99,7 +85,7 @@ class _Member(Consuming):
     # --- offsets ----------------------------------------------------------------------------------------------------
 
     def _commit_recorded(self) -> None:
-        """Now and then: commit, without waiting for it, what is on disk."""
+        """Every :data:`COMMIT_S`, commit what is on disk, without waiting for the answer."""
         if self._recording is not None:
             written, ends = self._recording
             if written.is_set():
@@ -111,74 +97,77 @@ class _Member(Consuming):
             self._recording = (self._recorder.written(), {p: self._reached[p] for p in self._assigned})
 
     def _offsets(self, ends: Mapping[int, int]) -> list[TopicPartition]:
-        """What to commit; nothing where nothing was read since the partition was assigned."""
+        """What to commit: partitions in which it has read something since their assignment."""
         return [TopicPartition(self._spec.topic, partition, end) for partition, end in ends.items() if end > 0]
 
     def _on_commit(self, error: KafkaError | None, _: list[TopicPartition]) -> None:
-        # A commit that failed is made up for by the next one, or the records are handed to somebody again.
+        # The next commit makes up for a failed one; else the records are delivered again.
         if error is not None and error.code() != KafkaError._NO_OFFSET:
             self._last_error = error.name()
 
     # --- rebalances, called within the client's consume() and close() -----------------------------------------------
 
     def _on_assign(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """New sessions; where to go on is for the client to fetch: the committed offsets, which are noted."""
+        """Begin new sessions; the client continues from the committed offsets, which are noted."""
         super()._hand_over()
         given = [each.partition for each in partitions]
         self._sessions = {**self._sessions, **{partition: self._next_session[partition] for partition in given}}
         for partition in given:
             self._next_session[partition] += 1
-            self._reached[partition] = 0  # what was reached before may be behind what others have committed since
+            self._reached[partition] = 0  # others may have committed more since
         self._recording = None
         self._assigned |= frozenset(given)
-        sessions = {str(partition): self._sessions[partition] for partition in given}
-        self._note("assigned", given, sessions=sessions, committed=self._committed(partitions) if given else {})
+        sessions = {partition: self._sessions[partition] for partition in given}
+        committed = self._committed(partitions) if given else {}
+        self._note(
+            Rebalance(
+                what="assigned", partitions=sorted(given), when=time.time(), sessions=sessions, committed=committed
+            )
+        )
 
-    def _committed(self, partitions: list[TopicPartition]) -> dict[str, int]:
-        """What is committed of these, as their coordinator has it, -1 where it has nothing; without those that it
-        doesn't tell of in time."""
+    def _committed(self, partitions: list[TopicPartition]) -> dict[int, int]:
+        """The committed offsets that the coordinator has, -1 for none; without partitions that have an error."""
         try:
-            told = self._client.committed(partitions, timeout=_ATTEMPT_S)
+            committed = self._client.committed(partitions, timeout=_ATTEMPT_S)
         except KafkaException as error:
             self._last_error = error.args[0].name()
             return {}
-        return {str(each.partition): max(each.offset, -1) for each in told if each.error is None}
+        return {each.partition: max(each.offset, -1) for each in committed if each.error is None}
 
     def _on_revoke(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """What was read is written down, and only then committed, and only then given away."""
+        """Write what was read, then commit it, then give the partitions away."""
         super()._hand_over()
         self._recorder.flush()
         self._recording = None
         taken = [each.partition for each in partitions]
         ends = {partition: self._reached[partition] for partition in taken}
-        failed = None
+        failed: str | None = None
         if offsets := self._offsets(ends):
             try:
                 self._client.commit(offsets=offsets, asynchronous=False)
             except KafkaException as error:
                 failed = self._last_error = error.args[0].name()
         self._assigned -= frozenset(taken)
-        self._note("revoked", taken, committed={str(p): end for p, end in ends.items()}, error=failed)
+        self._note(Rebalance(what="revoked", partitions=sorted(taken), when=time.time(), committed=ends, error=failed))
 
     def _on_lost(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        """The group went on without this member; it may commit no more."""
+        """The group has removed this member, which may commit no more."""
         super()._hand_over()
         self._recording = None
         taken = [each.partition for each in partitions]
         self._assigned -= frozenset(taken)
-        self._note("lost", taken)
+        self._note(Rebalance(what="lost", partitions=sorted(taken), when=time.time()))
 
-    def _note(self, what: str, partitions: list[int], **more: Any) -> None:
-        if not partitions:
-            return  # a rebalance that moved nothing of this member's
-        self._rebalances.append((f"group.{what}", {"partitions": sorted(partitions), "when": time.time()} | more))
+    def _note(self, rebalance: Rebalance) -> None:
+        if rebalance.partitions:  # else it moved no partition of this member
+            self._rebalances.append(rebalance)
 
 
 class GroupReader:
-    """The group and its members, supervised; :class:`harness.workload.readers.Group` says when who is in it.
+    """A consumer group and its members; the methods are those of :class:`harness.workload.readers.Reader`.
 
-    :param members: the first one stays, the others come later and go before the end
-    :raises ValueError: the topic has fewer partitions than the group has members, so one would have nothing to do
+    :param members: the first one stays; the others join later and leave before the end
+    :raises ValueError: the topic has fewer partitions than the group has members
     """
 
     def __init__(
@@ -191,13 +180,9 @@ class GroupReader:
             )
         config = {**MEMBER_CONFIG, "group.id": self.name}
         self._specs = [replace(spec, config={**config, **spec.config}) for spec in members]
-        self._start_member = partial(
-            LiveConsumer, session, server, on_event, body=consume_in_group, events_of=_rebalances_of
-        )
+        self._start_member = partial(LiveConsumer, session, server, on_event, body=consume_in_group)
         self._on_event = on_event
         self._members: list[LiveConsumer] = []
-
-    # --- as the protocol Reader has it ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
@@ -217,58 +202,49 @@ class GroupReader:
     def start(self) -> None:
         """Commit the first offsets, and let the first member join.
 
-        :raises PipelineError: no coordinator takes the offsets
+        :raises PipelineError: no coordinator accepts the offsets
         """
         self._commit_first()
         self._members.append(self._start_member(self._specs[0]))
 
     def check(self) -> None:
-        """Raise PipelineError if a member died for good."""
+        """Raise PipelineError if a member is broken."""
         for member in self._members:
-            if member.broken is not None:
-                raise PipelineError(member.broken)
+            member.check()
 
     def await_ready(self, timeout_s: float) -> None:
-        """The first member has read; then the others join, and have read: each took over what the first one had.
+        """Wait until the first member reads; then let each other member join, and wait until it reads.
 
         :param timeout_s: for each member
         """
-        for spec in (None, *self._specs[1:]):
-            if spec is not None:
-                self._members.append(self._start_member(spec))
-            newest = self._members[-1]
-            await_until(
-                lambda newest=newest: newest.read,  # type: ignore[misc]
-                timeout_s=timeout_s,
-                what=f"{newest.name}, of the group {self.name}, to be handed a record of {self._began.topic}",
-                watch=self.check,
-                failure=PipelineError,
-                hint=self._standing_still,
-            )
+        self._await_read(self._members[0], timeout_s)
+        for spec in self._specs[1:]:
+            self._members.append(self._start_member(spec))
+            self._await_read(self._members[-1], timeout_s)
 
     def read_end(self, partition: int) -> int:
-        """Of the member that got furthest."""
+        """The next offset that the group reads."""
         return max((member.read_end(partition) for member in self._members), default=0)
 
     def read_sent_at(self, partition: int) -> int:
-        """Of the member that got furthest."""
+        """When the newest record that a member read was sent, in microseconds; 0 is never."""
         return max((member.read_sent_at(partition) for member in self._members), default=0)
 
     def before_end(self) -> None:
-        """All but the first member leave, and that one is assigned every partition.
+        """Let all members but the first leave, and wait until the first is assigned every partition.
 
-        One that doesn't leave is ended. Where the first member is not assigned everything within :data:`LEAVE_S`, the
-        journal says so (``group.unsettled``); it may still come to it before the time for catching up is over.
+        A member that doesn't leave is ended. If the first one does not have all partitions within :data:`LEAVE_S`, the
+        journal says so (``group.unsettled``); it may still get them while it catches up.
         """
         ends_at = time.monotonic() + LEAVE_S
         for member in self._members[1:]:
             member.stop({})
         for member in self._members[1:]:
-            if not member.done.wait(max(0.0, ends_at - time.monotonic()) / 2):
-                member.let_die().end()
+            if not member.wait(max(0.0, ends_at - time.monotonic()) / 2):
+                member.abort()
         try:
             await_until(
-                lambda: self._members[0].report.get("assigned", []),
+                lambda: self._members[0].report.assigned,
                 lambda assigned: len(assigned) == len(self._began.starts),
                 timeout_s=max(1.0, ends_at - time.monotonic()),
                 what=f"{self._members[0].name} to be assigned all partitions of {self._began.topic}",
@@ -279,14 +255,14 @@ class GroupReader:
             self._on_event("group.unsettled", group=self.name, error=str(error))
 
     def stop(self, at: Mapping[int, int]) -> None:
-        """The first member reads up to these offsets; the others have left."""
+        """Let the first member read up to these offsets; the others have left."""
         for member in self._members:
             member.stop(at if member is self._members[0] else {})
 
     def wait(self, timeout_s: float) -> bool:
         """Whether all members have ended."""
         ends_at = time.monotonic() + timeout_s
-        return all(member.done.wait(max(0.0, ends_at - time.monotonic())) for member in self._members)
+        return all(member.wait(max(0.0, ends_at - time.monotonic())) for member in self._members)
 
     def abort(self) -> None:
         """End all members now."""
@@ -296,20 +272,28 @@ class GroupReader:
         for task in tasks:
             task.end()
 
-    # --- pieces -----------------------------------------------------------------------------------------------------
+    def _await_read(self, member: LiveConsumer, timeout_s: float) -> None:
+        await_until(
+            lambda: member.read,
+            timeout_s=timeout_s,
+            what=f"{member.name}, of the group {self.name}, to read a record of {self._began.topic}",
+            watch=self.check,
+            failure=PipelineError,
+            hint=self._standing_still,
+        )
 
     def _commit_first(self) -> None:
-        """Commit where the log begins, for every partition, before anybody is in the group."""
+        """Commit the first offset of every partition, before the group has a member."""
         client = Consumer({**CONSUMER_CONFIG, "bootstrap.servers": self._began.bootstrap, "group.id": self.name})
 
         def commit() -> bool:
-            wheres = [TopicPartition(self._began.topic, partition) for partition in self._began.starts]
+            topic = self._began.topic
             firsts = [
-                TopicPartition(each.topic, each.partition, client.get_watermark_offsets(each, _ATTEMPT_S)[0])
-                for each in wheres
+                TopicPartition(topic, p, client.get_watermark_offsets(TopicPartition(topic, p), _ATTEMPT_S)[0])
+                for p in self._began.starts
             ]
-            done = client.commit(offsets=firsts, asynchronous=False) or []
-            return all(each.error is None for each in done)
+            committed = client.commit(offsets=firsts, asynchronous=False) or []
+            return all(each.error is None for each in committed)
 
         try:
             await_until(
@@ -325,11 +309,7 @@ class GroupReader:
 
     def _standing_still(self) -> str:
         return "; ".join(
-            f"{member.name} has {member.report.get('assigned', [])}, has read {member.read}"
-            + (f", client: {error}" if (error := member.report.get("last_error")) else "")
+            f"{member.name} has {list(member.report.assigned)}, has read {member.read}"
+            + (f", client: {error}" if (error := member.report.last_error) else "")
             for member in self._members
         )
-
-
-def _rebalances_of(report: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    return [(kind, fields) for kind, fields in report.get("rebalances", [])]

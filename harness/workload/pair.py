@@ -1,65 +1,62 @@
-"""The pair of producer and live consumer that runs through a fault.
+"""The producers and live consumers that run on one topic through a fault.
 
-:class:`Pair` supervises its tasks: a consumer that dies is started again (:mod:`harness.workload.consumer_supervisor`);
-a producer is not (its records would be sent anew under other numbers), and its pair fails. Of several live consumers a
-pair says what holds for all: where the slowest stands. Independent readers (:mod:`harness.workload.readers`) run beside
-it.
+A pair restarts a consumer that dies (:mod:`harness.workload.consumer_supervisor`). It does not restart a producer,
+which would send its records again under other numbers: the pair fails. With several live consumers, the progress of the
+pair is that of the slowest. Independent readers (:mod:`harness.workload.readers`) run beside it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from harness.errors import Inconclusive, JbodError, PipelineError, PromiseBroken
 from harness.history import write_ahead
 from harness.spark.control import ABORT, STOP, ControlServer
-from harness.spark.tasks import SparkTask
+from harness.spark.tasks import ENDED_UNASKED, SparkTask
 from harness.waiting import await_until
 from harness.workload.consumer import ConsumerSpec, reads_on
 from harness.workload.consumer_supervisor import LiveConsumer, OnEvent
 from harness.workload.drain import await_stable
 from harness.workload.producer import ProducerSpec, produce
-from harness.workload.progress import PartitionProgress, Progress
+from harness.workload.progress import AckedPartition, ConsumerReport, PartitionProgress, ProducerReport, Progress
 from harness.workload.readers import Reader
 from harness.workload.transactional import produce_in_transactions
 
 START_S = 60.0
-"""Two Python workers start and the first record goes round; 2 to 4 s on idle cores."""
+"""Two Python workers start, and the first record is sent and read: 2 to 4 s on idle cores."""
 READER_START_S = 180.0
-"""A group's two members start one after the other; a session's first streaming query loads and compiles a good part of
-Spark SQL: 5 s on idle cores, above 60 s seen where 30 processes waited for two of them."""
+"""A group's members start one after the other. The first streaming query of a session loads and compiles much of Spark
+SQL: 5 s on idle cores, over 60 s with 30 processes on two cores."""
 PROGRESS_S = 60.0
+"""A few request time-outs of the client."""
 READERS_S = 90.0
-"""Kafka's Java client may wait one ``default.api.timeout.ms``, 60 s, before it asks anew; measured on 2.8.2: 61.7 s."""
-"""A few of the client's own request time-outs."""
+"""Kafka's Java client may wait one ``default.api.timeout.ms``, 60 s, before it asks again (2.8.2: 61.7 s)."""
 CATCH_UP_S = 60.0
-"""The consumer reads what was acked before the producer stopped."""
+"""A consumer reads what was acked before the producers stopped."""
 OPEN_TRANSACTION_S = 30.0
-"""A coordinator aborts what its producer left: ``transaction.timeout.ms`` (10 s here), found out each
+"""A coordinator aborts an abandoned transaction after ``transaction.timeout.ms`` (10 s here), and checks for them every
 ``transaction.abort.timed.out.transaction.cleanup.interval.ms`` (10 s)."""
 _BEYOND_FLUSH_S = 15.0
 
 
 class Pair:
-    """Producers and live consumers, one or more of each, at work on one topic. Made by :meth:`Workload.running`."""
+    """Producers and live consumers, at least one of each, on one topic. Made by :meth:`Workload.running`."""
 
     def __init__(
         self,
         session: SparkSession,
         server: ControlServer,
         on_event: OnEvent,
-        producers: list[ProducerSpec],
-        consumers: list[ConsumerSpec],
-        readers: list[Reader],
+        producers: Sequence[ProducerSpec],
+        consumers: Sequence[ConsumerSpec],
+        readers: Sequence[Reader],
     ) -> None:
         self._session = session
-        self._server = server
         self._on_event = on_event
         self._specs = producers
         self._began = consumers[0]
@@ -68,9 +65,10 @@ class Pair:
         self._aborting = False  # producers may die
         self._producers = [
             SparkTask(
-                self._session,
+                session,
                 server,
                 spec.producer,
+                ProducerReport(),
                 partial(produce_in_transactions if spec.transactions else produce, spec),
                 on_end=self._producer_ended,
             )
@@ -81,13 +79,13 @@ class Pair:
 
     @property
     def topic(self) -> str:
-        """What it works on."""
+        """The name of its topic."""
         return self._began.topic
 
     @property
     def producers(self) -> tuple[str, ...]:
         """The producers' names in the history."""
-        return tuple(spec.producer for spec in self._specs)
+        return tuple(task.name for task in self._producers)
 
     @property
     def consumers(self) -> tuple[str, ...]:
@@ -101,28 +99,27 @@ class Pair:
 
     @property
     def progress(self) -> Progress:
-        """Where the pair stands, without its readers, as the tasks last reported."""
-        sent = [task.channel.progress or {} for task in self._producers]
-        ended = [report.get("transactions", {}) for report in sent]
+        """How far the pair is by the newest reports of its tasks, without its readers."""
+        sent = [task.report for task in self._producers]
         return Progress(
-            acked=sum(report.get("acked", 0) for report in sent),
-            failed=sum(report.get("failed", 0) for report in sent),
-            indeterminate=sum(report.get("indeterminate", 0) for report in sent),
-            in_flight=sum(report.get("in_flight", 0) for report in sent),
+            acked=sum(report.acked for report in sent),
+            failed=sum(report.failed for report in sent),
+            indeterminate=sum(report.indeterminate for report in sent),
+            in_flight=sum(report.in_flight for report in sent),
             read=min(consumer.read for consumer in self._consumers),
             restarts=sum(consumer.restarts for consumer in self._consumers),
-            acked_at=_instant(max((report.get("newest_ack_at", 0) for report in sent), default=0)),
-            read_at=_instant(min(consumer.report.get("newest_read_at", 0) for consumer in self._consumers)),
+            acked_at=_instant(max(report.newest_ack_at for report in sent)),
+            read_at=_instant(min(consumer.report.newest_read_at for consumer in self._consumers)),
             partitions=tuple(self._partition(partition, sent) for partition in self._began.starts),
-            committed=sum(counts.get("committed", 0) for counts in ended),
-            aborted=sum(counts.get("aborted", 0) for counts in ended),
-            unresolved=sum(counts.get("indeterminate", 0) for counts in ended),
+            committed=sum(report.committed for report in sent),
+            aborted=sum(report.aborted for report in sent),
+            unresolved=sum(report.unresolved for report in sent),
         )
 
     def await_ready(self, timeout_s: float = START_S) -> Progress:
-        """Until all tasks run and a first record was acked and read.
+        """Wait until all tasks run and a first record was acked and read.
 
-        :raises PipelineError: a producer died, or the time is over; says which tasks never ran
+        :raises PipelineError: a producer died, or not within ``timeout_s`` seconds; names the tasks that never ran
         """
         return await_until(
             lambda: self.progress,
@@ -135,9 +132,9 @@ class Pair:
         )
 
     def start_readers(self) -> None:
-        """Start the readers, and wait until each reads: a group, until every member does.
+        """Start the readers, and wait until each reads; of a group, every member.
 
-        :raises PipelineError: one doesn't, within :data:`READER_START_S` seconds; or a producer died meanwhile
+        :raises PipelineError: one doesn't read within :data:`READER_START_S` seconds, or a producer died meanwhile
         """
         for reader in self._readers:
             reader.start()
@@ -146,10 +143,10 @@ class Pair:
             self.check()
 
     def await_readers(self, after: datetime) -> None:
-        """Until each reader was handed, in each partition, a record that was sent after this instant.
+        """Wait until each reader has read, in each partition, a record that was sent after this instant.
 
-        :raises PromiseBroken: not within :data:`READERS_S` seconds; says which reader stands still where
-        :raises PipelineError: a producer, a consumer or a reader died for good
+        :raises PromiseBroken: not within :data:`READERS_S` seconds; names the readers and partitions that are behind
+        :raises PipelineError: as :meth:`check`
         """
         since = int(after.timestamp() * 1e6)
 
@@ -164,7 +161,7 @@ class Pair:
             behind,
             lambda found: not found,
             timeout_s=READERS_S,
-            what=f"every reader of {self.topic} to be handed a record of each partition that was sent after "
+            what=f"every reader of {self.topic} to read a record of each partition that was sent after "
             f"{after.isoformat(timespec='milliseconds')} (by reader: the partitions that it still waits for)",
             watch=self.check,
             failure=PromiseBroken,
@@ -173,10 +170,10 @@ class Pair:
     def await_count(
         self, records: int, timeout_s: float = PROGRESS_S, failure: type[JbodError] = PromiseBroken
     ) -> Progress:
-        """Until this many records were acked in each partition, and as many in all read.
+        """Wait until this many records were acked in each partition, and as many in all were read.
 
-        :param failure: what a time-out means; before any fault it is too little load, not a broken promise
-        :raises PipelineError: a producer died, or the consumer for good
+        :param failure: the error of a time-out; before any fault that is too little load, not a broken promise
+        :raises PipelineError: as :meth:`check`
         """
         return await_until(
             lambda: self.progress,
@@ -189,17 +186,17 @@ class Pair:
         )
 
     def await_progress(self, after: datetime, timeout_s: float = PROGRESS_S, *, records: int = 120) -> Progress:
-        """Until in each partition a record that was sent after this instant was acked, and one that was sent after it
-        was read by every live consumer; and then until as many more as make it ``records``: one could have been under
-        way already.
+        """Wait until ``records`` records that were sent after this instant were acked and read in each partition.
+
+        One alone would not do: it could have been in flight already. Every live consumer must read.
 
         :param after: an instant with a time zone
-        :param records: a few more than the floors of a case want: the harness's watchers, from whose events the load
-            under a fault is counted, see things a moment later than whoever waits for them
+        :param records: a few more than the floors of a case require. The load under a fault is counted from the events
+            of watchers, which see things a moment later than a scenario
         :raises PromiseBroken: not within ``timeout_s`` seconds; says how long producer and consumer have stood still
-        :raises Inconclusive: as little, but clients do get through, with what they had been given before: the machine
-            is too slow for the load
-        :raises PipelineError: a producer died, or the consumer for good
+        :raises Inconclusive: not within that time, but as many older records were acked and read in its second half:
+            the machine is too slow for the load
+        :raises PipelineError: as :meth:`check`
         """
         halfway: list[Progress] = []
         half = time.monotonic() + timeout_s / 2
@@ -243,8 +240,9 @@ class Pair:
         )
 
     def await_acked(self, after: datetime) -> Progress:
-        """Until a record that was sent after this instant was acked, read or not: where followers are away, an
-        acks=1 producer gets through and no consumer does.
+        """Wait until a record that was sent after this instant was acked, whether or not it was read.
+
+        While followers are away, an acks=1 producer makes progress and a consumer does not.
 
         :raises PromiseBroken, PipelineError: as :meth:`await_progress`
         """
@@ -259,23 +257,23 @@ class Pair:
         )
 
     def check(self) -> None:
-        """Raise PipelineError if a producer died, or the consumer or a reader for good."""
+        """Raise PipelineError if a producer died, or if a consumer or a reader died and can't be restarted."""
         for reader in self._readers:
             reader.check()
-        for broken in (self._broken, *(consumer.broken for consumer in self._consumers)):
-            if broken is not None:
-                raise PipelineError(broken)
+        if self._broken is not None:
+            raise PipelineError(self._broken)
+        for consumer in self._consumers:
+            consumer.check()
 
     def stop(self) -> Progress:
-        """End in good order: every record sent is settled, then the consumers read up to all that was acked.
+        """End in good order: settle every record sent, then read up to all that was acked. May be called twice.
 
-        Bounded: what is under way after the client's ``message.timeout.ms`` is purged and indeterminate, and a
-        consumer that is not there in :data:`CATCH_UP_S` is ended and the journal says so (``consumer.behind``). A
-        read_committed consumer can't read past a transaction that is open: one that is still open after
-        :data:`OPEN_TRANSACTION_S` is journaled (``transaction.open``), and the consumer ends before it. May be called
-        twice.
+        It takes a bounded time. After ``message.timeout.ms`` the client purges records in flight, which are then
+        indeterminate. A consumer or reader that does not catch up within :data:`CATCH_UP_S` is ended and journaled
+        (``consumer.behind``). An open transaction holds read_committed consumers back; one that is open after
+        :data:`OPEN_TRANSACTION_S` is journaled (``transaction.open``), and the consumers end before it.
 
-        :raises PipelineError: a producer died before, or the consumer for good
+        :raises PipelineError: as :meth:`check`
         """
         self.check()
         if all(consumer.done.is_set() for consumer in self._consumers):
@@ -284,6 +282,13 @@ class Pair:
         self._on_event("pair.stopping", topic=self.topic)
         for reader in self._readers:
             reader.before_end()
+        self._stop_producers()
+        self._stop_consumers({each.partition: each.acked_end for each in self.progress.partitions})
+        self._on_event("pair.stopped", topic=self.topic, progress=str(self.progress))
+        self.check()
+        return self.progress
+
+    def _stop_producers(self) -> None:
         for task in self._producers:
             task.channel.send(STOP)
         for task, spec in zip(self._producers, self._specs, strict=True):
@@ -291,35 +296,31 @@ class Pair:
                 self._on_event("producer.stuck", producer=task.name)
                 task.end()
         self._settle()
-        acked = {each.partition: each.acked_end for each in self.progress.partitions}
-        stable: dict[int, int] | None = None
-        for isolation, stop in [
-            *((consumer.spec.isolation, consumer.stop) for consumer in self._consumers),
-            *((reader.isolation, reader.stop) for reader in self._readers),
-        ]:
-            if isolation == "read_committed" and stable is None:
-                stable = self._stable(acked)
-            stop(acked if isolation == "read_uncommitted" or stable is None else stable)
+
+    def _stop_consumers(self, acked: Mapping[int, int]) -> None:
+        """Let consumers and readers end at the end of what was acked; journal those that don't get there."""
+        stable: Mapping[int, int] | None = None
+        everyone: list[LiveConsumer | Reader] = [*self._consumers, *self._readers]
+        for reader in everyone:
+            if reader.isolation == "read_committed":
+                stable = self._stable(acked) if stable is None else stable
+                reader.stop(stable)
+            else:
+                reader.stop(acked)
         ends_at = time.monotonic() + CATCH_UP_S
-        for consumer in self._consumers:
-            if not consumer.done.wait(max(0.0, ends_at - time.monotonic())):
-                reached = {partition: consumer.read_end(partition) for partition in acked}
-                self._on_event("consumer.behind", consumer=consumer.name, topic=self.topic, read=reached, acked=acked)
-        for reader in self._readers:
+        for reader in everyone:
             if not reader.wait(max(0.0, ends_at - time.monotonic())):
                 reached = {partition: reader.read_end(partition) for partition in acked}
                 self._on_event("consumer.behind", consumer=reader.name, topic=self.topic, read=reached, acked=acked)
                 reader.abort()
-        if not all(consumer.done.is_set() for consumer in self._consumers):
-            self.abort()
-        self._on_event("pair.stopped", topic=self.topic, progress=str(self.progress))
-        self.check()
-        return self.progress
 
     def abort(self) -> None:
-        """End all tasks now; what is not settled is written down as indeterminate. May be called twice."""
+        """End all tasks now; records without an outcome become indeterminate. May be called twice."""
         self._ending = self._aborting = True
-        tasks = [*self._producers, *(consumer.let_die() for consumer in self._consumers)]
+        tasks: list[SparkTask[ProducerReport] | SparkTask[ConsumerReport]] = [
+            *self._producers,
+            *(consumer.let_die() for consumer in self._consumers),
+        ]
         for task in tasks:
             task.channel.send(ABORT)
         for reader in self._readers:
@@ -333,7 +334,7 @@ class Pair:
             self._on_event("producer.settled", producer=producer, indeterminate=rows)
 
     def _stable(self, ends: Mapping[int, int]) -> dict[int, int]:
-        """These ends, or what an open transaction leaves of them."""
+        """How far read_committed consumers can read: to these ends, or up to an open transaction."""
         if not any(spec.transactions for spec in self._specs):
             return dict(ends)
         wanted = {(self.topic, partition): end for partition, end in ends.items()}
@@ -343,53 +344,55 @@ class Pair:
             self._on_event("transaction.open", topic=self.topic, stable=stable, acked=ends)
         return stable
 
-    def _producer_ended(self, task: SparkTask) -> None:
+    def _producer_ended(self, task: SparkTask[ProducerReport]) -> None:
         if task.error is None and self._ending:
             return
-        error = task.error or "ended though nobody had told it to"
+        error = task.error or ENDED_UNASKED
         self._on_event("producer.died", producer=task.name, error=error)
         if not self._aborting:
             self._broken = f"producer {task.name} died: {error}"
 
-    def _partition(self, partition: int, sent: list[dict[str, Any]]) -> PartitionProgress:
-        acked = [report.get("partitions", {}).get(str(partition), (0, 0, 0)) for report in sent]
+    def _partition(self, partition: int, sent: Sequence[ProducerReport]) -> PartitionProgress:
+        acked = [report.partitions.get(partition, AckedPartition()) for report in sent]
         return PartitionProgress(
             partition=partition,
-            acked=sum(count for _, _, count in acked),
-            acked_end=max((end for end, _, _ in acked), default=0),
-            acked_sent_at=_instant(max((sent_at for _, sent_at, _ in acked), default=0)),
+            acked=sum(each.records for each in acked),
+            acked_end=max(each.end for each in acked),
+            acked_sent_at=_instant(max(each.sent_at for each in acked)),
             read_end=min(consumer.read_end(partition) for consumer in self._consumers),
             read_sent_at=_instant(min(consumer.read_sent_at(partition) for consumer in self._consumers)),
         )
 
     def _why_not_ready(self) -> str:
-        tasks = [*self._producers, *(consumer.task for consumer in self._consumers)]
-        waiting = [task.name for task in tasks if not task.channel.connected]
+        channels = [each.channel for each in self._producers] + [each.task.channel for each in self._consumers]
+        waiting = [channel.task for channel in channels if not channel.connected]
         if not waiting:
             return self._standing_still()
         context = self._session.sparkContext
         master = context.master or ""
         hint = f"tasks that Spark ({master}) has not started: {', '.join(waiting)}"
         if master.startswith("spark://"):
-            # The driver counts as one.
-            executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1
+            executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one of them
             hint += f"; it has given us {executors} executors: has it workers, with a free core for each task?"
         return hint
 
     def _standing_still(self) -> str:
         progress, now = self.progress, datetime.now(UTC)
-        says = []
-        for who, did, at, tasks in (
-            ("producer", "acked", progress.acked_at, self._producers),
-            ("consumer", "read", progress.read_at, [consumer.task for consumer in self._consumers]),
+        found = []
+        for who, did, at, last_errors in (
+            ("producer", "acked", progress.acked_at, {task.report.last_error for task in self._producers}),
+            ("consumer", "read", progress.read_at, {consumer.report.last_error for consumer in self._consumers}),
         ):
             stood = "has not begun" if at is None else f"has stood still for {(now - at).total_seconds():.1f} s"
-            errors = sorted({(task.channel.progress or {}).get("last_error") or "" for task in tasks} - {""})
-            says.append(f"the {who} {stood} (nothing {did}" + (f", client: {', '.join(errors)})" if errors else ")"))
-        return "; ".join([*says, *self._second_look()])
+            errors = ", ".join(sorted(last_errors - {""}))
+            found.append(f"the {who} {stood} (nothing {did}" + (f", client: {errors})" if errors else ")"))
+        return "; ".join([*found, *self._compared_with_fresh_clients()])
 
-    def _second_look(self) -> Iterator[str]:
-        """Of each live consumer that is behind what was acked: whether a fresh client is, too."""
+    def _compared_with_fresh_clients(self) -> Iterator[str]:
+        """For each live consumer that is behind what was acked: whether a fresh client in its place reads on.
+
+        It tells a reader of the error whether to look at the client or at the log.
+        """
         ends = {each.partition: each.acked_end for each in self.progress.partitions}
         for consumer in self._consumers:
             read = {partition: consumer.read_end(partition) for partition in consumer.spec.starts}
@@ -397,7 +400,7 @@ class Pair:
             if behind:
                 try:
                     found = reads_on(consumer.spec, behind)
-                except Exception as error:  # this is to explain an error, and must not take its place
+                except Exception as error:  # it must not hide the error that it explains
                     yield f"a fresh client in its place could not be asked: {error}"
                     continue
                 where = ", ".join(f"{self.topic}-{partition}@{behind[partition]}" for partition in found)

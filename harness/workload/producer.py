@@ -1,11 +1,11 @@
 """The producer: one long-running Spark task around one confluent-kafka client.
 
-confluent-kafka and not Spark's own Kafka sink: the sink says nothing of single records, and what it retries it may
-write twice. The task hands records to the client at a set rate and writes one row per record when its fate is known
-(:mod:`harness.history.record_outcome`); it never sends a record twice, that is the client's affair.
+It does not use Spark's Kafka sink, which reports nothing about single records and may write a record twice when it
+retries. The task gives records to the client at a set rate, and writes one row for each record when its outcome is
+known (:mod:`harness.history.record_outcome`). The task never sends a record twice; only the client retries.
 
-Its time is budgeted: at 100,000 records a second there are ten microseconds for each. So the delivery callback appends
-numbers to lists, no more; a fresh set of lists goes to the recorder's thread ten times a second.
+At 100,000 records a second, a record may cost ten microseconds. So the delivery callback only appends numbers to lists.
+Ten times a second these go to the recorder's thread.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import random
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -28,48 +28,20 @@ from harness.history.part_writer import HAND_OVER_S, PartWriter
 from harness.history.record_outcome import Outcome, outcome_of
 from harness.history.tables import PRODUCED
 from harness.history.write_ahead import Reservation
-from harness.spark.control import ABORT, DriverLink, TaskEndpoint
-from harness.spark.run_once import claim
+from harness.spark.control import DriverLink, TaskEndpoint
+from harness.spark.tasks import claimed
+from harness.workload.client_config import PRODUCER_CONFIG, ClientConfig
+from harness.workload.progress import AckedPartition, ProducerReport
 
-PRODUCER_CONFIG: Mapping[str, str | int | float | bool] = {
-    "acks": "all",
-    "enable.idempotence": True,
-    # librdkafka up to 2.16 takes a new producer epoch when a request behind a refused one comes back out of order, and
-    # what the broker had already appended is written twice (librdkafka issue 4953; seen here by
-    # control/not-enough-replicas with five in flight). One at a time nothing is out of order, and who doubles is Kafka.
-    "max.in.flight.requests.per.connection": 1,
-    # An acks=all request that waits for followers when the leader's log dir fails is answered only when this is over
-    # (measured: 30 s of silence in half of the runs with the default), though another leader is there in a second.
-    "request.timeout.ms": 3000,
-    # A record that can't be written ends as indeterminate within a minute, not within five.
-    "message.timeout.ms": 60000,
-    "linger.ms": 5,
-    # A broker that is down is asked again soon, and one that is back is found at once.
-    "reconnect.backoff.ms": 50,
-    "reconnect.backoff.max.ms": 200,
-    "socket.connection.setup.timeout.ms": 3000,
-    # A broker that hangs with its connections open (SIGSTOP) is given up after this. By default it is a minute, as long
-    # as the harness waits for progress: measured, clients went without for 62 s though another led after 3.4 s.
-    "socket.timeout.ms": 10000,
-    "retry.backoff.ms": 50,
-    "retry.backoff.max.ms": 200,
-    # How soon a new leader is known.
-    "topic.metadata.refresh.fast.interval.ms": 50,
-    "topic.metadata.refresh.sparse": False,
-    # A fault must not turn into the client's own silence.
-    "queue.buffering.max.messages": 200000,
-}
-"""The client's settings unless a scenario gives others; each with its reason in the source."""
-
-# Ten lots a second, of 100 records at the usual rate: three brokers then take 0.21 of a core to handle their requests,
-# at 25 lots a second 0.40. What a fault costs clients is still dated to a tenth of a second.
+# Ten bursts a second, of 100 records at the usual rate: three brokers then need 0.21 of a core for their requests, and
+# 0.40 with 25 bursts. Times that a fault costs clients are still exact to a tenth of a second.
 _TICK_S = 0.1
-# A client that was starved (a fault filled its queue) goes on at its rate; it doesn't make up for more than this.
+# A client that was held up (a fault filled its queue) makes up for no more than this.
 _CATCH_UP_S = 0.25
 _RESERVE_S = 0.25
 _FLAT_OUT_BLOCK = 50_000
 _FLAT_OUT_BURST = 500
-# At the end in good order: the longest a record can be under way, and then some.
+# A little more than message.timeout.ms: the longest that a record can be in flight.
 FLUSH_S = 65.0
 ABORT_FLUSH_S = 1.0
 PURGE_S = 5.0
@@ -84,17 +56,17 @@ class Transactions:
     """How a transactional producer (:mod:`harness.workload.transactional`) groups its records."""
 
     records: int = 50
-    """Records of one transaction; one that meets an error, and the last one, may be shorter."""
+    """Records in one transaction. The last transaction, and one that meets an error, may have fewer."""
     abort_every: int | None = 5
-    """One of so many is aborted on purpose, which one the seed decides; None: none is."""
+    """One transaction of this many is aborted on purpose; the seed decides which. None: no transaction is."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.records < 1 or (self.abort_every is not None and self.abort_every < 2):
-            raise ValueError(f"a transaction has a record at least, and one of two at most is aborted: {self}")
+            raise ValueError(f"a transaction has at least one record, and at most one of two is aborted: {self}")
 
     def aborts(self, producer: str, number: int) -> bool:
-        """Whether this producer aborts its transaction of this number on purpose."""
+        """Whether this producer aborts its transaction with this number on purpose."""
         if self.abort_every is None:
             return False
         group, place = divmod(number, self.abort_every)
@@ -103,7 +75,7 @@ class Transactions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSpec:
-    """All that a producer task needs to know; travels with the task."""
+    """What a producer task needs to know; travels with the task."""
 
     producer: str
     run_dir: Path
@@ -112,12 +84,12 @@ class ProducerSpec:
     topic: str
     partitions: int
     rate_per_s: float | None = 1000.0
-    """Records a second; None is as fast as the client takes them."""
+    """Records a second; None: as fast as the client takes them."""
     record_bytes: int = 100
     keys: int | None = None
     """How many different keys the records have in turn; None: no keys."""
-    config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
-    """Client settings over :data:`PRODUCER_CONFIG`."""
+    config: ClientConfig = field(default_factory=dict)
+    """Settings over :data:`~harness.workload.client_config.PRODUCER_CONFIG`."""
     flush_s: float = FLUSH_S
     transactions: Transactions | None = None
     """None: no transactions."""
@@ -125,11 +97,10 @@ class ProducerSpec:
 
 @dataclass(slots=True)
 class Settled:
-    """Records whose fate is known, as columns of one length; ``errors`` by index, for the few that have one."""
+    """Records with a known outcome, as columns of equal length; ``errors`` by index, for the few that have one."""
 
     transaction: tuple[str, TransactionOutcome] | None = None
-    """The one that all of them were sent in, and how it ended."""
-    next_seq: int = 0
+    """The transaction of all these records, and how it ended."""
     in_flight: int = 0
     seqs: list[int] = field(default_factory=list)
     sent_at: list[int] = field(default_factory=list)
@@ -139,19 +110,15 @@ class Settled:
     errors: dict[int, tuple[Outcome, str]] = field(default_factory=dict)
 
 
-def produce(spec: ProducerSpec, invitation: TaskEndpoint, _: Iterable[Any]) -> Iterator[str]:
-    """The Spark task. Ends when told to, when its driver is gone, or with an error that fails the Spark job."""
-    claim(spec.run_dir, spec.producer)
-    link = DriverLink(invitation)
-    try:
+def produce(spec: ProducerSpec, endpoint: TaskEndpoint, _: Iterable[object]) -> Iterator[str]:
+    """The Spark task. It ends on a command, when its driver is gone, or with an error that fails the Spark job."""
+    with claimed(spec.run_dir, spec.producer, endpoint) as link:
         Producing(spec, link).run()
-    finally:
-        link.close()
     yield spec.producer
 
 
 class Pace:
-    """How many records are due on a schedule of so many a second; they come due together, once in :data:`_TICK_S`."""
+    """Spreads records over time: they fall due in bursts, one every :data:`_TICK_S`."""
 
     def __init__(self, rate_per_s: float | None) -> None:
         self._rate = rate_per_s
@@ -159,7 +126,7 @@ class Pace:
         self._counted = 0
 
     def due(self) -> int:
-        """Records to send now; what a stop of more than :data:`_CATCH_UP_S` has put off is not made up for."""
+        """How many records to send now. After a pause longer than :data:`_CATCH_UP_S` the schedule starts anew."""
         if self._rate is None:
             return _FLAT_OUT_BURST
         now = time.monotonic()
@@ -171,18 +138,18 @@ class Pace:
         return due
 
     def sent(self, count: int) -> None:
-        """So many of them were sent."""
+        """Count records that were sent."""
         self._counted += count
 
     def rest_s(self) -> float:
-        """Seconds until the next are due, at most a tick."""
+        """Seconds until the next burst is due."""
         if self._rate is None:
             return 0.0
         return _TICK_S - (time.monotonic() - self._began_at) % _TICK_S
 
 
 class Producing:
-    """The task's work, without transactions."""
+    """The producer in its task, without transactions."""
 
     def __init__(self, spec: ProducerSpec, link: DriverLink) -> None:
         self._spec = spec
@@ -201,10 +168,8 @@ class Producing:
         self._seq = 0
         self._settled = Settled()
         self._fatal: KafkaError | None = None
-        self._clients = 0
         self._counts: dict[Outcome, int] = {"acked": 0, "failed": 0, "indeterminate": 0}
-        # Of what was acked, by partition: one behind the highest offset, when the newest was sent, how many.
-        self._partitions: dict[int, tuple[int, int, int]] = {}
+        self._partitions: dict[int, AckedPartition] = {}
         self._newest_ack_at = 0
         self._last_error = ""
         self._transactions: dict[TransactionOutcome, int] = {"committed": 0, "aborted": 0, "indeterminate": 0}
@@ -212,29 +177,26 @@ class Producing:
         self._recorder = PartWriter(spec.run_dir, "produced", spec.producer, self._rows)
 
     def run(self) -> None:
-        """Send until told to stop; on return every record sent has its row on disk."""
+        """Send until a command comes; on return every record sent has its row on disk."""
         pace = Pace(self._spec.rate_per_s)
         handed_over_at = time.monotonic()
-        while self._link.command is None and not self._link.driver_gone.is_set():
+        while not self._link.told_to_end:
             pace.sent(self._send(pace.due()))
-            self._poll(pace.rest_s())  # sleeps until a report comes, and not past the next record's time
+            self._poll(pace.rest_s())  # returns when a delivery report comes, or when the next record is due
             if time.monotonic() - handed_over_at >= HAND_OVER_S:
                 self._hand_over()
                 handed_over_at = time.monotonic()
             if self._fatal is not None:
                 self._settle_all(0.0)
                 self._client, self._fatal = self._new_client(), None
-        self._settle_all(ABORT_FLUSH_S if self._aborted() else self._spec.flush_s)
+        self._settle_all(ABORT_FLUSH_S if self._link.aborted else self._spec.flush_s)
         unsettled = len(self._client)
         self._hand_over()
         self._recorder.close()
         replace(self._reservation, below=self._seq, settled=not unsettled).write(self._spec.run_dir)
 
-    def _aborted(self) -> bool:
-        return self._link.driver_gone.is_set() or (self._link.command or {}).get("do") == ABORT
-
     def _send(self, count: int) -> int:
-        """Hand so many records to the client, fewer if its queue is full; returns how many."""
+        """Give the client ``count`` records, fewer if its queue is full; returns how many."""
         spec, prefix, padding = self._spec, self._prefix, self._padding
         topic, keys, partitions, send = spec.topic, spec.keys, spec.partitions, self._client.produce
         first = self._seq
@@ -253,7 +215,7 @@ class Producing:
                     record_format.partition_of(seq, keys, partitions),
                     report,
                 )
-            except BufferError:  # not handed over: the same record is next again
+            except BufferError:  # not queued: this record is the next one again
                 self._poll(0.01)
                 return seq - first
             except KafkaException as error:
@@ -262,11 +224,10 @@ class Producing:
         return count
 
     def _new_client(self) -> Producer:
-        """A client; another one only after a fatal error, which no client survives."""
-        self._clients += 1
+        """A client. A fatal error ends it, so the task then needs another one."""
         return Producer({**self._config(), "bootstrap.servers": self._spec.bootstrap, "error_cb": self._hear})
 
-    def _config(self) -> Mapping[str, Any]:
+    def _config(self) -> ClientConfig:
         return {**PRODUCER_CONFIG, **self._spec.config}
 
     def _settle(self, seq: int, sent_at: int, crc32: int, error: KafkaError | None, message: Message) -> None:
@@ -277,8 +238,8 @@ class Producing:
                 self._fatal = error
             return
         rows, offset = self._settled, message.offset()
-        # None: acknowledged, and the broker did not say where; it knew the record from an earlier attempt (librdkafka's
-        # implicit acks, DUPLICATE_SEQUENCE_NUMBER).
+        # None: acked without an offset, because the broker had the record from an earlier attempt (implicit acks of
+        # librdkafka, DUPLICATE_SEQUENCE_NUMBER).
         rows.offsets.append(_NO_OFFSET if offset is None else offset)
         rows.seqs.append(seq)
         rows.sent_at.append(sent_at)
@@ -286,13 +247,13 @@ class Producing:
         rows.ended_at.append(time.time_ns() // 1000)
 
     def _refuse(self, seq: int, sent_at: int, crc32: int, error: KafkaError) -> None:
-        """The client did not take the record."""
+        """The client refused the record."""
         self._settle_as(seq, sent_at, crc32, outcome_of(error, handed_over=False), error.name())
         if error.fatal():
             self._fatal = error
 
     def _settle_as(self, seq: int, sent_at: int, crc32: int, outcome: Outcome, error: str) -> None:
-        """A record that was not acked; ``sent_at`` 0 is unknown."""
+        """Note a record that was not acked; ``sent_at`` 0 is unknown."""
         rows = self._settled
         rows.errors[len(rows.seqs)] = (outcome, error)
         rows.offsets.append(_NO_OFFSET)
@@ -302,34 +263,35 @@ class Producing:
         rows.ended_at.append(time.time_ns() // 1000)
 
     def _poll(self, timeout_s: float) -> None:
-        """Serve reports. A fatal error is raised here, by the client's error callback, in place of being told there."""
+        """Serve delivery reports. The client raises a fatal error here and does not call its error callback."""
         try:
             self._client.poll(timeout_s)
         except KafkaException as error:
             self._hear(error.args[0])
 
     def _flush(self, timeout_s: float) -> None:
-        """Serve reports until there are no more to come. Not by the client's own ``flush``: it goes on calling back
-        after a fatal error was raised, and what is called then dies of it (SystemError).
+        """Serve delivery reports until there are no more.
+
+        The client's own ``flush`` goes on calling back after it has raised a fatal error, which is a SystemError.
         """
         ends_at = time.monotonic() + timeout_s
         while len(self._client) and (rest_s := ends_at - time.monotonic()) > 0:
             self._poll(rest_s)
 
     def _settle_all(self, flush_s: float) -> None:
-        """Until each record has its delivery report: flush for so long, then purge what is left."""
+        """Wait until each record has its delivery report; purge the records that have none after ``flush_s``."""
         ends_at = time.monotonic() + flush_s
         while len(self._client) and time.monotonic() < ends_at:
             self._flush(HAND_OVER_S)
             self._hand_over()
-            if self._aborted():
+            if self._link.aborted:
                 ends_at = min(ends_at, time.monotonic() + ABORT_FLUSH_S)
         if len(self._client):
             self._client.purge()
             self._flush(PURGE_S)
 
     def _hear(self, error: KafkaError) -> None:
-        """Errors of no single record: connections lost and the like. Noted, not acted on, unless fatal."""
+        """Note an error that belongs to no record, such as a lost connection."""
         self._last_error = error.name()
         if error.fatal():
             self._fatal = error
@@ -337,7 +299,7 @@ class Producing:
     def _hand_over(self) -> None:
         """Give the recorder what was settled since the last time."""
         settled, self._settled = self._settled, Settled()
-        settled.next_seq, settled.in_flight = self._seq, len(self._client)
+        settled.in_flight = len(self._client)
         self._recorder.add(settled)
 
     def _rows(self, settled: Settled) -> pa.Table:
@@ -363,25 +325,27 @@ class Producing:
         self._counts["acked"] += count - len(settled.errors)
         for partition in np.unique(partitions[acked]).tolist():
             of_it = acked & (partitions == partition)
-            end, newest, before = self._partitions.get(partition, (0, 0, 0))
-            self._partitions[partition] = (
-                max(end, int(offsets[of_it].max()) + 1),
-                max(newest, int(sent_at[of_it].max())),
-                before + int(of_it.sum()),
+            before = self._partitions.get(partition, AckedPartition())
+            self._partitions[partition] = AckedPartition(
+                end=max(before.end, int(offsets[of_it].max()) + 1),
+                sent_at=max(before.sent_at, int(sent_at[of_it].max())),
+                records=before.records + int(of_it.sum()),
             )
         if acked.any():
             self._newest_ack_at = int(np.array(settled.ended_at)[acked].max())
         self._link.publish(
-            {
-                **{str(outcome): count for outcome, count in self._counts.items()},
-                "next_seq": settled.next_seq,
-                "in_flight": settled.in_flight,
-                "newest_ack_at": self._newest_ack_at,
-                "partitions": {str(partition): ends for partition, ends in self._partitions.items()},
-                "transactions": self._transactions,
-                "clients": self._clients,
-                "last_error": self._last_error,
-            }
+            ProducerReport(
+                acked=self._counts["acked"],
+                failed=self._counts["failed"],
+                indeterminate=self._counts["indeterminate"],
+                in_flight=settled.in_flight,
+                newest_ack_at=self._newest_ack_at,
+                partitions=self._partitions.copy(),
+                committed=self._transactions["committed"],
+                aborted=self._transactions["aborted"],
+                unresolved=self._transactions["indeterminate"],
+                last_error=self._last_error,
+            )
         )
         timestamp = PRODUCED.field("sent_at").type
         return pa.table(

@@ -1,14 +1,13 @@
-"""Independent readers beside a pair: which there are, and what a pair asks of each.
+"""The independent readers beside a pair: which kinds there are, and their protocol.
 
-The pair's live consumer, its producer and the harness's group members are all librdkafka; one error of that client, or
-of the harness around it, would look like one of Kafka. So the same records are read in other ways at the same time: by
-Spark Structured Streaming (Kafka's Java client; :mod:`harness.workload.stream`) and by a consumer group, which goes by
-committed offsets and rebalances (:mod:`harness.workload.group`). Each is a live consumer of the history under a name of
-its own, and the judge compares each with the drain (again Java) and so with every other: what only one of them saw is
-that one's; what all saw is the log's.
+A pair's clients are librdkafka. A bug of librdkafka, or of the harness around it, would look like one of Kafka. So the
+same records are read in other ways at the same time: by Spark Structured Streaming, which is Kafka's Java client
+(:mod:`harness.workload.stream`), and by a consumer group (:mod:`harness.workload.group`). Each is a live consumer of
+the history under its own name. The judge compares each with the drain, which is Kafka's Java client too. An error that
+only one reader sees is that reader's; an error that all see is the log's.
 
-They run beside the pair, not in it: a pair's progress, its gaps and the floors of its load are those of its own
-consumer, which is measured in milliseconds; a stream reads in batches of a second.
+Readers count neither for a pair's progress, nor for its gaps, nor for the floors of its load. Its own consumer measures
+these in milliseconds; a stream reads in batches of a second.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ class Stream:
     """Spark Structured Streaming, from a checkpoint."""
 
     isolation: Isolation = "read_uncommitted"
-    """``kafka.isolation.level``; the default is the Kafka source's own."""
+    """The option ``kafka.isolation.level``; the default is that of Spark's Kafka source."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """A consumer group of two: the second member joins when the first has read, and leaves before the end.
+    """A consumer group of two members.
 
-    The one that came first also goes last, so that partitions change hands both ways: to one that joins, and back from
-    one that leaves. The judge looks for skipped records between the first and the last one that the group was handed,
-    whoever of it had which.
+    The second member joins when the first one reads, and leaves before the end. So partitions move both ways: to a
+    member that joins, and back from a member that leaves. The judge looks for skipped records between the first and the
+    last record of the group, whichever member read them.
     """
 
     isolation: Isolation = "read_uncommitted"
@@ -44,46 +43,46 @@ ReaderSpec = Stream | Group
 
 
 class Reader(Protocol):
-    """What a pair asks of a reader."""
+    """What a pair needs of a reader."""
 
     @property
     def name(self) -> str:
-        """What it is called in the journal."""
+        """Its name in the journal."""
 
     @property
     def consumers(self) -> Sequence[str]:
-        """Its names in the history; with more than one, they are a group."""
+        """Its names in the history; several names are a group."""
 
     @property
     def isolation(self) -> Isolation:
-        """What it reads."""
+        """Its isolation level."""
 
     def start(self) -> None:
-        """Begin; returns soon."""
+        """Begin to read; returns soon."""
 
     def check(self) -> None:
         """Raise PipelineError if it is broken."""
 
     def await_ready(self, timeout_s: float) -> None:
-        """Until it reads, all of it.
+        """Wait until it reads.
 
-        :raises PipelineError: it doesn't, within ``timeout_s`` seconds
+        :raises PipelineError: not within ``timeout_s`` seconds
         """
 
     def read_end(self, partition: int) -> int:
         """The next offset that it reads."""
 
     def read_sent_at(self, partition: int) -> int:
-        """When the newest record that it was handed had been sent, microseconds; 0 is never."""
+        """When the newest record that it read was sent, in microseconds; 0 is never."""
 
     def before_end(self) -> None:
-        """The producers are about to stop: what is to be done while records still come. Bounded."""
+        """Do what must be done before the producers stop; takes a bounded time."""
 
     def stop(self, at: Mapping[int, int]) -> None:
-        """Let it end as soon as it has read up to these offsets, by partition. Returns soon."""
+        """Let it end when it has read up to these offsets, by partition; returns soon."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether it has ended, in good order or for good, within these seconds."""
+        """Wait for its end; returns whether it has ended, in good order or broken."""
 
     def abort(self) -> None:
         """End it now; may be called twice."""

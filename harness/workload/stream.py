@@ -1,23 +1,23 @@
-"""Spark Structured Streaming as an independent reader, the way Spark users read Kafka: from a checkpoint, in batches.
+"""Spark Structured Streaming as an independent reader: from a checkpoint, in batches, as Spark users read Kafka.
 
-Kafka's Java client inside Spark, with the Kafka source's own defaults (``failOnDataLoss`` is true, named here because
-the reader is nothing without it: data loss ends the query, loudly). The trigger is the default one: the next batch as
-soon as the last one is done. So the history has what such a query is handed in a fault, and the journal how long it
-stalled and whether it died.
+It is Kafka's Java client inside Spark with the Kafka source's defaults, such as the default trigger: the next batch
+begins when the last one is done. ``failOnDataLoss`` is set although it is a default, because data loss must fail the
+query. The history shows what such a query reads during a fault; the journal shows how long it stalled and whether it
+died.
 
-**Each epoch once.** A batch is collected over Arrow, given its positions here, and becomes one part of
-``history/consumed`` that is named after its epoch and appears whole or not at all. An epoch that Spark runs again (its
-query died between the part and the checkpoint's commit) finds its part and is passed over: by the checkpoint's offset
-log an epoch that was planned keeps its offsets, so it is the same records. Not written by Spark as the drain's
-rows are: several files of a batch could not appear at once, and a job of its own would make every batch slower.
+**Each epoch once.** A batch is collected over Arrow and becomes one part of ``history/consumed`` that is named after
+its epoch and appears whole or not at all. Spark runs an epoch again if its query died after the part was written and
+before the checkpoint was committed. It is skipped if its part exists: by the checkpoint's offset log a planned epoch
+keeps its offsets, so it has the same records. Spark does not write the rows, as it does for a drain: several files of a
+batch could not appear at once, and one more job would slow down every batch.
 
-**Order and instants.** One task reads one partition of Kafka, and Arrow batches come in the order of the tasks, so the
-rows of a partition stand as they were handed over. ``read_at`` is when the batch had arrived here: what a user's own
-code would see, and no earlier.
+**Order and instants.** One task reads one partition of Kafka, and Arrow batches come in the order of the tasks. So the
+rows of a partition are in the order in which they were read. ``read_at`` is when the batch arrived here, as for a
+user's own code.
 
-**A query that dies** is journaled (``stream.died``) and started again from its checkpoint, as an operator would
-(``stream.restarted``); its session goes up, and the positions run on. The checkpoint lies in Spark's scratch and goes
-with the stream.
+**A query that dies** is journaled (``stream.died``) and restarted from its checkpoint, as an operator would do
+(``stream.restarted``). Its session goes up, and positions run on. The checkpoint is in Spark's scratch folder, and is
+removed with the stream.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -43,15 +42,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.errors import PipelineError
 from harness.history.tables import CONSUMED, HistoryWriter, table_dir
-from harness.spark.tasks import last_line
+from harness.spark.tasks import ENDED_UNASKED, last_line
 from harness.waiting import await_until
 from harness.workload.consumer import ConsumerSpec, Isolation
 from harness.workload.consumer_supervisor import MAX_RESTARTS, OnEvent
 from harness.workload.drain import history_columns
 
 STALLED_S = 2.0
-"""A longer wait is journaled. On cores that are busy with other things a batch alone may take longer: compare with the
-median at the end."""
+"""A longer gap between batches is journaled. On busy cores a single batch may take longer: ``stream.ended`` has the
+median gap to compare with."""
 WARM_BATCHES = 3
 RESTART_PAUSE_S = 1.0
 """Before a query that died is started again."""
@@ -61,8 +60,10 @@ _LOOK_S = 0.5
 class StreamReader:
     """A streaming query over all its sessions; the methods are those of :class:`harness.workload.readers.Reader`.
 
-    :param spec: as of a live consumer; its ``starts`` say which partitions, read from their first offsets, and its
-        ``config`` are options of Kafka's Java client
+    :param spec: as for a live consumer. The partitions in ``starts`` are read from their first offsets; ``config`` has
+        options of Kafka's Java client
+    :ivar restarts: how often the query was restarted
+    :ivar query: the query that runs, or ran last; None before :meth:`start`
     """
 
     def __init__(self, session: SparkSession, on_event: OnEvent, spec: ConsumerSpec) -> None:
@@ -84,9 +85,7 @@ class StreamReader:
             tempfile.mkdtemp(prefix="jbod-checkpoint-", dir=session.sparkContext.getConf().get("spark.local.dir"))
         )
         self.restarts = 0
-        """How often it was started again."""
         self.query: StreamingQuery | None = None
-        """The query that is running, or ran last."""
 
     @property
     def name(self) -> str:
@@ -100,7 +99,7 @@ class StreamReader:
 
     @property
     def isolation(self) -> Isolation:
-        """What it reads."""
+        """Its isolation level."""
         return self._spec.isolation
 
     def start(self) -> None:
@@ -110,17 +109,17 @@ class StreamReader:
         self._start()
 
     def check(self) -> None:
-        """Raise PipelineError if it died for good."""
+        """Raise PipelineError if it died and can't be restarted."""
         if self._broken is not None:
             raise PipelineError(self._broken)
 
     def await_ready(self, timeout_s: float) -> None:
-        """Until some batches have arrived: Spark compiles during the first ones, which no fault shall be blamed for."""
+        """Wait for some batches: Spark compiles during the first ones, and a fault must not be blamed for that."""
         await_until(
             lambda: self._batches,
             lambda batches: batches >= WARM_BATCHES,
             timeout_s=timeout_s,
-            what=f"the stream {self.name} to be handed {WARM_BATCHES} batches of {self._spec.topic}",
+            what=f"the stream {self.name} to read {WARM_BATCHES} batches of {self._spec.topic}",
             watch=self.check,
             failure=PipelineError,
         )
@@ -130,14 +129,14 @@ class StreamReader:
         return self._reached[partition]
 
     def read_sent_at(self, partition: int) -> int:
-        """When the newest record that it was handed had been sent, microseconds; 0 is never."""
+        """When the newest record that it read was sent, in microseconds; 0 is never."""
         return self._newest_sent[partition]
 
     def before_end(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def stop(self, at: Mapping[int, int]) -> None:
-        """Let it end as soon as it has read up to these offsets, by partition."""
+        """Let it end when it has read up to these offsets, by partition; returns soon."""
         if self._told_to_stop:
             return
         self._told_to_stop = True
@@ -148,7 +147,7 @@ class StreamReader:
         return self._done.wait(timeout_s)
 
     def abort(self) -> None:
-        """End the query now: what its running batch was about to be handed is not."""
+        """End the query now, without the batch that is running."""
         with self._changed:
             ended, self._ending = self._ending, True
             self._changed.notify_all()
@@ -192,8 +191,8 @@ class StreamReader:
         threading.Thread(target=self._watch, args=(self.query,), name=f"stream-{self.name}", daemon=True).start()
 
     def _watch(self, query: StreamingQuery) -> None:
-        """Wait for the query's end, and start it again."""
-        error = "ended though nobody had told it to"
+        """Wait for the query's end, and restart it."""
+        error = ENDED_UNASKED
         try:
             query.awaitTermination()
         except Exception as failure:
@@ -212,7 +211,7 @@ class StreamReader:
             try:
                 self._start()
             except Exception as failure:
-                self._give_up(f"stream {self.name} died ({error}) and can't be started again: {last_line(failure)}")
+                self._give_up(f"stream {self.name} died ({error}) and can't be restarted: {last_line(failure)}")
                 return
             offsets = {str(partition): offset for partition, offset in self._reached.items()}
             self._on_event("stream.restarted", consumer=self.name, session=self.restarts, offsets=offsets)
@@ -222,7 +221,7 @@ class StreamReader:
         self._done.set()
 
     def _keep(self, frame: DataFrame, epoch: int) -> None:
-        """Take in one batch: the part of its epoch, unless that is there already."""
+        """Write one batch as the part of its epoch, unless that part exists."""
         stem = f"{self.name}-{epoch:06d}"
         if any(table_dir(self._spec.run_dir, "consumed").glob(f"{stem}-*.parquet")):
             self._on_event("stream.replayed", consumer=self.name, epoch=epoch)
@@ -240,8 +239,8 @@ class StreamReader:
         of_each = {int(each): np.flatnonzero(partitions == each) for each in np.unique(partitions)}
         for partition, of_it in of_each.items():
             positions[of_it] = np.arange(len(of_it)) + self._positions[partition]
-        rows: dict[str, Any] = {name: batch[name] for name in batch.column_names if name != "timestamp"}
-        rows |= {
+        rows = {
+            **{name: batch[name] for name in batch.column_names if name != "timestamp"},
             "role": pa.repeat("live", len(partitions)),
             "position": pa.array(positions),
             "session": pa.repeat(pa.scalar(self.restarts, pa.int32()), len(partitions)),
@@ -280,19 +279,19 @@ class StreamReader:
 
     def _is_at(self, at: Mapping[int, int]) -> bool:
         reached = self._reached | {}
-        if self._spec.isolation == "read_committed":  # the end may be a marker, which no row tells of
+        if self._spec.isolation == "read_committed":  # the end may be a marker, which is no row
             for partition, offset in self._source_ends().items():
                 reached[partition] = max(reached.get(partition, 0), offset)
         return all(reached[partition] >= offset for partition, offset in at.items())
 
     def _source_ends(self) -> dict[int, int]:
-        """How far the query's newest batch went, by Spark's own word; nothing before the first, or without a Spark."""
+        """The end offsets of the newest batch as Spark reports them; empty before the first, or if Spark is gone."""
         try:
             progress = self.query.lastProgress if self.query is not None else None
         except (OSError, Py4JError, PySparkException):
             return {}
         end = "None" if progress is None else str(progress["sources"][0]["endOffset"])
-        if end == "None":  # as is Java's null
+        if end == "None":  # Java's null comes so, too
             return {}
         ends = json.loads(end.replace("'", '"'))
         return {int(partition): int(offset) for partition, offset in ends[self._spec.topic].items()}

@@ -1,38 +1,37 @@
-"""The transactional producer: the producer task with its records in transactions, some of them aborted on purpose.
+"""The transactional producer: a producer task that sends its records in transactions and aborts some on purpose.
 
-A transaction's name, ``p0-t17``, is used once in the run; its rows are held back until its end is known, and are
-written in one part: all or none. How it ended is said with the same care as a record's outcome:
+The name of a transaction, such as ``p0-t17``, is used once in a run. Its rows wait until its outcome is known, and go
+into one part: all or none. The outcome is
 
-* ``committed``: ``commit_transaction`` returned;
-* ``aborted``: nobody ever asked for a commit. Then no client and no coordinator can commit it, so this holds whether
-  or not the abort itself got through;
-* ``indeterminate``: a commit was asked for and did not return well. A later abort proves nothing, though it succeeds:
-  librdkafka may carry it out by a new producer epoch (InitProducerId), which a coordinator that has committed accepts
-  as well.
+* ``committed`` if ``commit_transaction`` returned;
+* ``aborted`` if the producer never asked for a commit. Then no client and no coordinator can commit it, whether or not
+  the abort got through;
+* ``indeterminate`` if the producer asked for a commit, and the call did not succeed. A later abort that succeeds proves
+  nothing: librdkafka may abort by a new producer epoch (InitProducerId), which a coordinator also accepts after a
+  commit.
 
-One transaction follows the other on one client, as an application does it (consume-transform-produce loops, Kafka
-Streams); several at once would be several producers. A client is given up when it has met a fatal error, or does not
-end its transaction within :data:`RESOLVE_S`; its successor has the same ``transactional.id``, so ``init_transactions``
-fences it and has what it left open ended by the coordinator. Only then is the next transaction begun.
+One client runs one transaction after the other, as applications do (consume-transform-produce loops, Kafka Streams).
+The task replaces a client that met a fatal error, or that did not end its transaction within :data:`RESOLVE_S`. The new
+client has the same ``transactional.id``. So its ``init_transactions`` fences the old client, and the coordinator ends
+the open transaction before the next one begins.
 """
 
 from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from harness.history import record_format
 from harness.history.part_writer import HAND_OVER_S
 from harness.spark.control import DriverLink, TaskEndpoint
-from harness.spark.run_once import claim
+from harness.spark.tasks import claimed
+from harness.workload.client_config import PRODUCER_CONFIG, TRANSACTION_CONFIG, ClientConfig
 from harness.workload.producer import (
     ABORT_FLUSH_S,
-    PRODUCER_CONFIG,
     PURGE_S,
     Pace,
     ProducerSpec,
@@ -42,20 +41,9 @@ from harness.workload.producer import (
     Transactions,
 )
 
-TRANSACTION_CONFIG: Mapping[str, str | int | float | bool] = {
-    # How long a transaction that its producer forgot holds read_committed readers back; also how long a coordinator
-    # waits for its own log (TransactionStateManager.appendTransactionToLog): 60 s by default.
-    "transaction.timeout.ms": 10000,
-    # A record must not outlive its transaction; the client insists.
-    "message.timeout.ms": 10000,
-    # A coordinator whose log dir fails may never answer; the request is sent again, to the next one, after this.
-    "socket.timeout.ms": 3000,
-}
-"""The client's settings over :data:`harness.workload.producer.PRODUCER_CONFIG`; a scenario's own win."""
-
 RESOLVE_S = 15.0
-"""A commit or an abort that the client calls retriable is tried again for so long, then the client is replaced. A
-coordinator answers within ``transaction.timeout.ms``, if at all."""
+"""How long a commit or an abort with a retriable error is tried again, before the client is replaced. A coordinator
+answers within ``transaction.timeout.ms``, if at all."""
 _LEAVE_S = 20.0
 _STEP_S = 0.5
 _PAUSE_S = 0.05
@@ -63,19 +51,15 @@ _REMEMBERED = 100
 NO_REPORT = "_NO_REPORT"
 
 
-def produce_in_transactions(spec: ProducerSpec, invitation: TaskEndpoint, _: Iterable[Any]) -> Iterator[str]:
-    """The Spark task, as :func:`harness.workload.producer.produce`."""
-    claim(spec.run_dir, spec.producer)
-    link = DriverLink(invitation)
-    try:
+def produce_in_transactions(spec: ProducerSpec, endpoint: TaskEndpoint, _: Iterable[object]) -> Iterator[str]:
+    """The Spark task; ends as :func:`harness.workload.producer.produce` does."""
+    with claimed(spec.run_dir, spec.producer, endpoint) as link:
         TransactionalProducing(spec, link).run()
-    finally:
-        link.close()
     yield spec.producer
 
 
 class TransactionalProducing(Producing):
-    """The task's work."""
+    """The producer in its task, with transactions."""
 
     def __init__(self, spec: ProducerSpec, link: DriverLink) -> None:
         assert spec.transactions is not None
@@ -89,31 +73,28 @@ class TransactionalProducing(Producing):
         super().__init__(spec, link)
 
     def run(self) -> None:
-        """Send until told to stop; on return every record sent has its row on disk."""
+        """Send until a command comes; on return every record sent has its row on disk."""
         pace = Pace(self._spec.rate_per_s)
-        while not self._told_to_end():
+        while not self._link.told_to_end:
             if not self._ready:
                 self._initialise()
             elif self._begin():
                 self._fill(pace)
                 self._end()
-        if not self._ready and not self._aborted():
+        if not self._ready and not self._link.aborted:
             self._initialise(within_s=_LEAVE_S)  # leave no transaction open
         self._hand_over()
         self._recorder.close()
         replace(self._reservation, below=self._seq, settled=True).write(self._spec.run_dir)
 
-    def _config(self) -> Mapping[str, Any]:
+    def _config(self) -> ClientConfig:
         own = {"transactional.id": f"jbod-{self._spec.run_token}-{self._spec.producer}"}
         return {**PRODUCER_CONFIG, **TRANSACTION_CONFIG, **self._spec.config, **own}
-
-    def _told_to_end(self) -> bool:
-        return self._link.command is not None or self._link.driver_gone.is_set()
 
     # --- the life of a client ---------------------------------------------------------------------------------------
 
     def _initialise(self, within_s: float | None = None) -> None:
-        """Try for a client that may begin a transaction: one step, or several until ``within_s`` is over."""
+        """Try to make a client ready for transactions: once, or until ``within_s`` is over."""
         ends_at = time.monotonic() + (within_s or 0.0)
         while True:
             if self._given_up:
@@ -126,11 +107,11 @@ class TransactionalProducing(Producing):
                 self._given_up = not self._note(error).retriable()
             self._poll(_PAUSE_S)
             self._report()
-            if time.monotonic() >= ends_at or self._aborted():
+            if time.monotonic() >= ends_at or self._link.aborted:
                 return
 
     def _give_up(self) -> None:
-        """This client ends no more transactions; what it still had under way is reported."""
+        """Mark the client for replacement; purge its records, to get their delivery reports."""
         self._ready, self._given_up = False, True
         self._client.purge()
         self._flush(PURGE_S)
@@ -151,24 +132,24 @@ class TransactionalProducing(Producing):
             return False
         return True
 
-    def _reserve(self, below: int, transactions: list[tuple[int, str]]) -> None:
+    def _reserve(self, below: int, transactions: Sequence[tuple[int, str]]) -> None:
         self._reservation = replace(self._reservation, below=below, transactions=transactions).write(self._spec.run_dir)
 
     def _fill(self, pace: Pace) -> None:
-        """Send its records, unless one meets an error before."""
+        """Send the transaction's records until one of them meets an error."""
         end = self._first + self._grouping.records
-        while self._seq < end and not self._told_to_end() and not self._broken():
+        while self._seq < end and not self._link.told_to_end and not self._broken():
             pace.sent(self._send(min(pace.due(), end - self._seq)))
             self._poll(pace.rest_s())
             self._report()
 
     def _end(self) -> None:
-        """Commit or abort it and hand over its rows."""
-        if self._seq < self._reservation.below:  # cut short: whoever settles must not add to it
-            self._reserve(self._seq, [*self._reservation.transactions])
+        """Commit or abort the transaction, and hand over its rows."""
+        if self._seq < self._reservation.below:  # it is shorter than was reserved
+            self._reserve(self._seq, self._reservation.transactions)
         self._deliver()
         whole = not self._broken() and not len(self._client)
-        if whole and not self._aborted() and not self._grouping.aborts(self._spec.producer, self._number - 1):
+        if whole and not self._link.aborted and not self._grouping.aborts(self._spec.producer, self._number - 1):
             outcome = self._commit()
         else:
             outcome = "aborted"
@@ -189,7 +170,7 @@ class TransactionalProducing(Producing):
         while len(self._client) and not self._broken() and time.monotonic() < ends_at:
             self._flush(HAND_OVER_S)
             self._report()
-            if self._aborted():
+            if self._link.aborted:
                 ends_at = min(ends_at, time.monotonic() + ABORT_FLUSH_S)
 
     def _commit(self) -> TransactionOutcome:
@@ -207,7 +188,7 @@ class TransactionalProducing(Producing):
             self._give_up()
 
     def _persist(self, end: Callable[[float], None]) -> KafkaError | None:
-        """Call until it returns; None, or the error that is not retriable or that time ran out on."""
+        """Call ``end`` until it succeeds; returns an error that is not retriable, or the last before the time-out."""
         ends_at = time.monotonic() + RESOLVE_S
         while True:
             try:
@@ -215,16 +196,16 @@ class TransactionalProducing(Producing):
                 return None
             except KafkaException as error:
                 reason = self._note(error)
-            if not reason.retriable() or time.monotonic() >= ends_at or self._aborted():
+            if not reason.retriable() or time.monotonic() >= ends_at or self._link.aborted:
                 return reason
             self._poll(_PAUSE_S)
             self._report()
 
     def _broken(self) -> bool:
-        """Whether a record, or the client, has met an error: the transaction can only be aborted."""
+        """Whether a record or the client has met an error, so that the transaction can only be aborted."""
         return bool(self._settled.errors) or self._fatal is not None
 
-    # --- telling ----------------------------------------------------------------------------------------------------
+    # --- reports ----------------------------------------------------------------------------------------------------
 
     def _note(self, error: KafkaException) -> KafkaError:
         reason: KafkaError = error.args[0]
@@ -232,11 +213,11 @@ class TransactionalProducing(Producing):
         return reason
 
     def _settle(self, seq: int, sent_at: int, crc32: int, error: KafkaError | None, message: Message) -> None:
-        if seq >= self._first:  # a report of a transaction that is over has its row
+        if seq >= self._first:  # records of earlier transactions have their rows
             super()._settle(seq, sent_at, crc32, error, message)
 
     def _report(self) -> None:
-        """Publish where things stand, with no rows."""
+        """Publish the progress, without rows."""
         if time.monotonic() - self._reported_at >= HAND_OVER_S:
             self._reported_at = time.monotonic()
-            self._recorder.add(Settled(next_seq=self._seq, in_flight=len(self._client)))
+            self._recorder.add(Settled(in_flight=len(self._client)))

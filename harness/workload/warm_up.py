@@ -1,7 +1,7 @@
-"""Makes the first use of a Spark session as quick as the second, while the cluster is still starting.
+"""Warms up a Spark session while the cluster is still starting.
 
-The first Python task of a session starts Python's workers and imports Arrow and the Kafka client (1 to 2 s), the first
-query loads and compiles a good part of Spark SQL (3 to 4 s). Both can be had before there is a broker.
+The first Python task of a session starts Python workers, which import Arrow and the Kafka client (1 to 2 s). The first
+query loads and compiles much of Spark SQL (3 to 4 s). Neither needs a broker.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ _WORKERS = 2
 
 
 def warm_up(session: SparkSession) -> None:
-    """Run a task in as many Python workers as a pair needs, and a query like a drain's; a failure is left to the real
-    task or query to report.
+    """Run a task in as many Python workers as a pair needs, and a query like that of a drain.
+
+    It ignores errors: the real task or query will report them.
     """
     with suppress(Exception):
         session.sparkContext.parallelize(range(_WORKERS), _WORKERS).mapPartitions(iter).count()
-    local = session.sparkContext.getConf().get("spark.local.dir")  # goes with the session, in any case
+    local = session.sparkContext.getConf().get("spark.local.dir")
     scratch = Path(tempfile.mkdtemp(prefix="jbod-warm-", dir=local))
     try:
         with suppress(Exception):
-            # Loading the connector asks no broker.
+            # Loading the connector needs no broker.
             session.read.format("kafka").options(**{"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}).load()
             records = session.range(1).select(
                 F.lit(b"").alias("value"),

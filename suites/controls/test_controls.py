@@ -32,6 +32,7 @@ from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
+from harness.workload.client_config import ClientConfig
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
 from suites.scenario import scenario
@@ -53,7 +54,7 @@ NO_FAULT = Floors(faults=0)
     overrides={"unclean.leader.election.enable": "true"},
 )
 @pytest.mark.parametrize("config", [UNSAFE, SAFE], ids=["lost", "green"])
-def test_unclean_election(cluster: Cluster, workload: CaseWorkload, config: dict[str, object]) -> None:
+def test_unclean_election(cluster: Cluster, workload: CaseWorkload, config: ClientConfig) -> None:
     """Followers are paused and the leader is killed: with acks=1 acked records are lost, with acks=all none."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     leader = leader_of(orders[0])

@@ -3,12 +3,17 @@
 import socket
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from harness.spark.control import STOP, Channel, ControlServer, DriverLink
+from harness.spark.control import STOP, Channel, Command, ControlServer, DriverLink
 from harness.waiting import await_until
+
+
+@dataclass(frozen=True)
+class Report:
+    acked: int = 0
 
 
 @pytest.fixture
@@ -19,44 +24,44 @@ def server() -> Iterator[ControlServer]:
 
 
 def test_the_newest_progress_arrives(server: ControlServer) -> None:
-    channel, invitation = server.open("p0")
+    channel, invitation = server.open("p0", Report())
     link = DriverLink(invitation)
     for acked in range(1000):
-        link.publish({"acked": acked})
-    await_until(lambda: channel.progress, lambda seen: seen == {"acked": 999}, timeout_s=30.0, what="the last report")
+        link.publish(Report(acked=acked))
+    await_until(lambda: channel.report, lambda seen: seen == Report(acked=999), timeout_s=30.0, what="the last report")
     link.close()
 
 
 def test_the_last_progress_is_sent_before_the_end(server: ControlServer) -> None:
-    channel, invitation = server.open("p0")
+    channel, invitation = server.open("p0", Report())
     link = DriverLink(invitation)
-    link.publish({"acked": 7})
+    link.publish(Report(acked=7))
     link.close()
     await_until(lambda: channel.closed, timeout_s=30.0, what="the channel's end")
-    assert channel.progress == {"acked": 7}
+    assert channel.report == Report(acked=7)
 
 
 def test_a_command_given_before_the_task_connects_waits_for_it(server: ControlServer) -> None:
-    channel, invitation = server.open("c0-0")
-    channel.send(STOP, at={"0": 17})
+    channel, invitation = server.open("c0-0", Report())
+    channel.send(replace(STOP, at={0: 17}))
     link = DriverLink(invitation)
     await_until(lambda: link.command, timeout_s=30.0, what="the command")
-    assert link.command == {"do": STOP, "at": {"0": 17}}
+    assert link.command == Command(do="stop", at={0: 17})
     link.close()
 
 
 def test_a_task_learns_that_its_driver_is_gone(server: ControlServer) -> None:
-    _, invitation = server.open("p0")
+    _, invitation = server.open("p0", Report())
     link = DriverLink(invitation)
-    link.publish({"acked": 1})
+    link.publish(Report(acked=1))
     assert not link.driver_gone.is_set()
     server.close()
     assert link.driver_gone.wait(30.0)
 
 
 def test_letting_go_of_one_task_leaves_the_others(server: ControlServer) -> None:
-    first, first_invitation = server.open("c0-0")
-    _, second_invitation = server.open("c0-1")
+    first, first_invitation = server.open("c0-0", Report())
+    _, second_invitation = server.open("c0-1", Report())
     gone, kept = DriverLink(first_invitation), DriverLink(second_invitation)
     await_until(lambda: first.connected, timeout_s=30.0, what="the first connection")
     first.close()
@@ -67,26 +72,26 @@ def test_letting_go_of_one_task_leaves_the_others(server: ControlServer) -> None
 
 def test_the_driver_is_told_when_a_task_is_gone(server: ControlServer) -> None:
     gone = threading.Event()
-    _, invitation = server.open("p0", on_close=gone.set)
+    _, invitation = server.open("p0", Report(), on_close=gone.set)
     DriverLink(invitation).close()
     assert gone.wait(30.0)
 
 
 def test_strangers_are_not_heard_and_hold_nobody_up(server: ControlServer) -> None:
-    channel, invitation = server.open("p0")
+    channel, invitation = server.open("p0", Report())
     with socket.create_connection(("127.0.0.1", invitation.port)):  # says nothing
         stranger = DriverLink(replace(invitation, secret="guessed"))
-        stranger.publish({"acked": 666})
+        stranger.publish(Report(acked=666))
         assert stranger.driver_gone.wait(30.0)
         link = DriverLink(invitation)
-        link.publish({"acked": 1})
-        await_until(lambda: channel.progress, timeout_s=30.0, what="the task's report")
-        assert channel.progress == {"acked": 1}
+        link.publish(Report(acked=1))
+        await_until(lambda: channel.report.acked, timeout_s=30.0, what="the task's report")
+        assert channel.report == Report(acked=1)
         link.close()
 
 
 def test_a_second_connection_of_one_task_is_refused(server: ControlServer) -> None:
-    channel, invitation = server.open("p0")
+    channel, invitation = server.open("p0", Report())
     first = DriverLink(invitation)
     await_until(lambda: channel.connected, timeout_s=30.0, what="the connection")
     assert DriverLink(invitation).driver_gone.wait(30.0)
@@ -95,14 +100,14 @@ def test_a_second_connection_of_one_task_is_refused(server: ControlServer) -> No
 
 
 def test_a_name_is_used_once(server: ControlServer) -> None:
-    server.open("p0")
+    server.open("p0", Report())
     with pytest.raises(ValueError, match="p0"):
-        server.open("p0")
+        server.open("p0", Report())
 
 
 def test_sending_to_a_task_that_is_gone_is_no_error(server: ControlServer) -> None:
-    channel: Channel
-    channel, invitation = server.open("p0")
+    channel: Channel[Report]
+    channel, invitation = server.open("p0", Report())
     DriverLink(invitation).close()
     await_until(lambda: channel.closed, timeout_s=30.0, what="the channel's end")
     channel.send(STOP)

@@ -15,7 +15,7 @@ from harness.history import record_format
 from harness.history.part_writer import PartWriter
 from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter, table_dir
 from harness.history.write_ahead import ERROR, Reservation, settle
-from harness.spark.run_once import claim
+from harness.spark.tasks import claim
 from harness.workload.consumer import StartAt, resume_at
 
 RESERVATION = Reservation(

@@ -39,7 +39,7 @@ from harness.journal import Journal
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
-from harness.workload.producer import PRODUCER_CONFIG
+from harness.workload.client_config import PRODUCER_CONFIG
 
 pytestmark = pytest.mark.cluster
 

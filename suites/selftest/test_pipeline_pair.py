@@ -38,6 +38,7 @@ from harness.waiting import await_until
 from harness.workload import consumer
 from harness.workload.consumer import ConsumerSpec, Consuming, StartAt
 from harness.workload.producer import FLUSH_S, ProducerSpec, produce
+from harness.workload.progress import ConsumerReport, ProducerReport
 from harness.workload.workload import Workload
 from suites.selftest.journal_lines import lines_of
 
@@ -181,7 +182,7 @@ def test_a_client_that_stands_still_alone_is_given_up(
     monkeypatch.setattr(consumer, "STATISTICS_MS", 100)
     server = ControlServer()
     try:
-        channel, invitation = server.open("c0-0")
+        channel, invitation = server.open("c0-0", ConsumerReport())
         spec = ConsumerSpec(
             consumer="c0",
             session=0,
@@ -270,9 +271,9 @@ def test_a_second_attempt_of_a_producer_sends_nothing(
     )
     server = ControlServer()
     try:
-        first = SparkTask(spark.session(), server, "first", partial(produce, spec))
-        await_until(lambda: (first.channel.progress or {}).get("acked"), timeout_s=30, what="the first attempt to send")
-        second = SparkTask(spark.session(), server, "second", partial(produce, spec))
+        first = SparkTask(spark.session(), server, "first", ProducerReport(), partial(produce, spec))
+        await_until(lambda: first.report.acked, timeout_s=30, what="the first attempt to send")
+        second = SparkTask(spark.session(), server, "second", ProducerReport(), partial(produce, spec))
         assert second.join(30)
         assert second.error is not None
         assert "p0 was started a second time" in second.error
