@@ -296,7 +296,7 @@ def test_a_move_that_copies_is_behind_by_less_than_all(
 
 
 @pytest.mark.parametrize(
-    ("replica", "copy", "outcome"),
+    ("replica", "future", "outcome"),
     [
         (1, 2, nullcontext()),
         (2, None, nullcontext()),  # it is done already
@@ -309,7 +309,7 @@ def test_a_move_that_copies_is_behind_by_less_than_all(
     ],
 )
 def test_an_order_that_was_taken_and_is_not_followed_is_a_broken_promise(
-    monkeypatch: pytest.MonkeyPatch, replica: int, copy: int | None, outcome: AbstractContextManager[Any]
+    monkeypatch: pytest.MonkeyPatch, replica: int, future: int | None, outcome: AbstractContextManager[Any]
 ) -> None:
     monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.01)
     dirs = {number: OneDir(path=Path(f"/{number}"), number=number) for number in (1, 2, 3)}
@@ -318,7 +318,7 @@ def test_an_order_that_was_taken_and_is_not_followed_is_a_broken_promise(
         node = SimpleNamespace(check_alive=lambda: None)
 
         def find_replica(self, *_: object, is_future: bool = False) -> tuple[LogDir, None] | None:
-            place = copy if is_future else replica
+            place = future if is_future else replica
             return None if place is None else (dirs[place], None)
 
         def __str__(self) -> str:

@@ -235,7 +235,7 @@ class FakeState:
     def check(self) -> None:
         """All agree."""
 
-    def learn(self, topic: Any, *, cordoned: frozenset[LogDir]) -> None:
+    def add_topic(self, topic: Any, *, cordoned: frozenset[LogDir]) -> None:
         self.learnt.append((topic.name, cordoned))
 
 
@@ -387,7 +387,7 @@ def test_replicas_are_on_these_brokers_and_on_each(brokers: tuple[int, ...], hol
 def test_a_log_dir_that_gets_nothing_new_is_seen() -> None:
     state: Any = SimpleNamespace(replicas_in=lambda _: {("old", 0), ("new", 1)})
     check_some_in(state, A, [cast(Any, SimpleNamespace(name="new"))])
-    with pytest.raises(PromiseBroken, match="none of 1 new topics came"):
+    with pytest.raises(PromiseBroken, match="none of 1 new topics is on"):
         check_some_in(state, A, [cast(Any, SimpleNamespace(name="newer"))])
 
 
@@ -395,6 +395,6 @@ def test_a_log_dir_that_gets_nothing_new_is_seen() -> None:
 def test_so_many_new_replicas_come_to_a_log_dir_and_no_others(count: int) -> None:
     there = {("amid", index) for index in range(count)} | {("other", 0)}
     cluster = SimpleNamespace(create_topic=lambda *_, **__: None)
-    state: Any = SimpleNamespace(cluster=cluster, learn=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
+    state: Any = SimpleNamespace(cluster=cluster, add_topic=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
     with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas are on"):
         create_and_count(state, "amid", replicas=3, to={A: 4})

@@ -154,7 +154,7 @@ def test_a_replica_whose_adding_was_cancelled_is_gone_or_is_where_the_model_then
         if troubles:
             raise troubles.pop()
 
-    state: Any = SimpleNamespace(cluster=cluster, check=check, kept=lambda *what: kept.append(what))
+    state: Any = SimpleNamespace(cluster=cluster, check=check, replica_kept=lambda *what: kept.append(what))
     broker: Any = PlantedBroker(log_dir_of=lambda *_: place)
     with breaks(says):
         check_not_added(state, ORDERS_0, broker)
