@@ -46,7 +46,7 @@ class Start:
 class Starts:
     """All rounds, or the reason why there are none.
 
-    :ivar skipped: why containers could not be measured in some mode; empty if they were measured or not asked for
+    :ivar skipped: why containers could not be measured, at all or in one of the modes; else empty
     """
 
     rounds: Sequence[Start] = ()

@@ -12,7 +12,6 @@ from harness.checkers.columns import Flags, Ints, distinct, joint_key
 from harness.checkers.settings import RunSettings
 
 HIGHEST = (1 << 63) - 1
-"""The highest offset that a column holds."""
 
 NOWHERE = -1
 """Stands for an unknown partition of a topic."""
@@ -29,7 +28,7 @@ class Reach:
     """How far a drain got in one partition, by what it was handed or by its row of ``drained``.
 
     :ivar past: the next offset that it would have read
-    :ivar to_end: a row of ``drained`` shows that it read the partition to the end
+    :ivar to_end: its row shows that it read the partition to the end
     """
 
     consumer: str

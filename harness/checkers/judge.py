@@ -20,8 +20,7 @@ from harness.checkers.delivery import Delivery, check_delivery
 from harness.checkers.encoded_history import JUDGED, OUTCOMES, EncodedHistory, encode
 from harness.checkers.large_history.select import Sizes, find_rest
 from harness.checkers.offsets import check_places
-from harness.checkers.ordering import check_ordering
-from harness.checkers.reads import check_reads
+from harness.checkers.ordering import check_ordering, check_reads
 from harness.checkers.settings import RunSettings, read_settings, refuse_unpromised
 from harness.checkers.transactions import check_transactions
 from harness.checkers.verdict import Anomaly, Counts, Verdict, conclude, could_not_decide

@@ -1,11 +1,16 @@
-"""Checks that the records of one producer lie in one partition in the order in which they were sent.
+"""Checks of order: of a producer's records in the log, and of a consumer's reads.
 
-Kind: reordered.
+Kinds:
 
-A record is reordered if a record of its producer with a lower seq has a higher first offset in the partition. The first
-offset is the lowest of its ack and its reads there. Not compared are records that no row of ``produced`` names, and
-reads in another topic than the record was sent to (a phantom there). Two records at one offset are a conflict and not
-reordered. A record that is reordered in two partitions counts once.
+* reordered: a record of the same producer with a lower seq has a higher first offset in the partition. The first offset
+  is the lowest of the record's ack and its reads there. Not compared are records that no row of ``produced`` names, and
+  reads in another topic than the record was sent to (phantoms). Two records at one offset are a conflict, not an order.
+  A record that is reordered in two partitions counts once.
+* nonmonotonic_read (live consumers and drains): within one session, the offset is not above that of the read before, in
+  the order of `position`. Reads of one position, which a history should not have, are ordered by offset.
+* redelivered (live consumers; noted): the consumer was handed the offset in an earlier session too.
+
+One row is one read. Two equal rows, as in a copied part, are no valid history.
 """
 
 from __future__ import annotations
@@ -14,10 +19,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from harness.checkers.columns import NONE, Ints, joint_key, run_starts
+from harness.checkers.columns import NONE, Ints, alike, joint_key, run_starts
 from harness.checkers.encoded_history import EncodedHistory
-from harness.checkers.findings import record_findings
+from harness.checkers.findings import read_findings, record_findings
 from harness.checkers.verdict import Anomaly
+from harness.errors import HistoryError
 
 
 def first_offsets(rows: EncodedHistory) -> tuple[Ints, Ints, Ints, Ints]:
@@ -46,3 +52,37 @@ def check_ordering(rows: EncodedHistory) -> Iterator[Anomaly]:
     if len(found):
         records, at = np.unique(record[found], return_index=True)
         yield record_findings(rows, "reordered", records, tp[found[at]], off[found[at]])
+
+
+def check_reads(rows: EncodedHistory) -> Iterator[Anomaly]:
+    """Find nonmonotonic_read and redelivered.
+
+    :raises HistoryError: a read has two rows
+    """
+    reads = rows.reads
+    stay = joint_key(reads.cid, reads.tp)
+    in_session = joint_key(stay, reads.session)
+    order = np.lexsort((reads.off, reads.position, in_session))
+    same, off = alike(in_session[order]), reads.off[order]
+    twice = order[1:][same & alike(reads.position[order], off)]
+    if len(twice):
+        topic, partition = rows.places[reads.tp[twice[0]]]
+        raise HistoryError(
+            f"history/consumed has two rows for one read {len(twice)} times, e.g. of "
+            f"{rows.consumers[reads.cid[twice[0]]].name} at {topic}-{partition}@{reads.off[twice[0]]}"
+        )
+    back = order[1:][same & (off[1:] <= off[:-1])]
+    if len(back):
+        yield read_findings(rows, "nonmonotonic_read", back)
+
+    live = np.flatnonzero(~reads.drain)
+    if not len(live) or reads.session[live].min() == reads.session[live].max():
+        return
+    place = joint_key(stay[live], reads.off[live])
+    order = np.lexsort((reads.session[live], place))
+    place, session = place[order], reads.session[live][order]
+    starts = run_starts(place)
+    first = np.repeat(session[starts], np.diff(np.r_[starts, len(place)]))
+    again = live[order[session > first]]
+    if len(again):
+        yield read_findings(rows, "redelivered", again)

@@ -1,7 +1,6 @@
 """Reads a replica's segments with Kafka's own ``DumpLogSegments``, so that no parser of ours can be at fault.
 
-One JVM reads all segments (0.6 s of CPU to start, then about 100 MB a second). Its output is the same from Kafka 2.0 to
-4.3::
+One JVM reads all segments (0.6 s of CPU to start, then about 100 MB a second). Kafka 2.0 to 4.3 print the same::
 
     Dumping /…/orders-0/00000000000000000000.log
     baseOffset: 0 lastOffset: 34 count: 35 … partitionLeaderEpoch: 0 … isvalid: true

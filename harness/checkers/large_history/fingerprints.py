@@ -82,36 +82,28 @@ def length(table: Columns) -> int:
     return len(next(iter(table.values())))
 
 
-class Fingerprints:
-    """Fingerprints of rows under one key.
+def fingerprints(
+    key: bytes, names: Sequence[str], pid: Ints, seq: Ints, off: Ints, crc: Ints
+) -> npt.NDArray[np.uint64]:
+    """The fingerprint of each row.
 
-    :param secret: the key, of any length; fingerprints of different keys cannot be compared
+    :param key: of any length; fingerprints of different keys cannot be compared
+    :param pid: indices into `names`, NONE for a row without a producer
     """
-
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self._factors = np.frombuffer(hashlib.blake2b(b"", key=secret, digest_size=24).digest(), np.uint64) | np.uint64(
-            1
-        )
-
-    def of_rows(self, names: Sequence[str], pid: Ints, seq: Ints, off: Ints, crc: Ints) -> Ints:
-        """The fingerprint of each row.
-
-        :param pid: indices into `names`, NONE for a row without a producer
-        """
-        by_seq, by_off, by_crc = self._factors
-        value = np.append(hashes_of(names, self._secret), np.uint64(0))[pid]
-        value += seq.astype(np.uint64) * by_seq
-        _mix(value)
-        value += off.astype(np.uint64) * by_off
-        value += crc.astype(np.uint64) * by_crc
-        _mix(value)
-        return value
+    digest = hashlib.blake2b(b"", key=key, digest_size=24).digest()
+    by_seq, by_off, by_crc = np.frombuffer(digest, np.uint64) | np.uint64(1)
+    value: npt.NDArray[np.uint64] = np.append(hashes_of(names, key), np.uint64(0))[pid]
+    value += seq.astype(np.uint64) * by_seq
+    _mix(value)
+    value += off.astype(np.uint64) * by_off
+    value += crc.astype(np.uint64) * by_crc
+    _mix(value)
+    return value
 
 
-def hashes_of(names: Sequence[str], secret: bytes = b"") -> npt.NDArray[np.uint64]:
+def hashes_of(names: Sequence[str], key: bytes = b"") -> npt.NDArray[np.uint64]:
     """A hash of 64 bits for each name; two names rarely share one."""
-    digests = [hashlib.blake2b(name.encode(), key=secret, digest_size=8).digest() for name in names]
+    digests = [hashlib.blake2b(name.encode(), key=key, digest_size=8).digest() for name in names]
     return np.frombuffer(b"".join(digests), np.uint64)
 
 

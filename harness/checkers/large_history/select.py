@@ -12,9 +12,10 @@ has an anomaly, if no drain read it, or if its rows are shuffled. A rest of more
 from __future__ import annotations
 
 import secrets
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
@@ -32,7 +33,7 @@ from harness.checkers.encoded_history import (
     places_in,
 )
 from harness.checkers.large_history.clean_windows import Windows
-from harness.checkers.large_history.fingerprints import Fingerprints, hashes_of
+from harness.checkers.large_history.fingerprints import hashes_of
 from harness.checkers.large_history.seen_seqs import Seqs
 from harness.checkers.large_history.summarise import (
     COLUMNS,
@@ -176,12 +177,12 @@ class _Search:
 
     def summaries(self) -> list[Summary]:
         """Summarise the whole history."""
-        secret, window = secrets.token_bytes(32), self._sizes.window
+        key, window = secrets.token_bytes(32), self._sizes.window
 
         def summarise(batches: Iterator[_Batch]) -> Summary:
-            summary, prints = Summary(window), Fingerprints(secret)
+            summary = Summary(window)
             for number, name, table in batches:
-                (add_produced if name == "produced" else add_consumed)(summary, table, prints, number)
+                (add_produced if name == "produced" else add_consumed)(summary, table, key, number)
             summary.settle()
             return summary
 
@@ -292,13 +293,11 @@ def _chunks(stored: Mapping[TableName, Sequence[Piece]], rows: int) -> list[Chun
 
 def _shares(numbers: Sequence[int], chunks: Sequence[Chunk], count: int) -> list[list[int]]:
     """The numbers of these chunks in at most `count` lots of neighbours, of about as many rows each."""
-    total = sum(chunks[number].rows for number in numbers) or 1
-    lots: list[list[int]] = [[] for _ in range(count)]
-    before = 0
-    for number in numbers:
-        lots[min(count - 1, before * count // total)].append(number)
-        before += chunks[number].rows
-    return [lot for lot in lots if lot]
+    before = list(accumulate((chunks[number].rows for number in numbers), initial=0))
+    lots: dict[int, list[int]] = defaultdict(list)
+    for number, rows in zip(numbers, before, strict=False):
+        lots[min(count - 1, rows * count // max(1, before[-1]))].append(number)
+    return list(lots.values())
 
 
 def _drained(windows: Windows, handed: Sequence[Reach], stored: pa.Table | None) -> pa.Table:

@@ -39,7 +39,7 @@ from harness.checkers.encoded_history import (
 from harness.checkers.large_history.fingerprints import (
     NO_LINES,
     Columns,
-    Fingerprints,
+    fingerprints,
     hashes_of,
     joined,
     length,
@@ -154,9 +154,11 @@ class Summary:
         return lines
 
 
-def add_produced(summary: Summary, table: pa.Table, prints: Fingerprints, chunk: int) -> None:
-    """Add a batch of ``produced`` from the chunk of this number.
+def add_produced(summary: Summary, table: pa.Table, key: bytes, chunk: int) -> None:
+    """Add a batch of ``produced``.
 
+    :param key: of the fingerprints
+    :param chunk: the number of the batch's chunk
     :raises HistoryError: as :func:`harness.checkers.encoded_history.check_produced`
     :raises Inconclusive: as :meth:`Pile.add`
     """
@@ -173,12 +175,12 @@ def add_produced(summary: Summary, table: pa.Table, prints: Fingerprints, chunk:
         pid, seq, tp, off, crc, txo = (column[placed] for column in (pid, seq, tp, off, crc, txo))
     who = summary.producers.numbers(names)[pid]
     aborted, in_doubt = txo == ABORTED, txo == IN_DOUBT
-    fingerprint = prints.of_rows(names, pid, seq, off, crc)
+    fingerprint = fingerprints(key, names, pid, seq, off, crc)
     summary.acks.add(_lines(who, tp, off, seq, fingerprint, aborted, in_doubt, chunk, summary.window))
 
 
-def add_consumed(summary: Summary, table: pa.Table, prints: Fingerprints, chunk: int) -> None:
-    """Add a batch of ``consumed`` from the chunk of this number.
+def add_consumed(summary: Summary, table: pa.Table, key: bytes, chunk: int) -> None:
+    """Add a batch of ``consumed``; parameters as :func:`add_produced`.
 
     :raises HistoryError: as :func:`harness.checkers.encoded_history.check_consumed`
     :raises Inconclusive: as :meth:`Pile.add`
@@ -190,7 +192,7 @@ def add_consumed(summary: Summary, table: pa.Table, prints: Fingerprints, chunk:
     who = summary.streams.numbers_of(*streams_in(table, drain, rc))
     tp = summary.places.numbers_of(*places_in(table, partition))
     session, position = as_numbers(table["session"]), as_numbers(table["position"])
-    fingerprint, odd = prints.of_rows(names, pid, seq, off, crc), ~named
+    fingerprint, odd = fingerprints(key, names, pid, seq, off, crc), ~named
     # Usually this is the order of the offsets too, so that lines_of need not sort again.
     order = order_of(who, tp, session, position)
     if order is not None:
