@@ -1,25 +1,25 @@
-"""Every error that jbod raises, and the exit code that it stands for.
+"""Every error that jbod raises, and its exit code.
 
 ::
 
     JbodError
-    ├── PromiseBroken          1  Kafka, or the build under test, did not do what a KIP promises
-    ├── Inconclusive           2  nothing was shown, either way; never reported as a pass
-    │   └── FaultNotProven     2  a fault was injected and its effect could not be shown from outside Kafka
-    ├── HarnessError           3  the harness or its environment failed
-    │   ├── EnvironmentLacks   3  a program, privilege or service that this machine doesn't have
-    │   │   └── EngineGone     3  the Docker engine answered, and no longer does
-    │   ├── DistributionError  3  something is there and is no usable Kafka build
-    │   ├── HistoryError       3  a stored run that can't be judged: missing, cut off, of other columns
-    │   ├── NodeDied           3  a broker, controller or ZooKeeper process ended that nobody had ended
-    │   ├── AwaitTimeout       3  something that the harness itself waited for did not come
-    │   ├── ToolFailed         3  one of Kafka's own programs ended with an error, or not in time
-    │   └── PipelineError      3  the PySpark pair, not Kafka, failed
-    └── UsageError             4  unknown option, selector, version, file
-        └── BuildLacks         4  this Kafka build has no such tool, request or MBean; a case that needs it is skipped
+    ├── PromiseBroken          1
+    ├── Inconclusive           2
+    │   └── FaultNotProven     2
+    ├── HarnessError           3
+    │   ├── EnvironmentLacks   3
+    │   │   └── EngineGone     3
+    │   ├── DistributionError  3
+    │   ├── HistoryError       3
+    │   ├── NodeDied           3
+    │   ├── AwaitTimeout       3
+    │   ├── ToolFailed         3
+    │   └── PipelineError      3
+    └── UsageError             4
+        └── BuildLacks         4
 
-A message says what happened, to what, the value seen, and where to look next, in one line where it can;
-the process's exit code follows from the class alone (:data:`EXIT_NOTHING_RAN` has no error: it is an absence).
+A message says what happened, to what, the value seen, and what to do, in one line if it can. The exit code follows from
+the class. :data:`EXIT_NOTHING_RAN` has no class: nothing failed.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class JbodError(Exception):
 
 
 class PromiseBroken(JbodError):
-    """A guarantee was broken: Kafka, or the build under test, is at fault."""
+    """Kafka, or the build under test, did not do what a KIP promises."""
 
     exit_code = EXIT_INVALID
 
 
 class Inconclusive(JbodError):
-    """Neither held nor broken: what was needed to tell did not happen."""
+    """The run could not show whether a promise was kept; never reported as a pass."""
 
     exit_code = EXIT_INCONCLUSIVE
 
@@ -62,35 +62,33 @@ class FaultNotProven(Inconclusive):
 class HarnessError(JbodError):
     """The harness or its environment failed; says nothing about Kafka."""
 
-    exit_code = EXIT_HARNESS
-
 
 class EnvironmentLacks(HarnessError):
-    """A program, privilege or service that is needed and not here; says how to get it."""
+    """This machine lacks a program, privilege or service; the message says how to get it."""
 
 
 class EngineGone(EnvironmentLacks):
-    """The Docker engine answered, and no longer does; what containers did since is not known."""
+    """The Docker engine answered before, and no longer does; what containers did since is unknown."""
 
 
 class DistributionError(HarnessError):
-    """Something is there and is no usable Kafka build."""
+    """A folder, file or image is no usable Kafka build."""
 
 
 class HistoryError(HarnessError):
-    """A stored run that can't be judged: a table missing, cut off, or of other columns."""
+    """A stored run can't be judged: a table is missing, cut off, or has other columns."""
 
 
 class NodeDied(HarnessError):
-    """A process of the cluster ended that nobody had ended; carries its last log lines."""
+    """A broker, controller or ZooKeeper ended by itself; the message has its last log lines."""
 
 
 class AwaitTimeout(HarnessError):
-    """Something that the harness waited for did not come in time."""
+    """The harness waited for something, and it did not come in time."""
 
 
 class ToolFailed(HarnessError):
-    """One of Kafka's own programs ended with an error, or did not end in time; carries what it said."""
+    """One of Kafka's command-line tools ended with an error, or not in time; the message has its reason."""
 
 
 class PipelineError(HarnessError):
@@ -98,15 +96,15 @@ class PipelineError(HarnessError):
 
 
 class UsageError(JbodError):
-    """What was asked for doesn't exist or can't be: option, selector, version, file, combination."""
+    """An option, selector, version or file that doesn't exist, or options that exclude each other."""
 
     exit_code = EXIT_USAGE
 
 
 class BuildLacks(UsageError):
-    """The Kafka build has no such tool, request or MBean; a case that meets it is skipped, with this as its reason."""
+    """The Kafka build has no such tool, request or MBean; a case that needs it is skipped with this reason."""
 
 
 def worst(codes: list[int]) -> int:
-    """The one exit code for many outcomes; of none, :data:`EXIT_NOTHING_RAN`."""
+    """The one exit code for many outcomes; :data:`EXIT_NOTHING_RAN` for none."""
     return min(codes, key=EXIT_PRECEDENCE.index, default=EXIT_NOTHING_RAN)
