@@ -31,7 +31,7 @@ class Fault(ABC):
     """One way to break one thing of one broker.
 
     :cvar name: what the fault is called in ids, journal and reports
-    :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.host.abilities`
+    :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.host.probes`
     :cvar cluster: settings of the cluster that it needs; a case with this fault among its parameters gets such a
         cluster
     :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains

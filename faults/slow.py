@@ -114,7 +114,7 @@ class Slower(SlowVolume):
         :raises FaultNotProven: it failed
         """
         assert self._group is not None
-        done = self._group.run(self._write(self.timed_writes), timeout_s=_PATIENCE_S)
+        done = self._group.run(self._write(self.timed_writes), _PATIENCE_S)
         if done.returncode:
             raise FaultNotProven(f"a timed write to {self.log_dir} failed: {done.stderr.strip()}")
         return statistics.median(map(int, done.stdout.split())) / 1e6

@@ -1,25 +1,25 @@
-"""The errors that jbod raises, and the exit code of each.
+"""Every error that jbod raises, and its exit code.
 
 ::
 
     JbodError
-    ├── PromiseBroken          1  Kafka, or the build under test, did not do what a KIP promises
-    ├── Inconclusive           2  the run could not show whether a promise held; never reported as a pass
-    │   └── FaultNotProven     2  no effect of an injected fault could be shown from outside Kafka
-    ├── HarnessError           3  the harness or its environment failed
-    │   ├── EnvironmentLacks   3  this machine lacks a program, privilege or service
-    │   │   └── EngineGone     3  the Docker engine answered earlier and no longer does
-    │   ├── DistributionError  3  the file or folder exists but is not a usable Kafka build
-    │   ├── HistoryError       3  a stored run cannot be judged: table missing, truncated, or with other columns
-    │   ├── NodeDied           3  a broker, controller or ZooKeeper process ended unexpectedly
-    │   ├── AwaitTimeout       3  a wait of the harness itself timed out
-    │   ├── ToolFailed         3  one of Kafka's own programs failed or timed out
-    │   └── PipelineError      3  the PySpark producer, consumer or drain failed, not Kafka
-    └── UsageError             4  unknown option, selector, version or file
-        └── BuildLacks         4  this Kafka build has no such tool, request or MBean; the case is skipped
+    ├── PromiseBroken          1
+    ├── Inconclusive           2
+    │   └── FaultNotProven     2
+    ├── HarnessError           3
+    │   ├── EnvironmentLacks   3
+    │   │   └── EngineGone     3
+    │   ├── DistributionError  3
+    │   ├── HistoryError       3
+    │   ├── NodeDied           3
+    │   ├── AwaitTimeout       3
+    │   ├── ToolFailed         3
+    │   └── PipelineError      3
+    └── UsageError             4
+        └── BuildLacks         4
 
-A message says what happened, to what, which value was seen, and where to look next, in one line where possible. The
-exit code follows from the class alone. :data:`EXIT_NOTHING_RAN` has no error class.
+A message says what happened, to what, the value seen, and what to do, in one line if it can. The exit code follows from
+the class. :data:`EXIT_NOTHING_RAN` has no class: nothing failed.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class JbodError(Exception):
 
 
 class PromiseBroken(JbodError):
-    """Kafka, or the build under test, broke a guarantee."""
+    """Kafka, or the build under test, did not do what a KIP promises."""
 
     exit_code = EXIT_INVALID
 
 
 class Inconclusive(JbodError):
-    """The run could not show whether a guarantee held."""
+    """The run could not show whether a promise was kept; never reported as a pass."""
 
     exit_code = EXIT_INCONCLUSIVE
 
@@ -62,35 +62,33 @@ class FaultNotProven(Inconclusive):
 class HarnessError(JbodError):
     """The harness or its environment failed. Says nothing about Kafka."""
 
-    exit_code = EXIT_HARNESS
-
 
 class EnvironmentLacks(HarnessError):
-    """This machine lacks a program, privilege or service. The message says how to get it."""
+    """This machine lacks a program, privilege or service; the message says how to get it."""
 
 
 class EngineGone(EnvironmentLacks):
-    """The Docker engine answered earlier and no longer does. The state of its containers is unknown."""
+    """The Docker engine answered before, and no longer does; what containers did since is unknown."""
 
 
 class DistributionError(HarnessError):
-    """The file or folder exists but is not a usable Kafka build."""
+    """A folder, file or image is no usable Kafka build."""
 
 
 class HistoryError(HarnessError):
-    """A stored run cannot be judged: a table is missing, truncated, or has other columns."""
+    """A stored run can't be judged: a table is missing, cut off, or has other columns."""
 
 
 class NodeDied(HarnessError):
-    """A process of the cluster ended although the harness did not end it. The message has its last log lines."""
+    """A broker, controller or ZooKeeper ended by itself; the message has its last log lines."""
 
 
 class AwaitTimeout(HarnessError):
-    """A wait of the harness timed out."""
+    """The harness waited for something, and it did not come in time."""
 
 
 class ToolFailed(HarnessError):
-    """One of Kafka's own programs failed or timed out. The message has its output."""
+    """One of Kafka's command-line tools ended with an error, or not in time; the message has its reason."""
 
 
 class PipelineError(HarnessError):
@@ -98,18 +96,15 @@ class PipelineError(HarnessError):
 
 
 class UsageError(JbodError):
-    """The option, selector, version or file does not exist, or the combination is not possible."""
+    """An option, selector, version or file that doesn't exist, or options that exclude each other."""
 
     exit_code = EXIT_USAGE
 
 
 class BuildLacks(UsageError):
-    """The Kafka build has no such tool, request or MBean. A case that raises it is skipped with this reason."""
+    """The Kafka build has no such tool, request or MBean; a case that needs it is skipped with this reason."""
 
 
 def worst(codes: list[int]) -> int:
-    """Return the one exit code for many; :data:`EXIT_NOTHING_RAN` for an empty list.
-
-    :raises ValueError: a code is not one of :data:`EXIT_PRECEDENCE`
-    """
+    """The one exit code for many outcomes; :data:`EXIT_NOTHING_RAN` for none."""
     return min(codes, key=EXIT_PRECEDENCE.index, default=EXIT_NOTHING_RAN)

@@ -1,7 +1,7 @@
-"""Named time budgets, in seconds, each with what causes it.
+"""Named time budgets in seconds, each with its cause.
 
-A budget is what a wait may take before it counts as broken, several times what was measured on 2 cores; it is never
-slept through.
+A wait that takes longer than its budget counts as failed. A budget is several times the time measured on 2 cores, and
+is never slept through.
 """
 
 from __future__ import annotations
@@ -10,44 +10,44 @@ BOOT_S = 90.0
 """A cluster's JVMs start and register; 4 to 7 s on idle cores."""
 
 STOP_S = 30.0
-"""A broker's controlled shutdown (``controlled.shutdown.*``), then its logs are closed; after that it is killed."""
+"""A broker shuts down (``controlled.shutdown.*``) and closes its logs; after this it is killed."""
 
 REQUEST_S = 5.0
-"""One request to one broker; a broker on loopback that takes longer does not answer."""
+"""One request to one broker; on loopback, a broker that takes longer counts as not answering."""
 
 TOOL_S = 60.0
-"""One of Kafka's own programs: a JVM starts (1 s on idle cores) and asks, some ask again for what isn't there yet."""
+"""One of Kafka's tools: a JVM starts (1 s on idle cores) and sends its requests, some of them again and again."""
 
 QUESTION_S = 20.0
-"""A question to one of Kafka's own programs in a JVM that stays; 10 ms on idle cores, the first one a second."""
+"""One of Kafka's tools in the standing JVM: 10 ms on idle cores, a second for the first question."""
 
 PROBE_S = 10.0
 """One small command as the broker's own user, to prove what a fault did."""
 
 LOG_DIR_FAILURE_S = 30.0
-"""A failed log dir is noticed at the next checkpoint (``replica.high.watermark.checkpoint.interval.ms``, 0.5 s here),
-then told to the controller, which elects; KRaft gives a broker ``log.dir.failure.timeout.ms`` = 30 s to do so."""
+"""A broker notices a failed log dir at its next checkpoint (``replica.high.watermark.checkpoint.interval.ms``, 0.5 s
+here) and tells the controller, which elects leaders; KRaft gives it ``log.dir.failure.timeout.ms``, 30 s, to do so."""
 
 BROKER_FAILURE_S = 30.0
-"""A killed broker is missed after ``broker.session.timeout.ms`` or ``zookeeper.session.timeout.ms`` (3 or 6 s, 4 s)."""
+"""A killed broker's session ends: ``broker.session.timeout.ms`` (3 or 6 s), ``zookeeper.session.timeout.ms`` (4 s)."""
 
 CONTROLLER_FAILURE_S = 30.0
-"""A killed controller is missed after ``controller.quorum.fetch.timeout.ms`` (2 s); then others stand for election."""
+"""Other controllers stand for election ``controller.quorum.fetch.timeout.ms`` (2 s) after the active one is killed."""
 
 MOVE_S = 60.0
-"""A replica of a few MB is copied to another log dir or broker; each look at it by Kafka's tool takes a second."""
+"""A replica of a few MB moves to another log dir or broker; each check by Kafka's tool takes a second."""
 
 RECOVERY_S = 60.0
 """Restarted brokers load their logs, register, and catch up until every ISR is full."""
 
 PROGRESS_S = 60.0
-"""Clients get through again after a fault: at most a few of their own request time-outs."""
+"""Clients make progress again after a fault: at most a few of their own request time-outs."""
 
 EMPTYING_S = 5.0
-"""What deleted topics leave goes after ``log.segment.delete.delay.ms``, 1 s here; a fresh cluster takes 6 to start."""
+"""Deleted topics' files go after ``log.segment.delete.delay.ms``, 1 s here; a new cluster takes 6 s to start."""
 
 CLEANING_S = 20.0
-"""What is dirty is compacted; the cleaner looks each ``log.cleaner.backoff.ms``, 15 s unless a case says less."""
+"""The log cleaner compacts a dirty log; it checks every ``log.cleaner.backoff.ms``, 15 s unless a case sets less."""
 
 FIRST_TASKS_S = 30.0
-"""A broker's first look at what has expired and at what is to be deleted, after its start: fixed before Kafka 3.8."""
+"""The delay of a broker's first retention and deletion tasks after its start, which is fixed before Kafka 3.8."""

@@ -1,8 +1,6 @@
 """The only poll loop and the only sleep.
 
-Over tenacity, which is imported nowhere else. A wait returns the value that it saw, does not sleep after success,
-runs on the monotonic clock, and ends at once when a process that it watches has died. Its error says what was
-awaited, for how long and the last value seen.
+A loop of our own: tenacity neither keeps the last value nor watches a process, and wrapping it took more code.
 """
 
 from __future__ import annotations
@@ -11,17 +9,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import tenacity
-
 from harness.errors import AwaitTimeout, JbodError
 
 T = TypeVar("T")
 
 POLL_S = 0.05
-
-
-def _is_true(value: object) -> bool:
-    return bool(value)
 
 
 def let_pass(seconds: float, *, since: float | None = None) -> None:
@@ -30,12 +22,12 @@ def let_pass(seconds: float, *, since: float | None = None) -> None:
     :param since: an instant on the monotonic clock; None is now
     """
     start = time.monotonic() if since is None else since
-    tenacity.nap.sleep(max(0.0, start + seconds - time.monotonic()))
+    time.sleep(max(0.0, start + seconds - time.monotonic()))
 
 
 def await_until(
     observe: Callable[[], T],
-    until: Callable[[T], bool] = _is_true,
+    until: Callable[[T], bool] = bool,
     *,
     timeout_s: float,
     what: str,
@@ -48,46 +40,34 @@ def await_until(
     """Call ``observe`` until ``until`` holds of its answer, and return that answer.
 
     :param observe: reads the value once; must itself be bounded in time
-    :param timeout_s: seconds on the monotonic clock
+    :param timeout_s: seconds on the monotonic clock; a value that is observed later still counts
     :param what: what is awaited, as the end of the sentence "waited 3.0 s for …"
-    :param poll_s: seconds between two observations; longer where one takes longer, so that what is awaited gets its
-        share of the processor
+    :param poll_s: seconds between two observations; as long as the last one took where that is more, so that what is
+        awaited gets its share of the processor
     :param retry_on: errors of ``observe`` that mean "not yet"; any other error is raised as it is
-    :param watch: called before each observation; raises (say :class:`~harness.errors.NodeDied`) to end the wait
-    :param failure: what a time-out means here: :class:`~harness.errors.AwaitTimeout` for the harness's own
-        affairs, :class:`~harness.errors.PromiseBroken` for something that Kafka promises, or whoever can tell
-    :param hint: where to look next; appended to the error
+    :param watch: called before each observation; raises (:class:`~harness.errors.NodeDied`, say) to end the wait
+    :param failure: the error of a time-out: :class:`~harness.errors.AwaitTimeout` for the harness's own affairs,
+        :class:`~harness.errors.PromiseBroken` for what Kafka promises
+    :param hint: where to look next, appended to the error; a function is called after the wait
+    :raises JbodError: what ``failure`` makes, with ``what``, ``timeout_s``, the last value seen and the hint
     """
+    deadline = time.monotonic() + timeout_s
     last: object = "nothing seen yet"
-    took_s = 0.0
-
-    def step() -> tuple[bool, T | None]:
-        nonlocal took_s
+    while True:
         began = time.monotonic()
-        try:
-            return look()
-        finally:
-            took_s = time.monotonic() - began
-
-    def look() -> tuple[bool, T | None]:
-        nonlocal last
         if watch is not None:
             watch()
         try:
             value = observe()
         except retry_on as error:
             last = f"{type(error).__name__}: {error}"
-            return False, None
-        last = value
-        return until(value), value
-
-    try:
-        _, value = tenacity.Retrying(
-            retry=tenacity.retry_if_result(lambda answer: not answer[0]),
-            wait=lambda _state: max(poll_s, took_s),
-            stop=tenacity.stop_after_delay(timeout_s),
-        )(step)
-    except tenacity.RetryError as error:
-        more = hint() if callable(hint) else hint
-        raise failure(f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}") from error
-    return value  # type: ignore[return-value]
+        else:
+            if until(value):
+                return value
+            last = value
+        ended = time.monotonic()
+        if ended >= deadline:
+            break
+        time.sleep(max(poll_s, ended - began))
+    more = hint() if callable(hint) else hint
+    raise failure(f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}")

@@ -1,4 +1,4 @@
-"""Files that others read while we live, or after we were killed: they are whole, or what they were before."""
+"""Writes a file whole or not at all, for readers at any time, also after the writer was killed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> Path:
-    """Put this text in place of what `path` was; returns `path`. Its folder must be there.
+    """Replace the content of ``path``, whose folder must exist; returns ``path``.
 
-    Written beside it first, under a hidden name of this thread's own, and then renamed: a reader sees all or nothing.
-    Not synced: what we guard against is our own end, not the machine's.
+    Writes a hidden file of this thread beside it, then renames it. No sync: this guards against the end of the process,
+    not of the machine.
     """
     hidden = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     hidden.write_text(text, encoding="utf-8")

@@ -1,12 +1,9 @@
-"""Which user the brokers run as.
+"""The user that brokers run as: never root, whom ``chmod 000`` doesn't stop.
 
-root reads and writes what ``chmod 000`` closed, so a broker run by root would not notice half of the faults. Started
-by root, brokers drop to an ordinary user; started by an ordinary user, they are that user.
-
-The user they drop to is a number of its own, :data:`UID`, without an entry in the passwd file. Not ``nobody``: that
-user may own the reserved blocks of an ext4 file system (``resuid=65534`` is mounted like that in the wild), so a full
-disk would not be full for it, and other services run as it too. Nor an account made for the purpose: a test should
-not change /etc. Java copes: ``user.name`` and ``user.home`` are then "?", so the harness sets the latter.
+If an ordinary user starts the harness, brokers run as that user. If root does, they drop to :data:`UID`, a user without
+an entry in the passwd file. ``nobody`` may own the reserved blocks of an ext4 file system (``resuid=65534``), so a full
+disk is not full for it, and other services run as it. An account of our own would change /etc. Java's ``user.name`` and
+``user.home`` are then "?", so the harness sets the latter.
 """
 
 from __future__ import annotations
@@ -18,8 +15,7 @@ from pathlib import Path
 
 from harness.errors import EnvironmentLacks, UsageError
 
-# Below 65536, since containers often map no more, and in a range that nobody gives out: systemd's list of uids
-# (UIDS-GIDS) has 60706 to 61183 as unused.
+# Below 65536, since containers often map no more, and unused by systemd's list of uids (UIDS-GIDS: 60706 to 61183).
 UID = 60906
 
 
@@ -27,9 +23,9 @@ UID = 60906
 class BrokerUser:
     """The user that brokers run as.
 
-    :ivar name: as in the passwd file; "uid 60906" for one that isn't there
+    :ivar name: as in the passwd file; "uid 60906" for a user that isn't there
     :ivar drop: the harness is root and must change to this user
-    :ivar bare: the harness is root of a user namespace and must lay down its capabilities
+    :ivar bare: the harness is root of a user namespace and must drop its capabilities
     """
 
     name: str
@@ -39,20 +35,17 @@ class BrokerUser:
     bare: bool = False
 
     def command(self) -> list[str]:
-        """What to put before a command so that it runs as this user; empty where the harness is this user.
-
-        ``setpriv`` (util-linux) is named bare: that it is missing is said by the program that needs it.
-        """
+        """The prefix of a command that runs as this user, by setpriv (util-linux); empty for the harness's own user."""
         if self.bare:
             return ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]
         return ["setpriv", f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups"] if self.drop else []
 
 
 def broker_user() -> BrokerUser:
-    """The user for brokers: oneself, or for root ``JBOD_BROKER_USER`` (a name or a number), or :data:`UID`.
+    """The brokers' user: the harness's own, or for root ``JBOD_BROKER_USER`` (a name or a number), or :data:`UID`.
 
-    :raises UsageError: ``JBOD_BROKER_USER`` names nobody, or root
-    :raises EnvironmentLacks: this root, in a user namespace, has no other user to change to
+    :raises UsageError: ``JBOD_BROKER_USER`` is no user, or root
+    :raises EnvironmentLacks: root's user namespace has no such user
     """
     own = os.geteuid()
     if own != 0:
@@ -63,15 +56,14 @@ def broker_user() -> BrokerUser:
         if user.uid == 0:
             raise UsageError("JBOD_BROKER_USER is root; brokers must not be root, who is not stopped by chmod")
         return user
-    uid = UID
-    if _mapped() == 1:
+    if sum(count for _, count in _uid_map()) == 1:
         return BrokerUser(name="you, without capabilities", uid=0, gid=0, drop=False, bare=True)
-    if not _is_mapped(uid):
+    if not _is_mapped(UID):
         raise EnvironmentLacks(
-            f"brokers can't drop from root to uid {uid}: this user namespace has no such user (/proc/self/uid_map); "
+            f"brokers can't drop from root to uid {UID}: this user namespace has no such user (/proc/self/uid_map); "
             "run jbod as an ordinary user, or name one in JBOD_BROKER_USER"
         )
-    return BrokerUser(name=_name(uid), uid=uid, gid=uid, drop=True)
+    return BrokerUser(name=_name(UID), uid=UID, gid=UID, drop=True)
 
 
 def _named(text: str) -> BrokerUser:
@@ -102,13 +94,8 @@ def _is_mapped(uid: int) -> bool:
     return any(first <= uid < first + count for first, count in _uid_map())
 
 
-def _mapped() -> int:
-    """How many users there are in this user namespace."""
-    return sum(count for _, count in _uid_map())
-
-
 def _uid_map() -> list[tuple[int, int]]:
-    """The ranges of users in this user namespace: the first, and how many."""
+    """The ranges of users in this user namespace: first uid and count."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Where things are kept that cost time to get: Kafka builds, unpacked tarballs, Spark's connector.
+"""The cache of things that cost time to get: Kafka builds, unpacked tarballs, Spark's connector.
 
-One folder for all runs of a user. An entry is a folder that appears whole or not at all (:func:`publish`), made by
-one process while others wait, and readable by everybody: brokers drop to an ordinary user and read their jars here,
-whatever the umask was. That is also why root's cache is not below /root, which is often closed to others.
+One folder for all runs of a user. An entry is a folder that appears whole or not at all (:func:`publish`); one process
+makes it while others wait. All users can read it, whatever the umask, since brokers run as another user than root. For
+the same reason root's cache is not below /root, which is often closed to others.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from harness.errors import AwaitTimeout, HarnessError
+from harness.errors import HarnessError
 from harness.waiting import await_until
 
-# Longer than the longest thing that is done under a lock: a fetch of 300 s behind another one.
+# The longest work under a lock is a fetch of 300 s that waits for another.
 LOCK_S = 660.0
 
 
@@ -41,19 +41,19 @@ def cache_dir() -> Path:
 
 
 def cache_path() -> Path:
-    """Where :func:`cache_dir` would be; makes nothing."""
+    """The path of :func:`cache_dir`; makes nothing."""
     named = os.environ.get("JBOD_CACHE_DIR")
     if named:
         return Path(named).expanduser().absolute()
     if os.geteuid() == 0:
         return Path("/var/cache/jbod")
     xdg = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification: a path that isn't absolute is to be ignored.
+    # The XDG specification: a relative path is ignored.
     return (Path(xdg) if xdg.startswith("/") else Path.home() / ".cache") / "jbod"
 
 
 def make_open_dir(path: Path) -> None:
-    """Make a folder, and those above it that are missing, that everybody may enter and read, whatever the umask."""
+    """Make a folder and its missing parents, which all users may read, whatever the umask."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -64,7 +64,7 @@ def make_open_dir(path: Path) -> None:
 
 
 def open_to_all(folder: Path) -> None:
-    """Let everybody read what is in this folder, and enter its folders; symbolic links are left alone."""
+    """Let all users read the files below this folder, and enter its folders; leaves symbolic links alone."""
     for here, _, names in os.walk(folder):
         Path(here).chmod(0o755)
         for name in names:
@@ -76,10 +76,10 @@ def open_to_all(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path, *, timeout_s: float = LOCK_S) -> Iterator[None]:
-    """Hold a lock that one process, and one thread in it, can hold at a time; the kernel frees it when the holder dies.
+    """Hold a lock, which one thread of one process has at a time; the kernel frees it when the holder dies.
 
     :param path: the lock's file; made if missing, never removed (a removed one could be held twice)
-    :raises HarnessError: not to be had within ``timeout_s``, or the file can't be made
+    :raises HarnessError: another process keeps it for ``timeout_s``, or the file can't be made
     """
     try:
         make_open_dir(path.parent)
@@ -96,25 +96,25 @@ def locked(path: Path, *, timeout_s: float = LOCK_S) -> Iterator[None]:
             return False
         return True
 
+    def given_up(_waited: str) -> HarnessError:
+        return HarnessError(f"another process has held {path} for {timeout_s:.0f} s; fuser -v names it")
+
     try:
-        try:
-            await_until(taken, timeout_s=timeout_s, what=f"the lock {path}")
-        except AwaitTimeout as error:
-            raise HarnessError(f"another process has held {path} for {timeout_s:.0f} s; fuser -v names it") from error
+        await_until(taken, timeout_s=timeout_s, what=f"the lock {path}", failure=given_up)
         yield
     finally:
         os.close(descriptor)
 
 
 def publish(target: Path, make: Callable[[Path], None], is_sound: Callable[[Path], bool] = Path.is_dir) -> Path:
-    """Return ``target``, a folder in the cache; where it is missing or not sound, have it made anew.
+    """Return ``target``, a folder in the cache, after making it anew if it is missing or not sound.
 
-    It appears by one rename when it is whole, so whoever finds it finds all of it; a process killed half-way leaves
-    only a folder that begins with a dot, which the next one removes. Of many processes at once, one makes it.
+    It appears by one rename, so it is always whole. A process that is killed half-way leaves a folder whose name begins
+    with a dot; the next one removes it. Of several processes at once, one makes it.
 
     :param make: fills the empty folder that it is given
-    :param is_sound: whether what is there can be used; called where it exists, outside the lock first
-    :raises HarnessError: the disk is full, or the folder may not be written; and what ``make`` raises
+    :param is_sound: whether an existing target can be used; called before and after the lock is taken
+    :raises HarnessError: the cache can't be written; and what ``make`` raises
     """
     if target.exists() and is_sound(target):
         return target

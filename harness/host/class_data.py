@@ -1,10 +1,8 @@
-"""Class data for fast JVM starts: half of a Kafka program's start is loading classes, the same each time.
+"""Class data archives, which the JVM maps at its start instead of loading classes (JDK 13 and later).
 
-The JVM can map them from an archive instead (``-XX:ArchiveClassesAtExit``, JDK 13 and later): measured with Kafka 4.3.1
-on JDK 17, a broker's start costs 1.3 s of CPU instead of 2.8, a command-line tool's run 0.5 s instead of 1.0. With four
-JVMs on two cores, started and restarted in every case, that is most of what a case waits for. An archive is made once
-for a build, a use and a Java; 25 to 50 MB in the cache. A JVM to which it doesn't fit ignores it, so nothing but speed
-depends on it.
+With Kafka 4.3.1 on JDK 17, a broker's start takes 1.3 s of CPU instead of 2.8, a tool's run 0.5 s instead of 1.0. JVM
+starts are most of what a case waits for. An archive is made once for a build, a use and a Java: 25 to 50 MB in the
+cache. A JVM ignores an archive that doesn't fit it, so only speed depends on it.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ MAKE_OPTION = "-XX:ArchiveClassesAtExit={home}/" + NAME
 
 
 def archive_path(use: str, *, build: str, class_path: Sequence[str], java_version: str) -> Path:
-    """Where the archive for this use, build and Java belongs; class path and Java version are part of its name.
+    """The path of the archive for this use, build, class path and Java, which its name tells apart.
 
-    :param use: what the JVMs are that share it, such as a metadata mode
+    :param use: a name for the JVMs that share it, such as a metadata mode
     """
     what = f"{build} {os.pathsep.join(class_path)} {java_version}"
     return cache_dir() / f"classes-{use}-{hashlib.sha256(what.encode()).hexdigest()[:16]}" / NAME
@@ -40,7 +38,7 @@ def use_options(archive: Path) -> tuple[str, ...]:
 
 
 def prepare(archive: Path, java_version: str, make: Callable[[Path], None]) -> None:
-    """Have the archive made if it isn't there, and if this Java can.
+    """Make the archive, if it isn't there and this Java can.
 
     :param make: runs a JVM with :data:`MAKE_OPTION` and leaves the archive in the folder
     :raises HarnessError: no archive came of it, or the cache can't be written

@@ -1,19 +1,18 @@
-"""Control groups, v1 or v2: one that makes a block device slow for the processes in it (blkio, io), and whether the
-one that a process is in is frozen.
+"""Control groups, v1 or v2: slow writes to a block device (blkio, io), and the state of a process's freezer.
 
-Writes per second are limited and not bytes: what a slow or dying disk gives a broker is seconds of latency for each
-sync. Limits reach what a process writes itself (fsync, direct I/O); on v2 also what the kernel writes back for it, on
-v1 not, where that is done in the root group, which is therefore limited as well, for that one device.
+Writes per second are limited, not bytes, since a slow or dying disk costs a broker seconds for each sync. A limit holds
+for a process's own writes (fsync, direct I/O). On v2 it also holds for what the kernel writes back for it; v1 does that
+in the root group, so the root group is limited for that device too.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +22,9 @@ from harness.host.undo import UndoLog
 _V1 = "blkio.throttle.write_iops_device"
 _V2 = "io.max"
 FROZEN = ("freezer.state: FROZEN", "cgroup.events: frozen 1")
-"""What :func:`freezer_state` is of a process that is frozen, by cgroup v1 and v2."""
-# The kind of file system, the controller (all of them are one in v2), the file in a group, and what of it is told. In
-# this order: where there are both, an engine's groups have their freezer in v1.
+"""The values of :func:`freezer_state` for a frozen process, by cgroup v1 and v2."""
+# Kind of file system, controller (v2 has one for all), file in a group, pattern of the state in it. v1 first: on a
+# machine with both, an engine's groups have their freezer there.
 _FREEZERS = (("cgroup", "freezer", "freezer.state", r"\w+"), ("cgroup2", "", "cgroup.events", r"frozen \d"))
 
 
@@ -42,14 +41,14 @@ class Controller:
         return _V1 if self.version == 1 else _V2
 
     def limit(self, device: str, writes_per_s: int | None) -> str:
-        """What to write into it; None for no limit."""
+        """The text for that file; ``writes_per_s`` None removes the limit."""
         if self.version == 1:
             return f"{device} {writes_per_s or 0}"
         return f"{device} wiops={writes_per_s or 'max'}"
 
 
 def controller() -> Controller:
-    """The block-I/O controller, found by making a group and looking into it.
+    """The block-I/O controller, found by making a group for a moment.
 
     :raises EnvironmentLacks: there is none, or no group may be made
     """
@@ -82,9 +81,9 @@ def controller() -> Controller:
 
 
 def group_of(found: Controller, pid: int) -> Path:
-    """The group that a process is in, of this controller.
+    """A process's group of this controller.
 
-    :raises EnvironmentLacks: the machine doesn't say
+    :raises EnvironmentLacks: it has none
     """
     group = _group(Path("/proc"), pid, found.root, "blkio" if found.version == 1 else "")
     if group is None:
@@ -93,7 +92,7 @@ def group_of(found: Controller, pid: int) -> Path:
 
 
 def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
-    """The group of a process below the root of a controller; of v2, whose controllers are not named there, ""."""
+    """A process's group below the root of a controller, which is "" for v2."""
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -102,30 +101,30 @@ def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
 
 
 def freezer_state(pid: int, proc: Path = Path("/proc"), *, of: str = "") -> str | None:
-    """What the kernel says of the freezer of the group that a process is in, such as one of :data:`FROZEN`; None where
-    it shows none, or there is no such process.
+    """The freezer's state of a process's group, such as one of :data:`FROZEN`; None if there is none, or no process.
 
-    :param of: what the group's name has in it; of another group nothing is said: the id may be another process's here
-    :param proc: where the kernel tells of processes and mounts
+    :param of: a part of the group's name; for another group, None: this id may belong to another process here
+    :param proc: the kernel's proc file system
     """
     mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
-    for kind, controller, file, told in _FREEZERS:
+    for kind, controller, file, pattern in _FREEZERS:
         for _, where, type, options, *_ in mounts:
             if type != kind or (controller and controller not in options.split(",")):
                 continue
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 group = _group(proc, pid, Path(where), controller)
-                if group is not None and of in str(group) and (found := re.search(told, (group / file).read_text())):
+                if group is not None and of in str(group) and (found := re.search(pattern, (group / file).read_text())):
                     return f"{file}: {found[0]}"
     return None
 
 
 class SlowGroup:
-    """A group whose processes write to one device no more than so often a second; written into the undo log before.
+    """A group whose processes may write to one device so many times a second; each step is in the undo log first.
 
     :param path: of the group
     :param device: ``major:minor``
-    :param run: runs a command in it, as the user of the processes that are to be slow
+    :ivar run: runs a small command in the group, as the user of its processes, within so many seconds; raises
+        subprocess.TimeoutExpired
     """
 
     def __init__(
@@ -139,15 +138,15 @@ class SlowGroup:
         self._path = path
         self._device = device
         self._undo_log = undo_log
-        self._run = run
+        self.run = run
         self._tokens: list[int] = []
 
     @classmethod
     def make(cls, device: str, undo_log: UndoLog, user: Sequence[str], pid: int | None) -> SlowGroup:
         """A new group.
 
-        :param user: what to put before a command so that it runs as that user
-        :param pid: a process to take in, with all its threads
+        :param user: the prefix of a command that is to run as that user
+        :param pid: a process to move into it
         """
         path = controller().root / f"jbod-{undo_log.run_id}-{secrets.token_hex(3)}"
 
@@ -166,7 +165,7 @@ class SlowGroup:
         return group
 
     def limit(self, writes_per_s: int) -> None:
-        """Limit the writes to the device from now on."""
+        """Limit the writes to the device."""
         groups = [self._path] + ([self._controller.root] if self._controller.version == 1 else [])
         for group in groups:
             file = group / self._controller.limit_file
@@ -174,15 +173,8 @@ class SlowGroup:
             self._tokens.append(self._undo_log.will("setting", path=str(file), text=none))
             file.write_text(self._controller.limit(self._device, writes_per_s))
 
-    def run(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-        """Run a small command in the group, as the user of its processes.
-
-        :raises subprocess.TimeoutExpired: it took longer
-        """
-        return self._run(argv, timeout_s)
-
     def remove(self) -> None:
-        """No limit any more; a group that was made for it goes, and its processes go back to the parent."""
+        """Remove the limit, and the group if it was made for it; its processes go back to the parent."""
         while self._tokens:
             self._undo_log.undo(self._tokens[-1])
             self._tokens.pop()

@@ -1,12 +1,11 @@
-"""The Docker engine: the only door to it, and what its errors mean in one line.
+"""The only module that talks to the Docker engine: its client, compose, containers that end, and errors in one line.
 
-Over the docker SDK, which speaks the engine's own protocol, and ``docker compose`` where a whole cluster is described
-(``compose/``). Compose v2 and not Debian's docker-compose 1.29, which ended in 2021: what users have is v2, as a plugin
-of the docker command, and only it knows ``configs`` with their content in the file.
+The docker SDK speaks the engine's protocol; ``docker compose`` starts a whole cluster (``compose/``). Compose v2, since
+Debian's docker-compose 1.29 ended in 2021 and does not know ``configs`` with their content in the file.
 
-All that a run makes in the engine carries the run's id as a label (:data:`LABEL`), so that it is found and removed by
-whoever cleans up, whatever became of the run. Where the harness has died this is at once a process of its own
-(:func:`harness.cluster.nodes.container.leash`); testcontainers' Ryuk, a privileged container for this, is not needed.
+All that a run makes in the engine carries the run's id as a label (:data:`LABEL`), so that any clean-up finds it. If
+the harness dies, a process of its own cleans up at once (:func:`harness.cluster.nodes.container.leash`), without the
+privileged container that testcontainers has for it (Ryuk).
 """
 
 from __future__ import annotations
@@ -22,18 +21,12 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import docker
 import requests
 from docker.constants import DEFAULT_DOCKER_API_VERSION
-from docker.errors import (
-    APIError,
-    BuildError,
-    DockerException,
-    NotFound,
-    create_api_error_from_http_exception,
-)
+from docker.errors import APIError, BuildError, DockerException, NotFound, create_api_error_from_http_exception
+from docker.models.resource import Model
 from docker.types import LogConfig
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
@@ -41,20 +34,24 @@ from harness.host.marked_processes import MARK, kill_marked
 from harness.waiting import await_until, let_pass
 
 LABEL = "jbod.run"
+OWN_BASE = "jbod-base:bookworm"
+BASES = ("eclipse-temurin:17-jre", OWN_BASE)
+"""What an image of a build is made on, the first that can be had; :data:`BASE_VARIABLE` names another."""
+BASE_VARIABLE = "JBOD_BASE_IMAGE"
 LEAST_ENGINE = (20, 10)
 # configs.content came with 2.23.1.
 LEAST_COMPOSE = (2, 24)
 _HOST = "unix:///var/run/docker.sock"
+# Before ``docker/cli-plugins``, as the docker command has them (its ``cli-plugins/manager``).
 _SYSTEMS_PLUGINS = ("/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec")
-"""In front of ``docker/cli-plugins``, as the docker command has them (its ``cli-plugins/manager``)."""
 _COMPOSE_S = 60.0
+# For a few containers whose images are there; an image takes more.
 _LEAST_ROOM = 64 << 20
-"""For a few containers of images that are there; an image takes more."""
 _ANSWER_S = 10.0
 _REMOVAL_S = 20.0
+# The engine may still take this long to make what a process that has ended asked for.
 _LATE_S = 3.0
-"""The engine may take this long to make what it was asked for by somebody who has ended since."""
-# What the compose files and compose itself would take from the shell, before what a run has set.
+# Variables of the shell that would win over what a run has set for compose.
 _NOT_FROM_THE_SHELL = re.compile("(JBOD|BROKER|CONTROLLER|ZOOKEEPER|COMPOSE)_|DOCKER_CONTEXT$")
 _GET_ENGINE = "apt-get install docker.io iptables, then systemctl start docker (or dockerd &)"
 _GET_COMPOSE = (
@@ -68,17 +65,17 @@ def host() -> str:
     return os.environ.get("DOCKER_HOST") or _HOST
 
 
-def engine(address: str | None = None) -> Any:
-    """The engine's client, once it has shown that it can do what is needed.
+def engine(address: str | None = None) -> docker.DockerClient:
+    """The client of an engine that can do what is needed; checked once for each address.
 
     :param address: where it listens (default: :func:`host`)
-    :raises EnvironmentLacks: there is none, it doesn't run, may not be talked to, is too old, or is somewhere else
+    :raises EnvironmentLacks: there is none, it doesn't run, refuses this user, is too old, or is on another machine
     """
     return _engine(address or host())
 
 
 @functools.cache
-def _engine(address: str) -> Any:
+def _engine(address: str) -> docker.DockerClient:
     _check_socket(address)
     version = _version(address)
     if _numbers(version) < LEAST_ENGINE:
@@ -92,24 +89,23 @@ def _engine(address: str) -> Any:
     for feature in ("rootless", "userns"):
         if any(f"name={feature}" in option for option in info.get("SecurityOptions", ())):
             raise EnvironmentLacks(
-                f"the Docker engine at {address} maps users ({feature}), so that a folder's owner is somebody else in "
-                "a container; faults of permissions can't be shown there: use an engine without it"
+                f"the Docker engine at {address} maps users ({feature}), so that a folder's owner is another one in a "
+                "container; faults of permissions can't be shown there: use an engine without it"
             )
     return client
 
 
 def _version(address: str) -> str:
-    """What an engine says that it is; asked in no version of its protocol, as the SDK may no longer speak its own."""
-    # With less patience than other questions need: an engine may hang.
+    """The engine's version; asked without a version of the protocol, since the SDK may no longer speak the engine's."""
     api = docker.APIClient(base_url=address, version=DEFAULT_DOCKER_API_VERSION, timeout=_ANSWER_S)
     with explained("a first look at it"), contextlib.closing(api):
         try:
             return str(api.version(api_version=False)["Version"])
         except (KeyError, TypeError, ValueError):
-            told = f"what listens at {address} is no Docker engine: set DOCKER_HOST to one, or unset it"
+            why = f"what listens at {address} is no Docker engine: set DOCKER_HOST to one, or unset it"
         except requests.exceptions.Timeout:
-            told = f"the Docker engine at {address} says nothing for {_ANSWER_S:.0f} s: systemctl restart docker"
-    raise EnvironmentLacks(told)
+            why = f"the Docker engine at {address} says nothing for {_ANSWER_S:.0f} s: systemctl restart docker"
+    raise EnvironmentLacks(why)
 
 
 def engine_version() -> str:
@@ -119,20 +115,20 @@ def engine_version() -> str:
 
 
 def engine_folder() -> Path:
-    """Where the engine keeps its images, volumes and containers; as it says, which may be in a machine of its own."""
+    """The folder of the engine's images, volumes and containers, which may be in a virtual machine."""
     with explained("asking for its folder"):
         return Path(engine().info()["DockerRootDir"])
 
 
 def check_room() -> None:
-    """Containers can be made, as far as the engine's disk can be seen from here.
+    """Check that the engine's disk has room for containers, where it can be seen from here.
 
     :raises EnvironmentLacks: it is full
     """
     folder = engine_folder()
     try:
         free = shutil.disk_usage(folder).free
-    except OSError:  # in a virtual machine, or closed to us
+    except OSError:  # in a virtual machine, or closed to this user
         return
     if free < _LEAST_ROOM:
         raise EnvironmentLacks(
@@ -140,8 +136,19 @@ def check_room() -> None:
         )
 
 
+def images_here() -> list[str]:
+    """The images in the engine that nodes could run in, or that such an image could be built on.
+
+    :raises EnvironmentLacks: there is no engine
+    """
+    with explained("the engine's images"):
+        tags = [tag for image in engine().images.list() for tag in image.tags]
+    bases = {os.environ.get(BASE_VARIABLE), *BASES}
+    return sorted(tag for tag in tags if tag in bases or tag.startswith(("apache/kafka:", "jbod-kafka:")))
+
+
 def _check_socket(address: str) -> None:
-    """Tell apart the ways in which there is no engine, which the SDK all calls "connection aborted"."""
+    """Tell apart why there is no engine; the SDK says "connection aborted" for each reason."""
     if not address.startswith("unix://"):
         raise EnvironmentLacks(
             f"DOCKER_HOST is {address}; containers share folders with the harness, so the engine must be on this "
@@ -153,13 +160,13 @@ def _check_socket(address: str) -> None:
             probe.connect(path)
     except OSError as error:
         if error.errno == errno.EACCES:
-            told = f"you may not talk to the Docker engine at {path}: usermod -aG docker $USER, and log in again"
+            why = f"you may not talk to the Docker engine at {path}: usermod -aG docker $USER, and log in again"
         elif error.errno == errno.ENOENT:
-            told = f"no Docker engine at {path}: {_GET_ENGINE}, or set DOCKER_HOST"
+            why = f"no Docker engine at {path}: {_GET_ENGINE}, or set DOCKER_HOST"
         else:
-            why = error.strerror or error
-            told = f"no Docker engine runs behind {path} ({why}): systemctl start docker (or dockerd &)"
-        raise EnvironmentLacks(told) from error
+            reason = error.strerror or error
+            why = f"no Docker engine runs behind {path} ({reason}): systemctl start docker (or dockerd &)"
+        raise EnvironmentLacks(why) from error
 
 
 def compose_version() -> str:
@@ -168,13 +175,8 @@ def compose_version() -> str:
     :raises EnvironmentLacks: there is no docker command, no plugin, or it is too old
     """
     try:
-        done = subprocess.run(
-            ["docker", "compose", "version", "--short"],
-            capture_output=True,
-            text=True,
-            timeout=_ANSWER_S,
-            check=False,
-        )
+        command = ["docker", "compose", "version", "--short"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWER_S, check=False)
     except FileNotFoundError:
         raise EnvironmentLacks("no docker command on the PATH: apt-get install docker.io (or docker-cli)") from None
     except subprocess.TimeoutExpired:
@@ -198,10 +200,7 @@ def _plugin_folders() -> list[Path]:
 
 
 def compose_program() -> list[str]:
-    """``docker compose``, or the plugin itself where it is in a folder in which the docker command looks for it.
-
-    The docker command asks each of its plugins who it is, and then starts this one: 35 ms of each call.
-    """
+    """The command of compose: the plugin itself if it is found, which saves the docker command's 35 ms a call."""
     for folder in _plugin_folders():
         if os.access(program := folder / "docker-compose", os.X_OK):
             return [str(program)]
@@ -211,8 +210,8 @@ def compose_program() -> list[str]:
 def compose(command: list[str], *arguments: str, run: str | None = None) -> str:
     """Run a compose command to its end and return what it printed.
 
-    :param run: whose process it is, so that it is ended with all that carry the run's mark
-    :raises HarnessError: it failed; with what it said last
+    :param run: marks the process as the run's, so that it ends with the run's other processes
+    :raises HarnessError: it failed; with its last line
     """
     ours = {name: value for name, value in os.environ.items() if not _NOT_FROM_THE_SHELL.match(name)}
     ours |= {MARK: run} if run else {}
@@ -235,7 +234,7 @@ def compose(command: list[str], *arguments: str, run: str | None = None) -> str:
 
 @contextlib.contextmanager
 def explained(what: str, address: str | None = None) -> Iterator[None]:
-    """Errors of the engine inside the block become one line.
+    """Turn the engine's errors inside the block into one line that begins with ``what``.
 
     :param address: where the engine listens (default: :func:`host`)
     :raises EngineGone: it doesn't answer
@@ -256,7 +255,7 @@ def _gone(what: str, address: str) -> EngineGone:
 
 
 def _explain(what: str, *said: str) -> HarnessError:
-    """What it comes to, from the first of these lines that is known; else from the first."""
+    """The error for the first of these lines that is known; if none is, for the first."""
     for line in said:
         if re.search("cannot connect to the docker daemon|error during connect: ", line, re.IGNORECASE):
             return _gone(what, host())
@@ -274,10 +273,9 @@ def execute(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in a container to its end.
 
-    Not by the SDK's ``exec_run``: that reads from the socket below the buffer in which the answer's head was read, so
-    that what comes in one piece with the head is lost (docker-py's issue 3332).
+    The SDK's ``exec_run`` loses output that comes in one piece with the answer's head (docker-py's issue 3332).
 
-    :param patience_s: with an engine that says nothing
+    :param patience_s: seconds without an answer after which the engine counts as gone
     """
     api = engine().api
     exec_id = api.exec_create(container, list(argv), environment=dict(environment), workdir="/")["Id"]
@@ -287,24 +285,24 @@ def execute(
         answer.raise_for_status()
     except requests.HTTPError as error:
         raise create_api_error_from_http_exception(error) from error
-    said, left = {1: b"", 2: b""}, answer.content
-    while left:  # frames: which stream, three bytes of nothing, how long
-        if len(left) < 8 or left[0] not in said or len(left) < 8 + (length := int.from_bytes(left[4:8], "big")):
+    streams, left = {1: b"", 2: b""}, answer.content
+    while left:  # a frame: the stream's number, three zeros, the length in four bytes, the output
+        if len(left) < 8 or left[0] not in streams or len(left) < 8 + (length := int.from_bytes(left[4:8], "big")):
             raise DockerException(f"the answer to {argv[0]} was cut off")
-        said[left[0]] += left[8 : 8 + length]
+        streams[left[0]] += left[8 : 8 + length]
         left = left[8 + length :]
     code = api.exec_inspect(exec_id)["ExitCode"]
-    return subprocess.CompletedProcess(list(argv), code, said[1].decode(), said[2].decode())
+    return subprocess.CompletedProcess(list(argv), code, streams[1].decode(), streams[2].decode())
 
 
 def run_once(
-    image: str, argv: Sequence[str], run: str, *, patience_s: float, **settings: Any
+    image: str, argv: Sequence[str], run: str, *, patience_s: float, **settings: object
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end in a container of its own, without a network, of which nothing stays.
+    """Run a program to its end in a container of its own, without a network, and remove the container.
 
-    :param run: whose it is, see :data:`LABEL`
-    :param patience_s: with a program, or an engine, that doesn't end
-    :param settings: further ones, as the SDK's ``containers.create`` has them
+    :param run: the run's id, see :data:`LABEL`
+    :param patience_s: seconds after which a program, or an engine, that doesn't end is given up
+    :param settings: others of the SDK's ``containers.create``
     """
     container = engine().containers.create(
         image,
@@ -312,7 +310,7 @@ def run_once(
         entrypoint=[argv[0]],
         network_mode="none",
         labels={LABEL: run},
-        log_config=LogConfig(type=LogConfig.types.JSON),  # whatever the engine's default is: it must be readable
+        log_config=LogConfig(type=LogConfig.types.JSON),  # the engine's default may be one that can't be read
         **settings,
     )
     try:
@@ -320,27 +318,27 @@ def run_once(
         code = container.wait(timeout=patience_s)["StatusCode"]
         out, err = container.logs(stderr=False), container.logs(stdout=False)
     finally:
-        container.remove(force=True, v=True)  # the official image has volumes without a name
+        container.remove(force=True, v=True)  # with the official image's volumes, which have no name
     return subprocess.CompletedProcess(list(argv), code, out.decode(errors="replace"), err.decode(errors="replace"))
 
 
 def remove_run(run: str, address: str | None = None) -> None:
-    """Remove all containers, networks and volumes of a run; those that are gone already are no error.
+    """Remove all containers, networks and volumes of a run; one that is gone already is no error.
 
-    :param address: where the engine listens that has them (default: :func:`host`)
-    :raises EnvironmentLacks: there is no engine (at the moment), or something of it is held
+    :param address: where their engine listens (default: :func:`host`)
+    :raises EnvironmentLacks: there is no engine (at the moment), or it holds some of them
     """
     client, own = engine(address), {"label": f"{LABEL}={run}"}
 
     def held() -> list[str]:
         found = []
 
-        def remove(thing: Any, **how: bool) -> None:
+        def remove(thing: Model, **how: bool) -> None:
             try:
                 thing.remove(**how)
             except NotFound:
                 pass
-            except APIError as error:  # somebody else removes it, or what it is in use by
+            except APIError as error:  # it, or what uses it, is being removed by another process
                 found.append(f"{thing.name}: {error.explanation or error}")
 
         with explained(f"cleaning up after {run}", address), ThreadPoolExecutor(max_workers=8) as pool:
@@ -360,10 +358,10 @@ def remove_run(run: str, address: str | None = None) -> None:
 
 
 def end_run(run: str) -> None:
-    """End a run whose harness has died: its processes, then what the engine has of it; see :func:`remove_run`.
+    """End a run whose harness has died: its other processes, then what the engine has of it (:func:`remove_run`).
 
-    The processes first, this one excepted: a compose that is left would go on making containers. And twice, as the
-    engine goes on with what it was asked for last. Nobody waits for a process to end: in a paused container none does.
+    Processes first, since a compose that is left would go on making containers. Twice, since the engine carries out the
+    last request. No wait for processes: in a paused container none ends.
     """
     with contextlib.suppress(HarnessError):
         kill_marked(run)

@@ -1,4 +1,4 @@
-"""Which Java runs brokers and tools: ``JAVA_HOME``'s, else the one on the PATH, as Kafka's own scripts choose."""
+"""The Java of brokers and tools: ``JAVA_HOME``'s, else the one on the PATH, as in Kafka's own scripts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from harness.errors import EnvironmentLacks
+from harness.host.programs import run_to_end
 
 PROBE_S = 10.0
 HOW_TO_GET = "apt-get install openjdk-17-jre-headless"
 FAST_START = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
-"""The JVM options of processes that are cheap in start and on few cores."""
+"""JVM options for a cheap start on few cores."""
 
 
 def java_command() -> list[str]:
@@ -27,7 +28,7 @@ def java_command() -> list[str]:
     if home:
         java = Path(home) / "bin" / "java"
         if not os.access(java, os.X_OK):
-            raise EnvironmentLacks(f"JAVA_HOME is {home} and has no bin/java; set it right or unset it")
+            raise EnvironmentLacks(f"JAVA_HOME is {home}, which has no bin/java; correct or unset it")
         return [str(java)]
     found = shutil.which("java")
     if found is None:
@@ -36,32 +37,23 @@ def java_command() -> list[str]:
 
 
 def java_version(prefix: Sequence[str] = ()) -> tuple[int, str]:
-    """Major version and full version of :func:`java_command`, asked of it (a JVM start, 0.05 s; then remembered).
+    """Major version and full version of :func:`java_command`; asked once (0.05 s), then remembered.
 
-    :param prefix: what to put before the command, such as :meth:`harness.host.broker_user.BrokerUser.command`
-    :raises EnvironmentLacks: there is none, it can't be run, or doesn't say
+    :param prefix: the prefix of the command, such as :meth:`harness.host.broker_user.BrokerUser.command`
+    :raises EnvironmentLacks: there is no Java, it can't be run, or prints no version
     """
     return _ask(tuple(prefix), tuple(java_command()))
 
 
 @functools.cache
 def _ask(prefix: tuple[str, ...], command: tuple[str, ...]) -> tuple[int, str]:
+    argv = [*prefix, *command, "-XX:-UsePerfData", "-version"]
     try:
-        done = subprocess.run(
-            [*prefix, *command, "-XX:-UsePerfData", "-version"],
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=PROBE_S,
-            check=False,
-        )
+        _, lines = run_to_end(argv, cwd=Path("/"), timeout_s=PROBE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentLacks(f"{command[0]} can't be run: {error}") from error
     # 1.8.0_422 before 9, 17.0.15 since, 25 for a first release.
-    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', done.stdout)
+    match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', "\n".join(lines))
     if match is None:
-        lines = [line for line in done.stdout.splitlines() if line.strip()] or ["nothing"]
-        raise EnvironmentLacks(f"{command[0]} -version does not say a version but: {lines[0]}")
+        raise EnvironmentLacks(f"{command[0]} -version prints no version but: {(lines or ['nothing'])[0]}")
     return int(match[2]), match[1]

@@ -1,7 +1,7 @@
-"""The memory of a process that runs hundreds of cases: what a large one took is given back after it.
+"""Gives memory back to the machine in a process that runs hundreds of cases.
 
-Nothing keeps it, but allocators do: Arrow's own (mimalloc) for good, glibc's until something asks it. A worker that has
-measured a history of a million rows would have hundreds of megabytes to the end of the night.
+Allocators keep freed memory: Arrow's own (mimalloc) for good, glibc's until it is asked. A worker that has measured a
+history of a million rows would keep hundreds of megabytes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pyarrow as pa
 
 
 def keep_no_pages() -> None:
-    """From now on Arrow allocates as everything else does; as quick, for what is done outside the judge's tasks."""
+    """Let Arrow allocate by malloc, which is as quick for the work outside the judge's tasks."""
     pa.set_memory_pool(pa.system_memory_pool())
 
 
 def give_back() -> None:
-    """Free pages go back to the machine; of glibc only, other libraries for C do it by themselves or never."""
+    """Give free pages back to the machine (glibc only; other C libraries do so by themselves or never)."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)

@@ -19,10 +19,9 @@ _EXEC_S = 1.0
 
 
 def marked_processes(mark: str) -> Iterator[psutil.Process]:
-    """Every process whose environment carries ``JBOD_RUN=mark`` (this one excepted).
+    """Every process but this one whose environment has ``JBOD_RUN=mark``.
 
-    Not by ``psutil.process_iter``, which remembers processes: one whose id has been used anew since would be taken for
-    the old one, so "gone", and be left alive.
+    Not by ``psutil.process_iter``, which remembers processes: it would take a new process for a gone one of its id.
     """
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):
@@ -32,7 +31,7 @@ def marked_processes(mark: str) -> Iterator[psutil.Process]:
 
 
 def kill_marked(mark: str) -> list[psutil.Process]:
-    """Kill every process that carries the mark (this one excepted); returns them, of which some may yet have to end."""
+    """Kill every process but this one that carries the mark; returns them, and does not wait for their end."""
     mine = list(marked_processes(mark))
     for process in mine:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -41,7 +40,7 @@ def kill_marked(mark: str) -> list[psutil.Process]:
 
 
 def _environment(process: psutil.Process) -> Mapping[str, str]:
-    """Its environment; a child of ours that was spawned just now has none until its program begins (``execve``)."""
+    """A process's environment; a child spawned just now has none until its program begins (``execve``)."""
     environment = process.environ()
     if not environment and process.ppid() == os.getpid():
         with contextlib.suppress(AwaitTimeout):

@@ -1,9 +1,8 @@
-"""Loopback ports that nobody else has.
+"""Loopback ports for one cluster, reserved among all harnesses on the machine.
 
-Binding port 0 and closing it again is a race that a second harness on the machine wins now and then, and a port from
-the kernel's ephemeral range may be taken by any client socket while its broker restarts. So ports come from below
-that range, one block for each cluster, held by a file lock for as long as the harness lives; a block with a port
-that somebody has bound is passed over.
+A free port found by binding port 0 may be taken before its broker starts, and a client socket may take a port of the
+kernel's ephemeral range while its broker restarts. So each cluster has a block of ports below that range, held by a
+file lock while the harness lives. A block with a port in use is skipped.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ _FIRST, _LAST, _BLOCK = 20_000, 32_000, 40
 
 
 class PortBlock:
-    """Ports of one cluster; :meth:`take` hands out the next one, :meth:`release` gives the block back.
+    """The ports of one cluster.
 
-    :ivar number: 0, 1, 2 …, nobody else's on this machine meanwhile
+    :ivar number: of the block: 0, 1, 2 …; no other block on this machine has it meanwhile
+    :raises HarnessError: no block is free
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class PortBlock:
     def _lock(path: Path) -> IO[bytes] | None:
         try:
             file = path.open("ab")
-        except PermissionError:  # another user's
+        except PermissionError:  # the file of another user
             return None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,20 +57,23 @@ class PortBlock:
         return file
 
     def take(self) -> int:
-        """The next port of the block."""
+        """The next port of the block.
+
+        :raises HarnessError: there is none left
+        """
         try:
             return next(self._ports)
         except StopIteration:
-            raise HarnessError(f"one cluster wants more than {_BLOCK} ports") from None
+            raise HarnessError(f"a cluster needs more than the {_BLOCK} ports of its block") from None
 
     def release(self) -> None:
-        """Give the block back; called when the cluster's last process is gone."""
+        """Give the block back, after the cluster's last process has ended."""
         self._lock_file.close()
 
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the JVM does: TIME_WAIT is no obstacle
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the JVM does; TIME_WAIT counts as free
         try:
             probe.bind((HOST, port))
         except OSError:

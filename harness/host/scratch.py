@@ -1,8 +1,7 @@
-"""Folders in the temp dir for what is needed for a moment only: they go with it, or with the next clean-up.
+"""Short-lived folders in the temp dir, which the next clean-up removes if their maker was killed.
 
-Whoever is killed can't remove what is its own, so a folder's name says whose it is: ``jbod-<what for>-<pid>-…``. That
-of a process that is no more is nobody's. An id that is in use again keeps a folder a while longer, and no more harm is
-done; a folder with nothing to undo (:mod:`harness.host.undo`) needs no log of its own.
+A folder's name has its maker's process id: ``jbod-<what for>-<pid>-…``. An id that is in use again only keeps the
+folder longer. Nothing but the folder has to be undone, so it needs no undo log (:mod:`harness.host.undo`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _NAME = re.compile(r"jbod-[a-z]+-(\d+)-.+")
 
 
 def scratch_folder(what_for: str) -> Path:
-    """A new empty folder, which its maker removes, or :func:`sweep_scratch` once its maker has ended."""
+    """A new empty folder; its maker removes it, or :func:`sweep_scratch` after the maker's end."""
     return Path(tempfile.mkdtemp(prefix=f"jbod-{what_for}-{os.getpid()}-"))
 
 
@@ -36,7 +35,7 @@ def scratch(what_for: str) -> Iterator[Path]:
 
 
 def sweep_scratch() -> int:
-    """Remove the folders of processes that are no more; returns how many."""
+    """Remove the folders of processes that have ended; returns how many."""
     removed = 0
     for folder in Path(tempfile.gettempdir()).glob("jbod-*"):
         named = _NAME.fullmatch(folder.name)

@@ -1,13 +1,11 @@
-"""A volume: a file system of its own under a log dir, so that a disk can fail without the machine's failing.
+"""A volume: a file system of its own for a log dir, so that a disk can fail without the machine's disk failing.
 
-A sparse image in the run's folder, formatted and mounted through a loop device; or a tmpfs of a given size. Only real
-file systems fail the way that disks do: EIO on every open file at once, a remount to read-only by the kernel, no space,
-no inodes, unsynced data gone. Device-mapper targets (dm-error, dm-flakey, dm-delay) would do more, but many kernels of
-virtual machines and containers don't have them, and all that is wanted here can be had without.
+It is a sparse image in the run's folder, mounted through a loop device, or a tmpfs of a given size. Real file systems
+fail as disks do: EIO on every open file, a remount to read-only, no space, no inodes, unsynced data lost. Device-mapper
+targets (dm-error, dm-flakey, dm-delay) are missing in many virtual machines and containers.
 
-ext4 by default, because ``mkfs.ext4`` is on every Debian and because it can do all of it; xfs, where its tools are
-installed, shows that nothing hangs on one file system's habits. A mount is written into the undo log before it is made
-(:mod:`harness.host.undo`), and mounts through ``mount -o loop`` give their loop device back with the unmount.
+ext4 is the default: every Debian has ``mkfs.ext4``. xfs shows that a result doesn't depend on one file system. A mount
+is in the undo log before it is made (:mod:`harness.host.undo`); the loop device goes with the unmount.
 """
 
 from __future__ import annotations
@@ -20,17 +18,17 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import EnvironmentLacks, HarnessError
-from harness.host.system_path import system_program
+from harness.host.programs import system_program
 from harness.host.undo import UndoLog, is_mounted, unmount
 
 VolumeKind = Literal["ext4", "xfs", "tmpfs"]
 
-# xfsprogs refuses less than 300 MB; the image is sparse, and what is never written takes no room.
+# xfsprogs refuses less than 300 MB; the image is sparse, so it takes only the room of what is written.
 SMALLEST_MB = {"ext4": 16, "xfs": 300, "tmpfs": 1}
-# So few that they can run out in a moment; a partition takes about ten.
+# Few, so that they run out in a moment; a partition takes about ten.
 INODES = 4096
 _MKFS = {
-    # No blocks kept back for root (a full disk must be full for everybody), nothing written later in the background.
+    # No blocks reserved for root, so that a full disk is full for all users; no writes later in the background.
     "ext4": ["-q", "-F", "-m", "0", "-N", str(INODES), "-E", "lazy_itable_init=0,lazy_journal_init=1,nodiscard"],
     "xfs": ["-q", "-f", "-K"],
 }
@@ -52,19 +50,19 @@ class Volume:
 
     @property
     def device(self) -> str:
-        """Its block device's number, ``major:minor``; a tmpfs's has no disk behind it."""
+        """The number of its block device, ``major:minor``; a tmpfs has no disk behind that number."""
         number = self.path.stat().st_dev
         return f"{os.major(number)}:{os.minor(number)}"
 
     @property
     def device_name(self) -> str:
-        """Its block device's name, such as ``loop3``."""
+        """The name of its block device, such as ``loop3``."""
         return Path(f"/sys/dev/block/{self.device}").resolve().name
 
     def mkfs(self) -> subprocess.Popen[str] | None:
-        """Begin to format the image; None for a tmpfs, which needs none.
+        """Start to format the image; None for a tmpfs, which needs no format.
 
-        :raises EnvironmentLacks: the program for it is not installed
+        :raises EnvironmentLacks: mkfs is not installed
         """
         self.path.mkdir()
         if self.kind == "tmpfs":
@@ -81,14 +79,20 @@ class Volume:
         )
 
     def mount(self) -> None:
-        """Mount it; written into the undo log before.
+        """Write the mount into the undo log, then mount.
 
         :raises EnvironmentLacks: the kernel refuses
         """
         self._undo_log.will("mount", path=str(self.path))
-        self._mount()
+        self.mount_again()
 
-    def _mount(self) -> None:
+    def mount_again(self) -> None:
+        """Mount it if it isn't mounted, as after a power cut: the file system replays its journal.
+
+        :raises EnvironmentLacks: the kernel refuses
+        """
+        if is_mounted(self.path):
+            return
         if self.kind == "tmpfs":
             options = f"size={self._size_mb}m,nr_inodes={INODES},mode=755"
             argv = ["mount", "-t", "tmpfs", "-o", options, "none", str(self.path)]
@@ -99,35 +103,26 @@ class Volume:
             raise EnvironmentLacks(f"{self.path} can't be mounted: {done.stderr.strip()}; see jbod doctor")
 
     def unmount(self) -> bool:
-        """Unmount it; False where somebody has a file open in it, or has it mounted too.
+        """Unmount it; False if a process has a file open in it, or has it mounted in a mount namespace of its own.
 
-        Whoever is given a mount namespace of their own takes along what is mounted then, and while they have it the
-        kernel, asked to mount the image again, hands out the file system as it was: shut down.
+        While another namespace has it mounted, a new mount of the image is the same file system: shut down.
         """
         return (not is_mounted(self.path) or unmount(self.path)) and not self._is_in_use()
 
     def _is_in_use(self) -> bool:
-        """Whether a loop device has the image, which gives it back with the last of its mounts."""
+        """Whether a loop device still has the image, as it does until the last unmount."""
         for device in Path("/sys/block").glob("loop*"):
-            with suppress(OSError):  # it has none, or no more
+            with suppress(OSError):  # it has no image
                 if (device / "loop" / "backing_file").read_text().strip() == str(self._image.resolve()):
                     return True
         return False
-
-    def mount_again(self) -> None:
-        """Mount it where it isn't mounted, as after the machine has come back: the journal is replayed.
-
-        :raises EnvironmentLacks: the kernel refuses
-        """
-        if not is_mounted(self.path):
-            self._mount()
 
     def __str__(self) -> str:
         return f"{self.path.name} ({self.kind})"
 
 
 def make_volumes(volumes: Sequence[Volume]) -> None:
-    """Format all side by side and mount them.
+    """Format all volumes side by side, and mount them.
 
     :raises EnvironmentLacks: no program, no loop device, or not root
     :raises HarnessError: formatting failed
@@ -145,6 +140,6 @@ def make_volumes(volumes: Sequence[Volume]) -> None:
 
 
 def sync(volumes: Sequence[Volume]) -> None:
-    """Everything written on them so far is on the disk: a power cut takes only what comes later."""
+    """Write all data of these volumes to their disks, so that a power cut loses only later writes."""
     if volumes:
         subprocess.run(["sync", "--file-system", *(str(volume.path) for volume in volumes)], check=True)

@@ -1,8 +1,7 @@
 """A broker's text log, read by time and pattern.
 
-The harness lays down the pattern (:data:`LAYOUT`), in UTC with milliseconds, for log4j 1 and 2 alike, so that a line
-can be placed beside the journal's events. A line that doesn't begin with a time belongs to the one before it (a stack
-trace).
+The harness sets the layout (:data:`LAYOUT`) for log4j 1 and 2, in UTC with milliseconds, to compare with the journal. A
+line without a time at its beginning belongs to the one before it (a stack trace).
 """
 
 from __future__ import annotations
@@ -33,15 +32,15 @@ class BrokerLog:
         self.path = path
 
     def lines(self, *, since: datetime | None = None) -> Iterator[LogLine]:
-        """The events in the file, oldest first; those from ``since`` on (milliseconds are cut off, so is ``since``)."""
+        """The events in the file, oldest first, from ``since`` on, which is cut off to milliseconds."""
         return self._matching(None, since)
 
     def first(self, pattern: str, *, since: datetime | None = None) -> LogLine | None:
-        """The first event whose text matches the regular expression anywhere; None where there is none."""
+        """The first event whose text matches the regular expression anywhere; None if there is none."""
         return next(self._matching(re.compile(pattern), since), None)
 
     def _matching(self, pattern: re.Pattern[str] | None, since: datetime | None) -> Iterator[LogLine]:
-        """Waits ask twenty times a second: times are compared as they are written, and read only of what is wanted."""
+        """The matching events; times are compared as text, which is quick, since a wait asks 20 times a second."""
         earliest = "" if since is None else since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
         for chunk in re.split(r"\n(?=\[\d{4}-)", self._text()):
             if (match := _LINE.match(chunk)) is None or match[1] < earliest:

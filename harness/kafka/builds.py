@@ -1,7 +1,6 @@
-"""Which Kafka build each metadata mode runs on: ``--kafka``, ``--kafka-home``, ``--kafka-tarball``, ``--mode``.
+"""The Kafka build of each metadata mode, by ``--kafka``, ``--kafka-home``, ``--kafka-tarball`` and ``--mode``.
 
-Without a build named, each mode runs on its default (:mod:`harness.kafka.versions`); with one, on the modes that it
-has.
+A named build runs in each mode that it has. Without one, each mode has its default (:mod:`harness.kafka.versions`).
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from harness.errors import UsageError
 from harness.host.cache import cache_dir
@@ -19,7 +17,7 @@ from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
 
 @dataclass(frozen=True, kw_only=True)
 class BuildOptions:
-    """The options as given; at most one build."""
+    """The options as given, which name at most one build."""
 
     kafka: str | None = None
     kafka_home: str | None = None
@@ -27,18 +25,24 @@ class BuildOptions:
     mode: str | None = None
 
     @classmethod
-    def recorded(cls, run: Mapping[str, Any]) -> BuildOptions:
-        """Those by which a run.json's build and mode are chosen again.
+    def recorded(cls, run: Mapping[str, object]) -> BuildOptions:
+        """The options that choose a run.json's build and mode again.
 
-        :raises KeyError: it doesn't say
+        :raises KeyError: a field is missing
         """
-        return cls.of(run["kafka"], run["mode"])
+        build = run["kafka"]
+        if not isinstance(build, Mapping):
+            raise KeyError("kafka")
+        return cls.of(build, str(run["mode"]))
 
     @classmethod
-    def of(cls, build: Mapping[str, Any], mode: str | None = None) -> BuildOptions:
-        """Those by which a build is chosen, as :meth:`.distribution.Distribution.to_json` tells of it."""
-        option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[build["source"]]
-        return cls(mode=mode, **{option: build["version" if option == "kafka" else "origin"]})
+    def of(cls, build: Mapping[str, object], mode: str | None = None) -> BuildOptions:
+        """The options that choose a build.
+
+        :param build: as :meth:`.distribution.Distribution.to_json` has it
+        """
+        option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[str(build["source"])]
+        return cls(mode=mode, **{option: str(build["version" if option == "kafka" else "origin"])})
 
 
 @dataclass
@@ -50,9 +54,9 @@ class Builds:
 
     @classmethod
     def choose(cls, options: BuildOptions) -> Builds:
-        """Check the options against each other; reads a named folder or tarball, fetches nothing.
+        """Check the options against each other, and read a named folder or tarball; fetches nothing.
 
-        :raises UsageError: two builds, an unknown mode, a version that is none, a mode that the build doesn't have
+        :raises UsageError: two builds, an unknown mode or version, a mode that the build doesn't have
         :raises DistributionError: the folder or tarball is no Kafka
         """
         given_by = {"--kafka-home": options.kafka_home, "--kafka-tarball": options.kafka_tarball}
@@ -73,22 +77,22 @@ class Builds:
         given: Distribution | None = None
         if options.kafka_home:
             given = from_home(Path(options.kafka_home))
+            version = given.version
         elif options.kafka_tarball:
             given = from_tarball(Path(options.kafka_tarball), cache_dir())
-        if given is None and options.kafka is None:
+            version = given.version
+        elif options.kafka is not None:
+            version = KafkaVersion.parse(options.kafka)
+        else:
             return cls({mode: version for mode, version in DEFAULT_BUILDS.items() if wanted in (None, mode)})
-        version = given.version if given else KafkaVersion.parse(options.kafka or "")
-        modes = [mode for mode in Mode if version.has(mode)]
+        modes = version.modes()
         if wanted is not None and wanted not in modes:
             hint = "; the last line with ZooKeeper is 3.9: --kafka latest-3.9" if version.at_least(4, 0) else ""
             has = " and ".join(modes) or "none with JBOD"
             raise UsageError(f"Kafka {version} has no mode {wanted}; it has {has}{hint}")
         if not modes:
             raise UsageError(f"Kafka {version} has no mode with JBOD: ZooKeeper from 1.0 to 3.9, KRaft from 3.7")
-        builds = cls({mode: version for mode in modes if wanted in (None, mode)})
-        if given:
-            builds._fetched[version] = given
-        return builds
+        return cls({mode: version for mode in modes if wanted in (None, mode)}, {version: given} if given else {})
 
     def modes(self) -> tuple[Mode, ...]:
         """The modes that this run covers."""

@@ -1,17 +1,16 @@
-"""One blocking connection to one broker, for questions that only that broker may answer.
+"""A blocking connection to one broker, which asks that broker and no other.
 
-Over kafka-python's protocol classes, not over its client: the client asks any broker that it likes, waits out dead
-ones and raises on the first broker that does not answer, where a harness wants to know what *this* broker says, now.
-A connection is opened when first used, negotiates versions once (ApiVersions), and is dropped at any error.
+It uses kafka-python's protocol classes without its client, which chooses a broker, waits for dead ones and retries. A
+connection opens when first used, negotiates versions once (ApiVersions), and closes at any error.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
-from typing import Any
 
 from kafka.errors import IncompatibleBrokerVersion, KafkaError
+from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.broker_version_data import BrokerVersionData
 from kafka.protocol.metadata import ApiVersionsRequest
 from kafka.protocol.parser import KafkaProtocol
@@ -21,14 +20,14 @@ from harness.errors import BuildLacks, HarnessError
 
 
 class NoAnswer(HarnessError):
-    """A broker could not be reached, hung up or took too long; its state is unknown, not bad."""
+    """A broker could not be reached, closed the connection or took too long; its state is unknown."""
 
 
 class Connection:
-    """A broker at ``host:port``; every thread may ask, one at a time.
+    """A connection to the broker at ``host:port``; any thread may use it, one at a time.
 
-    :param timeout_s: what an answer may take unless the question says otherwise
-    :ivar spoke: in which version each request was last asked, by its name, such as "Metadata"
+    :param timeout_s: seconds for an answer, unless :meth:`ask` is given others
+    :ivar spoke: the version in which each request was last sent, by its name, such as "Metadata"
     """
 
     def __init__(self, host: str, port: int, timeout_s: float = timeouts.REQUEST_S) -> None:
@@ -41,11 +40,11 @@ class Connection:
         self._versions: BrokerVersionData | None = None
         self.spoke: dict[str, int] = {}
 
-    def ask(self, request: Any, timeout_s: float | None = None) -> Any:
+    def ask(self, request: ApiMessage, timeout_s: float | None = None) -> ApiMessage:
         """Send a request in the highest version that both sides know and return its response.
 
         :raises NoAnswer: no connection, or no response within ``timeout_s``
-        :raises BuildLacks: the broker doesn't know the request, or no version of it that is known here
+        :raises BuildLacks: broker and kafka-python have no version of the request in common
         """
         timeout_s = timeout_s or self._timeout_s
         with self._lock:
@@ -75,7 +74,7 @@ class Connection:
             api_versions={k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
         )
 
-    def _round_trip(self, request: Any, timeout_s: float) -> Any:
+    def _round_trip(self, request: ApiMessage, timeout_s: float) -> ApiMessage:
         assert self._socket is not None
         self._socket.settimeout(timeout_s)
         self._protocol.send_request(request)

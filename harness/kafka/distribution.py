@@ -1,11 +1,11 @@
-"""A Kafka build, from Maven, a folder, a source tree or a tarball: its jars, its version, and its checksum for reports.
+"""A Kafka build: where it comes from (Maven, a folder, a source tree, a tarball), its jars, its version, its checksum.
 
-Brokers and tools are started as plain ``java -cp``, not by ``bin/*.sh``: Maven has no scripts, and the scripts guess
-heap, GC and log folders that the harness decides. So a build is a class path and the facts of its version
+Brokers and tools run as plain ``java -cp``, not by ``bin/*.sh``: Maven has no scripts, and the scripts choose heap, GC
+and log folders, which the harness decides. So a build is a class path and the facts of its version
 (:mod:`harness.kafka.versions`).
 
-What a build costs to get is kept in the cache and checked against its own checksum each time (0.1 s for 60 MB), so
-that a damaged cache costs a fetch and not an afternoon. A folder (``--kafka-home``) is used where it lies.
+A build from Maven or a tarball is kept in the cache and checked against its checksum each time (0.1 s for 60 MB); a
+damaged one is made again. A folder (``--kafka-home``) is used where it lies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import json
 import re
 import shutil
-import subprocess
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
@@ -27,20 +26,21 @@ from harness.errors import BuildLacks, DistributionError, EnvironmentLacks, Harn
 from harness.host.broker_user import broker_user
 from harness.host.cache import make_open_dir, publish
 from harness.host.java import java_version
+from harness.host.programs import run_to_end
 from harness.kafka.main_classes import main_class
 from harness.kafka.maven import ArtifactNotFound, copy_dependencies, silent
 from harness.kafka.source_tree import is_source_tree, jars_of
 from harness.kafka.tarball import unpack
-from harness.kafka.versions import KafkaVersion, Mode, Tool
+from harness.kafka.versions import KafkaVersion, Tool
 
 Source = Literal["maven", "home", "tarball"]
 
-# As bin/kafka-run-class.sh leaves them out.
+# bin/kafka-run-class.sh leaves these out too.
 NOT_TO_RUN = re.compile(r"-(test|test-sources|src|sources|scaladoc|javadoc)\.jar$|^connect-file.*\.jar$|^\.")
 _SUMS = "build.json"
 _PROBE_S = 10.0
 
-# pyspark's own version; beyond what pyspark ships, its Kafka connector needs exactly these.
+# pyspark's version; its Kafka connector needs exactly these jars beyond those in pyspark.
 _SPARK = "4.2.0"
 _SPARK_KAFKA = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{_SPARK}",
@@ -56,12 +56,12 @@ _JOLOKIA = "2.6.0"
 class Distribution:
     """A Kafka build that can be run.
 
-    :ivar origin: where it is from: the Maven coordinate, the folder, the tarball
+    :ivar origin: the Maven coordinate, the folder or the tarball
     :ivar class_path: its jars, absolute, sorted by name; all readable by the brokers' user
     :ivar sha256: of the lines that ``LC_ALL=C sha256sum *.jar`` prints for these jars
-    :ivar commit: Kafka's source commit, as the build says; empty where it doesn't
-    :ivar archive_sha256: of the tarball, None for other sources
-    :ivar scripts: its ``bin`` folder; None where it has none, as from Maven
+    :ivar commit: Kafka's source commit, from the build's properties; empty if they have none
+    :ivar archive_sha256: of the tarball; None for other sources
+    :ivar scripts: its ``bin`` folder; None if it has none, as from Maven
     """
 
     version: KafkaVersion
@@ -73,12 +73,8 @@ class Distribution:
     archive_sha256: str | None = None
     scripts: Path | None = None
 
-    def modes(self) -> tuple[Mode, ...]:
-        """The metadata modes in which this build has JBOD."""
-        return self.version.modes()
-
     def main_class(self, tool: Tool | str) -> str:
-        """The class to give to ``java``.
+        """The main class of a tool.
 
         :param tool: a :class:`Tool` or its value, such as "dump-log"
         :raises BuildLacks: this build has no such tool
@@ -90,14 +86,13 @@ class Distribution:
 
     @property
     def uses_log4j2(self) -> bool:
-        """Whether it logs through log4j 2 (``-Dlog4j2.configurationFile``), as from 4.0 on.
-
-        Else it is log4j 1, or reload4j, which reads the same (``-Dlog4j.configuration``).
+        """Whether it logs by log4j 2 (``-Dlog4j2.configurationFile``), as since 4.0; else by log4j 1 or reload4j
+        (``-Dlog4j.configuration``).
         """
         return any(jar.name.startswith("log4j-core-") for jar in self.class_path)
 
     def to_json(self) -> dict[str, object]:
-        """What run.json records of it."""
+        """The build as run.json records it."""
         return {
             "version": str(self.version),
             "source": self.source,
@@ -112,11 +107,11 @@ class Distribution:
 def from_maven(version: KafkaVersion, cache: Path, *, say: Callable[[str], None] = silent) -> Distribution:
     """A release from Maven Central or the user's mirrors, kept in the cache.
 
-    A snapshot is asked for each time, since it may be another one by now, and each one seen keeps a folder of its own.
+    A snapshot is fetched each time, since it may have changed, and each content of it has a folder of its own.
 
     :raises UsageError: there is no such version
-    :raises EnvironmentLacks, HarnessError: it can't be fetched, see
-        :func:`harness.kafka.maven.copy_dependencies`, or this Java doesn't run it
+    :raises EnvironmentLacks, HarnessError: it can't be fetched (:func:`harness.kafka.maven.copy_dependencies`), or this
+        Java doesn't run it
     """
     builds = cache / "kafka"
 
@@ -148,10 +143,10 @@ def from_maven(version: KafkaVersion, cache: Path, *, say: Callable[[str], None]
 
 
 def from_home(home: Path) -> Distribution:
-    """A Kafka folder as an unpacked release has it, or a source tree that Gradle has built, used where it lies.
+    """The folder of an unpacked release, or a source tree that Gradle has built, used where it lies.
 
     :raises UsageError: there is no such folder
-    :raises DistributionError: it is there and is no Kafka that can be run
+    :raises DistributionError: it is no Kafka that can be run
     """
     home = _named("--kafka-home", home)
     try:
@@ -170,7 +165,7 @@ def from_home(home: Path) -> Distribution:
 
 
 def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent) -> Distribution:
-    """A release or release candidate as ``kafka_2.13-X.tgz``, unpacked into the cache once for each content.
+    """A release or release candidate in a ``kafka_2.13-X.tgz``, unpacked into the cache once for each content.
 
     :raises UsageError: there is no such file
     :raises DistributionError: it is broken, unsafe to unpack or no Kafka; nothing of it stays in the cache
@@ -200,7 +195,7 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
             if (homes[0] / name).is_dir():
                 (homes[0] / name).rename(folder / name)
         shutil.rmtree(unpacked)
-        # Before it is published: a tarball that is no Kafka shall leave nothing.
+        # Before it is published, so that a tarball that is no Kafka leaves nothing in the cache.
         _distribution(folder / "libs", "tarball", str(file), to_run=False)
         _write_sums(folder / "libs")
 
@@ -216,51 +211,40 @@ def spark_kafka_jars(cache: Path, *, say: Callable[[str], None] = silent) -> tup
 
     :raises EnvironmentLacks, HarnessError: they can't be fetched, see :func:`harness.kafka.maven.copy_dependencies`
     """
-
-    return _fetched(
-        cache / "spark" / f"kafka-connector-{_SPARK}",
-        _SPARK_KAFKA,
-        what=f"Spark {_SPARK}: fetching its Kafka connector with mvn",
-        who_needs_it="the record pipeline",
-        say=say,
-    )
+    folder = cache / "spark" / f"kafka-connector-{_SPARK}"
+    return _artifacts(folder, _SPARK_KAFKA, f"Spark {_SPARK}: fetching its Kafka connector with mvn", "Spark", say)
 
 
 def jolokia_agent(cache: Path, *, say: Callable[[str], None] = silent) -> Path:
-    """Jolokia's JVM agent, through which MBeans are read (:mod:`harness.kafka.mbeans`); from the cache or from Maven.
+    """Jolokia's JVM agent, which serves MBeans (:mod:`harness.kafka.mbeans`); from the cache or from Maven.
 
     :raises EnvironmentLacks, HarnessError: it can't be fetched, see :func:`harness.kafka.maven.copy_dependencies`
     """
-    [jar] = _fetched(
-        cache / f"jolokia-{_JOLOKIA}",
-        [f"org.jolokia:jolokia-agent-jvm:{_JOLOKIA}:javaagent"],
-        what=f"Jolokia {_JOLOKIA}: fetching it with mvn",
-        who_needs_it="reading brokers' MBeans",
-        say=say,
-    )
-    return jar
+    coordinate = f"org.jolokia:jolokia-agent-jvm:{_JOLOKIA}:javaagent"
+    what = f"Jolokia {_JOLOKIA}: fetching it with mvn"
+    return _artifacts(cache / f"jolokia-{_JOLOKIA}", [coordinate], what, "reading MBeans", say)[0]
 
 
-def _fetched(
-    folder: Path, coordinates: Sequence[str], *, what: str, who_needs_it: str, say: Callable[[str], None]
+def _artifacts(
+    folder: Path, coordinates: Sequence[str], what: str, needed_for: str, say: Callable[[str], None]
 ) -> tuple[Path, ...]:
-    """Exactly these artifacts' jars, in a folder of the cache."""
+    """The jars of exactly these artifacts, in a folder of the cache."""
 
     def fetch(folder: Path) -> None:
         say(what)
         try:
             copy_dependencies(coordinates, folder, transitive=False, say=say)
         except ArtifactNotFound as error:
-            raise EnvironmentLacks(f"{error}; {who_needs_it} can't do without") from error
+            raise EnvironmentLacks(f"{error}; {needed_for} needs it") from error
         _write_sums(folder)
 
     return _jars(publish(folder, fetch, is_sound))
 
 
 def _named(option: str, path: Path) -> Path:
-    """The absolute path of an option.
+    """The absolute path in an option.
 
-    :raises UsageError: it begins with the home of a user that there is not
+    :raises UsageError: it begins with the home (``~name``) of an unknown user
     """
     try:
         return path.expanduser().absolute()
@@ -268,11 +252,8 @@ def _named(option: str, path: Path) -> Path:
         raise UsageError(f"{option} {path}: {str(error).rstrip('.')}") from error
 
 
-# --- a folder of jars and its checksum ------------------------------------------------------------------------------
-
-
 def is_sound(libs: Path) -> bool:
-    """Whether a cached folder of jars is just as it was when it was made."""
+    """Whether a cached folder of jars still has the checksum with which it was made."""
     try:
         return _stored_sum(libs) == _sum_of(_jars(libs))
     except (OSError, HarnessError):
@@ -315,9 +296,11 @@ def _distribution(
     jars: tuple[Path, ...] | None = None,
     to_run: bool = True,
 ) -> Distribution:
-    """Look at a folder of jars, and make sure that it is a Kafka and, with ``to_run``, that brokers can run it here.
+    """The build in a folder of jars.
 
-    :param jars: where they are somewhere below that folder
+    :param jars: the jars, if they are not all in ``libs`` itself
+    :param to_run: check too that brokers can run it here
+    :raises DistributionError: it is no Kafka, or the brokers' user can't read it
     """
     jars = jars or _jars(libs)
     core = [jar for jar in jars if re.match(r"kafka_2\.\d+-\d", jar.name)]
@@ -351,7 +334,7 @@ def _distribution(
 
 
 def _facts(clients: Path) -> dict[str, str]:
-    """kafka-version.properties, which org.apache.kafka.common.utils.AppInfoParser reads too."""
+    """The jar's kafka-version.properties, which Kafka's AppInfoParser reads too."""
     try:
         with zipfile.ZipFile(clients) as jar:
             text = jar.read("kafka/kafka-version.properties").decode()
@@ -362,22 +345,18 @@ def _facts(clients: Path) -> dict[str, str]:
 
 
 def _check_readable(jars: Iterable[Path]) -> None:
-    """See that the brokers' user, who may be another one, can read every jar."""
+    """Check that the brokers' user can read every jar.
+
+    :raises DistributionError: there is one that they can't
+    """
     user = broker_user()
     if not user.drop or shutil.which("setpriv") is None:
         return
     script = 'for jar; do [ -r "$jar" ] || { echo "$jar"; exit 1; }; done'
-    done = subprocess.run(
-        [*user.command(), "sh", "-c", script, "sh", *map(str, jars)],
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_PROBE_S,
-        check=False,
-    )
-    if done.returncode:
-        what = done.stdout.strip() or done.stderr.strip()
+    argv = [*user.command(), "sh", "-c", script, "sh", *map(str, jars)]
+    status, lines = run_to_end(argv, cwd=Path("/"), timeout_s=_PROBE_S)
+    if status:
+        what = lines[0] if lines else "the jars"
         raise DistributionError(
             f"brokers run as uid {user.uid} and can't read {what}; open it and the folders above it (chmod a+rX), "
             "put the build elsewhere, or name a user in JBOD_BROKER_USER"

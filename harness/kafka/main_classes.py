@@ -1,8 +1,8 @@
-"""Where the classes of a Kafka build are: the main class of each program, and Kafka's exit hook.
+"""Classes that a Kafka build's jars are searched for: the main class of each tool, and Kafka's exit hook.
 
-A build answers for itself, since classes move from release to release. Its ``bin/*.sh`` name the main classes where it
-has them; the Maven artifacts have no scripts, so there the jars are searched for the class's own name. Where a release
-in transition has two, the one in ``org.apache.kafka`` is the one that its scripts start (3.6 to 3.9).
+Classes move from release to release, so the build is asked. Its ``bin/*.sh`` name the main classes; Maven's artifacts
+have no scripts, so the jars are searched for the simple name. Where a release has two (3.6 to 3.9), its scripts start
+the one in ``org.apache.kafka``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SCRIPTS: Mapping[Tool, str] = {
     Tool.REASSIGN: "kafka-reassign-partitions.sh",
     Tool.PRODUCER_PERF: "kafka-producer-perf-test.sh",
 }
-"""Those that are not called ``kafka-TOOL.sh``."""
+"""Scripts that are not called ``kafka-TOOL.sh``."""
 _CLASSES: Mapping[Tool, str] = {
     Tool.BROKER: "Kafka",
     Tool.ZOOKEEPER: "QuorumPeerMain",
@@ -43,10 +43,10 @@ _TO_LOOK_IN = re.compile(r"(kafka|zookeeper)[^/]*\.jar$")
 
 
 def main_class(class_path: tuple[Path, ...], scripts: Path | None, tool: Tool) -> str:
-    """The class that ``java`` is given to run a program of this build.
+    """The main class of a tool of this build.
 
-    :param scripts: the build's ``bin`` folder; None where it has none
-    :raises BuildLacks: the build has no such program
+    :param scripts: the build's ``bin`` folder; None if it has none
+    :raises BuildLacks: the build has no such tool
     """
     named = _named_by_script(scripts / _SCRIPTS.get(tool, f"kafka-{tool}.sh")) if scripts else None
     found = _by_name(class_path).get(_CLASSES[tool], ())
@@ -58,8 +58,9 @@ def main_class(class_path: tuple[Path, ...], scripts: Path | None, tool: Tool) -
 
 
 def exit_hook(class_path: tuple[Path, ...]) -> str | None:
-    """The class by which Kafka's programs end their JVM, and which lets a caller put itself in the way; None where the
-    build has none. ``org.apache.kafka.common.utils.Exit`` up to 4.3.
+    """The class by which Kafka's tools end their JVM, and whose procedure can be replaced; None if the build has none.
+
+    ``org.apache.kafka.common.utils.Exit`` up to 4.3.
     """
     hooks = _by_name(class_path).get("Exit$Procedure", ())
     return hooks[0].removesuffix("$Procedure") if hooks else None
@@ -75,7 +76,7 @@ def _named_by_script(script: Path) -> str | None:
 
 @functools.lru_cache(maxsize=32)
 def _by_name(class_path: tuple[Path, ...]) -> Mapping[str, tuple[str, ...]]:
-    """The classes that are looked for, by their own name; those in ``org.apache.kafka`` first."""
+    """The classes that are looked for, by simple name; those in ``org.apache.kafka`` first."""
     wanted = {*_CLASSES.values(), "Exit$Procedure"}
     found: dict[str, list[str]] = {}
     for jar in class_path:

@@ -1,11 +1,10 @@
 """A node's MBeans, read over HTTP through Jolokia's JVM agent: what an operator's monitoring sees of log dirs.
 
-An agent in the JVM rather than remote JMX, which speaks RMI and would need a JVM of its own for each question. One
-question is one POST with all reads in it (3 to 50 ms); the agent listens on loopback only and costs a broker's start
-0.15 to 0.2 s of CPU on 2 cores, which is why every cluster of ours has it.
+Remote JMX speaks RMI and would need a JVM for each question. One question to the agent is one POST with all reads (3 to
+50 ms). The agent listens on loopback only, and costs a broker's start 0.15 to 0.2 s of CPU on 2 cores.
 
-Names as Kafka's releases have them: KIP-112 ("Public interfaces, Metrics") puts OfflineLogDirectoryCount under
-``kafka.server``, the release (``kafka.log.LogManager``) under ``kafka.log``.
+Names are those of Kafka's releases: KIP-112 ("Public interfaces, Metrics") puts OfflineLogDirectoryCount under
+``kafka.server``, the releases (``kafka.log.LogManager``) under ``kafka.log``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any
 
 from harness import timeouts
 from harness.errors import BuildLacks
@@ -37,17 +35,19 @@ RAFT = "kafka.server:type=raft-metrics"
 UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # of two domains since 4.2 (KIP-1100)
 STATE = "kafka.server:type=KafkaServer,name=BrokerState"
 _RUNNING = 3
+_Found = Mapping[str, Mapping[str, int | str]]
+"""Attributes by their names, by the MBean's name; empty where there is no such MBean."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerMetrics:
-    """What a broker's MBeans say of its log dirs.
+    """A broker's MBeans about log dirs.
 
     :ivar offline_log_dirs: OfflineLogDirectoryCount
     :ivar log_dir_offline: LogDirectoryOffline, by the log dir's path
     :ivar offline_replicas: OfflineReplicaCount
-    :ivar cordoned_log_dirs: CordonedLogDirectoryCount; None before 4.3, which has none
-    :ivar log_dir_cordoned: LogDirectoryCordoned, by the log dir's path
+    :ivar cordoned_log_dirs: CordonedLogDirectoryCount; None before 4.3
+    :ivar log_dir_cordoned: LogDirectoryCordoned, by the log dir's path; empty before 4.3
     """
 
     offline_log_dirs: int
@@ -58,120 +58,121 @@ class BrokerMetrics:
 
 
 def agent_options(jar: Path, address: str) -> tuple[str, ...]:
-    """The JVM options that put the agent into a node, at ``host:port``; it announces itself to nobody.
+    """The JVM options that put the agent into a node, at ``host:port``, without multicast discovery.
 
-    A thread for each question: by default one serves all, and whoever connects and says nothing that is HTTP has it
-    for as long as he likes. A Kafka client that still looks for an earlier cluster's broker at this port is enough.
+    A thread for each connection: by default one serves all, and a client that sends no HTTP holds it for as long as it
+    likes. A Kafka client that looks for an earlier cluster's broker at this port is such a client.
     """
     host, _, port = address.rpartition(":")
     return (f"-javaagent:{jar}=host={host},port={port},discoveryEnabled=false,executor=cached",)
 
 
 class MBeans:
-    """The MBeans of one node, through the agent at ``port``."""
+    """The MBeans of one node, through the agent at ``port``; every method raises NoAnswer if no agent answers there."""
 
     def __init__(self, port: int) -> None:
         self.port = port
 
     def describe_broker(self) -> BrokerMetrics:
-        """What a broker counts.
+        """A broker's counts.
 
-        :raises NoAnswer: there is no agent, or no such MBeans yet (a broker that is still starting)
-        :raises BuildLacks: it has started, and one of them is not there
+        :raises NoAnswer: the MBeans are not there yet: the broker is starting
+        :raises BuildLacks: the broker has started, and one of them is not there
         """
-        dirs, by_dir, replicas, cordoned, each_cordoned, state = self._values(
+        dirs, by_dir, replicas, cordoned, each_cordoned, state = self._read(
             OFFLINE_DIRS, DIR_OFFLINE, OFFLINE_REPLICAS, CORDONED_DIRS, DIR_CORDONED, STATE
         )
-        if dirs is None or by_dir is None or replicas is None:
-            missing = {OFFLINE_DIRS: dirs, DIR_OFFLINE: by_dir, OFFLINE_REPLICAS: replicas}
-            raise self._without(next(name for name, value in missing.items() if value is None), state)
+        for name, found in {OFFLINE_DIRS: dirs, DIR_OFFLINE: by_dir, OFFLINE_REPLICAS: replicas}.items():
+            if not found:
+                raise self._missing(name, state)
         return BrokerMetrics(
-            offline_log_dirs=int(dirs["Value"]),
-            log_dir_offline={_log_dir(name): bool(value["Value"]) for name, value in by_dir.items()},
-            offline_replicas=int(replicas["Value"]),
-            cordoned_log_dirs=None if cordoned is None else int(cordoned["Value"]),
-            log_dir_cordoned={_log_dir(name): bool(value["Value"]) for name, value in (each_cordoned or {}).items()},
+            offline_log_dirs=_value(dirs) or 0,
+            log_dir_offline={_log_dir(name): bool(of["Value"]) for name, of in by_dir.items()},
+            offline_replicas=_value(replicas) or 0,
+            cordoned_log_dirs=_value(cordoned),
+            log_dir_cordoned={_log_dir(name): bool(of["Value"]) for name, of in each_cordoned.items()},
         )
 
     def offline_partitions(self) -> int | None:
-        """OfflinePartitionsCount, if this node is the active controller; None where it isn't.
-
-        :raises NoAnswer: there is no agent
-        """
-        active, partitions = self._values(ACTIVE, OFFLINE_PARTITIONS)
-        return int(partitions["Value"]) if active and partitions and active["Value"] else None
+        """OfflinePartitionsCount, if this node is the active controller; None if it isn't."""
+        active, partitions = self._read(ACTIVE, OFFLINE_PARTITIONS)
+        return _value(partitions) if _value(active) else None
 
     def followed(self) -> int | None:
-        """KRaft: the node id of the controller that this node follows; None where it follows none, or is active itself.
+        """KRaft: the node id of the controller that this node follows; None if it follows none, or is active itself.
 
-        :raises NoAnswer: there is no agent, or no such MBean
+        :raises NoAnswer: also if there is no such MBean
         """
-        [raft] = self._values(RAFT)
-        if raft is None:
+        [raft] = self._read(RAFT)
+        if not raft:
             raise NoAnswer(f"{HOST}:{self.port} has no MBean {RAFT}")
-        return int(raft["current-leader"]) if raft["current-state"] == "follower" else None
+        return int(raft[RAFT]["current-leader"]) if raft[RAFT]["current-state"] == "follower" else None
 
     def counts(self, timeout_s: float) -> dict[str, int]:
-        """What this node counts of offline log dirs, offline and under-replicated replicas and, if it is the active
-        controller, offline partitions: by the MBeans' names, those that the node has.
+        """The node's counts of offline log dirs, of offline and under-replicated replicas and, if it is the active
+        controller, of offline partitions: by the MBeans' names, as far as the node has them.
 
-        :raises NoAnswer: there is no agent, or it took longer
+        :raises NoAnswer: also if it took longer than ``timeout_s``
         """
-        active, *values = self._values(ACTIVE, *_COUNTS, timeout_s=timeout_s)
-        found = {name.rpartition("=")[2]: v["Value"] for name, v in zip(_COUNTS, values, strict=True) if v is not None}
-        if not (active and active["Value"]):
-            found.pop(OFFLINE_PARTITIONS.rpartition("=")[2], None)
-        return found
+        active, *found = self._read(ACTIVE, *_COUNTS, timeout_s=timeout_s)
+        counts = {name: value for name, each in zip(_COUNTS, found, strict=True) if (value := _value(each)) is not None}
+        if not _value(active):
+            counts.pop(OFFLINE_PARTITIONS, None)
+        return {name.rpartition("=")[2]: value for name, value in counts.items()}
 
     def has(self, mbean: str) -> bool:
-        """Whether the node has an MBean of that name.
-
-        :raises NoAnswer: there is no agent
-        """
-        [found] = self._values(mbean)
+        """Whether the node has an MBean of that name."""
+        [found] = self._read(mbean)
         return bool(found)
 
     def unassigned(self) -> int:
-        """KRaft: of how many replicas the controller has yet to hear from this broker in which log dir they are.
+        """KRaft: the number of replicas whose log dir this broker has yet to report to the controller.
 
-        :raises NoAnswer: there is no agent, or no such MBean yet
-        :raises BuildLacks: it has started, and the MBean is not there
+        :raises NoAnswer: also if the MBean is not there yet
+        :raises BuildLacks: the broker has started, and the MBean is not there
         """
-        queued, state = self._values(UNASSIGNED, STATE)
+        queued, state = self._read(UNASSIGNED, STATE)
         if not queued:
-            raise self._without(UNASSIGNED, state)
-        return max(int(each["Value"]) for each in queued.values())
+            raise self._missing(UNASSIGNED, state)
+        return max(int(of["Value"]) for of in queued.values())
 
     def bytes_out(self, topic: str) -> int:
-        """How many bytes of a topic this broker has sent to consumers since it was started; not to its followers.
+        """The bytes of a topic that this broker has sent to consumers since its start; not those to followers.
 
-        :raises NoAnswer: there is no agent, or no such MBean of all topics yet; a topic's comes with its first byte
-        :raises BuildLacks: it has started, and the MBean is not there
+        :raises NoAnswer: also if there is no MBean of all topics yet; a topic's comes with its first byte
+        :raises BuildLacks: the broker has started, and the MBean is not there
         """
-        rate, of_all, state = self._values(f"{BYTES_OUT},topic={topic}", BYTES_OUT, STATE)
-        if of_all is None:
-            raise self._without(BYTES_OUT, state)
-        return int(rate["Count"]) if rate else 0
+        rate, of_all, state = self._read(f"{BYTES_OUT},topic={topic}", BYTES_OUT, STATE)
+        if not of_all:
+            raise self._missing(BYTES_OUT, state)
+        return _value(rate, "Count") or 0
 
-    def _without(self, mbean: str, state: Any) -> NoAnswer | BuildLacks:
-        """What it means that a broker's MBean is not there: it is on its way up or down, or its build has none."""
-        if state and state["Value"] == _RUNNING:
+    def _missing(self, mbean: str, state: _Found) -> NoAnswer | BuildLacks:
+        """The error for a broker without an MBean: its build has none, or it is starting or stopping."""
+        if _value(state) == _RUNNING:
             return BuildLacks(f"this Kafka build has no MBean {mbean}")
         return NoAnswer(f"{HOST}:{self.port} has no MBean {mbean} yet")
 
-    def _values(self, *mbeans: str, timeout_s: float = timeouts.REQUEST_S) -> list[Any]:
-        """Each MBean's attributes; where the name is a pattern, by MBean; None where there is none."""
+    def _read(self, *mbeans: str, timeout_s: float = timeouts.REQUEST_S) -> list[_Found]:
+        """What is found by each name or pattern."""
         question = json.dumps([{"type": "read", "mbean": mbean} for mbean in mbeans]).encode()
         try:
             with closing(HTTPConnection(HOST, self.port, timeout=timeout_s)) as connection:
                 connection.request("POST", "/jolokia/", question)
-                answers = json.load(connection.getresponse())
+                answers = [answer.get("value") or {} for answer in json.load(connection.getresponse())]
         except (OSError, HTTPException, ValueError) as error:
             raise NoAnswer(f"{HOST}:{self.port} gave no answer about its MBeans: {error}") from error
-        return [answer.get("value") for answer in answers]
+        # To a name, unlike to a pattern, Jolokia answers without the name.
+        named = zip(mbeans, answers, strict=True)
+        return [answer if "*" in mbean or not answer else {mbean: answer} for mbean, answer in named]
+
+
+def _value(found: _Found, attribute: str = "Value") -> int | None:
+    """An attribute of the one MBean that was found; None if none was."""
+    return next((int(of[attribute]) for of in found.values()), None)
 
 
 def _log_dir(mbean: str) -> str:
-    """The log dir in an MBean's name, which JMX quotes (``javax.management.ObjectName.quote``)."""
+    """The log dir in an MBean's name, where JMX quotes it (``javax.management.ObjectName.quote``)."""
     _, _, quoted = mbean.partition('logDirectory="')
     return quoted.rpartition('"')[0].replace("\\*", "*").replace("\\?", "?").replace("\\\\", "\\")

@@ -1,4 +1,4 @@
-"""Frozen answers: what a broker said about topics and log dirs, in Kafka's own words."""
+"""A broker's answers about topics, log dirs and producers, as frozen dataclasses in Kafka's terms."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class PartitionState:
-    """One partition as a Metadata response has it (v5 and later; ``offline_replicas`` is KIP-112's).
+    """A partition in a Metadata response (v5 and later, which has KIP-112's ``offline_replicas``).
 
-    :ivar topic_id: tells a topic from one that had its name before; the same for all where the build has none (< 2.8)
+    :ivar topic_id: distinguishes a topic from an earlier one of its name; the same for all topics before 2.8
     """
 
     topic: str
@@ -36,9 +36,9 @@ class PartitionState:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterState:
-    """Brokers and partitions as one broker sees them.
+    """The cluster in one broker's Metadata response.
 
-    :ivar racks: of each of the brokers (KIP-36; Metadata v1 and later), None where it has none
+    :ivar racks: each broker's rack (KIP-36), None if it has none
     """
 
     cluster_id: str
@@ -48,7 +48,10 @@ class ClusterState:
     partitions: tuple[PartitionState, ...]
 
     def __getitem__(self, partition: tuple[str, int]) -> PartitionState:
-        """The state of ``(topic, partition)``; KeyError where the broker doesn't know it."""
+        """The state of ``(topic, partition)``.
+
+        :raises KeyError: the broker doesn't know it
+        """
         for state in self.partitions:
             if (state.topic, state.partition) == partition:
                 return state
@@ -60,7 +63,7 @@ class ClusterState:
 
 @dataclass(frozen=True, kw_only=True)
 class Reassignment:
-    """A partition whose replica set is being changed (KIP-455): ``replicas`` has those to come and those to go."""
+    """A partition whose replicas are being changed (KIP-455); ``replicas`` has the adding and the removing ones too."""
 
     topic: str
     partition: int
@@ -71,10 +74,10 @@ class Reassignment:
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class ProducerState:
-    """What a partition's log knows of a producer, as DescribeProducers has it (KIP-664).
+    """A producer in a DescribeProducers response (KIP-664).
 
     :ivar last_timestamp: milliseconds
-    :ivar open_since: the first offset of its open transaction; None where none is open
+    :ivar open_since: the first offset of its open transaction; None if none is open
     """
 
     producer: int
@@ -87,7 +90,7 @@ class ProducerState:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaInDir:
-    """A replica in a log dir, as DescribeLogDirs has it."""
+    """A replica in a DescribeLogDirs response; ``size`` in bytes."""
 
     topic: str
     partition: int
@@ -100,8 +103,8 @@ class ReplicaInDir:
 class LogDirState:
     """A log dir as its broker describes it.
 
-    :ivar error: Kafka's name for the error, None where it is online
-    :ivar is_cordoned: KIP-1066; None where nothing is said of it
+    :ivar error: Kafka's name of the error; None if it is online
+    :ivar is_cordoned: KIP-1066; None if the answer has no field for it
     """
 
     path: str
@@ -111,5 +114,5 @@ class LogDirState:
 
     @property
     def offline(self) -> bool:
-        """Whether the broker says KAFKA_STORAGE_ERROR (56) of it."""
+        """Whether its error is KAFKA_STORAGE_ERROR (56)."""
         return self.error == "KAFKA_STORAGE_ERROR"

@@ -1,7 +1,7 @@
 """The releases of Kafka on Maven Central or the user's mirrors, and which of them ``latest`` and ``latest-3.9`` are.
 
-What counts is Maven's own list of versions (:func:`harness.kafka.maven.versions_of`). Release candidates, snapshots
-and vendors' builds are no releases here, whichever repository has them.
+They are what Maven lists (:func:`harness.kafka.maven.versions_of`), without release candidates, snapshots and vendors'
+builds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ LATEST = "latest"
 _LINE = re.compile(rf"{LATEST}(?:-(\d{{1,4}})(?:\.(\d{{1,4}}))?)?")
 _RELEASE = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}")
 _HIGHEST = 9999
-_LINES_TOLD = 6
+_LINES_SHOWN = 6
 
 _known: dict[str, tuple[KafkaVersion, ...]] = {}
 
 
 def settle(kafka: str | None, say: Callable[[str], None] = silent) -> str | None:
-    """``--kafka`` with a version for each ``latest`` or ``latest-LINE`` in it; Maven is asked only where there is one.
+    """``--kafka`` with a version for each ``latest`` or ``latest-LINE`` in it; asks Maven only if there is one.
 
-    :param kafka: a version or several, with commas between them; None where the option was not given
-    :param say: is told what each word came to, and what was fetched for it
+    :param kafka: a version or several, with commas between them; None if the option was not given
+    :param say: is handed a line for each word's version, and for what was fetched
     :raises UsageError: such a word names no line of releases
     :raises EnvironmentLacks, HarnessError: Maven can't be asked, see :func:`harness.kafka.maven.versions_of`
     """
@@ -39,7 +39,7 @@ def settle(kafka: str | None, say: Callable[[str], None] = silent) -> str | None
 
 
 def between(low: KafkaVersion, high: KafkaVersion, say: Callable[[str], None] = silent) -> tuple[KafkaVersion, ...]:
-    """The releases from one to another, both included if they are releases, in numeric order.
+    """The releases between two versions, these included if they are releases, in numeric order.
 
     :raises EnvironmentLacks, HarnessError: Maven can't be asked
     """
@@ -48,7 +48,7 @@ def between(low: KafkaVersion, high: KafkaVersion, say: Callable[[str], None] = 
 
 
 def _newest(word: str, say: Callable[[str], None]) -> KafkaVersion:
-    """What a word like ``latest-3.9`` stands for: a release that can be fetched, for a mirror may list others."""
+    """The newest release for ``latest`` or ``latest-3.9`` that can be fetched; a mirror may list others."""
     match = _LINE.fullmatch(word)
     if match is None:
         raise UsageError(f"--kafka {word}: say latest, or the newest of a line with latest-4 or latest-3.9")
@@ -75,7 +75,7 @@ def _artifact(version: KafkaVersion) -> str:
 
 
 def _listed(artifact: str, say: Callable[[str], None]) -> tuple[KafkaVersion, ...]:
-    """The releases that are fetched as this artifact; Maven is asked once, so that a process sees one list."""
+    """The releases that are fetched as this artifact; asks Maven once, so that a process sees one list."""
     if artifact not in _known:
         versions = map(KafkaVersion.parse, filter(_RELEASE.fullmatch, versions_of(artifact, say=say)))
         _known[artifact] = tuple(version for version in versions if _artifact(version) == artifact)
@@ -84,4 +84,4 @@ def _listed(artifact: str, say: Callable[[str], None]) -> tuple[KafkaVersion, ..
 
 def _lines_of(versions: Iterable[KafkaVersion]) -> str:
     lines = [*dict.fromkeys(f"{each.major}.{each.minor}" for each in sorted(versions))]
-    return ", ".join(["…", *lines[-_LINES_TOLD:]] if len(lines) > _LINES_TOLD else lines) or "none"
+    return ", ".join(["…", *lines[-_LINES_SHOWN:]] if len(lines) > _LINES_SHOWN else lines) or "none"

@@ -1,10 +1,9 @@
-"""A Kafka source tree that Gradle has built (``./gradlew jar``): which of its jars brokers and tools run on.
+"""The jars that brokers and tools need of a Kafka source tree that Gradle has built (``./gradlew jar``).
 
-As ``bin/kafka-run-class.sh`` has it: the jars of core, clients and tools, and what the build copied beside those of
-core and tools (``build/dependant-libs-<Scala version>``). Three differences. What brokers and tools don't need
-(Streams, Connect, examples) is left out. A project's own jar (``*/build/libs``) wins over the copy of it, which
-``./gradlew :storage:jar`` leaves as it was. Where a tree has jars of several versions, as after a new one was checked
-out, those of one are taken.
+As in ``bin/kafka-run-class.sh``: the jars of core, clients and tools, and the dependencies that the build copied for
+core and tools (``build/dependant-libs-<Scala version>``). Unlike there, Streams, Connect and examples are left out. A
+project's own jar (``*/build/libs``) wins over its copy, which ``./gradlew :storage:jar`` doesn't renew. In a tree
+with jars of several versions, as after another checkout, those of one are taken.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from harness.errors import DistributionError
 
 _OWN_JARS = ("*/build/libs/*.jar", "*/*/build/libs/*.jar")
 _KAFKAS = re.compile(r"(kafka|connect)[-_]")
-# slf4j to log4j 1, to reload4j, to log4j 2.
+# From slf4j to log4j 1, to reload4j, to log4j 2.
 _BINDING = re.compile(r"(slf4j-log4j12|slf4j-reload4j|log4j-slf4j2?-impl)-\d")
 
 
 def is_source_tree(home: Path) -> bool:
-    """Whether a folder is one, built or not."""
+    """Whether a folder is a Kafka source tree, built or not."""
     return (home / "gradlew").exists() and (home / "gradle.properties").exists() and (home / "core").is_dir()
 
 
 def jars_of(home: Path, *, to_run: Callable[[Path], bool]) -> tuple[Path, ...]:
-    """The jars to run, sorted by name; no two have the same.
+    """The jars to run, each name once, sorted by name.
 
     :param to_run: whether a jar is for running, and not one of tests or sources
-    :raises DistributionError: the tree isn't built, or not wholly; says what is missing
+    :raises DistributionError: the tree isn't built, or not wholly; names what is missing
     """
     properties = _properties(home)
     scala = os.environ.get("SCALA_VERSION") or properties.get("scalaVersion", "")

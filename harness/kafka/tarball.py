@@ -1,10 +1,8 @@
-"""Unpacking a tarball from a stranger: whole or not at all.
+"""Unpacks an untrusted tarball whole or not at all.
 
-Written out rather than left to ``tarfile.extract`` and its ``data`` filter, which Python has since 3.11.4 and Debian 12
-ships 3.11.2: files are made anew, never over anything, with no owner, time or permission out of the archive, and only
-files, folders and links that stay inside are made at all. Stricter than the filter: an absolute name, or one with
-``..`` in it, is refused and not mended, nothing is written through a link, and the archive must have its end mark. A
-release candidate that needs any of this is not one.
+Not by ``tarfile.extract`` with its ``data`` filter: Debian 12 has Python 3.11.2, and the filter came with 3.11.4. Only
+files, folders and links that stay inside are made, always new, without the archive's owners, times and permissions.
+Unlike the filter, this refuses absolute names, ``..``, writes through a link, and an archive without its end mark.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from harness.errors import DistributionError
 
-# A Kafka release has 120 MB, unpacked, and some 250 members.
+# A Kafka release has 120 MB, unpacked, and about 250 members.
 MOST_BYTES = 4 << 30
 MOST_MEMBERS = 100_000
 
@@ -26,19 +24,19 @@ MOST_MEMBERS = 100_000
 def unpack(file: Path, into: Path) -> None:
     """Unpack ``file`` into an empty folder.
 
-    :raises DistributionError: no tarball, broken, cut off, too big, or with a member that has no business in it; what
-        was unpacked by then is the caller's to remove
+    :raises DistributionError: it is no tarball, broken, cut off, too big, or has a member that is refused; the caller
+        removes what is unpacked by then
     :raises OSError: the folder can't be written
     """
     try:
         with tarfile.open(file) as archive:
             _unpack(archive, file, into)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
-        # Where no format fits, tarfile names on further lines what each of them objects to.
+        # If no format fits, tarfile gives each format's reason on further lines.
         why = str(error).partition("\n")[0].rstrip(":")
         raise DistributionError(f"{file} is no tarball, broken or cut off: {why}") from error
     except OSError as error:
-        # gzip and bz2 report broken data so, without the number that an error of the system has.
+        # gzip and bz2 report broken data by an OSError without errno.
         if error.errno is not None:
             raise
         raise DistributionError(f"{file} is broken or cut off: {error}") from error
@@ -68,7 +66,7 @@ def _unpack(archive: tarfile.TarFile, file: Path, into: Path) -> None:
 
 
 def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None:
-    """Make a member that there is no objection to."""
+    """Make a member that :func:`_objection` allows."""
     target = into / member.name
     if member.isdir():
         target.mkdir(parents=True, exist_ok=True)
@@ -88,7 +86,7 @@ def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None
 
 
 def _objection(member: tarfile.TarInfo, path: PurePosixPath, links: set[PurePosixPath]) -> str:
-    """What is wrong with a member; empty if nothing."""
+    """Why a member is refused; empty if it isn't."""
     if path.is_absolute():
         return "has an absolute path"
     if ".." in path.parts:
@@ -116,7 +114,7 @@ def _objection(member: tarfile.TarInfo, path: PurePosixPath, links: set[PurePosi
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """See that the archive ended with its mark, not with the file; read on, so that the compressor's sum is checked."""
+    """Check that the archive has its end mark, and read on, so that the compressor's checksum is checked too."""
     stream = archive.fileobj
     assert stream is not None
     stream.seek(archive.offset)

@@ -1,9 +1,8 @@
-"""What Kafka's own command-line programs say, as data: the same words that an operator reads.
+"""The output of Kafka's command-line tools as data: what an operator reads.
 
-The only module that knows their output, but for kafka-reassign-partitions (:mod:`harness.cluster.reassign`). Texts are
-those of 2.0 to 4.3, read by key and not by column, since builds add columns (``TopicId`` 2.8, ``Elr`` 3.8). They are
-asked in a JVM that stays (:mod:`harness.kafka.tools_jvm`), a question for some 10 ms; what changes something is run as
-an operator runs it.
+Only this module, and :mod:`harness.cluster.reassign` for kafka-reassign-partitions, knows that output. It is the output
+of 2.0 to 4.4, read by key and not by column, since releases add columns (``TopicId`` in 2.8, ``Elr`` in 3.8). The tools
+run in the standing JVM (:mod:`harness.kafka.tools_jvm`), about 10 ms a question. A tool that fails is a HarnessError.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.kafka.distribution import Distribution
 from harness.kafka.metadata import LogDirState, ReplicaInDir
@@ -24,14 +22,11 @@ Key = tuple[str, int]
 """Topic and partition."""
 
 
-# --- kafka-topics -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class DescribedPartition:
     """A partition as ``kafka-topics --describe`` prints it, and ZooKeeper has it.
 
-    :ivar offline: the offline replicas; None where there is no word for them, as in all releases so far
+    :ivar offline: the offline replicas; None where the tool doesn't print them, as in all releases so far
     """
 
     leader: int | None
@@ -44,14 +39,13 @@ def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> d
     """``kafka-topics --describe``.
 
     :param only: ``--under-replicated-partitions`` or ``--unavailable-partitions``
-    :raises HarnessError: the tool failed
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", *only)
     return read_topics(tool_lines(distribution, Tool.TOPICS, *arguments))
 
 
 def read_topics(lines: Iterable[str]) -> dict[Key, DescribedPartition]:
-    r"""The partitions in ``Topic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2``, and no other lines."""
+    r"""The partitions in lines such as ``Topic: t\tPartition: 0\tLeader: 1\tReplicas: 1,2\tIsr: 1,2``; skips others."""
     found = {}
     for line in lines:
         fields = dict(re.findall(r"(\w+): ?([^\t\n]*)", line))
@@ -70,48 +64,42 @@ def _ids(text: str) -> tuple[int, ...]:
     return tuple(map(int, filter(None, text.strip().split(","))))
 
 
-# --- kafka-log-dirs ---------------------------------------------------------------------------------------------------
-
-
 def describe_log_dirs(
     distribution: Distribution, bootstrap: str, brokers: Collection[int], *only: str
 ) -> dict[int, tuple[LogDirState, ...]]:
-    """``kafka-log-dirs --describe`` of these brokers.
+    """``kafka-log-dirs --describe`` of these brokers: their log dirs, by broker.
 
     :param only: ``--topic-list`` and topics with commas between them
-    :raises HarnessError: the tool failed
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)), *only)
     return read_log_dirs(tool_lines(distribution, Tool.LOG_DIRS, *arguments))
 
 
 def read_log_dirs(lines: Iterable[str]) -> dict[int, tuple[LogDirState, ...]]:
-    """The log dirs in the one line of JSON among its lines; errors in Kafka's names, as its protocol has them."""
+    """The log dirs in the one line of JSON among these; errors have the names of Kafka's protocol."""
     answer = json.loads(next(line for line in lines if line.startswith("{")))
     return {
         broker["broker"]: tuple(
             LogDirState(
                 path=log_dir["logDir"],
                 error=_error_name(log_dir["error"]),
-                replicas=tuple(_replica(partition) for partition in log_dir["partitions"]),
-                # KIP-1066 doesn't say how it is to be called, and no release so far prints it.
+                replicas=tuple(
+                    ReplicaInDir(
+                        topic=each["partition"].rpartition("-")[0],
+                        partition=int(each["partition"].rpartition("-")[2]),
+                        size=each["size"],
+                        offset_lag=each["offsetLag"],
+                        is_future=each["isFuture"],
+                    )
+                    for each in log_dir["partitions"]
+                ),
+                # KIP-1066 names no key for it, and no release so far prints one.
                 is_cordoned=next((bool(value) for key, value in log_dir.items() if "cordoned" in key.lower()), None),
             )
             for log_dir in broker["logDirs"]
         )
         for broker in answer["brokers"]
     }
-
-
-def _replica(partition: Mapping[str, Any]) -> ReplicaInDir:
-    topic, _, index = partition["partition"].rpartition("-")
-    return ReplicaInDir(
-        topic=topic,
-        partition=int(index),
-        size=partition["size"],
-        offset_lag=partition["offsetLag"],
-        is_future=partition["isFuture"],
-    )
 
 
 def _error_name(exception: str | None) -> str | None:
@@ -122,14 +110,8 @@ def _error_name(exception: str | None) -> str | None:
     return f"{re.sub(r'(?<!^)(?=[A-Z])', '_', words).upper()}_ERROR"
 
 
-# --- kafka-configs ----------------------------------------------------------------------------------------------------
-
-
 def describe_broker_configs(distribution: Distribution, bootstrap: str) -> dict[int, dict[str, str]]:
-    """``kafka-configs --describe --all`` of the brokers: what each is run with, be it static or dynamic.
-
-    :raises HarnessError: the tool failed
-    """
+    """``kafka-configs --describe --all`` of the brokers: the configs in force, static and dynamic, by broker."""
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--all", "--entity-type", "brokers")
     return read_broker_configs(tool_lines(distribution, Tool.CONFIGS, *arguments))
 
@@ -146,19 +128,15 @@ def read_broker_configs(lines: Iterable[str]) -> dict[int, dict[str, str]]:
     return found
 
 
-# --- kafka-dump-log of the metadata log -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class Directories:
-    """What KRaft's metadata log says of brokers, and of log dirs by their ``directory.id`` (KIP-858).
+    """Brokers, and log dirs by their ``directory.id`` (KIP-858), in KRaft's metadata log.
 
-    :ivar racks: of each registered broker, its rack (KIP-36), None where it has none
-    :ivar online: of each registered broker, the log dirs that it says are online
-    :ivar cordoned: of each registered broker, those that it says are cordoned (KIP-1066)
-    :ivar registered_as_cordoned: those that were so in the very record of its registration, before any heartbeat; None
-        where that says nothing of it
-    :ivar assigned: of each partition, each replica's log dir, by broker
+    :ivar racks: each registered broker's rack (KIP-36), None if it has none
+    :ivar online: each registered broker's online log dirs
+    :ivar cordoned: each registered broker's cordoned log dirs (KIP-1066)
+    :ivar registered_as_cordoned: those in the record of its registration, before any heartbeat; None if it has no field
+    :ivar assigned: each replica's log dir by broker, by partition
     """
 
     racks: Mapping[int, str | None]
@@ -169,18 +147,12 @@ class Directories:
 
 
 def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
-    """``kafka-dump-log --cluster-metadata-decoder`` of a metadata log that begins at offset 0.
-
-    :raises HarnessError: the tool failed
-    """
+    """``kafka-dump-log --cluster-metadata-decoder`` of a metadata log that begins at offset 0."""
     return _dump(distribution, sorted(metadata_log.glob("*.log")))
 
 
 def dump_snapshot(distribution: Distribution, snapshot: Path) -> Directories:
-    """``kafka-dump-log --cluster-metadata-decoder`` of a snapshot of the metadata.
-
-    :raises HarnessError: the tool failed
-    """
+    """``kafka-dump-log --cluster-metadata-decoder`` of a snapshot of the metadata."""
     return _dump(distribution, [snapshot])
 
 
@@ -190,7 +162,7 @@ def _dump(distribution: Distribution, files: Iterable[Path]) -> Directories:
 
 
 def read_directories(lines: Iterable[str]) -> Directories:
-    """The state after all records of a dump, in which a record that changes something has only what changes."""
+    """The state after all records of a dump; a record of a change has only the fields that change."""
     names: dict[str, str] = {}
     racks: dict[int, str | None] = {}
     online: dict[int, frozenset[str]] = {}
@@ -209,15 +181,15 @@ def read_directories(lines: Iterable[str]) -> Directories:
         elif kind == "REMOVE_TOPIC_RECORD":
             names.pop(data["topicId"])
         elif kind in ("REGISTER_BROKER_RECORD", "BROKER_REGISTRATION_CHANGE_RECORD"):
-            broker, said = data["brokerId"], data.get("cordonedLogDirs")
+            broker, shut = data["brokerId"], data.get("cordonedLogDirs")
             if data.get("logDirs") is not None:
                 online[broker] = frozenset(data["logDirs"])
             if kind == "REGISTER_BROKER_RECORD":
                 racks[broker] = data["rack"]
-                registered[broker] = None if said is None else frozenset(said)
-                cordoned[broker] = frozenset(said or ())
-            elif said is not None:
-                cordoned[broker] = frozenset(said)
+                registered[broker] = None if shut is None else frozenset(shut)
+                cordoned[broker] = frozenset(shut or ())
+            elif shut is not None:
+                cordoned[broker] = frozenset(shut)
         elif kind in ("PARTITION_RECORD", "PARTITION_CHANGE_RECORD"):
             key = (data["topicId"], data["partitionId"])
             replicas[key] = data.get("replicas") or replicas[key]

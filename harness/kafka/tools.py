@@ -1,10 +1,8 @@
-"""Kafka's own command-line programs, each run as one short JVM of its own.
+"""Kafka's command-line tools, each run in a JVM of its own.
 
-Most of what such a JVM does is to load classes; they share an archive of them, where there is one
-(:mod:`harness.host.class_data`).
-
-Started as plain ``java -cp``, like the brokers (:mod:`harness.kafka.distribution`), and by the harness's own user: a
-tool only reads what it is pointed at, and must be able to where a broker's user no longer is.
+The JVMs share an archive of classes if there is one (:mod:`harness.host.class_data`). They run as plain ``java -cp``,
+as brokers do (:mod:`harness.kafka.distribution`), but as the harness's user, who can read what a fault has closed to
+the brokers' user.
 """
 
 from __future__ import annotations
@@ -24,7 +22,8 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Tool
 
 _ARCHIVE_S = 60.0
-_QUIET = "-Xlog:disable"  # what a JVM says of its archive would be among what the tool says
+_QUIET = "-Xlog:disable"  # the JVM's lines about its archive would be among the tool's output
+_LOGGING = ("log4j:", "SLF4J:")  # lines of the logging libraries about themselves
 
 
 def tool_command(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
@@ -50,7 +49,7 @@ def _archive(distribution: Distribution) -> Path:
 
 
 def _archive_options(distribution: Distribution) -> tuple[str, ...]:
-    with suppress(HarnessError):  # no cache, say: nothing but speed depends on it
+    with suppress(HarnessError):  # without a cache, say; only speed depends on it
         archive = _archive(distribution)
         if archive.exists():
             return (*class_data.use_options(archive), _QUIET)
@@ -58,7 +57,7 @@ def _archive_options(distribution: Distribution) -> tuple[str, ...]:
 
 
 def archive_classes(distribution: Distribution, bootstrap: str) -> None:
-    """Have the archive that tools share made, if it isn't there: by one that asks this cluster for its topics.
+    """Make the archive that tools share, if it isn't there, by a kafka-topics that asks this cluster.
 
     :raises HarnessError: the cache can't be written, or no archive came of it
     """
@@ -66,7 +65,7 @@ def archive_classes(distribution: Distribution, bootstrap: str) -> None:
     def make(folder: Path) -> None:
         options = (class_data.MAKE_OPTION.format(home=folder), _QUIET)
         command = _command(distribution, Tool.TOPICS, options, "--bootstrap-server", bootstrap, "--describe")
-        with suppress(subprocess.TimeoutExpired):  # as if it had made none
+        with suppress(subprocess.TimeoutExpired):  # then there is no archive
             subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ARCHIVE_S, check=False)
 
     class_data.prepare(_archive(distribution), java_version()[1], make)
@@ -74,7 +73,7 @@ def archive_classes(distribution: Distribution, bootstrap: str) -> None:
 
 @contextmanager
 def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
-    """Run a tool to its end and read what it printed; from a file, since a dump may be as long as a log.
+    """Run a tool to its end and read its output from a temporary file, since a dump may be as long as a log.
 
     :raises ToolFailed: it ends with an error, or takes longer than ``timeout_s``
     """
@@ -98,14 +97,9 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
         yield output
 
 
-_LOGGING = ("log4j:", "SLF4J:")  # of itself
-
-
 def reason(output: Iterable[str], errors: str) -> str:
-    """What a tool that failed gave as its reason: some print it, with the causes below or as the last they say, others
-    log it.
-    """
+    """Why a tool failed, which some tools print, in ``Error`` and ``Caused by`` lines or last, and others log."""
     printed = [line.strip() for line in output if line.strip()]
-    said = [line for line in printed if line.startswith(("Error", "Caused by: "))]
+    causes = [line for line in printed if line.startswith(("Error", "Caused by: "))]
     logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith(("at ", "... ", *_LOGGING))]
-    return "; ".join(said) or (logged or printed or ["it printed nothing"])[-1]
+    return "; ".join(causes) or (logged or printed or ["it printed nothing"])[-1]

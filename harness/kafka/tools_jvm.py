@@ -1,17 +1,15 @@
-"""Kafka's own command-line programs in a JVM that stays, for what is asked of them at each step.
+"""Kafka's command-line tools in one standing JVM for each build, for the questions that are asked at every step.
 
-A JVM of its own for every question is what an operator starts, and what :mod:`harness.kafka.tools` does; it costs
-0.4 s of CPU, of which all but some 10 ms go into starting: at four questions a step and 350 steps, more than the rest
-of a run. So the programs' ``main`` is called where they are loaded already, with the same arguments, and what they
-print is what is read. They end by Kafka's own ``Exit.exit`` (as Kafka's tests use it), which here notes the exit code
-and leaves the JVM alive. A build in which that hook is not to be found has a JVM of its own for each question.
+A JVM for every question (:mod:`harness.kafka.tools`) costs 0.4 s of CPU, of which the question itself takes 10 ms. Here
+a tool's ``main`` is called with an operator's arguments in a JVM that has loaded it already, and its output is read.
 
-One JVM for each build and process of the harness, by py4j, as Spark's is, but started here: a start has a time-out, and
-what it says where it fails is told. It ends with the process, however that ends, since its standard input does. Py4j is
-called by a thread of its own: it takes Ctrl-C for an answer that did not come. A program runs in a thread of Java's, so
-that what it throws is printed, as where it runs alone, and does not come to Python: pyspark has py4j ask Spark's JVM
-for the words of all exceptions, whosever they are. What the programs print goes to a file, since a dump may be as long
-as a log.
+* A tool ends by Kafka's own ``Exit.exit``. Its procedure (a hook for Kafka's tests) here keeps the exit code and leaves
+  the JVM alive. For a build without that hook, each question gets a JVM of its own.
+* The JVM is started here and called by py4j, as Spark's is. It ends with the harness, which closes its standard input.
+* Only one thread of its own calls py4j, which takes Ctrl-C for a lost answer.
+* A tool runs in a thread of Java's, so that an exception is printed, as in a JVM of its own. If it came to Python,
+  pyspark's handler for py4j would look for it in Spark's JVM.
+* Output goes to a file, since a dump may be as long as a log.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, ParamSpec, TypeVar
 
 from py4j.java_collections import JavaArray
-from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, find_jar_path
+from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView, find_jar_path
 
 from harness import timeouts
 from harness.errors import HarnessError, ToolFailed
@@ -41,14 +39,18 @@ from harness.kafka.versions import Tool
 
 _STOP_S = 10.0
 _UNCAUGHT = "Exception in thread "
+"""How Java begins to print an exception that ends a thread; a tool that ends so has no exit code, and its JVM has 1."""
 _OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _standing: dict[tuple[Path, ...], _ToolsJvm] = {}
 _changing = threading.Lock()
 
 
 def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
-    """What a tool prints, run to its end.
+    """The lines that a tool prints, run to its end.
 
     :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S`
     :raises HarnessError: its JVM does not start, or ended
@@ -64,7 +66,7 @@ def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[
 
 
 def end_tools() -> None:
-    """End this process's JVMs, whatever state they are in."""
+    """End this process's standing JVMs, whatever state they are in."""
     with _changing:
         while _standing:
             _, jvm = _standing.popitem()
@@ -72,7 +74,7 @@ def end_tools() -> None:
 
 
 class _ToolsJvm:
-    """One JVM with one build's tools; they print to its one standard output, so that one runs at a time."""
+    """A standing JVM with one build's tools; it has one standard output, so one tool runs at a time."""
 
     def __init__(self, distribution: Distribution, hook: str) -> None:
         """:param hook: see :func:`harness.kafka.main_classes.exit_hook`"""
@@ -80,12 +82,12 @@ class _ToolsJvm:
         self._hook = hook
         class_path = os.pathsep.join(map(str, (find_jar_path(), *distribution.class_path)))
         server = ["py4j.GatewayServer", "--die-on-broken-pipe", "--enable-auth", "0"]
-        with tempfile.TemporaryFile("w+") as said:
+        with tempfile.TemporaryFile("w+") as errors:
             self._process = subprocess.Popen(
                 [*java_command(), *_OPTIONS, "-cp", class_path, *server],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=errors,
                 text=True,
             )
             self._asker = ThreadPoolExecutor(1, "kafka-tools")
@@ -93,41 +95,41 @@ class _ToolsJvm:
             try:
                 self._within(timeouts.BOOT_S, self._prepare)
             except BaseException as error:
-                # An error of Java's may ask its JVM for its words.
-                told = "not in time" if isinstance(error, TimeoutError) else repr(error)
+                # Before the JVM ends: the text of a Java error is asked of it.
+                why = "not in time" if isinstance(error, TimeoutError) else repr(error)
                 self.end()
                 if not isinstance(error, Exception):
                     raise
-                said.seek(0)
-                raise HarnessError(f"a JVM for Kafka's tools did not start: {said.read().strip() or told}") from None
+                errors.seek(0)
+                raise HarnessError(f"a JVM for Kafka's tools did not start: {errors.read().strip() or why}") from None
 
-    def _within(self, timeout_s: float, do: Callable[..., Any], *arguments: Any) -> Any:
-        """Have the thread that asks do it.
+    def _within(self, timeout_s: float, do: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Call ``do`` in the thread that may call py4j.
 
         :raises TimeoutError: it takes longer
         """
-        return self._asker.submit(do, *arguments).result(timeout_s)
+        return self._asker.submit(do, *arguments, **named).result(timeout_s)
 
     def _prepare(self) -> None:
         assert self._process.stdout is not None
-        # What the JVM has to complain of comes before the port.
+        # The JVM's warnings come before the port.
         port = next((line for line in self._process.stdout if line.strip().isdigit()), "")
         token = self._process.stdout.readline().strip()
-        # Nothing of Java's is let go of when Python pleases: what there is stays, but for what _call detaches.
+        # Python's garbage collector would call py4j from any thread; _call detaches objects instead.
         at = GatewayParameters(port=int(port), auth_token=token, enable_memory_management=False)
         self._gateway = JavaGateway(gateway_parameters=at)
         self._open.callback(self._gateway.close)
         jvm = self._gateway.jvm
         self._printed, self._logged = (self._open.enter_context(_Caught(jvm, each)) for each in ("setOut", "setErr"))
         self._codes = jvm.java.util.ArrayDeque()
-        # An Exit.Procedure that adds what it is first given, the exit code, to them.
+        # An Exit.Procedure that adds its first argument, the exit code, to them.
         procedure = jvm.Class.forName(f"{self._hook}$Procedure")
         noted = jvm.java.beans.EventHandler.create(procedure, self._codes, "add", "")
         getattr(jvm, self._hook).setExitProcedure(noted)
         self._runnable = jvm.Class.forName("java.lang.Runnable")
 
     def run(self, tool: Tool, *arguments: str) -> list[str]:
-        """See :func:`tool_lines`."""
+        """The lines that a tool prints; see :func:`tool_lines`."""
         main_class = self._distribution.main_class(tool)
         try:
             code, printed, logged = self._within(timeouts.QUESTION_S, self._call, main_class, *arguments)
@@ -140,11 +142,10 @@ class _ToolsJvm:
             raise HarnessError(f"kafka-{tool} did not get to its end, its JVM no longer answers: {error!r}") from None
         if code != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
-        lines: list[str] = printed
-        return lines
+        return printed
 
     def _call(self, main_class: str, *arguments: str) -> tuple[int, list[str], str]:
-        """Exit code, lines printed, and what went to standard error."""
+        """A tool's exit code, the lines that it printed, and its standard error."""
         given = self._array("String", *arguments)
         call = self._array("Object", given)
         self._printed.clear()
@@ -165,21 +166,21 @@ class _ToolsJvm:
         return code, self._printed.lines(), logged
 
     def _array(self, kind: str, *values: object) -> JavaArray:
-        """A new array of a class of ``java.lang``."""
+        """A new Java array of this class of ``java.lang``."""
         array = self._gateway.new_array(getattr(self._gateway.jvm, kind), len(values))
         for at, value in enumerate(values):
             array[at] = value
         return array
 
     def _give_up(self) -> None:
-        """Nobody knows what it still does, and would print among what the next one does: the next gets another JVM."""
+        """End this JVM, whose tool may still run and print; the next question starts another."""
         with _changing:
             if _standing.get(self._distribution.class_path) is self:
                 del _standing[self._distribution.class_path]
         self.end()
 
     def end(self) -> None:
-        """It ends with its standard input, or else by SIGKILL; and with it whoever waits for an answer."""
+        """Close its standard input, which ends it; kill it if it stays."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with suppress(OSError):
@@ -195,9 +196,9 @@ class _ToolsJvm:
 
 
 class _Caught(AbstractContextManager["_Caught"]):
-    """A file without a name, to which goes what is printed to one of the JVM's standard streams."""
+    """A file without a name that takes one of the JVM's standard streams."""
 
-    def __init__(self, jvm: Any, set_stream: str) -> None:
+    def __init__(self, jvm: JVMView, set_stream: str) -> None:
         with tempfile.NamedTemporaryFile() as named:
             self._file: IO[str] = Path(named.name).open(errors="replace", encoding="utf-8", newline="\n")  # noqa: SIM115
             self._stream: JavaObject = jvm.java.io.FileOutputStream(named.name)
@@ -205,11 +206,11 @@ class _Caught(AbstractContextManager["_Caught"]):
         self._channel: JavaObject = self._stream.getChannel()
 
     def clear(self) -> None:
-        """Nothing was printed."""
+        """Forget what was printed."""
         self._channel.truncate(0)
 
     def lines(self) -> list[str]:
-        """What was printed since."""
+        """The lines printed since :meth:`clear`."""
         self._file.seek(0)
         return [*self._file]
 
@@ -218,4 +219,4 @@ class _Caught(AbstractContextManager["_Caught"]):
 
 
 atexit.register(end_tools)
-logging.getLogger("py4j").addHandler(logging.NullHandler())  # it says as errors what is raised as well
+logging.getLogger("py4j").addHandler(logging.NullHandler())  # it also logs what it raises

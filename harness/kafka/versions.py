@@ -1,6 +1,6 @@
-"""All that differs between Kafka versions, in one place: modes, features, Java, Maven coordinates.
+"""Kafka versions and what differs between them: modes, features, Java, Maven coordinates.
 
-Nobody else compares version numbers. What a build can answer for itself is asked of its jars instead, since a table
+Only this module compares version numbers. Where a build's jars have the answer, they are asked instead, since a table
 knows nothing of the next release (:mod:`harness.kafka.main_classes`). Vendors' builds ("3.9.2-vendor1") count as the
 release whose number they carry.
 """
@@ -55,9 +55,9 @@ class KafkaVersion:
     """A Kafka version: ``3.9.2``, ``4.3.0-rc1``, ``4.4.0-SNAPSHOT``.
 
     Ordered as released: a snapshot, then the candidates, then the release, then vendors' builds of it. Features and
-    ranges look only at :attr:`release`: 4.3.0-rc1 has what 4.3.0 has.
+    ranges use only :attr:`release`: 4.3.0-rc1 has what 4.3.0 has.
 
-    :ivar qualifier: what follows the three numbers, with its separator; empty for a release
+    :ivar qualifier: the text after the three numbers, with its separator; empty for a release
     """
 
     major: int
@@ -78,7 +78,7 @@ class KafkaVersion:
         return cls(major=int(major), minor=int(minor), patch=int(patch), qualifier=text.strip()[match.end(3) :])
 
     def __str__(self) -> str:
-        """As it was written."""
+        """As :meth:`parse` read it."""
         return f"{self.major}.{self.minor}.{self.patch}{self.qualifier}"
 
     def __lt__(self, other: KafkaVersion) -> bool:
@@ -108,47 +108,38 @@ class KafkaVersion:
         """Whether its release is not below these numbers: ``at_least(4, 3)`` holds for 4.3.0-rc1."""
         return self.release >= numbers
 
-    # --- modes ---------------------------------------------------------------------------------------------------
-
     def has(self, mode: Mode) -> bool:
-        """Whether this build has the mode, and JBOD in it; without JBOD there is nothing to test here.
-
-        ZooKeeper: 1.0 (KIP-112) to 3.9. KRaft: from 3.7 (KIP-858), early access until 3.8.
-        """
+        """Whether this build has the mode with JBOD: ZooKeeper from 1.0 (KIP-112) to 3.9, KRaft from 3.7 (KIP-858)."""
         if mode is Mode.ZK:
             return self.at_least(1, 0) and not self.at_least(4, 0)
         return self.at_least(3, 7)
 
     def modes(self) -> tuple[Mode, ...]:
-        """The modes that it has."""
+        """The modes that it :meth:`has`."""
         return tuple(mode for mode in Mode if self.has(mode))
-
-    # --- features ------------------------------------------------------------------------------------------------
 
     @property
     def describes_topics_by_bootstrap(self) -> bool:
-        """``kafka-topics --bootstrap-server`` (KIP-377); before it asks ZooKeeper, which is a source of its own."""
+        """``kafka-topics --bootstrap-server`` (KIP-377); before, the tool asks ZooKeeper."""
         return self.at_least(2, 2)
 
     @property
     def creates_topics_by_zookeeper(self) -> bool:
-        """``kafka-topics --create --zookeeper``, which places replicas itself (KIP-36), until KAFKA-12596."""
+        """``kafka-topics --create --zookeeper``, which places replicas itself (KIP-36); removed by KAFKA-12596."""
         return not self.at_least(3, 0)
 
     @property
     def has_initial_task_delay(self) -> bool:
-        """``log.initial.task.delay.ms``; before, nothing expires, or is deleted, in a broker's first 30 s."""
+        """``log.initial.task.delay.ms``; before, a broker expires and deletes nothing in its first 30 s."""
         return self.at_least(3, 8)
 
     @property
     def has_cordoned_log_dirs(self) -> bool:
-        """KIP-1066: ``cordoned.log.dirs``, with :data:`CORDON_METADATA_VERSION`, such builds' default."""
+        """``cordoned.log.dirs`` (KIP-1066), with :data:`CORDON_METADATA_VERSION`, these builds' default."""
         return self.at_least(4, 3)
 
-    # --- running it ----------------------------------------------------------------------------------------------
-
     def check_java(self, major: int) -> None:
-        """See that this build's brokers run on this Java.
+        """Check that this build's brokers run on this Java.
 
         Tried on 17 and 25: 1.1.1, 2.4.1, 3.7.2 and 3.9.2 start; 2.0.0, 2.2.2 and 2.3.1 never reach ZooKeeper.
 
@@ -166,10 +157,10 @@ class KafkaVersion:
 
     @property
     def coordinates(self) -> tuple[str, ...]:
-        """What Maven must fetch for brokers and tools that log, as ``group:artifact:version``.
+        """The Maven artifacts of brokers and tools that log, as ``group:artifact:version``.
 
-        A build's own dependencies bring log4j 1 or reload4j between 2.4 and 3.9. Before, none at all; from 4.0 on,
-        no binding of slf4j to log4j 2, and an older log4j-core or none, so that the three are named together.
+        From 2.4 to 3.9 a build depends on log4j 1 or reload4j, before on neither. Since 4.0 it lacks slf4j's binding to
+        log4j 2, and has an old log4j-core or none, so all three are named.
         """
         # Scala 2.13 builds begin with 2.4 (as published; 2.3.1 and before have 2.12).
         scala = "2.13" if self.at_least(2, 4) else "2.12"
@@ -193,9 +184,9 @@ CONFIRMED_BUILDS: Mapping[Mode, tuple[KafkaVersion, ...]] = MappingProxyType(
         }.items()
     }
 )
-"""The newest release of each line up to which the declared deviations (:mod:`suites.deviations`) are confirmed.
+"""The newest release of each line on which the declared deviations (:mod:`suites.deviations`) are confirmed.
 
-On a release that is newer (:func:`is_newer_than`) a deviation may be mended.
+A newer release (:func:`is_newer_than`) may have mended one.
 """
 
 # The newest of each line that jbod is tested with; 3.9 is the last with ZooKeeper.
@@ -205,9 +196,9 @@ DEFAULT_BUILDS: Mapping[Mode, KafkaVersion] = MappingProxyType(
 
 
 def is_newer_than(confirmed: Sequence[KafkaVersion], version: KafkaVersion) -> bool:
-    """Whether a version's release is newer than all of these of its line; where they have none of it, than all.
+    """Whether a version's release is newer than those of its line; if there are none of its line, than all.
 
-    4.1.3 is newer than 4.1.2, 4.3.1: a fix may have come to its branch after both.
+    4.1.3 is newer than 4.1.2 and 4.3.1: a fix may have come to its branch after both.
     """
     of_its_line = [each.release for each in confirmed if each.release[:2] == version.release[:2]]
     return version.release > max(of_its_line or [each.release for each in confirmed])
@@ -226,12 +217,11 @@ Bounds = tuple[tuple[str, Release], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class VersionRange:
-    """Which builds something holds for: ``>=4.3.0,<4.4.0``; empty for all.
+    """The builds that something holds for: ``>=4.3.0,<4.4.0``; empty for all.
 
-    ``<4.0.2 | >=4.1.0,<4.1.2`` is either of the two: what was fixed on several branches ends on each by itself.
+    ``<4.0.2 | >=4.1.0,<4.1.2`` is either of the two, as for a bug that was fixed on several branches.
 
-    :ivar any_of: the ranges of which one must hold, each by all of its pairs of an operator (``>= > <= < ==``) and a
-        release
+    :ivar any_of: one of these must hold, by all of its pairs of an operator (``>= > <= < ==``) and a release
     """
 
     any_of: tuple[Bounds, ...] = ((),)

@@ -108,7 +108,7 @@ def test_a_program_that_fails_or_never_answers_is_no_ability(tmp_path: Path, mon
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert (ability("node").present, ability("node").found) == (False, f"{tmp_path}/node: no licence")
-    monkeypatch.setattr("harness.host.abilities.PROBE_S", 0.5)
+    monkeypatch.setattr("harness.host.probes.PROBE_S", 0.5)
     assert not ability("maven").present
     assert "did not answer" in ability("maven").found
 

@@ -24,14 +24,14 @@ from harness.cluster.cluster import Cluster, boot
 from harness.cluster.nodes import images
 from harness.cluster.nodes.backends import BACKENDS
 from harness.cluster.nodes.container import ContainerBackend, _Watch, leash
-from harness.cluster.nodes.images import OWN_BASE, image_for, images_here
+from harness.cluster.nodes.images import image_for
 from harness.cluster.nodes.node import AGENT, SERVICE, Site
 from harness.cluster.spec import ClusterSpec
 from harness.errors import EXIT_HARNESS, EXIT_VALID, DistributionError, NodeDied
 from harness.host import undo
 from harness.host.cache import cache_dir
 from harness.host.control_group import FROZEN
-from harness.host.engine import LABEL, compose, engine, host, remove_run, run_once
+from harness.host.engine import LABEL, OWN_BASE, compose, engine, host, images_here, remove_run, run_once
 from harness.host.ports import HOST
 from harness.host.undo import UndoLog
 from harness.journal import Journal
@@ -336,7 +336,7 @@ def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Pa
     case = "kip-112/leader-at-bootstrap[kraft-chmod_000]"
     work_dir = workspace / "work"
     run = Running(tmp_path, work_dir, case, "--backend", "docker", "--kafka-tarball", str(candidate))
-    before = {*images.images_here()}
+    before = {*images_here()}
     try:
         run.start()
         assert run.await_end() == EXIT_VALID, run.said.read_text()
@@ -344,7 +344,7 @@ def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Pa
         ran = json.loads((run_dir / "run.json").read_text())
         assert (ran["kafka"]["source"], ran["kafka"]["origin"]) == ("tarball", str(candidate))
         made = f"jbod-kafka:{ran['kafka']['version']}-{ran['kafka']['sha256'][:12]}"
-        assert {*images.images_here()} - before == {made}
+        assert {*images_here()} - before == {made}
         events = map(json.loads, (run_dir / "events.jsonl").read_text().splitlines())
         assert [event["image"] for event in events if event["kind"] == "image.used"] == [made]
         inside = {Path(jar).name for jar in images._look_into(made).jars}
@@ -352,7 +352,7 @@ def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Pa
         run.assert_nothing_left()
     finally:
         run.kill()
-        for image in {*images.images_here()} - before:
+        for image in {*images_here()} - before:
             engine().images.remove(image, force=True)
 
 

@@ -52,7 +52,7 @@ def home(open_folder: Path, build: Distribution) -> Path:
 @pytest.mark.parametrize("mode", Mode)
 def test_the_default_builds_run_as_the_brokers_user(mode: Mode) -> None:
     build = from_maven(DEFAULT_BUILDS[mode], cache_dir())
-    assert mode in build.modes()
+    assert mode in build.version.modes()
     argv = [*broker_user().command(), *java_command(), "-XX:TieredStopAtLevel=1", "-cp"]
     argv += [":".join(map(str, build.class_path)), build.main_class("topics"), "--version"]
     done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=30, check=False)

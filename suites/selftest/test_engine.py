@@ -17,9 +17,10 @@ import pytest
 
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.host import undo
-from harness.host.abilities import ENGINE_DISK_BYTES, ability
+from harness.host.abilities import ability
 from harness.host.engine import compose, compose_program, compose_version, engine, execute, explained, host, remove_run
 from harness.host.marked_processes import MARK, kill_marked
+from harness.host.probes import ENGINE_DISK_BYTES
 from harness.host.undo import UndoLog
 from harness.waiting import await_until
 from suites.selftest.needs import require

@@ -10,8 +10,9 @@ from typing import cast
 import pytest
 
 from harness.cluster.nodes import images
-from harness.cluster.nodes.images import OWN_BASE, image_for
+from harness.cluster.nodes.images import image_for
 from harness.errors import EnvironmentLacks
+from harness.host.engine import OWN_BASE
 from harness.kafka.distribution import Distribution, Source
 from harness.kafka.versions import KafkaVersion, Mode
 from suites.selftest.stand_in_engine import StandIn, answering

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
-from harness.host.abilities import LEAST_NODE
+from harness.host.probes import LEAST_NODE
 from reports import pages
 from reports.allure import write_result
 from reports.command import read, report

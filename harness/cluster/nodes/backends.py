@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from harness.cluster.nodes.node import Backend, Runtime, Site
 from harness.cluster.nodes.process import ProcessBackend, process_runtime
 from harness.errors import UsageError
-from harness.host.abilities import Ability, look_by
+from harness.host.abilities import Ability
 from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
 
@@ -57,15 +57,6 @@ def _container_backend(site: Site) -> Backend:
 
     return ContainerBackend(site)
 
-
-def _container_image() -> tuple[bool, str]:
-    from harness.cluster.nodes.images import images_here
-
-    here = images_here()
-    return bool(here), ", ".join(here) or "none with Kafka, and none to build one on"
-
-
-look_by("container image", _container_image)
 
 _SHARED_NETWORK = Ability(
     name="own networks",

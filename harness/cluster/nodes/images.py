@@ -28,14 +28,11 @@ from docker.utils import parse_repository_tag
 from harness.errors import DistributionError, EnvironmentLacks, HarnessError
 from harness.host.atomic_write import write_atomically
 from harness.host.cache import cache_dir
-from harness.host.engine import engine, explained, run_once
+from harness.host.engine import BASE_VARIABLE, BASES, OWN_BASE, engine, explained, run_once
 from harness.host.scratch import scratch
 from harness.kafka.distribution import NOT_TO_RUN, Distribution
 from harness.kafka.versions import Mode
 
-OWN_BASE = "jbod-base:bookworm"
-_BASES = ("eclipse-temurin:17-jre", OWN_BASE)
-_BASE_VARIABLE = "JBOD_BASE_IMAGE"
 _MADE_ON = "jbod.base"
 """A label of own images."""
 _DOCKERFILE = Path(__file__).resolve().parents[3] / "compose" / "Dockerfile"
@@ -70,7 +67,7 @@ def image_for(distribution: Distribution, mode: Mode, say: Say) -> Image:
     official = f"apache/kafka:{distribution.version}" if distribution.source == "maven" and mode is Mode.KRAFT else None
     if official and _is_here(official):
         return _look_into(official)
-    if (base := _base_of(own)) and base == (os.environ.get(_BASE_VARIABLE) or base):
+    if (base := _base_of(own)) and base == (os.environ.get(BASE_VARIABLE) or base):
         return _look_into(own)
     if official and _pull(official, say):
         return _look_into(official)
@@ -114,8 +111,8 @@ def _for_all(entry: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 def _base(named: str | None, say: Say) -> str:
-    named = named or os.environ.get(_BASE_VARIABLE)
-    bases = (named,) if named else _BASES
+    named = named or os.environ.get(BASE_VARIABLE)
+    bases = (named,) if named else BASES
     for base in bases:
         if _is_here(base):
             return base
@@ -154,17 +151,6 @@ def make_base(say: Say) -> str:
     if '"error"' in said:
         raise HarnessError(f"the image {OWN_BASE} can't be imported: {said.strip()}")
     return OWN_BASE
-
-
-def images_here() -> list[str]:
-    """The images that nodes could run in, or that such an image could be built on, as far as they are here.
-
-    :raises EnvironmentLacks: there is no engine
-    """
-    with explained("the engine's images"):
-        tags = [tag for image in engine().images.list() for tag in image.tags]
-    bases = {os.environ.get(_BASE_VARIABLE), *_BASES}
-    return sorted(tag for tag in tags if tag in bases or tag.startswith(("apache/kafka:", "jbod-kafka:")))
 
 
 def _is_here(name: str) -> bool:
