@@ -57,7 +57,7 @@ def test_it_waits_for_enter_and_says_how_to_look(moment: str, terminal: tuple[in
     somebody, name = terminal
     waiting = threading.Thread(target=a_pause(moment, name), args=(event(moment),), daemon=True)
     waiting.start()
-    seen = read(somebody, b"Enter goes on").decode()
+    seen = read(somebody, b"press Enter to go on").decode()
     assert f"{MOMENTS[moment].kind}: chmod_000 on log-dir-1 of broker 2" in seen
     assert "bootstrap 127.0.0.1:1" in seen
     os.write(somebody, b"q")  # no Enter

@@ -96,7 +96,7 @@ def test_the_last_line_names_what_is_missing() -> None:
     assert "kafka-cluster unregister" in line
     assert "needed by kip-1066/broker-decommissioned, kip-36/placement: these cases are skipped" in line
     slower = command.missing_line(found("exit-hook", "missing"))
-    assert slower.endswith("each question has a JVM of its own: slower")
+    assert slower.endswith("each tool runs in a JVM of its own: slower")
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -167,7 +167,7 @@ def test_what_the_probe_writes_is_what_is_read(tmp_path: Path) -> None:
     assert {each.id: each.skips for each in read.lacks} == {"tool-cluster": True, "exit-hook": False}
     lines = lack_lines(read, ["kip-36/placement[kraft]", "kip-36/placement[zk]", A])
     assert lines[0].endswith("in mode kraft (planted): 1 case is skipped")
-    assert lines[1].endswith("each question has a JVM of its own: slower")
+    assert lines[1].endswith("each tool runs in a JVM of its own: slower")
     file.write_text(json.dumps(probed(causes={Mode.KRAFT: "it ended"}).to_json()))
     assert read_probe(file).cause == "it ended"
 
