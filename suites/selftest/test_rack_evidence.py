@@ -47,7 +47,7 @@ def test_where_nothing_was_tried_nothing_is_shown() -> None:
 
 
 def test_an_expected_deviation_that_nobody_looked_for_is_not_taken_for_shown() -> None:
-    with pytest.raises(PromiseBroken, match="no longer deviates: they are not created"):
+    with pytest.raises(PromiseBroken, match="no longer deviates: the topics are not created"):
         evidence(*ZK, AUTOMATIC_REFUSED).conclude({})
 
 
@@ -59,7 +59,7 @@ def test_a_deviation_that_is_not_expected_is_a_broken_promise() -> None:
 def test_an_expected_deviation_that_no_longer_shows_is_told() -> None:
     seen = evidence(*ZK, AUTOMATIC_REFUSED)
     seen.deviates(AUTOMATIC_REFUSED, "automatic", [])
-    with pytest.raises(PromiseBroken, match="no longer deviates: they are not created"):
+    with pytest.raises(PromiseBroken, match="no longer deviates: the topics are not created"):
         seen.conclude({})
     seen.deviates(AUTOMATIC_REFUSED, "automatic", ["it was refused"])
     seen.conclude({})
@@ -100,7 +100,7 @@ def test_the_striped_assignment_passes_and_shows_what_it_is_known_for() -> None:
     seen.conclude({})
     even = evidence(*KRAFT, LEADERS_OVER_RACKS)
     check_striped(even, EVEN, "t", place(EVEN, 6, 3, seed=1))
-    with pytest.raises(PromiseBroken, match="no longer deviates: KRaft's placer gives each rack as many leaders"):
+    with pytest.raises(PromiseBroken, match="no longer deviates: KRaft's placer spreads leaders evenly over racks"):
         even.conclude({})
 
 
