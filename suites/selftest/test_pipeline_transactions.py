@@ -168,8 +168,8 @@ def test_an_open_transaction_holds_the_read_committed_consumer_back(
     (event,) = lines_of(bench.journal, "transaction.open")
     (first_open,) = opened_at
     assert first_open is not None
-    assert event["stable"][0] == first_open < event["acked"][0]
-    assert event["stable"][1] == event["acked"][1]
+    assert event["stable"]["0"] == first_open < event["acked"]["0"]
+    assert event["stable"]["1"] == event["acked"]["1"]
     assert not list(lines_of(bench.journal, "consumer.behind"))
     held_back, not_held = (
         max(row["offset"] for row in bench.rows("consumed", isolation=isolation, partition=0)) for isolation in BOTH
