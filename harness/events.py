@@ -149,6 +149,11 @@ class FaultInjecting(FaultEvent):
     explains: tuple[str, ...] = ()
     may_hold_up_clients: bool = False
 
+    def details(self) -> Mapping[str, object]:
+        """See :meth:`Event.details`; ``may_hold_up_clients`` is left out unless it is true."""
+        found = dict(super().details())
+        return found if self.may_hold_up_clients else {k: v for k, v in found.items() if k != "may_hold_up_clients"}
+
     @property
     def struck(self) -> str:
         """The name of the node that it hits."""

@@ -129,7 +129,7 @@ def _told(event: Event) -> str:
 
 
 def _is_empty(value: object) -> bool:
-    return value is None or value is False or value in ([], (), {}, "")
+    return value in (None, [], (), {}, "")
 
 
 def _value(value: object) -> str:
