@@ -80,10 +80,6 @@ class Journal:
         """The events of a class, oldest first."""
         return (event for event in list(self.events) if isinstance(event, kind))
 
-    def notes(self, kind: str) -> Iterator[Note]:
-        """The events of a kind without a class of its own, oldest first."""
-        return (event for event in self.of(Note) if event.kind == kind)
-
     def clock_stepped_s(self) -> float:
         """How far the machine's clock was set forward or back while this was written, in seconds; 0.0 if it was not.
 

@@ -49,9 +49,8 @@ def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
     state = StateCheck(cluster, orders, bulk)
     write_untracked_records(bulk, 4000, size=1000)
-    write_untracked_records(
-        bulk, 3000, size=1000, into=0
-    )  # as large as the others together, so two in each log dir are not balanced
+    # As large as the others together, so two in each log dir are not balanced.
+    write_untracked_records(bulk, 3000, size=1000, into=0)
     kept = leaders_logs(bulk.partitions)
     skewed = cluster.brokers[0]
     for partition in bulk.partitions:

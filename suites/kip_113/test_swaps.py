@@ -306,16 +306,14 @@ def await_caught_up(move: Move, *, untrimmed: bool) -> None:
     """
     cluster, broker = move.state.cluster, move.broker
     pattern = rf"processing data for partition {move.partition} at offset (?s:.*)java\.nio\.BufferOverflowException"
-    given_up: LogLine | None = None
 
-    def look() -> list[str]:
-        nonlocal given_up
-        given_up = broker.log.first(pattern, since=broker.started_at) if untrimmed else None
-        return [] if given_up else cluster.health_problems()
+    def look() -> tuple[LogLine | None, list[str]]:
+        line = broker.log.first(pattern, since=broker.started_at) if untrimmed else None
+        return line, [] if line else cluster.health_problems()
 
-    await_until(
+    given_up, _ = await_until(
         look,
-        lambda problems: not problems,
+        lambda seen: not seen[1],
         timeout_s=timeouts.RECOVERY_S,
         what="a healthy cluster",
         retry_on=(NoAnswer,),
