@@ -360,7 +360,7 @@ def test_a_cluster_that_was_kept_can_be_looked_at_and_taken_down(tmp_path: Path,
     try:
         assert len(run.nodes()) == 4
         assert [line for line in case["kept"] if line not in run.said.read_text()] == []
-        assert "orders" in call("look at it")
+        assert "orders" in call("inspect it")
         assert '"logDirs"' in call("its log dirs")
     finally:
         call("take it down")
