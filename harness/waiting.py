@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.errors import AwaitTimeout, JbodError
+from harness.crowding import Crowding
+from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 
 T = TypeVar("T")
 
@@ -40,7 +41,8 @@ def await_until(
     """Call ``observe`` until ``until`` holds of its answer, and return that answer.
 
     :param observe: reads the value once; must itself be bounded in time
-    :param timeout_s: seconds on the monotonic clock; a value that is observed later still counts
+    :param timeout_s: seconds on the monotonic clock, and more on a crowded machine (:mod:`harness.crowding`); a value
+        that is observed later still counts
     :param what: what is awaited, as the end of the sentence "waited 3.0 s for …"
     :param poll_s: seconds between two observations; as long as the last one took where that is more, so that what is
         awaited gets its share of the processor
@@ -50,11 +52,14 @@ def await_until(
         :class:`~harness.errors.PromiseBroken` for what Kafka promises
     :param hint: where to look next, appended to the error; a function is called after the wait
     :raises JbodError: what ``failure`` makes, with ``what``, ``timeout_s``, the last value seen and the hint
+    :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
+        observation failed: a tool that did not get to run proves nothing about Kafka
     """
-    deadline = time.monotonic() + timeout_s
+    start, crowding = time.monotonic(), Crowding()
     last: object = "nothing seen yet"
     while True:
-        began = time.monotonic()
+        crowding.sample()
+        began, answered = time.monotonic(), False
         if watch is not None:
             watch()
         try:
@@ -64,10 +69,16 @@ def await_until(
         else:
             if until(value):
                 return value
-            last = value
+            last, answered = value, True
         ended = time.monotonic()
-        if ended >= deadline:
+        if ended >= start + timeout_s * crowding.stretch:
             break
-        time.sleep(max(poll_s, ended - began))
+        pause = max(poll_s, ended - began)
+        time.sleep(pause)
+        crowding.slept(pause, time.monotonic() - ended)
     more = hint() if callable(hint) else hint
-    raise failure(f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}")
+    message = f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}"
+    if crowding.stretch == 1.0:
+        raise failure(message)
+    error = failure(f"{message}; the machine was crowded, so this wait took {ended - start:.1f} s: {crowding}")
+    raise error if answered or not isinstance(error, PromiseBroken) else Inconclusive(str(error))

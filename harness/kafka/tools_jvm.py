@@ -20,8 +20,9 @@ import os
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import IO, ParamSpec, TypeVar
@@ -30,6 +31,7 @@ from py4j.java_collections import JavaArray
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView, find_jar_path
 
 from harness import timeouts
+from harness.crowding import Crowding
 from harness.errors import HarnessError, ToolFailed
 from harness.host.java import FAST_START, java_command
 from harness.kafka.distribution import Distribution
@@ -38,6 +40,7 @@ from harness.kafka.tools import reason, tool_output
 from harness.kafka.versions import Tool
 
 _STOP_S = 10.0
+_SAMPLED_EVERY_S = 0.25
 _UNCAUGHT = "Exception in thread "
 """How Java begins to print an exception that ends a thread; a tool that ends so has no exit code, and its JVM has 1."""
 _OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
@@ -106,9 +109,16 @@ class _ToolsJvm:
     def _within(self, timeout_s: float, do: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         """Call ``do`` in the thread that may call py4j.
 
-        :raises TimeoutError: it takes longer
+        :raises TimeoutError: it takes longer, also with the time that a crowded machine adds
+            (:mod:`harness.crowding`): a JVM that is ended for being slow has to start again, which takes longer still
         """
-        return self._asker.submit(do, *arguments, **named).result(timeout_s)
+        answer, crowding, start = self._asker.submit(do, *arguments, **named), Crowding(), time.monotonic()
+        while True:
+            crowding.sample()
+            if wait([answer], timeout=min(_SAMPLED_EVERY_S, timeout_s)).done:
+                return answer.result()
+            if time.monotonic() >= start + timeout_s * crowding.stretch:
+                raise TimeoutError
 
     def _prepare(self) -> None:
         assert self._process.stdout is not None

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from itertools import count
 
 import pytest
 
-from harness.errors import AwaitTimeout, NodeDied, PromiseBroken
+from harness.crowding import PATIENCE
+from harness.errors import AwaitTimeout, Inconclusive, NodeDied, PromiseBroken, ToolFailed
 from harness.waiting import await_until
 
 
@@ -52,3 +59,38 @@ def test_a_dead_broker_ends_the_wait_at_once() -> None:
 
     with pytest.raises(NodeDied):
         await_until(lambda: False, timeout_s=60, what="anything", watch=watch)
+
+
+@pytest.fixture(scope="module")
+def crowded() -> Iterator[None]:
+    """Twenty busy processes on each core."""
+    with ExitStack() as busy:
+        for _ in range(20 * len(os.sched_getaffinity(0))):
+            process = busy.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            busy.callback(process.kill)
+        yield
+
+
+@pytest.mark.usefixtures("crowded")
+def test_on_a_crowded_machine_a_tool_that_did_not_end_proves_nothing() -> None:
+    def observe() -> bool:
+        raise ToolFailed("kafka-topics did not end within 20 s")
+
+    with pytest.raises(
+        Inconclusive, match=r"waited 1\.0 s for leaders; last seen: ToolFailed: .* the machine was crowded"
+    ):
+        await_until(observe, timeout_s=1, what="leaders", retry_on=(ToolFailed,), failure=PromiseBroken)
+
+
+@pytest.mark.usefixtures("crowded")
+def test_on_a_crowded_machine_a_wrong_value_is_a_broken_promise_still() -> None:
+    start = time.monotonic()
+    with pytest.raises(PromiseBroken, match=r"last seen: no leader; the machine was crowded.* threads per core"):
+        await_until(lambda: "no leader", lambda _: False, timeout_s=0.5, what="a leader", failure=PromiseBroken)
+    assert time.monotonic() - start >= 0.5 * PATIENCE
+
+
+@pytest.mark.usefixtures("crowded")
+def test_on_a_crowded_machine_what_comes_late_is_seen() -> None:
+    comes = time.monotonic() + 1
+    assert await_until(lambda: time.monotonic() > comes, timeout_s=0.5, what="it", failure=PromiseBroken)
