@@ -80,5 +80,5 @@ def await_until(
     message = f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}"
     if crowding.stretch == 1.0:
         raise failure(message)
-    error = failure(f"{message}; the machine was crowded, so this wait took {ended - start:.1f} s: {crowding}")
-    raise error if answered or not isinstance(error, PromiseBroken) else Inconclusive(str(error))
+    late = failure(f"{message}; the machine was crowded, so this wait took {ended - start:.1f} s: {crowding}")
+    raise late if answered or not isinstance(late, PromiseBroken) else Inconclusive(str(late))
