@@ -93,8 +93,6 @@ def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> N
     """The broker's logs have what must stay of :func:`write_outdated_records`.
 
     The compacted log must have the last value of each key. The expiring log must reach its end without a gap.
-
-    :raises PromiseBroken: something is missing
     """
     ends = compacted.cluster.end_offsets((compacted, expiring))
 

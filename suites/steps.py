@@ -143,10 +143,7 @@ def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement
 
 
 def check_in_named_log_dirs(placements: Sequence[Placement]) -> None:
-    """Right after the tool reported the end, the replicas are in the named log dirs, without future replicas.
-
-    :raises PromiseBroken: a replica is elsewhere, or has a future replica
-    """
+    """Right after the tool reported the end, the replicas are in the named log dirs, without future replicas."""
     for partition, log_dir in ((each.partition, place) for each in placements for place in each.on):
         if isinstance(log_dir, LogDir) and (differs := not_moved(partition, log_dir)):
             raise PromiseBroken(f"kafka-reassign-partitions reported {partition} in {log_dir}: {differs}")
@@ -282,10 +279,7 @@ ALREADY_FORMATTED = r"already formatted.*--ignore-formatted"
 
 
 def check_not_formatted(cluster: Cluster, broker: Broker) -> None:
-    """``kafka-storage format`` refuses where one of the log dirs is formatted, says what to do, and formats nothing.
-
-    :raises PromiseBroken: it formats a log dir, or does not name ``--ignore-formatted``
-    """
+    """``kafka-storage format`` refuses where one of the log dirs is formatted, says what to do, and formats nothing."""
     before = _formatted(broker)
     code, said = _format(cluster, broker)
     after = _formatted(broker)
@@ -546,10 +540,7 @@ def rack_killed(state: StateCheck, rack: Sequence[Broker]) -> Iterator[None]:
 
 
 def check_led(state: StateCheck) -> None:
-    """All sources agree, and every partition has a leader.
-
-    :raises PromiseBroken: sources disagree, or a partition has no leader
-    """
+    """All sources agree, and every partition has a leader."""
     state.check()
     unled = {f"{t}-{p}": [*each.replicas] for (t, p), each in state.partitions.items() if each.leader is None}
     if unled:

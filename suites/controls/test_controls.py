@@ -35,7 +35,7 @@ from harness.waiting import await_until, let_pass
 from harness.workload.client_config import ClientConfig
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import rack_killed
 
@@ -43,7 +43,6 @@ UNSAFE = {"acks": "1", "enable.idempotence": False}
 SAFE = {"acks": "all", "enable.idempotence": True}
 # One request for each record, and a retry as soon as it is refused.
 ONE_BY_ONE = {"batch.num.messages": 1, "linger.ms": 0, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}
-NO_FAULT = Floors(faults=0)
 
 
 @scenario(

@@ -76,10 +76,7 @@ def restarted_from_snapshot(cluster: Cluster, at_least: Path) -> None:
 
 
 def check_in_snapshot(cluster: Cluster, snapshot: Path, broker: Broker, *log_dirs: LogDir) -> None:
-    """The broker's registration in a snapshot has exactly these log dirs as cordoned.
-
-    :raises PromiseBroken: it has others
-    """
+    """The broker's registration in a snapshot has exactly these log dirs as cordoned."""
     should = frozenset(log_dir.directory_id() for log_dir in log_dirs)
     seen = dump_snapshot(cluster.distribution, snapshot).registered_as_cordoned.get(broker.id)
     if seen != should:

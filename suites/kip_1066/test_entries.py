@@ -252,10 +252,7 @@ def require_seen(wanted: tuple[str, str], seen: tuple[str, str]) -> None:
 
 
 def check_seen(promised: tuple[str, str], cluster: Cluster, log_dir: LogDir, topic: str) -> None:
-    """:func:`cordon_effect` gives the promised answer.
-
-    :raises PromiseBroken: it gives another one
-    """
+    """:func:`cordon_effect` gives the promised answer."""
     if (seen := cordon_effect(cluster, log_dir, topic)) != promised:
         raise PromiseBroken(f"{log_dir} is {seen} instead of {promised}")
 
