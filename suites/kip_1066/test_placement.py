@@ -12,7 +12,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Admin
+from harness.kafka.admin import Admin, NewTopic
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
@@ -143,7 +143,7 @@ def check_wide_refused(cluster: Cluster, name: str) -> None:
     check_refused_without_effect(
         cluster,
         name,
-        lambda: admin.create_topic(name, partitions=1, replicas=3),
+        lambda: admin.create_topics([NewTopic(name=name)]),
         "INVALID_REPLICATION_FACTOR",
         TOO_FEW,
     )
@@ -154,7 +154,7 @@ def check_given_to_fenced(admin: Admin, fenced: int) -> None:
 
     :raises Inconclusive: it is not placed there, so a cordon would show nothing
     """
-    admin.create_topic("fenced", partitions=1, replicas=3)
+    admin.create_topics([NewTopic(name="fenced")])
     [state] = await_until(
         lambda: admin.describe_cluster(topics=("fenced",)).partitions,
         timeout_s=timeouts.REQUEST_S,

@@ -22,7 +22,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.runner.case import Case
@@ -142,13 +142,12 @@ def daily_operations(
 
     def create_and_delete_a_topic() -> None:
         name = f"passing-{next(numbers)}"
-        ask_any_broker(
-            cluster, lambda admin: admin.create_topic(name, partitions=3, replicas=2, configs=ROLLS | EXPIRES)
-        )
+        new = NewTopic(name=name, partitions=3, replicas=2, configs=ROLLS | EXPIRES)
+        ask_any_broker(cluster, lambda admin: admin.create_topics([new]))
         done["topics created"] += 1
         current.append(name)
         write(cluster, name, seconds=1.0)
-        ask_any_broker(cluster, lambda admin: admin.delete_topic(name))
+        ask_any_broker(cluster, lambda admin: admin.delete_topics([name]))
         done["topics deleted"] += 1
 
     def move_a_replica() -> None:

@@ -128,7 +128,7 @@ def request(name: str, version: int, *needed_by: str, builds: str = "", modes: S
     :param version: the oldest version that has the fields that are read
     """
     return Dependency(
-        id=f"request-{name}" if not builds or builds != ">=4.3" else f"request-{name}-v{version}",
+        id=f"request-{name}-v{version}" if builds == ">=4.3" else f"request-{name}",
         kind="request",
         what=f"{name} v{version} or later",
         needed_by=needed_by,
