@@ -177,10 +177,10 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
     return line
 
 
-def refuses_to_start(broker: Broker, *, exit_code: int, saying: str) -> LogLine | None:
-    """The log line with which a broker that was just started ends by itself (:func:`check_ends`); None if it joins.
+def refuses_to_start(broker: Broker, *, saying: str) -> LogLine | None:
+    """The log line with which a broker that was just started ends with exit code 1; None if it joins.
 
-    :raises PromiseBroken: it does neither, or ends with another code or message
+    :raises PromiseBroken: it does neither, or ends with another code or message (:func:`check_ends`)
     """
 
     def has_joined() -> bool:
@@ -194,7 +194,7 @@ def refuses_to_start(broker: Broker, *, exit_code: int, saying: str) -> LogLine 
         failure=PromiseBroken,
         hint=broker.log.tail,
     )
-    return None if broker.node.exit_code() is None else check_ends(broker, exit_code=exit_code, saying=saying)
+    return None if broker.node.exit_code() is None else check_ends(broker, exit_code=1, saying=saying)
 
 
 @dataclass(kw_only=True)

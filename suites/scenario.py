@@ -10,12 +10,11 @@ import pytest
 from faults.base import Fault
 from faults.targets import follower_of, leader_of
 from harness.cluster.spec import ClusterSettings
-from harness.kafka.versions import Mode, VersionRange
+from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
 from harness.measure.floors import DEFAULT_FLOORS, Floors
 from harness.runner.deviation import Deviation
 from harness.runner.scenario import Scenario
 
-ANY_BUILD = VersionRange()
 NO_FAULT = Floors(faults=0)
 """The floors of a scenario that injects no fault, or need not."""
 

@@ -28,9 +28,10 @@ from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Tool
 from harness.runner.case_workload import CaseWorkload
+from harness.runner.deviation import Deviation
 from harness.waiting import await_until
 from suites.checks import check_noticed, check_notified, check_rebuilt, promised, refuses_to_start
-from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS, UNWRITABLE_ENDS_START
+from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS
 from suites.observations import metadata_log
 from suites.observing import observe
 from suites.on_disk import check_no_leftovers
@@ -226,14 +227,15 @@ def start_after_healing(state: StateCheck, broker: Broker) -> None:
     state.check(timeouts.RECOVERY_S)
 
 
-def ends_unwritable(cluster: Cluster, broker: Broker) -> bool:
-    """Whether a broker that was just started, with a readable and unwritable log dir, ends; else it has joined.
+def ends_as_known(cluster: Cluster, broker: Broker, deviation: Deviation, *, saying: str) -> bool:
+    """Whether a broker that was just started ends, as builds with the deviation do; else it has joined.
 
+    :param saying: a regular expression of the log line with which it ends
     :raises PromiseBroken: it does neither, ends for another reason, or does other than is known of the build
     """
-    line = refuses_to_start(broker, exit_code=1, saying=UNWRITABLE)
+    line = refuses_to_start(broker, saying=saying)
     seen = line.text if line else "it starts"
-    return observe(UNWRITABLE_ENDS_START, cluster, deviates=line is not None, seen=seen)
+    return observe(deviation, cluster, deviates=line is not None, seen=seen)
 
 
 def check_not_added(state: StateCheck, partition: Partition, broker: Broker) -> None:

@@ -19,14 +19,15 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
 REPORT_S = 0.1
 _CONNECT_S = 10.0
 
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
+"""The type of a task's reports."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +117,7 @@ class ControlServer:
     def __init__(self) -> None:
         self._secret = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._channels: dict[str, Channel[Any]] = {}
+        self._channels: dict[str, Channel[object]] = {}
         threading.Thread(target=self._accept, name="pipeline-control", daemon=True).start()
 
     def open(
@@ -157,7 +158,7 @@ class ControlServer:
             threading.Thread(target=self._serve, args=(connection,), name="pipeline-task", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        channel: Channel[Any] | None = None
+        channel: Channel[object] | None = None
         try:
             with connection, connection.makefile("rb") as lines:
                 hello = msgspec.json.decode(lines.readline() or b"{}", type=_Hello)

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from faults.base import injected
+from faults.base import Fault, injected
 from faults.broker import BrokerKilled, BrokerPaused
 from faults.file_system import PowerCut
 from faults.log_dir import Chmod000
@@ -183,7 +183,12 @@ def record_flips(
     with workload.running(orders):
         pass
     text = f"jbod {case.run_token} p0 60 ".encode()
-    with injected(ByteFlipped(orders[0].log_dir_on(role(orders[0])), "orders", 0, text=text)):
+    judge_harmed(workload, ByteFlipped(orders[0].log_dir_on(role(orders[0])), "orders", 0, text=text), mended=mended)
+
+
+def judge_harmed(workload: CaseWorkload, harm: Fault, *, mended: bool) -> None:
+    """Judge the history under the harm or, if ``mended``, after it."""
+    with injected(harm):
         if not mended:
             check_delivery(workload)
     if mended:
@@ -197,12 +202,7 @@ def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: 
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders, transactional=Transactions()) as pair:
         pair.await_progress(after=now(), records=300)  # one of five transactions, of 50 records each, is aborted
-    leader = leader_of(orders[0])
-    with injected(AbortsMisattributed(orders[0].log_dir_on(leader), "orders", 0)):
-        if not mended:
-            check_delivery(workload)
-    if mended:
-        check_delivery(workload)
+    judge_harmed(workload, AbortsMisattributed(orders[0].log_dir_on(leader_of(orders[0])), "orders", 0), mended=mended)
 
 
 @scenario("control/backdated-aborts", kip=112, plan="control: hidden", floors=NO_FAULT)
@@ -213,12 +213,7 @@ def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool
     with workload.running(orders, transactional=Transactions(abort_every=2)) as pair:
         # Fifteen transactions are aborted, and about half of them begin at a fitting offset.
         pair.await_progress(after=now(), records=1500)
-    leader = leader_of(orders[0])
-    with injected(AbortsBackdated(orders[0].log_dir_on(leader), "orders", 0)):
-        if not mended:
-            check_delivery(workload)
-    if mended:
-        check_delivery(workload)
+    judge_harmed(workload, AbortsBackdated(orders[0].log_dir_on(leader_of(orders[0])), "orders", 0), mended=mended)
 
 
 RACKS_UNKNOWN, RACKS_KNOWN = (

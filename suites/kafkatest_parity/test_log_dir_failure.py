@@ -24,7 +24,7 @@ from suites.checks import check_delivery, check_noticed
 from suites.deviations import UNWRITABLE_ENDS_START
 from suites.scenario import each_role, scenario
 from suites.state_check import StateCheck
-from suites.steps import check_serves_alone, ends_unwritable
+from suites.steps import UNWRITABLE, check_serves_alone, ends_as_known
 
 
 @scenario(
@@ -54,7 +54,7 @@ def test_replication_with_disk_failure(
         if bounce:
             victim.restart()
             state.broker_gone(victim)
-            ended = ends_unwritable(cluster, victim)
+            ended = ends_as_known(cluster, victim, UNWRITABLE_ENDS_START, saying=UNWRITABLE)
             if not ended:
                 state.broker_back(victim)
         state.log_dir_failed(second)

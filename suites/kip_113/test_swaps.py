@@ -277,7 +277,7 @@ def start_after_swap(cluster: Cluster, move: Move, *, twice: bool) -> None:
     with promised(cluster, unless=FUTURE_REPLICA_RENAMED_FIRST, seen=re.escape(refuses)):
         if twice:
             move.broker.start()
-            if line := refuses_to_start(move.broker, exit_code=1, saying=FOUND_TWICE):
+            if line := refuses_to_start(move.broker, saying=FOUND_TWICE):
                 passed_over = f" and {move.folder}." in line.text
                 delete_by_hand(move.partition, move.here)
                 move.state.moved(move.partition, move.there)

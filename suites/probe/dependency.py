@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.kafka.versions import Mode, VersionRange
+from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
 
 Kind = Literal[
     "start",
@@ -25,7 +25,6 @@ Kind = Literal[
 
 SKIPPED = "these cases are skipped"
 UNTRIED = "not tried"
-_ANY = VersionRange()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +47,7 @@ class Dependency:
     needed_by: tuple[str, ...] = ()
     without: str = SKIPPED
     modes: tuple[Mode, ...] = (Mode.ZK, Mode.KRAFT)
-    builds: VersionRange = _ANY
+    builds: VersionRange = ANY_BUILD
     tried: bool = True
 
     @property
