@@ -60,10 +60,8 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
             with injected(fail_log_dir(log_dir)) as fault:
                 state.log_dir_failed(log_dir)
                 victim.start()
-                if not (
-                    fail_log_dir is ChmodNoWrite
-                    and ends_as_known(cluster, victim, UNWRITABLE_ENDS_START, saying=UNWRITABLE)
-                ):
+                readable = fail_log_dir is ChmodNoWrite
+                if not (readable and ends_as_known(cluster, victim, UNWRITABLE_ENDS_START, saying=UNWRITABLE)):
                     state.broker_back(victim)
                     state.check()
                     check_noticed(fault)
