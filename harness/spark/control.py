@@ -26,8 +26,8 @@ import msgspec
 REPORT_S = 0.1
 _CONNECT_S = 10.0
 
-R = TypeVar("R", covariant=True)
-"""The type of a task's reports."""
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,14 +61,16 @@ class _Hello(msgspec.Struct):
     task: str = ""
 
 
-class Channel(Generic[R]):
+class Channel(Generic[R_co]):
     """The driver's end of the connection to one task.
 
     :param first: the report until the task has sent one; all its reports have this type
     :ivar report: the newest report
     """
 
-    def __init__(self, task: str, first: R, on_close: Callable[[], object], on_report: Callable[[R], object]) -> None:
+    def __init__(
+        self, task: str, first: R_co, on_close: Callable[[], object], on_report: Callable[[R_co], object]
+    ) -> None:
         self.task = task
         self.report = first
         self.connected = False
@@ -137,7 +139,8 @@ class ControlServer:
         """
         if task in self._channels:
             raise ValueError(f"a task named {task} was started before")
-        channel = self._channels[task] = Channel(task, first, on_close, on_report)
+        channel = Channel(task, first, on_close, on_report)
+        self._channels[task] = channel
         return channel, TaskEndpoint(port=self._listener.getsockname()[1], secret=self._secret, task=task)
 
     def close(self) -> None:

@@ -230,12 +230,8 @@ def cause_of(record_dir: Path, error: JbodError) -> str:
         name = f"broker {node.name}" if node.name.isdecimal() else node.name
         if errors:
             return f"{name}: {_with_cause(errors[-1].splitlines())}"
-        said = [
-            line
-            for file in (LOG, STDOUT)
-            if (node / file).exists()
-            for line in (node / file).read_text(errors="replace").splitlines()
-        ]
+        files = [node / each for each in (LOG, STDOUT) if (node / each).exists()]
+        said = [line for file in files for line in file.read_text(errors="replace").splitlines()]
         if complaints := [line for line in said if _JVM.match(line)]:
             return f"{name}: {_with_cause(complaints)}"
     return str(error).partition("\n")[0]
