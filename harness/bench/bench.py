@@ -85,8 +85,9 @@ class Bench:
                 "over": self.starts.over,
                 "skipped": self.starts.skipped,
             },
+            "judge": [asdict(each) for each in self.judged],
         }
-        return json.dumps(content | {"judge": [asdict(each) for each in self.judged]}, indent=2) + "\n"
+        return json.dumps(content, indent=2) + "\n"
 
 
 def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: int, say: Say) -> Bench:
