@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
@@ -55,6 +56,12 @@ class Dependency:
         """Whether cases that need it are skipped without it."""
         return self.without is SKIPPED
 
+
+config = partial(Dependency, kind="config")
+error_text = partial(Dependency, kind="error text")
+file = partial(Dependency, kind="file")
+log_line = partial(Dependency, kind="log line")
+tool = partial(Dependency, kind="tool")
 
 KRAFT, ZK = (Mode.KRAFT,), (Mode.ZK,)
 CORDONS = VersionRange.parse(">=4.3")
