@@ -4,6 +4,9 @@
 pair of producer and consumer can successfully produce/consume from a topic without message loss or duplication."
 :meth:`suites.state_check.StateCheck.check` compares running brokers, topic description and log dirs.
 :func:`check_noticed` looks for the error message. :func:`check_delivery` checks for loss and duplication.
+
+In all suites, the first sentence of a ``check_…`` function is its claim. If the claim does not hold in time, the
+function raises PromiseBroken.
 """
 
 from __future__ import annotations
@@ -40,10 +43,7 @@ from suites.on_disk import check_same_bytes
 
 
 def check_noticed(fault: Fault) -> None:
-    """The broker's log has the line by which the broker notices the fault.
-
-    :raises PromiseBroken: the line is not there in time
-    """
+    """The broker's log has the line by which the broker notices the fault."""
     assert fault.noticed_by is not None, f"{fault} names no log line by which a broker notices it"
     line = check_logged(fault.broker, fault.noticed_by, fault.injected_at)
     fault.broker.journal.write(
@@ -58,7 +58,6 @@ def check_logged(
 
     :param saying: a regular expression
     :param timeout_s: seconds that the broker may take (default: as for noticing a failed log dir)
-    :raises PromiseBroken: no line matches in time
     """
     line = await_until(
         lambda: broker.log.first(saying, since=since),
@@ -76,7 +75,6 @@ def check_notified(events: LogDirEvents, broker: Broker, *, left: int = 0) -> No
     """ZooKeeper: the broker notified the controller of its failed log dir with one znode, which is gone (KIP-112).
 
     :param left: how many znodes are still there: 1 where there is no controller to read them
-    :raises PromiseBroken: there was no znode, or several, or with another content; or other than ``left`` are there
     """
     wanted = [{"version": 1, "broker": broker.id, "event": 1}]
     await_until(
@@ -159,7 +157,6 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
     """The broker ends by itself, with this exit code and this message; returns the log line.
 
     :param saying: a regular expression of a line in its log since its last start
-    :raises PromiseBroken: the broker goes on, or ends with another code or message
     """
     broker.node.let_end()
     code = await_until(
@@ -180,10 +177,10 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
     return line
 
 
-def refuses_to_start(broker: Broker, *, exit_code: int, saying: str) -> LogLine | None:
-    """The log line with which a broker that was just started ends by itself (:func:`check_ends`); None if it joins.
+def refuses_to_start(broker: Broker, *, saying: str) -> LogLine | None:
+    """The log line with which a broker that was just started ends with exit code 1; None if it joins.
 
-    :raises PromiseBroken: it does neither, or ends with another code or message
+    :raises PromiseBroken: it does neither, or ends with another code or message (:func:`check_ends`)
     """
 
     def has_joined() -> bool:
@@ -197,7 +194,7 @@ def refuses_to_start(broker: Broker, *, exit_code: int, saying: str) -> LogLine 
         failure=PromiseBroken,
         hint=broker.log.tail,
     )
-    return None if broker.node.exit_code() is None else check_ends(broker, exit_code=exit_code, saying=saying)
+    return None if broker.node.exit_code() is None else check_ends(broker, exit_code=1, saying=saying)
 
 
 @dataclass(kw_only=True)
@@ -229,10 +226,7 @@ def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[Outc
 
 
 def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
-    """The broker did not log that it stops serving the log dir, and describes it as online.
-
-    :raises PromiseBroken: the broker took it offline
-    """
+    """The broker did not log that it stops serving the log dir, and describes it as online."""
     broker = log_dir.broker
     line = broker.log.first(LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path))), since=fault.injected_at)
     if line is not None:
@@ -243,10 +237,7 @@ def check_not_noticed(fault: Fault, log_dir: LogDir) -> None:
 
 
 def check_rebuilt(flip: BitsFlipped) -> None:
-    """The flipped bit of an index or a segment is gone: Kafka has rebuilt the file.
-
-    :raises PromiseBroken: the bit is still flipped
-    """
+    """The flipped bit of an index or a segment is gone: Kafka has rebuilt the file."""
     if flip.still_flipped():
         raise PromiseBroken(f"{flip.broker} loaded {flip.target} with the flipped bit")
 
@@ -276,7 +267,6 @@ def check_group_commits(journal: Journal, *, since: datetime | None = None) -> i
 
     :param since: count assignments from then on; None: from the first
     :returns: how many assignments were checked
-    :raises PromiseBroken: an acknowledged commit is lost
     """
     given: dict[str, int] = {}
     went_on = []
@@ -295,10 +285,7 @@ HANDLER_DIED = r"\[LogDirFailureHandler\]: Error due to"
 
 
 def check_failure_handlers(brokers: Iterable[Broker]) -> None:
-    """No broker's LogDirFailureHandler has died (KAFKA-19289): without that thread no log dir goes offline any more.
-
-    :raises PromiseBroken: one has died
-    """
+    """No broker's LogDirFailureHandler has died (KAFKA-19289): without that thread no log dir goes offline any more."""
     for broker in brokers:
         if (line := broker.log.first(HANDLER_DIED)) is not None:
             raise PromiseBroken(f"the LogDirFailureHandler of {broker} has died: {line.text[:300]}")
@@ -308,10 +295,7 @@ T = TypeVar("T")
 
 
 def check_settings(broker: Broker, wanted: Mapping[str, str | None]) -> None:
-    """The broker's own dynamic settings become these; None stands for a setting that is not set.
-
-    :raises PromiseBroken: they do not
-    """
+    """The broker's own dynamic settings become these; None stands for a setting that is not set."""
 
     def seen() -> dict[str, str | None]:
         own = broker.admin.dynamic_configs(broker.id).own
@@ -331,7 +315,6 @@ def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
     """Kafka refuses the request with this error.
 
     :param saying: a regular expression of the error's message
-    :raises PromiseBroken: the request succeeds, or fails with another error or message
     """
     try:
         ask()

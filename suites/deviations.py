@@ -21,7 +21,6 @@ EMPTIED_DIR_NAMED = Deviation(
     promised="the log dir that a replica has left has nothing of it any more",
     actual="if the log dir has no other replica, its replication-offset-checkpoint still names the one that left",
     issue="none known; ReplicaManager.checkpointHighWatermarks",
-    builds=VersionRange.parse(""),
 )
 
 GROWTH_NOT_CANCELLED = Deviation(
@@ -47,7 +46,6 @@ NO_LOG_DIRS_OPTION = Deviation(
     promised="kafka-log-dirs --log-dirs shows the named log dirs",
     actual="it has no such option, and always shows all log dirs",
     issue="none known",
-    builds=VersionRange.parse(""),
     pollutes=False,
 )
 
@@ -58,7 +56,6 @@ ANY_REFUSED = Deviation(
         "it answers LOG_DIR_NOT_FOUND, and the move goes on; it ends if asked for the log dir that the replica is in"
     ),
     issue="none known",
-    builds=VersionRange.parse(""),
     pollutes=False,
 )
 
@@ -85,7 +82,6 @@ FUTURE_REPLICA_IGNORED = Deviation(
     promised="a future replica that is found without its replica, with all log dirs good, becomes the replica",
     actual="the broker creates an empty replica, fetches it from the leader, and copies it into the future replica",
     issue="none known; ReplicaManager.becomeLeaderOrFollower creates what is not there",
-    builds=VersionRange.parse(""),
     modes=(Mode.ZK,),
 )
 
@@ -105,7 +101,6 @@ FUTURE_REPLICA_KNOWN_TO_CONTROLLER = Deviation(
     promised="a future replica found without its replica, with a bad log dir, is left alone; the replica is offline",
     actual="the controller knows that no bad log dir has the replica: the future replica becomes the replica",
     issue="the later KIP-858; LogManager.recoverAbandonedFutureLogs",
-    builds=VersionRange.parse(""),
     modes=(Mode.KRAFT,),
     pollutes=False,
 )
@@ -115,7 +110,6 @@ LONE_FUTURE_REPLICA_EMPTIED = Deviation(
     promised="a future replica that is found without its replica, with all log dirs good, becomes the replica",
     actual="the broker overwrites the only future replica with a new, empty replica: acked records are lost",
     issue="none known; as for several replicas, but there is no leader to fetch from",
-    builds=VersionRange.parse(""),
     modes=(Mode.ZK,),
 )
 
@@ -125,7 +119,6 @@ FUTURE_REPLICA_RENAMED_FIRST = Deviation(
     actual="the future replica is renamed first: if the old log dir fails or the broker dies then, the broker finds "
     "two replicas at its next start, and refuses to start until one is deleted by hand",
     issue="none found; LogManager.replaceCurrentWithFutureLog",
-    builds=VersionRange.parse(""),
 )
 
 FAILED_SWAP_REPORTED_ONLINE = Deviation(
@@ -163,7 +156,6 @@ RETENTION_WAITS = Deviation(
     promised="segments of a future replica are subject to log retention in the same way as those of the replica",
     actual="expired segments of both stay as long as the move takes",
     issue="none known; ReplicaManager.alterReplicaLogDirs pauses retention along with compaction",
-    builds=VersionRange.parse(""),
 )
 
 COORDINATOR_RELOADED = Deviation(
@@ -204,7 +196,6 @@ OFFLINE_REPLICAS_COUNTED_LATE = Deviation(
     promised="OfflineReplicaCount is the number of replicas on failed log dirs",
     actual="a broker that finds a log dir bad at its start counts a replica there only from its second update on",
     issue="none known; ReplicaManager.markPartitionOffline covers only replicas that the broker has served",
-    builds=VersionRange.parse(""),
     deterministic=False,  # the second update may come before the check looks
     pollutes=False,
 )
@@ -214,7 +205,6 @@ OFFLINE_REPLICAS_NOT_PRINTED = Deviation(
     promised="kafka-topics shows the offline replicas of a partition",
     actual="it does not; only the Metadata response has them",
     issue="none known",
-    builds=VersionRange.parse(""),
     pollutes=False,
 )
 
@@ -223,7 +213,6 @@ OFFLINE_LOG_DIRS_ELSEWHERE = Deviation(
     promised="OfflineLogDirectoryCount is kafka.server:type=LogManager",
     actual="it is kafka.log:type=LogManager",
     issue="none known; since the implementation of KIP-112",
-    builds=VersionRange.parse(""),
     pollutes=False,
 )
 
@@ -242,7 +231,6 @@ UNFORMATTED_REFUSED = Deviation(
     promised="a broker that is restarted with an empty disk recreates its replicas there",
     actual="in KRaft it refuses to start until kafka-storage format --ignore-formatted was run",
     issue="intended, since KRaft (KIP-631)",
-    builds=VersionRange.parse(""),
     modes=(Mode.KRAFT,),
     pollutes=False,
 )
@@ -252,7 +240,6 @@ STRAY_KEPT = Deviation(
     promised="topic deletion deletes all replicas, an offline one as soon as its broker is back with it",
     actual="the broker finds the replica at its start, renames it to -stray, and keeps it",
     issue='none: intended ("Move aside stray partitions, don\'t delete them", LogManager)',
-    builds=VersionRange.parse(""),
     modes=(Mode.KRAFT,),
 )
 
@@ -261,7 +248,6 @@ STORAGE_ERROR_TO_CLIENTS = Deviation(
     promised="a broker answers requests for a replica on its failed log dir with UNKNOWN_TOPIC_OR_PARTITION",
     actual="it answers with KAFKA_STORAGE_ERROR, on which clients also refresh their metadata",
     issue="none known; ReplicaManager.getPartitionOrError, since the implementation of KIP-112",
-    builds=VersionRange.parse(""),
     pollutes=False,
 )
 

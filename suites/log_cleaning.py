@@ -75,7 +75,7 @@ def check_logs_small(
         return [
             f"{broker} has {size} bytes of {partition}"
             for partition in partitions
-            for broker in (_brokers_of(partition) if on is None else on)
+            for broker in ([partition.leader(), *partition.followers()] if on is None else on)
             if (size := _size(partition, broker)) is None or size > 2 * SEGMENT
         ]
 
@@ -93,8 +93,6 @@ def check_needed_records(compacted: Topic, expiring: Topic, broker: Broker) -> N
     """The broker's logs have what must stay of :func:`write_outdated_records`.
 
     The compacted log must have the last value of each key. The expiring log must reach its end without a gap.
-
-    :raises PromiseBroken: something is missing
     """
     ends = compacted.cluster.end_offsets((compacted, expiring))
 
@@ -130,10 +128,6 @@ def _records(partition: Partition, broker: Broker) -> list[tuple[int, str, str]]
 def stays_large(topic: Topic, broker: Broker) -> str:
     """A regular expression of the error of :func:`check_logs_small` if only this broker's log stays large."""
     return rf"last seen: \['{broker} has \d+ bytes of {topic[0]}'\]$"
-
-
-def _brokers_of(partition: Partition) -> list[Broker]:
-    return [partition.leader(), *partition.followers()]
 
 
 def _size(partition: Partition, broker: Broker) -> int | None:

@@ -24,10 +24,7 @@ from suites.stored_log import Fingerprint, StoredLog
 
 
 def check_no_replica_twice(topic: Topic) -> None:
-    """No broker has a replica in two of its log dirs, by the folders on disk.
-
-    :raises PromiseBroken: a broker has two folders of a partition
-    """
+    """No broker has a replica in two of its log dirs, by the folders on disk."""
     for broker in topic.cluster.brokers:
         for partition in topic.partitions:
             found = [d.path.name for d in broker.log_dirs if d.replica_dir(topic.name, partition.index).is_dir()]
@@ -42,8 +39,6 @@ def check_no_leftovers(cluster: Cluster, topics: Collection[str], timeout_s: flo
     leaves a ``-delete`` folder, which goes after ``log.segment.delete.delay.ms``. A segment that is no longer needed is
     a ``.deleted`` file, which goes after ``file.delete.delay.ms``. No move leaves a ``-future`` folder
     (``LocalLog.logFutureDirName``).
-
-    :raises PromiseBroken: leftovers stay, or a broker has a replica twice
     """
     await_until(
         lambda: _leftovers(cluster, topics),
@@ -55,10 +50,7 @@ def check_no_leftovers(cluster: Cluster, topics: Collection[str], timeout_s: flo
 
 
 def check_topic_gone(cluster: Cluster, topic: str, timeout_s: float = timeouts.RECOVERY_S) -> None:
-    """No live broker has a replica of a deleted topic, nor a ``-delete`` folder of one.
-
-    :raises PromiseBroken: a broker has one
-    """
+    """No live broker has a replica of a deleted topic, nor a ``-delete`` folder of one."""
     name = re.compile(rf"{re.escape(topic)}-\d+")
 
     def left() -> list[str]:
@@ -116,7 +108,6 @@ def check_checkpoints(
     :param begin_midway: the topics whose logs start inside a segment, since records were deleted
     :param compacted: the topics of which all replicas were cleaned
     :param on: brokers (default: all that run)
-    :raises PromiseBroken: a file misses a replica, or names one that is not there
     """
     must = dict.fromkeys(CHECKPOINTS, topics) | {LOG_STARTS: begin_midway, CLEANED: compacted}
 
@@ -186,8 +177,6 @@ def check_logs_unchanged(before: Mapping[Partition, Fingerprint], timeout_s: flo
     """The leaders' logs of partitions that were not written to are the same as before (:func:`leaders_logs`).
 
     A partition with one replica that Kafka recreates in another log dir is empty, and clients see no error.
-
-    :raises PromiseBroken: a log differs
     """
     await_until(
         lambda: [str(each) for each, log in leaders_logs(before).items() if log != before[each]],
@@ -205,7 +194,6 @@ def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
     No client writes any more. A drain reads the leader's log only, so it cannot show what a follower has.
 
     :param start: the logs' first offset; a replica may have older records or not
-    :raises PromiseBroken: replicas differ
     """
     left, seen_before = list(partitions), list[str]()
 

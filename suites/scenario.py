@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Unpack
+from typing import Unpack
 
 import pytest
 
+from faults.base import Fault
+from faults.targets import follower_of, leader_of
 from harness.cluster.spec import ClusterSettings
-from harness.kafka.versions import Mode, VersionRange
+from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
 from harness.measure.floors import DEFAULT_FLOORS, Floors
 from harness.runner.deviation import Deviation
 from harness.runner.scenario import Scenario
 
-ANY_BUILD = VersionRange()
+NO_FAULT = Floors(faults=0)
+"""The floors of a scenario that injects no fault, or need not."""
 
 
 def scenario(
@@ -66,6 +69,10 @@ def scenario(
     return pytest.mark.scenario(declared)
 
 
-def each_fault(name: str, faults: tuple[type[Any], ...]) -> pytest.MarkDecorator:
+def each_fault(name: str, faults: tuple[type[Fault], ...]) -> pytest.MarkDecorator:
     """Run the scenario once with each fault; ``name`` is the argument that gets the fault's class."""
     return pytest.mark.parametrize(name, faults, ids=[fault.name for fault in faults])
+
+
+each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
+"""Run the scenario once for the leader and once for a follower; ``role`` gets the broker from a partition."""

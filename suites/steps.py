@@ -28,9 +28,10 @@ from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Tool
 from harness.runner.case_workload import CaseWorkload
+from harness.runner.deviation import Deviation
 from harness.waiting import await_until
 from suites.checks import check_noticed, check_notified, check_rebuilt, promised, refuses_to_start
-from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS, UNWRITABLE_ENDS_START
+from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS
 from suites.observations import metadata_log
 from suites.observing import observe
 from suites.on_disk import check_no_leftovers
@@ -143,10 +144,7 @@ def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement
 
 
 def check_in_named_log_dirs(placements: Sequence[Placement]) -> None:
-    """Right after the tool reported the end, the replicas are in the named log dirs, without future replicas.
-
-    :raises PromiseBroken: a replica is elsewhere, or has a future replica
-    """
+    """Right after the tool reported the end, the replicas are in the named log dirs, without future replicas."""
     for partition, log_dir in ((each.partition, place) for each in placements for place in each.on):
         if isinstance(log_dir, LogDir) and (differs := not_moved(partition, log_dir)):
             raise PromiseBroken(f"kafka-reassign-partitions reported {partition} in {log_dir}: {differs}")
@@ -229,14 +227,15 @@ def start_after_healing(state: StateCheck, broker: Broker) -> None:
     state.check(timeouts.RECOVERY_S)
 
 
-def ends_unwritable(cluster: Cluster, broker: Broker) -> bool:
-    """Whether a broker that was just started, with a readable and unwritable log dir, ends; else it has joined.
+def ends_as_known(cluster: Cluster, broker: Broker, deviation: Deviation, *, saying: str) -> bool:
+    """Whether a broker that was just started ends, as builds with the deviation do; else it has joined.
 
+    :param saying: a regular expression of the log line with which it ends
     :raises PromiseBroken: it does neither, ends for another reason, or does other than is known of the build
     """
-    line = refuses_to_start(broker, exit_code=1, saying=UNWRITABLE)
+    line = refuses_to_start(broker, saying=saying)
     seen = line.text if line else "it starts"
-    return observe(UNWRITABLE_ENDS_START, cluster, deviates=line is not None, seen=seen)
+    return observe(deviation, cluster, deviates=line is not None, seen=seen)
 
 
 def check_not_added(state: StateCheck, partition: Partition, broker: Broker) -> None:
@@ -282,10 +281,7 @@ ALREADY_FORMATTED = r"already formatted.*--ignore-formatted"
 
 
 def check_not_formatted(cluster: Cluster, broker: Broker) -> None:
-    """``kafka-storage format`` refuses where one of the log dirs is formatted, says what to do, and formats nothing.
-
-    :raises PromiseBroken: it formats a log dir, or does not name ``--ignore-formatted``
-    """
+    """``kafka-storage format`` refuses where one of the log dirs is formatted, says what to do, and formats nothing."""
     before = _formatted(broker)
     code, said = _format(cluster, broker)
     after = _formatted(broker)
@@ -546,10 +542,7 @@ def rack_killed(state: StateCheck, rack: Sequence[Broker]) -> Iterator[None]:
 
 
 def check_led(state: StateCheck) -> None:
-    """All sources agree, and every partition has a leader.
-
-    :raises PromiseBroken: sources disagree, or a partition has no leader
-    """
+    """All sources agree, and every partition has a leader."""
     state.check()
     unled = {f"{t}-{p}": [*each.replicas] for (t, p), each in state.partitions.items() if each.leader is None}
     if unled:

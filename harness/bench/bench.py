@@ -32,7 +32,7 @@ from harness.host.undo import workspace
 from harness.journal import Journal
 from harness.kafka.builds import Builds
 from harness.kafka.distribution import spark_kafka_jars
-from harness.spark.session import SparkHandle, end_spark, start_in_background
+from harness.spark.session import SparkHandle, end_spark
 from harness.workload.warm_up import warm_up
 
 Say = Callable[[str], None]
@@ -85,8 +85,9 @@ class Bench:
                 "over": self.starts.over,
                 "skipped": self.starts.skipped,
             },
+            "judge": [asdict(each) for each in self.judged],
         }
-        return json.dumps(content | {"judge": [asdict(each) for each in self.judged]}, indent=2) + "\n"
+        return json.dumps(content, indent=2) + "\n"
 
 
 def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: int, say: Say) -> Bench:
@@ -97,7 +98,7 @@ def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: 
     :param judge_records: records of the larger of two histories that are judged
     :param say: takes one line of progress
     """
-    spark = start_in_background(None, jars=spark_kafka_jars(cache_dir(), say=say), then=warm_up)
+    spark = SparkHandle(None, jars=spark_kafka_jars(cache_dir(), say=say), then=warm_up)
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=workspace()))
     try:
         pair = _pair(builds, spark, scratch, rounds, pair_records, say) if rounds else ()

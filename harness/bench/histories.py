@@ -15,22 +15,24 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from harness.checkers.columns import Ints
+from harness.checkers.large_history.fingerprints import Columns
 from harness.history.tables import SCHEMAS, HistoryWriter, TableName
 
 SLICE = 1 << 20
 _BATCH, _FETCH = 200, 500
 _STARTED_US, _EVERY_US = 1_700_000_000_000_000, 10
-_ABORTED_OF, _ABORTED = 50, 7
+ABORTED_OF, ABORTED = 50, 7
+"""Of so many transactions in a row, the one with this number is aborted."""
 _OUTCOMES = np.array(["acked", "failed", "indeterminate"])
 
-Column = npt.NDArray[Any]
-Columns = dict[str, Column]
+Plant = Callable[[Columns, Columns, Columns, Ints], None]
+"""Changes the last slice of a history: what was sent, the reads of the live consumer and of the drain, and how far the
+drain read in each partition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,7 @@ class Load:
     :ivar transaction_of: records in each transaction of a producer, of which one in 50 is aborted; 0 for none
     :ivar storm: this fraction of all records, in the middle, is indeterminate; every second one of them was written
     :ivar lost_one_in: one in so many offsets is handed to no consumer; 0 for none
-    :ivar planted: kinds of anomaly, of :data:`PLANTS`, that are shown once each at the end
+    :ivar planted: called at the end, to plant anomalies
     :ivar scattered: each slice is shuffled and split into so many parts, which are read one after the other
     """
 
@@ -50,7 +52,7 @@ class Load:
     transaction_of: int = 0
     storm: float = 0.0
     lost_one_in: int = 0
-    planted: Collection[str] = ()
+    planted: Collection[Plant] = ()
     scattered: int = 1
 
 
@@ -84,8 +86,8 @@ class _Cluster:
             reads = {who: self._hand(who, sent) for who in self.handed}
             ends = self.ends.copy()
             if start + SLICE >= records:
-                for kind in self.load.planted:
-                    PLANTS[kind](sent, reads["c0"], reads["drain"], ends)
+                for plant in self.load.planted:
+                    plant(sent, reads["c0"], reads["drain"], ends)
             for number, name in enumerate(self.producers):
                 self._write_sent(str(name), {each: column[sent["pid"] == number] for each, column in sent.items()})
             for who, columns in reads.items():
@@ -131,7 +133,7 @@ class _Cluster:
         """The reads of these records by a consumer, in the order of the log."""
         chosen = sent["written"].copy()
         if self._isolation(who) == "read_committed":
-            chosen &= sent["transaction"] % _ABORTED_OF != _ABORTED
+            chosen &= sent["transaction"] % ABORTED_OF != ABORTED
         if self.load.lost_one_in:
             chosen &= sent["offset"] % self.load.lost_one_in != 17
         columns = {name: sent[name][chosen] for name in ("pid", "seq", "partition", "offset", "crc32", "at")}
@@ -150,11 +152,11 @@ class _Cluster:
         sent = {each: column[acks] for each, column in sent.items()}
         acked, number = sent["outcome"] == 0, sent["transaction"]
         named = [None if each < 0 else f"{name}-{each}" for each in number.tolist()]
-        ends = np.where(number % _ABORTED_OF == _ABORTED, "aborted", "committed")
+        ends = np.where(number % ABORTED_OF == ABORTED, "aborted", "committed")
         columns = {
             **{each: sent[each] for each in ("seq", "partition", "crc32")},
             "offset": pa.array(sent["offset"], mask=~acked),
-            "outcome": _OUTCOMES[sent["outcome"]],
+            "outcome": pa.array(_OUTCOMES[sent["outcome"]]),
             "error": pa.array(np.where(acked, "", "_TIMED_OUT"), mask=acked),
             "sent_at": _time(sent["at"]),
             "ended_at": _time(sent["at"] + 500),
@@ -176,7 +178,7 @@ class _Cluster:
         role = "drain" if who == "drain" else "live"
         self._write(who, "consumed", columns, consumer=who, role=role, isolation=self._isolation(who))
 
-    def _write(self, stem: str, table: TableName, columns: Mapping[str, Column | pa.Array], **same: str | None) -> None:
+    def _write(self, stem: str, table: TableName, columns: Mapping[str, Ints | pa.Array], **same: str | None) -> None:
         length = len(next(iter(columns.values())))
         schema = SCHEMAS[table]
         filled = [
@@ -196,7 +198,7 @@ class _Cluster:
             self.writers.setdefault(name, HistoryWriter(self.run_dir, table, name)).write(cards)
 
 
-def crc_of(pid: Column, seq: Column) -> Column:
+def crc_of(pid: Ints, seq: Ints) -> Ints:
     """A hash of 32 bits of the record `seq` of producer number `pid`."""
     mixed = (pid.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + seq.astype(np.uint64)
     mixed ^= mixed >> np.uint64(29)
@@ -204,126 +206,5 @@ def crc_of(pid: Column, seq: Column) -> Column:
     return (mixed >> np.uint64(32)).astype(np.int64)
 
 
-def _time(number: Column) -> pa.Array:
+def _time(number: Ints) -> pa.Array:
     return pa.array(_STARTED_US + number * _EVERY_US).cast(pa.timestamp("us", tz="UTC"))
-
-
-Plant = Callable[[Columns, Columns, Columns, Column], None]
-
-
-def _at(reads: Columns, sent: Columns, row: int) -> int:
-    """The index of the read of the record at index `row`."""
-    return int(np.flatnonzero((reads["pid"] == sent["pid"][row]) & (reads["seq"] == sent["seq"][row]))[0])
-
-
-def _without(reads: Columns, row: int) -> None:
-    for name in reads:
-        reads[name] = np.delete(reads[name], row)
-
-
-def _again(reads: Columns, row: int, **other: int) -> None:
-    """Append a copy of the read at index `row`, as the last one of its partition, with `other` values."""
-    last = reads["position"][reads["partition"] == reads["partition"][row]].max() + 1
-    for name in reads:
-        reads[name] = np.append(reads[name], {"position": last, **other}.get(name, reads[name][row]))
-
-
-def _exchange(columns: Columns, one: int, two: int, *names: str) -> None:
-    for name in names:
-        columns[name][[one, two]] = columns[name][[two, one]]
-
-
-def _lost(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    _without(live, _at(live, sent, -30))
-    _without(drain, _at(drain, sent, -30))
-
-
-def _vanished(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    _without(drain, _at(drain, sent, -60))
-
-
-def _undrained(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """The last record lies beyond what was drained."""
-    _without(live, _at(live, sent, -1))
-    _without(drain, _at(drain, sent, -1))
-    ends[-1] = sent["offset"][-1]
-
-
-def _duplicated(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """The first record is read at the end of its partition too."""
-    zero = np.zeros(1, np.int64)
-    _again(drain, 0, pid=0, seq=0, crc32=int(crc_of(zero, zero)[0]), offset=int(ends[0]))
-    ends[0] += 1
-
-
-def _corrupted(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    drain["crc32"][_at(drain, sent, -90)] ^= 1
-
-
-def _conflicting_offset(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    _again(live, _at(live, sent, -120), offset=int(sent["offset"][-110]), session=1)
-
-
-def _misplaced(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    for reads in (live, drain):
-        reads["offset"][_at(reads, sent, -150)] = ends[-1]
-    ends[-1] += 1
-
-
-def _reordered(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """Two consecutive records of one producer in one partition are swapped."""
-    pairs = [(columns, _at(columns, sent, -180), _at(columns, sent, -181)) for columns in (live, drain)]
-    for columns, one, two in [*pairs, (sent, -180, -181)]:
-        _exchange(columns, one, two, "offset")
-    for columns, one, two in pairs:
-        _exchange(columns, one, two, "position")
-
-
-def _phantom(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    _again(drain, 0, pid=-1, offset=int(ends[0]))
-    ends[0] += 1
-
-
-def _failed_but_present(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    sent["outcome"][-210] = 1
-
-
-def _skipped(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    _without(live, _at(live, sent, -240))
-
-
-def _nonmonotonic_read(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    _exchange(live, _at(live, sent, -270), _at(live, sent, -271), "position")
-
-
-def _redelivered(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    _again(live, _at(live, sent, -300), session=1)
-
-
-def _aborted_read(sent: Columns, live: Columns, drain: Columns, ends: Column) -> None:
-    """A record of the last aborted transaction of the slice."""
-    row = int(np.flatnonzero(sent["transaction"] % _ABORTED_OF == _ABORTED)[-1])
-    near = int(np.flatnonzero(live["partition"] == sent["partition"][row])[-1])
-    _again(live, near, **{name: int(sent[name][row]) for name in ("pid", "seq", "offset", "crc32")}, session=1)
-
-
-PLANTS: Mapping[str, Plant] = {
-    plant.__name__[1:]: plant
-    for plant in (
-        _lost,
-        _vanished,
-        _undrained,
-        _duplicated,
-        _corrupted,
-        _conflicting_offset,
-        _misplaced,
-        _reordered,
-        _phantom,
-        _failed_but_present,
-        _skipped,
-        _nonmonotonic_read,
-        _redelivered,
-        _aborted_read,
-    )
-}
-"""By kind. ``aborted_read`` needs transactions; with transactions, ``lost`` shows ``partial_transaction`` too."""

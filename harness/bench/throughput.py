@@ -69,7 +69,11 @@ def verifiable_clients(cluster: Cluster, topic: Topic, records: int) -> float:
     connect = ("--bootstrap-server", cluster.bootstrap, "--topic", topic.name, "--max-messages", str(records))
     with ExitStack() as stack:
         consumer = stack.enter_context(_running(cluster, Tool.VERIFIABLE_CONSUMER, *connect, "--group-id", topic.name))
-        _await_line(consumer, "partitions_assigned")
+        await_until(
+            lambda: any(line["name"] == "partitions_assigned" for line in consumer.lines()),
+            timeout_s=timeouts.BOOT_S,
+            what="partitions to be assigned to VerifiableConsumer",
+        )
         producer = stack.enter_context(_running(cluster, Tool.VERIFIABLE_PRODUCER, *connect, "--acks", "-1"))
         for process in (producer, consumer):
             process.wait(ROUND_S)
@@ -154,9 +158,3 @@ def _running(cluster: Cluster, tool: Tool, *arguments: str) -> Iterator[_Tool]:
         finally:
             process.kill()
             process.wait(timeouts.STOP_S)
-
-
-def _await_line(tool: _Tool, name: str) -> None:
-    await_until(
-        lambda: any(line["name"] == name for line in tool.lines()), timeout_s=timeouts.BOOT_S, what=f"a line {name}"
-    )

@@ -1,4 +1,4 @@
-"""The user that brokers run as: never root, whom ``chmod 000`` doesn't stop.
+"""The user that brokers run as: never root, since ``chmod 000`` doesn't stop root.
 
 If an ordinary user starts the harness, brokers run as that user. If root does, they drop to :data:`UID`, a user without
 an entry in the passwd file. ``nobody`` may own the reserved blocks of an ext4 file system (``resuid=65534``), so a full

@@ -75,11 +75,11 @@ def open_to_all(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, timeout_s: float = LOCK_S) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock, which one thread of one process has at a time; the kernel frees it when the holder dies.
 
     :param path: the lock's file; made if missing, never removed (a removed one could be held twice)
-    :raises HarnessError: another process keeps it for ``timeout_s``, or the file can't be made
+    :raises HarnessError: another process keeps it for :data:`LOCK_S`, or the file can't be made
     """
     try:
         make_open_dir(path.parent)
@@ -97,10 +97,10 @@ def locked(path: Path, *, timeout_s: float = LOCK_S) -> Iterator[None]:
         return True
 
     def given_up(_waited: str) -> HarnessError:
-        return HarnessError(f"another process has held {path} for {timeout_s:.0f} s; fuser -v names it")
+        return HarnessError(f"another process has held {path} for {LOCK_S:.0f} s; fuser -v names it")
 
     try:
-        await_until(taken, timeout_s=timeout_s, what=f"the lock {path}", failure=given_up)
+        await_until(taken, timeout_s=LOCK_S, what=f"the lock {path}", failure=given_up)
         yield
     finally:
         os.close(descriptor)

@@ -179,21 +179,6 @@ class Admin:
         _check("the quorum's leader", answer)
         return _if_any(answer.topics[0].partitions[0].leader_id)
 
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int,
-        replicas: int,
-        configs: Mapping[str, str] | None = None,
-        assignment: Mapping[int, Iterable[int]] | None = None,
-    ) -> None:
-        """Create one topic, as :meth:`create_topics` does."""
-        new = NewTopic(
-            name=name, partitions=partitions, replicas=replicas, configs=configs or {}, assignment=assignment or {}
-        )
-        self.create_topics([new])
-
     def create_topics(self, topics: Iterable[NewTopic]) -> None:
         """Create topics, in one request; in ZooKeeper mode ask the controller's broker.
 
@@ -227,10 +212,6 @@ class Admin:
         topics = [wanted(name=topic, count=count, assignments=placed)]
         request = CreatePartitionsRequest(topics=topics, timeout_ms=10_000, validate_only=False)
         _check(f"partitions of {topic}", *self._connection.ask(request, timeout_s=15.0).results)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic."""
-        self.delete_topics([name])
 
     def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics, in one request.

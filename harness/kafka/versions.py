@@ -258,3 +258,6 @@ class VersionRange:
         return " | ".join(
             ",".join(f"{sign}{'.'.join(map(str, release))}" for sign, release in bounds) for bounds in self.any_of
         )
+
+
+ANY_BUILD = VersionRange()

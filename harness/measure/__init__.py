@@ -1,1 +1,1 @@
-"""Measures from a run folder what each fault cost, whom it hit, the errors logged, and the gaps of clients."""
+"""Measures from a run folder what each fault cost, which role it hit, the errors logged, and the gaps of clients."""

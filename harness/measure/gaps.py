@@ -33,6 +33,7 @@ _INTERRUPTION_S = 0.2
 _TIMES_THE_USUAL_PAUSE = 5
 _ONE_BATCH_S = 0.01
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NOTHING = np.empty(0, dtype=np.int64)
 
 ByPartition = dict[int, np.ndarray]
 """Sorted instants by partition, in microseconds since the epoch."""
@@ -45,8 +46,7 @@ class Gap:
     :ivar produce_s: seconds without an ack
     :ivar consume_s: seconds without a read
     :ivar acked_again_s: seconds from the window's start to the ack that ended the longest period without one; None if
-        no
-        ack came before the window's end, or the period was no interruption (:func:`interruption_s`)
+        no ack came before the window's end, or the period was no interruption (:func:`interruption_s`)
     """
 
     topic: str
@@ -125,13 +125,12 @@ class ClientTimes:
         since, until = _microseconds(start), _microseconds(end)
         acked = self._acked(topic)
         read = self._read(topic, consumers)
-        nothing = np.empty(0, dtype=np.int64)
         found = []
         for partition in sorted(self._sent_to(topic).union(*read)):
-            own = acked.get(partition, nothing)
+            own = acked.get(partition, _NOTHING)
             produce_s, again_s = _longest(own, since, until)
             again_s = again_s if produce_s >= interruption_s(own / 1e6) else None
-            consume_s = max(max_gap_s(by_partition.get(partition, nothing), since, until) for by_partition in read)
+            consume_s = max(max_gap_s(by_partition.get(partition, _NOTHING), since, until) for by_partition in read)
             found.append(
                 Gap(topic=topic, partition=partition, produce_s=produce_s, consume_s=consume_s, acked_again_s=again_s)
             )
@@ -165,8 +164,7 @@ class ClientTimes:
         since, until = _microseconds(start), _microseconds(end)
         read = _by_partition(self._consumed, topic, "read_at", pc.field("consumer").isin(list(consumers)))
         partitions = self._sent_to(topic).union(read)
-        nothing = np.empty(0, dtype=np.int64)
-        found = (max_gap_s(read.get(partition, nothing), since, until) for partition in partitions)
+        found = (max_gap_s(read.get(partition, _NOTHING), since, until) for partition in partitions)
         return max(found, default=(until - since) / 1e6)
 
     def passed(
@@ -183,10 +181,9 @@ class ClientTimes:
         acked = self._acked(topic)
         read = self._read(topic, consumers)
         partitions = self._sent_to(topic).union(*read)
-        nothing = np.empty(0, dtype=np.int64)
 
         def fewest(by_partition: ByPartition) -> int:
-            instants = [by_partition.get(partition, nothing) for partition in partitions]
+            instants = [by_partition.get(partition, _NOTHING) for partition in partitions]
             return min((len(each[_inside(each, since, until)]) for each in instants), default=0)
 
         return fewest(acked), min(fewest(by_partition) for by_partition in read)

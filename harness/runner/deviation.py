@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from harness.kafka.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
+from harness.kafka.versions import ANY_BUILD, CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
 
 State = Literal["seen", "mended", "undeclared"]
 """The state of a deviation in a case.
@@ -55,13 +55,14 @@ class Deviation:
     :ivar promised: the behaviour that the KIP promises
     :ivar actual: the behaviour of these builds
     :ivar issue: such as ``KAFKA-20832``
+    :ivar builds: the builds that have it; all by default
     """
 
     kip: int
     promised: str
     actual: str
     issue: str
-    builds: VersionRange
+    builds: VersionRange = ANY_BUILD
     modes: tuple[Mode, ...] = tuple(Mode)
     deterministic: bool = True
     """Whether a case that declares it must show it. If False, whether it shows depends on Kafka's timing."""

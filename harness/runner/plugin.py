@@ -39,7 +39,7 @@ from harness.runner.run import RUN, Run, run_of
 from harness.runner.scenario import DeclaredCase, case_of, scenario_of
 from harness.runner.scheduling import together
 from harness.runner.standing_cluster import how_to_reach
-from harness.spark.session import SparkHandle, end_spark, start_in_background
+from harness.spark.session import SparkHandle, end_spark
 from harness.workload.warm_up import warm_up
 
 _CASE = pytest.StashKey[Case]()
@@ -208,7 +208,7 @@ def mode() -> Mode:
 def spark(request: pytest.FixtureRequest) -> Iterator[SparkHandle]:
     """The Spark session of the run, which starts in the background."""
     run = run_of(request.config)
-    yield start_in_background(run.spark_master, jars=spark_kafka_jars(cache_dir(), say=run.say), then=warm_up)
+    yield SparkHandle(run.spark_master, jars=spark_kafka_jars(cache_dir(), say=run.say), then=warm_up)
     end_spark()
     end_tools()
 

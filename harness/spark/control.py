@@ -19,7 +19,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 
@@ -27,6 +27,7 @@ REPORT_S = 0.1
 _CONNECT_S = 10.0
 
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +61,16 @@ class _Hello(msgspec.Struct):
     task: str = ""
 
 
-class Channel(Generic[R]):
+class Channel(Generic[R_co]):
     """The driver's end of the connection to one task.
 
     :param first: the report until the task has sent one; all its reports have this type
     :ivar report: the newest report
     """
 
-    def __init__(self, task: str, first: R, on_close: Callable[[], object], on_report: Callable[[R], object]) -> None:
+    def __init__(
+        self, task: str, first: R_co, on_close: Callable[[], object], on_report: Callable[[R_co], object]
+    ) -> None:
         self.task = task
         self.report = first
         self.connected = False
@@ -116,7 +119,7 @@ class ControlServer:
     def __init__(self) -> None:
         self._secret = secrets.token_hex(16)
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._channels: dict[str, Channel[Any]] = {}
+        self._channels: dict[str, Channel[object]] = {}
         threading.Thread(target=self._accept, name="pipeline-control", daemon=True).start()
 
     def open(
@@ -136,7 +139,8 @@ class ControlServer:
         """
         if task in self._channels:
             raise ValueError(f"a task named {task} was started before")
-        channel = self._channels[task] = Channel(task, first, on_close, on_report)
+        channel = Channel(task, first, on_close, on_report)
+        self._channels[task] = channel
         return channel, TaskEndpoint(port=self._listener.getsockname()[1], secret=self._secret, task=task)
 
     def close(self) -> None:
@@ -157,7 +161,7 @@ class ControlServer:
             threading.Thread(target=self._serve, args=(connection,), name="pipeline-task", daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        channel: Channel[Any] | None = None
+        channel: Channel[object] | None = None
         try:
             with connection, connection.makefile("rb") as lines:
                 hello = msgspec.json.decode(lines.readline() or b"{}", type=_Hello)

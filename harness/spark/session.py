@@ -1,7 +1,7 @@
 """The one Spark session of a run, which starts in the background.
 
 A session takes about five seconds to start, as long as a small Kafka cluster. So a thread starts it beside the cluster
-(:func:`start_in_background`), and the first task waits for it. An error that shows before a JVM starts, such as a
+(:class:`SparkHandle`), and the first task waits for it. An error that shows before a JVM starts, such as a
 master that doesn't answer, is raised at once in the caller's thread.
 
 The settings suit long-running tasks. A local master has more slots than the machine has cores, because producers and
@@ -110,9 +110,15 @@ JVM_DIED = "Spark's JVM has ended, and nobody had ended it"
 
 
 class SparkHandle:
-    """A Spark session that starts in the background, and is replaced if its JVM dies."""
+    """A Spark session that starts in a thread, and is replaced if its JVM dies; arguments as :func:`spark_session`.
+
+    :param then: called with the session in that thread, such as :func:`harness.workload.warm_up.warm_up`; its errors
+        are ignored
+    :raises UsageError, HarnessError: as :func:`check_master`, before any thread or JVM starts
+    """
 
     def __init__(self, master: str | None, *, jars: Sequence[Path], then: Then | None = None) -> None:
+        check_master(master)
         self.master = master or f"local[{LOCAL_SLOTS}]"
         self._start = partial(spark_session, master, jars=jars)
         self._then = then
@@ -157,17 +163,6 @@ class SparkHandle:
         with suppress(BaseException):
             self._future.result(timeout=STOP_S)
         end_spark()
-
-
-def start_in_background(master: str | None, *, jars: Sequence[Path], then: Then | None = None) -> SparkHandle:
-    """Start Spark in a thread and return at once; arguments as :func:`spark_session`.
-
-    :param then: called with the session in the background, such as :func:`harness.workload.warm_up.warm_up`; its errors
-        are ignored
-    :raises UsageError, HarnessError: as :func:`check_master`, before any thread or JVM starts
-    """
-    check_master(master)
-    return SparkHandle(master, jars=jars, then=then)
 
 
 def end_spark() -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from faults.base import injected
+from faults.base import Fault, injected
 from faults.broker import BrokerKilled, BrokerPaused
 from faults.file_system import PowerCut
 from faults.log_dir import Chmod000
@@ -35,7 +35,7 @@ from harness.waiting import await_until, let_pass
 from harness.workload.client_config import ClientConfig
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery, check_noticed, no_log_dir_fails
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import rack_killed
 
@@ -43,7 +43,6 @@ UNSAFE = {"acks": "1", "enable.idempotence": False}
 SAFE = {"acks": "all", "enable.idempotence": True}
 # One request for each record, and a retry as soon as it is refused.
 ONE_BY_ONE = {"batch.num.messages": 1, "linger.ms": 0, "retry.backoff.ms": 1, "retry.backoff.max.ms": 1}
-NO_FAULT = Floors(faults=0)
 
 
 @scenario(
@@ -184,7 +183,12 @@ def record_flips(
     with workload.running(orders):
         pass
     text = f"jbod {case.run_token} p0 60 ".encode()
-    with injected(ByteFlipped(orders[0].log_dir_on(role(orders[0])), "orders", 0, text=text)):
+    judge_harmed(workload, ByteFlipped(orders[0].log_dir_on(role(orders[0])), "orders", 0, text=text), mended=mended)
+
+
+def judge_harmed(workload: CaseWorkload, harm: Fault, *, mended: bool) -> None:
+    """Judge the history under the harm or, if ``mended``, after it."""
+    with injected(harm):
         if not mended:
             check_delivery(workload)
     if mended:
@@ -198,12 +202,7 @@ def test_misattributed_aborts(cluster: Cluster, workload: CaseWorkload, mended: 
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders, transactional=Transactions()) as pair:
         pair.await_progress(after=now(), records=300)  # one of five transactions, of 50 records each, is aborted
-    leader = leader_of(orders[0])
-    with injected(AbortsMisattributed(orders[0].log_dir_on(leader), "orders", 0)):
-        if not mended:
-            check_delivery(workload)
-    if mended:
-        check_delivery(workload)
+    judge_harmed(workload, AbortsMisattributed(orders[0].log_dir_on(leader_of(orders[0])), "orders", 0), mended=mended)
 
 
 @scenario("control/backdated-aborts", kip=112, plan="control: hidden", floors=NO_FAULT)
@@ -214,12 +213,7 @@ def test_backdated_aborts(cluster: Cluster, workload: CaseWorkload, mended: bool
     with workload.running(orders, transactional=Transactions(abort_every=2)) as pair:
         # Fifteen transactions are aborted, and about half of them begin at a fitting offset.
         pair.await_progress(after=now(), records=1500)
-    leader = leader_of(orders[0])
-    with injected(AbortsBackdated(orders[0].log_dir_on(leader), "orders", 0)):
-        if not mended:
-            check_delivery(workload)
-    if mended:
-        check_delivery(workload)
+    judge_harmed(workload, AbortsBackdated(orders[0].log_dir_on(leader_of(orders[0])), "orders", 0), mended=mended)
 
 
 RACKS_UNKNOWN, RACKS_KNOWN = (

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from faults.base import Fault, injected
 from faults.broker import BrokerKilled, BrokerPaused, BrokerStopped
 from faults.file_system import Eio, PowerCut, ReadOnly
@@ -28,11 +26,9 @@ from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until, let_pass
 from suites.checks import check_delivery, check_not_noticed
-from suites.scenario import each_fault, scenario
+from suites.scenario import NO_FAULT, each_fault, each_role, scenario
 from suites.state_check import StateCheck
 from suites.steps import flipped_while_down, log_dirs_failed, make_leader, start_after_healing
-
-each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
 
 @scenario(
@@ -149,7 +145,7 @@ def test_rolling_restart(cluster: Cluster, workload: CaseWorkload, end: type[Fau
     "disks/index-byte-flipped",
     kip=112,
     plan="a replica's offset index rots while its broker is down",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
 )
 def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
     """A killed broker starts with a flipped bit in an offset index: it rebuilds the index and serves every record.
@@ -164,7 +160,7 @@ def test_index_byte_flipped(cluster: Cluster, workload: CaseWorkload) -> None:
     "disks/byte-flipped",
     kip=112,
     plan="a replica's segment rots while its broker is down, where it was not flushed",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
 )
 def test_byte_flipped(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     """A killed broker starts with a flipped bit in a record: it truncates its log there, and fetches the rest again.

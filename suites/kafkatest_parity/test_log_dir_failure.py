@@ -14,7 +14,6 @@ import pytest
 
 from faults.base import injected
 from faults.log_dir import ChmodNoWrite
-from faults.targets import follower_of, leader_of
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Partition
@@ -23,9 +22,9 @@ from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import UNWRITABLE_ENDS_START
-from suites.scenario import scenario
+from suites.scenario import each_role, scenario
 from suites.state_check import StateCheck
-from suites.steps import check_serves_alone, ends_unwritable
+from suites.steps import UNWRITABLE, check_serves_alone, ends_as_known
 
 
 @scenario(
@@ -35,7 +34,7 @@ from suites.steps import check_serves_alone, ends_unwritable
     deviations=(UNWRITABLE_ENDS_START,),
 )
 @pytest.mark.parametrize("bounce", [False, True], ids=["stay", "bounce"])
-@pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
+@each_role
 def test_replication_with_disk_failure(
     cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker], bounce: bool
 ) -> None:
@@ -55,7 +54,7 @@ def test_replication_with_disk_failure(
         if bounce:
             victim.restart()
             state.broker_gone(victim)
-            ended = ends_unwritable(cluster, victim)
+            ended = ends_as_known(cluster, victim, UNWRITABLE_ENDS_START, saying=UNWRITABLE)
             if not ended:
                 state.broker_back(victim)
         state.log_dir_failed(second)

@@ -24,12 +24,10 @@ from harness.journal import Journal
 from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode, VersionRange
-from harness.measure.floors import Floors
 from harness.waiting import await_until
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 
-NO_FAULT = Floors(faults=0)
 # Fresh: the check reads a controller's log from where it became active.
 cordon_scenario = functools.partial(
     scenario, kip=1066, modes=(Mode.KRAFT,), builds=VersionRange.parse(">=4.3.0"), floors=NO_FAULT, fresh=True

@@ -17,7 +17,7 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 from suites.background import in_background
@@ -181,7 +181,7 @@ def wide_topics_requested(cluster: Cluster, via: Broker) -> Iterator[Sequence[To
     def one_more() -> None:
         name, at = f"wide-{next(numbers)}", now()
         try:
-            via.admin.create_topic(name, partitions=1, replicas=len(cluster.brokers))
+            via.admin.create_topics([NewTopic(name=name, replicas=len(cluster.brokers))])
             made = True
         except Refused as refusal:
             if refusal.error != "INVALID_REPLICATION_FACTOR":

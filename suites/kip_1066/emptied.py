@@ -68,10 +68,7 @@ def placements_within(state: StateCheck, leaving: LogDir, staying: LogDir) -> li
 
 
 def check_empty(*log_dirs: LogDir) -> None:
-    """These log dirs have no replica, by DescribeLogDirs and by the folders on disk.
-
-    :raises PromiseBroken: a replica or a folder stays
-    """
+    """These log dirs have no replica, by DescribeLogDirs and by the folders on disk."""
     [broker] = {log_dir.broker for log_dir in log_dirs}
     paths = {str(log_dir.path) for log_dir in log_dirs}
 

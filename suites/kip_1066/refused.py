@@ -23,7 +23,6 @@ def check_refused_without_effect(
 
     :param saying: a regular expression of the error's message
     :param there: the replicas of each partition that the topic has; empty: there is no such topic
-    :raises PromiseBroken: the request succeeds, fails with another error or message, or has an effect
     """
     check_refused(ask, error, saying)
     check_only_replicas(cluster, topic, there)
@@ -33,8 +32,6 @@ def check_only_replicas(cluster: Cluster, topic: str, there: Sequence[tuple[int,
     """Every broker sees exactly these replicas of the topic's partitions, and no reassignment is under way.
 
     A config is set first. A broker that knows it also knows all that the controller wrote before it.
-
-    :raises PromiseBroken: a broker sees something else
     """
     for broker in cluster.live_brokers():
         broker.configure({"jbod.refused": topic})

@@ -15,7 +15,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Refused
+from harness.kafka.admin import NewTopic, Refused
 from harness.kafka.tools import tool_output
 from harness.kafka.versions import CORDON_METADATA_VERSION, Tool
 from harness.runner.deviation import Deviation
@@ -252,10 +252,7 @@ def require_seen(wanted: tuple[str, str], seen: tuple[str, str]) -> None:
 
 
 def check_seen(promised: tuple[str, str], cluster: Cluster, log_dir: LogDir, topic: str) -> None:
-    """:func:`cordon_effect` gives the promised answer.
-
-    :raises PromiseBroken: it gives another one
-    """
+    """:func:`cordon_effect` gives the promised answer."""
     if (seen := cordon_effect(cluster, log_dir, topic)) != promised:
         raise PromiseBroken(f"{log_dir} is {seen} instead of {promised}")
 
@@ -379,7 +376,7 @@ def check_entry(cluster: Cluster, entry: str, deviation: Deviation) -> None:
 def check_nothing_placed(cluster: Cluster) -> None:
     """All log dirs of all brokers are cordoned: a new topic is refused."""
     admin = cluster.brokers[0].admin
-    ask = partial(admin.create_topic, "shut", partitions=1, replicas=1)
+    ask = partial(admin.create_topics, [NewTopic(name="shut", replicas=1)])
     check_refused_without_effect(cluster, "shut", ask, "INVALID_REPLICATION_FACTOR", NONE)
 
 

@@ -57,10 +57,7 @@ def test_brokers_added(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_only_on(state: StateCheck, *brokers: Broker) -> None:
-    """All replicas are on these brokers, and each of these has some.
-
-    :raises PromiseBroken: another broker has one, or one of these has none
-    """
+    """All replicas are on these brokers, and each of these has some."""
     should = {broker.id for broker in brokers}
     if (seen := {id for expected in state.partitions.values() for id in expected.replicas}) != should:
         raise PromiseBroken(f"replicas are on brokers {sorted(seen)} instead of {sorted(should)}")
@@ -127,10 +124,7 @@ def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_some_in(state: StateCheck, log_dir: LogDir, topics: Sequence[Topic]) -> None:
-    """The log dir has replicas of some of these new topics; on average of two in three.
-
-    :raises PromiseBroken: it has none
-    """
+    """The log dir has replicas of some of these new topics; on average of two in three."""
     names = {topic.name for topic in topics}
     if not any(topic in names for topic, _ in state.replicas_in(log_dir)):
         raise PromiseBroken(f"none of {len(names)} new topics is on {log_dir}, which is not cordoned")

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
 from faults.targets import leader_of, other_dir
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.nodes.node import Node
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
-from harness.kafka.admin import Admin
+from harness.kafka.admin import Admin, NewTopic
+from harness.kafka.connection import NoAnswer
+from harness.kafka.tool_answers import dump_snapshot
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
-from suites.kip_1066.controller import check_in_snapshot, restarted_from_snapshot, restarted_with_snapshots
 from suites.kip_1066.cordons import (
     CORDONED,
     await_in_force,
@@ -25,6 +31,8 @@ from suites.kip_1066.cordons import (
     controllers_admin,
     cordon,
     cordon_scenario,
+    last_start,
+    quorum_of,
 )
 from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import TOO_FEW
@@ -130,6 +138,74 @@ def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
     check_delivery(workload)
 
 
+def controllers_restarted(cluster: Cluster) -> Node:
+    """Kill and start all controllers; returns the active one.
+
+    :raises Inconclusive: none becomes active
+    """
+    for controller in cluster.quorum_nodes:
+        controller.kill()
+    for controller in cluster.quorum_nodes:
+        controller.start()
+    return await_until(
+        cluster.active_controller,
+        timeout_s=timeouts.BOOT_S,
+        what="a controller to be active",
+        retry_on=(NoAnswer,),
+        watch=cluster.check_nodes,
+        failure=Inconclusive,
+    )
+
+
+def restarted_with_snapshots(cluster: Cluster) -> Path:
+    """Kill and start the controllers with settings by which they write snapshots, and wait until each has one.
+
+    :returns: the oldest of the new snapshots
+    :raises Inconclusive: a controller writes none
+    """
+    folders = [quorum_of(cluster).metadata_log(controller) for controller in cluster.quorum_nodes]
+    before = {path for folder in folders for path in folder.glob("*.checkpoint")}
+    for controller in cluster.quorum_nodes:
+        controller.configure({"metadata.log.max.snapshot.interval.ms": "1000"})
+    controllers_restarted(cluster)
+    written = await_until(
+        lambda: [sorted({*folder.glob("*.checkpoint")} - before) for folder in folders],
+        all,
+        timeout_s=timeouts.PROGRESS_S,
+        what=f"a snapshot in {' and '.join(map(str, folders))}",
+        watch=cluster.check_nodes,
+        failure=Inconclusive,
+    )
+    return min((snapshots[0] for snapshots in written), key=lambda path: path.name)
+
+
+def restarted_from_snapshot(cluster: Cluster, at_least: Path) -> None:
+    """Kill and start the controllers, and check that the active one loads this snapshot or a later one.
+
+    :raises Inconclusive: it does not
+    """
+    controller = controllers_restarted(cluster)
+    line = controller.log.first(r"Starting to load snapshot", since=last_start(cluster.journal, controller))
+    loaded = line and re.search(r"snapshot (\d{20}-\d{10})", line.text)
+    if not loaded or loaded[1] < at_least.stem:
+        raise Inconclusive(
+            f"{controller.spec.name} should load {at_least.name} or a later snapshot: {line and line.text}"
+        )
+    cluster.journal.write(
+        "snapshot.loaded", controller=controller.spec.name, snapshot=loaded[1], at_least=at_least.stem
+    )
+
+
+def check_in_snapshot(cluster: Cluster, snapshot: Path, broker: Broker, *log_dirs: LogDir) -> None:
+    """The broker's registration in a snapshot has exactly these log dirs as cordoned."""
+    should = frozenset(log_dir.directory_id() for log_dir in log_dirs)
+    seen = dump_snapshot(cluster.distribution, snapshot).registered_as_cordoned.get(broker.id)
+    if seen != should:
+        raise PromiseBroken(
+            f"{snapshot.name} has {seen and sorted(seen)} of {broker} cordoned instead of {sorted(should)}"
+        )
+
+
 def check_nothing_placed(state: StateCheck, name: str) -> None:
     """New replicas are placed on the other two brokers only, and a topic that needs all three is refused."""
     state.add_topic(state.cluster.create_topic(name, partitions=6, replicas=2, failure=PromiseBroken))
@@ -143,7 +219,7 @@ def check_wide_refused(cluster: Cluster, name: str) -> None:
     check_refused_without_effect(
         cluster,
         name,
-        lambda: admin.create_topic(name, partitions=1, replicas=3),
+        lambda: admin.create_topics([NewTopic(name=name)]),
         "INVALID_REPLICATION_FACTOR",
         TOO_FEW,
     )
@@ -154,7 +230,7 @@ def check_given_to_fenced(admin: Admin, fenced: int) -> None:
 
     :raises Inconclusive: it is not placed there, so a cordon would show nothing
     """
-    admin.create_topic("fenced", partitions=1, replicas=3)
+    admin.create_topics([NewTopic(name="fenced")])
     [state] = await_until(
         lambda: admin.describe_cluster(topics=("fenced",)).partitions,
         timeout_s=timeouts.REQUEST_S,

@@ -51,7 +51,7 @@ def test_automatic_placement(cluster: Cluster) -> None:
     broker = cluster.brokers[2]
     cordon(state, broker, *broker.log_dirs, value="*")
     refused = partial(check_refused_without_effect, cluster, error="INVALID_REPLICATION_FACTOR")
-    refused("wider", lambda: admin.create_topic("wider", partitions=1, replicas=3), saying=TOO_FEW)
+    refused("wider", lambda: admin.create_topics([NewTopic(name="wider")]), saying=TOO_FEW)
     refused("wide", lambda: admin.create_partitions("wide", 2), saying=TOO_FEW, there=[state.expected("wide").replicas])
     state.add_topic(cluster.create_topic("narrower", partitions=6, replicas=2))
     state.add_topic(cluster.create_partitions({"narrow": 6})[0])
@@ -61,7 +61,7 @@ def test_automatic_placement(cluster: Cluster) -> None:
     state.add_topic(cluster.create_topic("lone", replicas=1))
     for each in cluster.brokers:
         cordon(state, each, *each.log_dirs)
-    refused("none", lambda: admin.create_topic("none", partitions=1, replicas=1), saying=NONE)
+    refused("none", lambda: admin.create_topics([NewTopic(name="none", replicas=1)]), saying=NONE)
     refused("lone", lambda: admin.create_partitions("lone", 2), saying=NONE, there=[state.expected("lone").replicas])
     state.check()
 
@@ -139,7 +139,7 @@ def test_explicit_topic(cluster: Cluster) -> None:
     """CreateTopics with an assignment to a broker whose log dirs are all cordoned is refused."""
 
     def ask(admin: Admin, name: str, ids: list[int]) -> Partition:
-        admin.create_topic(name, partitions=1, replicas=len(ids), assignment={0: ids})
+        admin.create_topics([NewTopic(name=name, assignment={0: ids})])
         return Partition(cluster, name, 0)
 
     check_explicit(cluster, ask, {MADE: EXPLICIT_TOPIC_ACCEPTED}, promised="INVALID_REPLICA_ASSIGNMENT", added_to=False)

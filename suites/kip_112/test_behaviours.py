@@ -71,10 +71,7 @@ def test_topic_creation(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_spread(topic: Topic) -> None:
-    """The numbers of the topic's replicas in a broker's log dirs differ by at most one.
-
-    :raises PromiseBroken: they differ by more
-    """
+    """The numbers of the topic's replicas in a broker's log dirs differ by at most one."""
     for broker in topic.cluster.brokers:
         counts = [sum(d.replica_dir(topic.name, p.index).is_dir() for p in topic.partitions) for d in broker.log_dirs]
         if max(counts) - min(counts) > 1:

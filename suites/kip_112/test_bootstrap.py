@@ -21,10 +21,9 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery, check_ends, check_noticed, promised, refuses_to_start
+from suites.checks import check_delivery, check_ends, check_noticed, promised
 from suites.deviations import REPLICA_CREATED_TWICE, UNFORMATTED_REFUSED
 from suites.observations import directories, metadata_log
-from suites.observing import observe
 from suites.on_disk import check_no_replica_twice
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -32,6 +31,7 @@ from suites.steps import (
     FOUND_TWICE,
     NO_DIR_USABLE,
     check_not_formatted,
+    ends_as_known,
     format_new_dirs,
     log_dirs_failed,
     replace_by_empty_disk,
@@ -113,7 +113,7 @@ def test_bootstrap_missing(cluster: Cluster, workload: CaseWorkload) -> None:
             with injected(Removed(log_dir)):
                 pair.await_progress(after=now())
                 victim.start()
-                if not is_refused_unformatted(cluster, victim):
+                if not ends_as_known(cluster, victim, UNFORMATTED_REFUSED, saying=UNFORMATTED):
                     state.replicas_recreated(log_dir)
                     check_rejoined(state, orders)
                     pair.await_progress(after=now())
@@ -200,16 +200,6 @@ def is_offline_on(broker: Broker, partition: Partition) -> bool:
     return broker.id in seen.brokers and broker.id in seen[partition.topic, partition.index].offline_replicas
 
 
-def is_refused_unformatted(cluster: Cluster, broker: Broker) -> bool:
-    """Whether a broker that was started with an unformatted log dir ends and logs what to do; else it has joined.
-
-    :raises PromiseBroken: it joins, as the KIP promises, on a build that is known to refuse; or it ends otherwise
-    """
-    line = refuses_to_start(broker, exit_code=1, saying=UNFORMATTED)
-    seen = line.text if line else "it starts"
-    return observe(UNFORMATTED_REFUSED, cluster, deviates=line is not None, seen=seen)
-
-
 def allow_recreation(log_dir: LogDir) -> None:
     """Let the broker's user recreate the log dir: give it the parent folder."""
     shutil.chown(log_dir.path.parent, log_dir.path.stat().st_uid)
@@ -234,7 +224,7 @@ def test_disk_replaced(cluster: Cluster, workload: CaseWorkload) -> None:
             state.broker_gone(victim)
         replace_by_empty_disk(log_dir)
         victim.start()
-        if is_refused_unformatted(cluster, victim):
+        if ends_as_known(cluster, victim, UNFORMATTED_REFUSED, saying=UNFORMATTED):
             check_not_formatted(cluster, victim)
             format_new_dirs(cluster, victim)
             victim.start()

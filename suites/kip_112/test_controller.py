@@ -191,10 +191,7 @@ def test_no_controller_for_long(cluster: Cluster, workload: CaseWorkload) -> Non
 
 
 def check_gave_up_in_time(broker: Broker, said: LogLine, fault: LogDirFault) -> None:
-    """A broker gave up reporting its failed log dir after ``log.dir.failure.timeout.ms``, and not earlier.
-
-    :raises PromiseBroken: it took less time, or much more
-    """
+    """A broker gave up reporting its failed log dir after ``log.dir.failure.timeout.ms``, and not earlier."""
     assert fault.noticed_by is not None
     noticed = broker.log.first(fault.noticed_by, since=fault.injected_at)
     assert noticed is not None

@@ -22,10 +22,9 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.kafka.admin import Admin, Refused
+from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
-from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Deviation, Expectation
@@ -36,7 +35,7 @@ from suites.checks import check_delivery, check_ends, no_log_dir_fails
 from suites.deviations import GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES
 from suites.observing import expectation_of
 from suites.on_disk import check_no_replica_twice
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.steps import ALL_DIRS_FAILED
 
 GOOD_DIR_OFFLINE = (GOOD_LOG_DIR_OFFLINE, GOOD_LOG_DIR_OFFLINE_AT_TIMES)
@@ -56,7 +55,7 @@ LOGGED = {"moves ended": "successfully replaced with the future replica", "segme
     "kip-112/no-fault",
     kip=112,
     plan="OfflineLogDirectoryCount stays 0 where no log dir fails",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     deviations=GOOD_DIR_OFFLINE,
     overrides=FREQUENT_RETENTION,
 )
@@ -74,7 +73,7 @@ def test_no_fault(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
     kip=112,
     plan="OfflineLogDirectoryCount stays 0 where no log dir fails, and nothing is moved",
     modes=(Mode.ZK,),
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     overrides=FREQUENT_RETENTION,
 )
 def test_no_fault_unmoved(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
@@ -143,13 +142,12 @@ def daily_operations(
 
     def create_and_delete_a_topic() -> None:
         name = f"passing-{next(numbers)}"
-        ask_any_broker(
-            cluster, lambda admin: admin.create_topic(name, partitions=3, replicas=2, configs=ROLLS | EXPIRES)
-        )
+        new = NewTopic(name=name, partitions=3, replicas=2, configs=ROLLS | EXPIRES)
+        ask_any_broker(cluster, lambda admin: admin.create_topics([new]))
         done["topics created"] += 1
         current.append(name)
         write(cluster, name, seconds=1.0)
-        ask_any_broker(cluster, lambda admin: admin.delete_topic(name))
+        ask_any_broker(cluster, lambda admin: admin.delete_topics([name]))
         done["topics deleted"] += 1
 
     def move_a_replica() -> None:

@@ -27,8 +27,9 @@ from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, UNWRITABLE_ENDS_STA
 from suites.scenario import each_fault, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
+    UNWRITABLE,
     check_serves_alone,
-    ends_unwritable,
+    ends_as_known,
     log_dirs_failed,
     one_partition_per_log_dir,
     restart_after_healing,
@@ -59,7 +60,8 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
             with injected(fail_log_dir(log_dir)) as fault:
                 state.log_dir_failed(log_dir)
                 victim.start()
-                if not (fail_log_dir is ChmodNoWrite and ends_unwritable(cluster, victim)):
+                readable = fail_log_dir is ChmodNoWrite
+                if not (readable and ends_as_known(cluster, victim, UNWRITABLE_ENDS_START, saying=UNWRITABLE)):
                     state.broker_back(victim)
                     state.check()
                     check_noticed(fault)

@@ -127,7 +127,6 @@ def check_reassignment_under_way(cluster: Cluster, placement: Placement, *, addi
     """The tool and ListPartitionReassignments both show that this reassignment is under way.
 
     :raises Inconclusive: it has ended, so there is nothing to cancel
-    :raises PromiseBroken: they disagree
     """
     said, under_way = verify(cluster, placement), cluster.reassignments()
     if not under_way:

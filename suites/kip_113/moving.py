@@ -16,12 +16,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
 from faults.base import injected
 from faults.broker import BrokerKilled
 from faults.log_dir import LogDirFault
-from faults.targets import follower_of, leader_of, other_dir
+from faults.targets import follower_of, other_dir
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -48,7 +46,6 @@ from suites.steps import (
 )
 
 move_scenario = functools.partial(scenario, kip=113, overrides=SMALL_FETCHES)
-each_role = pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
 
 
 @dataclass(kw_only=True)

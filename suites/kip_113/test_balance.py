@@ -20,14 +20,13 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import describe_log_dirs
-from harness.measure.floors import Floors
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
 from suites.deviations import MOVE_NEVER_ENDS
 from suites.on_disk import check_logs_unchanged, check_same_bytes, leaders_logs
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import SMALL_FETCHES, await_reassigned, finish_move, write_untracked_records
 from suites.stored_log import StoredLog
@@ -40,7 +39,7 @@ Sizes = Mapping[int, tuple[LogDir, int]]  # the log dir and bytes of a topic's r
     "kip-113/balanced",
     kip=113,
     plan="Changes in Operational Procedures: need to load balance across log directories",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     overrides=SMALL_FETCHES,
     deviations=(MOVE_NEVER_ENDS,),
 )
@@ -157,10 +156,7 @@ def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
 
 
 def check_even(broker: Broker, sizes: Sizes) -> None:
-    """The log dirs are balanced: moving the smallest replica of the fullest to the emptiest would not help.
-
-    :raises PromiseBroken: it would
-    """
+    """The log dirs are balanced: moving the smallest replica of the fullest to the emptiest would not help."""
     loads = dict.fromkeys(broker.log_dirs, 0)
     for log_dir, size in sizes.values():
         loads[log_dir] += size

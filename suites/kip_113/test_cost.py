@@ -18,13 +18,12 @@ from harness.cluster.log_dir import LogDir
 from harness.cluster.topic import Partition
 from harness.errors import HarnessError
 from harness.journal import now
-from harness.measure.floors import Floors
 from harness.measure.gaps import ClientTimes
 from harness.runner.case import Case
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
 from suites.on_disk import check_logs_unchanged, leaders_logs
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.steps import await_moved, write_untracked_records
 
 RECORDS = 100_000  # of 1 kB each: a second or more of copying
@@ -36,7 +35,7 @@ ROUNDS = 3
     "kip-113/cost",
     kip=113,
     plan="load balance across log directories",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     fresh=True,  # warm JVMs would change the figures
 )
 def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:

@@ -41,7 +41,7 @@ from suites.log_cleaning import (
 )
 from suites.observing import observe
 from suites.on_disk import check_checkpoints, check_no_leftovers, check_same_bytes
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     SMALL_FETCHES,
@@ -55,7 +55,6 @@ from suites.steps import (
 )
 
 SETTINGS = SMALL_FETCHES | FREQUENT_CLEANING
-NO_FAULT = Floors(faults=0)
 LEADER_ONLY = 200  # records that only the leader has
 
 
@@ -297,7 +296,6 @@ def check_truncated(partition: Partition, log_dir: LogDir, uncut: bytes) -> None
     """The future replica in the log dir, or the replica that it has become, was truncated.
 
     :param uncut: the bytes of its log before the truncation
-    :raises PromiseBroken: its log still begins with all these bytes
     """
     await_until(
         lambda: [file.read_bytes().startswith(uncut) for file in log_dir.path.glob(f"{partition}*/*.log")],

@@ -23,12 +23,11 @@ from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.broker_log import LogLine
-from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_logged
-from suites.kip_113.moving import Move, each_role, let_move_hit_fault, move_scenario, moves_released, moving
+from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moves_released, moving
 from suites.on_disk import check_checkpoints, check_topic_gone
-from suites.scenario import each_fault
+from suites.scenario import NO_FAULT, each_fault, each_role
 from suites.state_check import HeldMovesEnded, StateCheck
 from suites.steps import (
     await_checkpoints,
@@ -40,8 +39,6 @@ from suites.steps import (
     moves_held,
     write_untracked_records,
 )
-
-NO_FAULT = Floors(faults=0)
 
 
 @move_scenario("kip-113/under-load", plan="2. Complete replica data movement", floors=NO_FAULT)
@@ -134,7 +131,6 @@ def check_stopped(move: Move, fault: LogDirFault, *, working: LogDir) -> None:
     """The broker stops the move: with the throttle released, it copies no byte and does not try to.
 
     :param working: a good log dir of the broker; its checkpoints show that enough time has passed
-    :raises PromiseBroken: the move goes on
     """
     stops = rf"ReplicaAlterLogDirsManager on broker \d+\] Removed fetcher for partitions .*\b{move.partition}\b"
     check_logged(move.broker, stops, fault.injected_at)

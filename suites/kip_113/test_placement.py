@@ -18,12 +18,11 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import Refused
-from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, promised
 from suites.deviations import ANY_REFUSED
 from suites.on_disk import check_no_leftovers
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     SMALL_FETCHES,
@@ -37,10 +36,7 @@ from suites.steps import (
 
 
 def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> None:
-    """The broker refuses to move the replica into this log dir, with one of these errors.
-
-    :raises PromiseBroken: it answers with another error, or accepts
-    """
+    """The broker refuses to move the replica into this log dir, with one of these errors."""
     try:
         partition.move_to(log_dir)
     except Refused as refusal:
@@ -75,7 +71,7 @@ def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
     kip=113,
     plan="remember (replica, destination log directory) pair … to create the replica in the specified log directory",
     brokers=4,
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
 def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
@@ -98,10 +94,7 @@ def test_placed_before(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_placed(state: StateCheck, log_dir: LogDir) -> None:
-    """A log dir is requested for a replica of a topic that does not exist yet; the topic's replica is created there.
-
-    :raises PromiseBroken: the broker answers with another error, or the replica is in another log dir
-    """
+    """A log dir is requested for a replica of a topic that does not exist yet; the topic's replica is created there."""
     refunds = Partition(state.cluster, "refunds", 0)
     check_move_refused(refunds, log_dir, "UNKNOWN_TOPIC_OR_PARTITION", "REPLICA_NOT_AVAILABLE")
     state.add_topic(state.cluster.create_topic(refunds.topic, replicas=len(state.cluster.brokers)))
@@ -109,10 +102,7 @@ def check_placed(state: StateCheck, log_dir: LogDir) -> None:
 
 
 def check_in(partition: Partition, log_dir: LogDir) -> None:
-    """The broker's replica is in this log dir.
-
-    :raises PromiseBroken: it is in another one
-    """
+    """The broker's replica is in this log dir."""
     place = partition.log_dir_on(log_dir.broker)
     if place != log_dir:
         raise PromiseBroken(f"{partition} is in {place}, and {log_dir} was requested before")

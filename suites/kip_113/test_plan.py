@@ -18,10 +18,9 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.reassign import Placement
 from harness.errors import Inconclusive
 from harness.journal import now
-from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, reassign
 
@@ -30,7 +29,7 @@ from suites.steps import log_dirs_failed, reassign
     "kip-113/move-replicas",
     kip=113,
     plan="1) Move replica between disks on the same broker and across brokers",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
 )
 def test_move_replicas(cluster: Cluster, workload: CaseWorkload) -> None:
     """Three single replicas move, each to its broker's other log dir, then to an unused log dir of the next broker.

@@ -92,7 +92,6 @@ def check_not_created_again(move: Move, files: set[tuple[str, int]]) -> None:
     """Since its start the broker has created no replica of the partition: it serves the files that it found.
 
     :param files: the names and inodes of the segments that it found
-    :raises PromiseBroken: it created a replica, or serves other files
     """
     made = rf"Created log for partition {re.escape(str(move.partition))} in"
     if (line := move.broker.log.first(made, since=move.broker.started_at)) is not None:
@@ -278,7 +277,7 @@ def start_after_swap(cluster: Cluster, move: Move, *, twice: bool) -> None:
     with promised(cluster, unless=FUTURE_REPLICA_RENAMED_FIRST, seen=re.escape(refuses)):
         if twice:
             move.broker.start()
-            if line := refuses_to_start(move.broker, exit_code=1, saying=FOUND_TWICE):
+            if line := refuses_to_start(move.broker, saying=FOUND_TWICE):
                 passed_over = f" and {move.folder}." in line.text
                 delete_by_hand(move.partition, move.here)
                 move.state.moved(move.partition, move.there)
@@ -342,8 +341,6 @@ def check_records_kept_by(move: Move) -> None:
     """The broker keeps the records of the moved replica, although its time index is bad.
 
     If it deletes them, the replica is recreated from the other brokers, which have all records.
-
-    :raises PromiseBroken: the broker deletes them
     """
     expired = found_expired(move.partition)
     line = await_until(
@@ -380,8 +377,6 @@ def check_offline(move: Move) -> None:
     """Another broker leads, and all sources show the replica as offline, with its old log dir.
 
     On builds with :data:`FAILED_SWAP_REPORTED_ONLINE`, metadata must show it as online, and nothing else may differ.
-
-    :raises PromiseBroken: a source shows anything else
     """
     cluster, id = move.state.cluster, move.broker.id
     await_until(

@@ -20,12 +20,11 @@ from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
-from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery
 from suites.on_disk import check_logs_unchanged, check_no_leftovers, check_same_bytes, leaders_logs
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     MOVE_THROTTLE,
@@ -43,7 +42,6 @@ RATE = 200_000
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")  # of a topic
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")  # of a broker
 MEASURED_S, WITHIN = 12, 0.2
-NO_FAULT = Floors(faults=0)
 
 
 @scenario(
@@ -105,7 +103,6 @@ def check_rate(partitions: Sequence[Partition], there: Sequence[LogDir], rate: i
     :param rate: bytes a second
     :param began: when the rate was set, in seconds on the monotonic clock
     :param before: bytes that had been copied by then
-    :raises PromiseBroken: they are faster or slower
     """
     broker = there[0].broker
     await_until(
@@ -124,10 +121,7 @@ def check_rate(partitions: Sequence[Partition], there: Sequence[LogDir], rate: i
 
 
 def check_at_once(partitions: Sequence[Partition], there: Sequence[LogDir], threads: int) -> None:
-    """As many of the moves as there are threads have copied something; those that wait for a thread have nothing yet.
-
-    :raises PromiseBroken: more or fewer have
-    """
+    """As many of the moves as there are threads have copied something; those that wait have nothing yet."""
     sizes = copied(partitions, there)
     there[0].broker.journal.write("moves.at_once", broker=there[0].broker.id, threads=threads, bytes=sizes)
     if sum(size > 0 for size in sizes) != threads:

@@ -21,13 +21,12 @@ from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.kafka.admin import NewTopic
-from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from suites.background import in_background
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import CANCELLED_REPLICA_STAYS, GROWTH_NOT_CANCELLED, REASSIGNED_BEFORE_REFUSAL
 from suites.on_disk import check_no_leftovers
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     AMPLE_RATE,
@@ -50,7 +49,7 @@ PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy cre
     kip=113,
     plan='Scripts: kafka-reassign-partitions with log_dirs and "any"; across brokers',
     brokers=4,
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     deviations=(REASSIGNED_BEFORE_REFUSAL,),
     overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
@@ -103,8 +102,6 @@ def check_timeout_zero(cluster: Cluster, state: StateCheck, partition: Partition
     The broker remembers the request: the replica is created in this log dir. To be late, the broker is kept busy with
     other replicas. Its log shows a request that came too early.
 
-    :raises PromiseBroken: the tool asks again, does not give up, or ends with another error; or the replica is
-        elsewhere
     :raises Inconclusive: the replica existed each time before the tool asked
     """
     for _ in range(TRIES):
@@ -171,10 +168,7 @@ def busy_creating_replicas(cluster: Cluster, broker: Broker) -> Iterator[None]:
 
 
 def check_current(state: StateCheck, placement: Placement) -> None:
-    """The present assignment that the tool shows is the expected one; some builds do not show log dirs.
-
-    :raises PromiseBroken: it differs
-    """
+    """The present assignment that the tool shows is the expected one; some builds do not show log dirs."""
     partition = placement.partition
     wanted = state.expected(partition.topic, partition.index).replicas
     wrong = [
@@ -207,7 +201,7 @@ def check_not_executed(placement: Placement) -> tuple[int, ...]:
     "kip-113/growth-cancelled",
     kip=455,
     plan="kafka-reassign-partitions --cancel",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     deviations=(GROWTH_NOT_CANCELLED, CANCELLED_REPLICA_STAYS),
     overrides=SMALL_FETCHES,
 )

@@ -20,13 +20,12 @@ from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import now
 from harness.kafka.tool_answers import describe_log_dirs
-from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from suites.checks import check_delivery, check_settings, promised
 from suites.deviations import EMPTIED_DIR_NAMED, NO_LOG_DIRS_OPTION
 from suites.on_disk import check_checkpoints
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     AMPLE_RATE,
@@ -46,7 +45,7 @@ NOWHERE = "no-such-topic"
     "kip-113/tools-within",
     kip=113,
     plan="Scripts: kafka-reassign-partitions with log_dirs, kafka-log-dirs; on one broker",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     deviations=(NO_LOG_DIRS_OPTION, EMPTIED_DIR_NAMED),
     overrides=SMALL_FETCHES,
 )
@@ -99,8 +98,6 @@ def check_lag_shown(partition: Partition, log_dir: LogDir) -> None:
     """kafka-log-dirs shows the lag of the held future replica in this log dir.
 
     The lag grows as the pair writes, so the tool's value must lie between those of DescribeLogDirs before and after.
-
-    :raises PromiseBroken: the tool shows another lag
     """
     cluster, broker = partition.cluster, log_dir.broker
 
@@ -150,20 +147,14 @@ def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
 
 
 def check_verify_says(cluster: Cluster, placement: Placement, line: str) -> None:
-    """kafka-reassign-partitions --verify prints exactly this line about what is not done.
-
-    :raises PromiseBroken: it prints something else
-    """
+    """kafka-reassign-partitions --verify prints exactly this line about what is not done."""
     said = verify(cluster, placement)
     if said != [line]:
         raise PromiseBroken(f"kafka-reassign-partitions --verify prints {said} instead of {line!r}")
 
 
 def check_filters(cluster: Cluster, topic: Topic, log_dir: LogDir) -> None:
-    """kafka-log-dirs shows only the requested brokers and topics, and DescribeLogDirs only the requested partitions.
-
-    :raises PromiseBroken: it shows something else
-    """
+    """kafka-log-dirs shows only the requested brokers and topics, and DescribeLogDirs only the requested partitions."""
     broker, topics = log_dir.broker, ("--topic-list", topic.name)
     ask = functools.partial(describe_log_dirs, cluster.distribution, cluster.bootstrap, [broker.id], *topics)
     seen = ask()

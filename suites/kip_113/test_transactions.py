@@ -24,13 +24,12 @@ from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.metadata import ProducerState
-from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
 from harness.workload.producer import Transactions
 from suites.checks import check_delivery
 from suites.on_disk import check_same_bytes
-from suites.scenario import scenario
+from suites.scenario import NO_FAULT, scenario
 from suites.state_check import StateCheck
 from suites.steps import SMALL_FETCHES, begin_move, check_under_way, finish_move, make_leader, moves_held
 
@@ -43,7 +42,7 @@ NEVER_MS = 15 * 60 * 1000
     "kip-113/transactions",
     kip=113,
     plan="2. Complete replica data movement: the leader's, under transactions",
-    floors=Floors(faults=0),
+    floors=NO_FAULT,
     overrides=SMALL_FETCHES,
 )
 def test_transactions(cluster: Cluster, workload: CaseWorkload) -> None:
@@ -149,10 +148,7 @@ class UntrackedProducer:
 
 
 def check_producers_known(partition: Partition, before: Sequence[ProducerState]) -> None:
-    """The leader has the same producer state as before the move: two producers with open transactions.
-
-    :raises PromiseBroken: the state differs
-    """
+    """The leader has the same producer state as before the move: two producers with open transactions."""
     leader = partition.leader()
     known = leader.admin.describe_producers(partition.topic, partition.index)
     leader.journal.write("producers.known", partition=str(partition), producers=[str(each) for each in known])
@@ -161,10 +157,7 @@ def check_producers_known(partition: Partition, before: Sequence[ProducerState])
 
 
 def check_reads(topic: Topic, isolation: str, values: Sequence[bytes]) -> None:
-    """A consumer that begins at the first offset gets exactly these values, in this order.
-
-    :raises PromiseBroken: values are missing, or others are there
-    """
+    """A consumer that begins at the first offset gets exactly these values, in this order."""
     client = Consumer(
         {
             "bootstrap.servers": topic.cluster.bootstrap,

@@ -82,10 +82,7 @@ class Evidence:
 
 
 def check_kip(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
-    """The assignment is the oracle's for some start and shift, and keeps the KIP's promises.
-
-    :raises PromiseBroken: it is not, or does not
-    """
+    """The assignment is the oracle's for some start and shift, and keeps the KIP's promises."""
     if origin(racks, assignment) is None:
         raise PromiseBroken(f"{what}: KIP-36 gives {dict(assignment)} on racks {dict(racks)} for no start and shift")
     evidence.holds(what, promises.over_racks(racks, assignment))

@@ -57,7 +57,7 @@ def assign(racks: Racks, partitions: int, replicas: int, origin: Origin = Origin
 
 
 def assign_without_racks(
-    brokers: Sequence[int], partitions: int, replicas: int, origin: Origin = Origin(), *, first: int = 0
+    brokers: Sequence[int], partitions: int, replicas: int, origin: Origin = Origin()
 ) -> Assignment:
     """The "current implementation (as if no broker has the rack information)", over a list of brokers in any order.
 
@@ -66,7 +66,7 @@ def assign_without_racks(
     _check(brokers, replicas)
     return {
         partition: (brokers[leader], *itertools.islice(_followers(brokers, leader, shift), replicas - 1))
-        for partition, leader, shift in _turns(len(brokers), partitions, origin, first)
+        for partition, leader, shift in _turns(len(brokers), partitions, origin, first=0)
     }
 
 

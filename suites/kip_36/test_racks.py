@@ -87,8 +87,6 @@ def check_registered(cluster: Cluster) -> None:
     """Each broker's registration, and every broker's metadata, has its rack, or none.
 
     In ZooKeeper the znode's JSON has version 3 or later (4 and 5 came with KIP-103 and KIP-584).
-
-    :raises PromiseBroken: a rack differs
     """
     should = racks_of(cluster.brokers)
     await_racks(cluster)
@@ -107,10 +105,7 @@ def check_registered(cluster: Cluster) -> None:
 
 
 def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
-    """kafka-reassign-partitions --generate refuses, and says why; with --disable-rack-aware it ignores racks.
-
-    :raises PromiseBroken: it does not
-    """
+    """kafka-reassign-partitions --generate refuses, and says why; with --disable-rack-aware it ignores racks."""
     said = refusal(lambda: generate(cluster, [topic], cluster.brokers))
     if said is None or NOT_ALL not in said or "--disable-rack-aware" not in said:
         raise PromiseBroken(f"kafka-reassign-partitions --generate should refuse with {NOT_ALL!r}, and it said: {said}")

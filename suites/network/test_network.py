@@ -156,8 +156,6 @@ def check_leads_alone(state: StateCheck, leader: Broker) -> None:
     """The leader stays and is alone in the ISR, by all sources; nothing is offline.
 
     In ZooKeeper mode only the leader, which is the controller, is asked: the other brokers do not hear of it.
-
-    :raises PromiseBroken: it is not so
     """
     if state.cluster.spec.mode is Mode.KRAFT:
         state.broker_isolated(leader)
@@ -184,7 +182,6 @@ def check_followers_back(state: StateCheck) -> None:
 def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
     """The leader refuses a record with acks=all before it is written, since the ISR is too small.
 
-    :raises PromiseBroken: the record is acked, or refused with another error
     :raises Inconclusive: the leader does not answer
     """
     outcomes: list[KafkaError | None] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -107,8 +106,5 @@ def summary(probed: Probed) -> str:
     took = ", ".join(f"{mode} {seconds:.0f} s" for mode, seconds in probed.took_s.items())
     if not probed.missing:
         return f"Kafka {probed.kafka}: all {len(tried)} work ({took})"
-    return f"Kafka {probed.kafka} lacks {len(probed.missing)} of {len(tried)}: {_named(probed.missing)} ({took})"
-
-
-def _named(missing: Sequence[Found]) -> str:
-    return ", ".join(dict.fromkeys(each.dependency.id for each in missing))
+    named = ", ".join(dict.fromkeys(each.dependency.id for each in probed.missing))
+    return f"Kafka {probed.kafka} lacks {len(probed.missing)} of {len(tried)}: {named} ({took})"

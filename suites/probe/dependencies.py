@@ -19,8 +19,11 @@ from suites.probe.dependency import (
     REASSIGNED,
     ZK,
     Dependency,
+    config,
+    file,
     mbean,
     request,
+    tool,
 )
 from suites.probe.texts import TEXTS
 
@@ -61,38 +64,33 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         without="each tool runs in a JVM of its own: slower",
     ),
     # --- tools --------------------------------------------------------------------------------------------------------
-    Dependency(
+    tool(
         id="tool-topics-describe",
-        kind="tool",
         what="kafka-topics --describe, alone and with --under-replicated-partitions or --unavailable-partitions",
         needed_by=COMPARED,
         builds=VersionRange.parse(">=2.2"),
     ),
-    Dependency(
+    tool(
         id="tool-topics-create",
-        kind="tool",
         what="kafka-topics --create --partitions --replication-factor",
         words=("--topic", "--zookeeper"),
         needed_by=("kip-36/some-without-rack",),
         builds=VersionRange.parse(">=2.2"),
     ),
-    Dependency(
+    tool(
         id="tool-log-dirs",
-        kind="tool",
         what="kafka-log-dirs --describe --broker-list, alone and with --topic-list",
         words=("--bootstrap-server",),
         needed_by=COMPARED,
     ),
-    Dependency(
+    tool(
         id="tool-configs-describe",
-        kind="tool",
         what="kafka-configs --describe --all --entity-type brokers",
         needed_by=("kip-1066/by-tool", "kip-1066/entries", "kip-1066/static", "kip-1066/what-users-see"),
         builds=VersionRange.parse(">=2.5"),
     ),
-    Dependency(
+    tool(
         id="tool-configs-alter",
-        kind="tool",
         what="kafka-configs --alter with --add-config A=[x,y] and --delete-config, for one broker",
         words=(
             "--entity-type",
@@ -101,9 +99,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         needed_by=("kip-1066/by-tool",),
         builds=CORDONS,
     ),
-    Dependency(
+    tool(
         id="tool-reassign-generate",
-        kind="tool",
         what="kafka-reassign-partitions --generate, alone and with --disable-rack-aware",
         words=(
             "--topics-to-move-json-file",
@@ -111,24 +108,21 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         ),
         needed_by=("kip-113/tools-across", "kip-36/placement", "kip-36/some-without-rack"),
     ),
-    Dependency(
+    tool(
         id="tool-reassign-execute",
-        kind="tool",
         what="kafka-reassign-partitions --execute with log dirs, --throttle, --replica-alter-log-dirs-throttle, "
         "--timeout; and --verify, until it reports that all is done",
         words=("--reassignment-json-file",),
         needed_by=REASSIGNED,
     ),
-    Dependency(
+    tool(
         id="tool-reassign-cancel",
-        kind="tool",
         what="kafka-reassign-partitions --cancel",
         needed_by=CANCELLED,
         builds=VersionRange.parse(">=2.6"),
     ),
-    Dependency(
+    tool(
         id="tool-cluster",
-        kind="tool",
         what="kafka-cluster unregister, which needs a live broker",
         words=(
             "--bootstrap-server",
@@ -137,17 +131,15 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         needed_by=("kip-1066/broker-decommissioned", "kip-36/placement"),
         modes=KRAFT,
     ),
-    Dependency(
+    tool(
         id="tool-features",
-        kind="tool",
         what="kafka-features describe, and upgrade --release-version",
         needed_by=("kip-1066/metadata-version",),
         modes=KRAFT,
         builds=CORDONS,
     ),
-    Dependency(
+    tool(
         id="tool-dump-log",
-        kind="tool",
         what="kafka-dump-log --files, alone and with --print-data-log",
         words=(
             "isControl: true",
@@ -156,9 +148,8 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         needed_by=("control", "kip-113", "schedules"),
         without="jbod explain does not show where a record is, and a producer's new session may look like duplicates",
     ),
-    Dependency(
+    tool(
         id="tool-verifiable",
-        kind="tool",
         what="kafka-verifiable-producer and -consumer",
         without="jbod bench fails; no case does",
     ),
@@ -213,43 +204,37 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         needed_by=COMPARED,
         modes=ZK,
     ),
-    Dependency(
+    file(
         id="file-segments",
-        kind="file",
         what="a replica's folder in a log dir, topic-partition, with its .log, .index and .timeindex files",
         words=("*.log", "…*/*.log", "*/*/*.log", "*.timeindex"),
         needed_by=COMPARED,
     ),
-    Dependency(
+    file(
         id="file-checkpoints",
-        kind="file",
         what="recovery-point-offset-checkpoint and replication-offset-checkpoint name a log dir's replicas",
         words=("log-start-offset-checkpoint", "cleaner-offset-checkpoint", "*-checkpoint.tmp"),
         needed_by=("disks", "kip-113", "network", "schedules"),
     ),
-    Dependency(
+    file(
         id="file-meta",
-        kind="file",
         what="meta.properties in each log dir",
         needed_by=METADATA_LOG,
     ),
-    Dependency(
+    file(
         id="file-made",
-        kind="file",
         what="partition.metadata in a replica's folder",
         needed_by=("kip-112/killed-while-new",),
         modes=KRAFT,
     ),
-    Dependency(
+    file(
         id="file-future",
-        kind="file",
         what="a future replica's folder in a log dir, topic-partition.<uuid>-future",
         words=("-future", "….*-future/*.log"),
         needed_by=("kip-113", "known-bugs", "schedules"),
     ),
-    Dependency(
+    file(
         id="file-rare",
-        kind="file",
         what="the names of stray and deleted folders and files, of snapshots, and of the mark of a clean shutdown",
         words=(
             "-delete",
@@ -285,37 +270,32 @@ DEPENDENCIES: tuple[Dependency, ...] = (
         builds=CORDONS,
     ),
     # --- configs ------------------------------------------------------------------------------------------------------
-    Dependency(
+    config(
         id="config-settings",
-        kind="config",
         what="the settings that jbod gives every broker (harness/cluster/spec.py), as kafka-configs shows them",
         without="Kafka's defaults apply: what a case waits for may come too late",
         builds=VersionRange.parse(">=2.5"),
     ),
-    Dependency(
+    config(
         id="config-connects-soon",
-        kind="config",
         what="socket.connection.setup.timeout.ms and .max.ms",
         without="in containers, a client waits 10 to 30 s for a node that is gone",
         builds=VersionRange.parse(">=2.7"),
     ),
-    Dependency(
+    config(
         id="config-first-tasks",
-        kind="config",
         what="log.initial.task.delay.ms",
         needed_by=("kip-113",),
         without="a broker deletes and cleans nothing in its first 30 s: clusters are reused less often",
         builds=VersionRange.parse(">=3.8"),
     ),
-    Dependency(
+    config(
         id="config-move-throttle",
-        kind="config",
         what="replica.alter.log.dirs.io.max.bytes.per.second can be set at run time, and throttles a move",
         needed_by=("control", "kip-1066/moved-onto", "kip-1066/disk-taken-out", "kip-113", "known-bugs", "schedules"),
     ),
-    Dependency(
+    config(
         id="config-cordoned",
-        kind="config",
         what="cordoned.log.dirs can be set at run time, and is described as a dynamic config",
         needed_by=("kip-1066",),
         modes=KRAFT,

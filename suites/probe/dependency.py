@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from harness.kafka.versions import Mode, VersionRange
+from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
 
 Kind = Literal[
     "start",
@@ -25,7 +26,6 @@ Kind = Literal[
 
 SKIPPED = "these cases are skipped"
 UNTRIED = "not tried"
-_ANY = VersionRange()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Dependency:
     needed_by: tuple[str, ...] = ()
     without: str = SKIPPED
     modes: tuple[Mode, ...] = (Mode.ZK, Mode.KRAFT)
-    builds: VersionRange = _ANY
+    builds: VersionRange = ANY_BUILD
     tried: bool = True
 
     @property
@@ -56,6 +56,12 @@ class Dependency:
         """Whether cases that need it are skipped without it."""
         return self.without is SKIPPED
 
+
+config = partial(Dependency, kind="config")
+error_text = partial(Dependency, kind="error text")
+file = partial(Dependency, kind="file")
+log_line = partial(Dependency, kind="log line")
+tool = partial(Dependency, kind="tool")
 
 KRAFT, ZK = (Mode.KRAFT,), (Mode.ZK,)
 CORDONS = VersionRange.parse(">=4.3")
@@ -128,7 +134,7 @@ def request(name: str, version: int, *needed_by: str, builds: str = "", modes: S
     :param version: the oldest version that has the fields that are read
     """
     return Dependency(
-        id=f"request-{name}" if not builds or builds != ">=4.3" else f"request-{name}-v{version}",
+        id=f"request-{name}-v{version}" if builds == ">=4.3" else f"request-{name}",
         kind="request",
         what=f"{name} v{version} or later",
         needed_by=needed_by,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from harness.cluster.cluster import boot
 from harness.cluster.nodes.jvm import LOG, STDOUT
@@ -40,9 +40,7 @@ TRIED_BY = (requests, files, tools, logs)
 State = Literal["works", "missing", "absent", "untried"]
 """``absent``: this build is not expected to have it."""
 
-_OVERRIDES = {
-    **dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1"),
-}
+_ONE_REPLICA = dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1")
 
 
 class Ended(HarnessError):
@@ -102,7 +100,7 @@ class Probed:
         """The dependencies that the build should have and lacks."""
         return [each for each in self.found if each.state == "missing"]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As ``--json`` has it."""
         return {
             "schema": 1,
@@ -146,12 +144,8 @@ def probe(builds: Builds, say: Callable[[str], None]) -> Probed:
 
 
 def _start(mode: Mode, state: State, seen: str) -> Found:
-    return Found(
-        dependency=next(dependency for dependency in DEPENDENCIES if dependency.id == "start"),
-        mode=mode,
-        state=state,
-        seen=seen,
-    )
+    [dependency] = [each for each in DEPENDENCIES if each.id == "start"]
+    return Found(dependency=dependency, mode=mode, state=state, seen=seen)
 
 
 def _tried(distribution: Distribution, mode: Mode, record_dir: Path) -> list[Found]:
@@ -161,7 +155,7 @@ def _tried(distribution: Distribution, mode: Mode, record_dir: Path) -> list[Fou
     """
     began = time.monotonic()
     cluster = boot(
-        ClusterSpec(mode=mode, brokers=1, log_dirs=3, overrides=_OVERRIDES),
+        ClusterSpec(mode=mode, brokers=1, log_dirs=3, overrides=_ONE_REPLICA),
         distribution,
         run_id=f"probe-{secrets.token_hex(3)}",
         record_dir=record_dir,
@@ -170,7 +164,11 @@ def _tried(distribution: Distribution, mode: Mode, record_dir: Path) -> list[Fou
     found = {"start": _start(mode, "works", f"in {time.monotonic() - began:.1f} s")}
     try:
         trial = Trial(cluster=cluster)
-        due = {dependency.id: dependency for dependency in DEPENDENCIES if _is_due(dependency, distribution, mode)}
+        due = {
+            each.id: each
+            for each in DEPENDENCIES
+            if each.tried and mode in each.modes and distribution.version in each.builds
+        }
         for id, attempt in in_order():
             if id in due:
                 found[id] = _try(due[id], mode, lambda attempt=attempt: attempt(trial))  # type: ignore[misc]
@@ -201,10 +199,6 @@ def _check_alive(trial: Trial, dependency: Dependency) -> None:
             raise Ended(f"{node.spec.name} ended as this was tried: {dependency.what}") from error
 
 
-def _is_due(dependency: Dependency, distribution: Distribution, mode: Mode) -> bool:
-    return dependency.tried and mode in dependency.modes and distribution.version in dependency.builds
-
-
 def _not_tried(dependency: Dependency, mode: Mode) -> Found:
     if not dependency.tried:
         return Found(dependency=dependency, mode=mode, state="untried", seen=UNTRIED)
@@ -212,7 +206,7 @@ def _not_tried(dependency: Dependency, mode: Mode) -> Found:
 
 
 def _try(dependency: Dependency, mode: Mode, attempt: Callable[[], str]) -> Found:
-    """Any error, also in jbod's own reader, means that the build does not have it as the suites need it."""
+    """An error, also one of jbod's own reader, means that the build does not have it as the suites need it."""
     try:
         return Found(dependency=dependency, mode=mode, state="works", seen=attempt())
     except JbodError as error:
@@ -236,14 +230,11 @@ def cause_of(record_dir: Path, error: JbodError) -> str:
         name = f"broker {node.name}" if node.name.isdecimal() else node.name
         if errors:
             return f"{name}: {_with_cause(errors[-1].splitlines())}"
-        said = [line for file in (LOG, STDOUT) if (node / file).exists() for line in _lines(node / file)]
+        files = [node / each for each in (LOG, STDOUT) if (node / each).exists()]
+        said = [line for file in files for line in file.read_text(errors="replace").splitlines()]
         if complaints := [line for line in said if _JVM.match(line)]:
             return f"{name}: {_with_cause(complaints)}"
     return str(error).partition("\n")[0]
-
-
-def _lines(file: Path) -> list[str]:
-    return file.read_text(errors="replace").splitlines()
 
 
 def _with_cause(lines: Iterable[str]) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from harness.kafka import mbeans
+from harness.kafka.admin import NewTopic
 from harness.waiting import await_until
 from suites.kip_1066.cordons import CORDONED
+from suites.probe.dependencies import DEPENDENCIES
+from suites.probe.dependency import Dependency
 from suites.probe.trial import PARTITIONS, RECORDS, SOON_S, TOPIC, Lacking, Trial, tries
 from suites.steps import MOVE_THROTTLE
 
@@ -46,17 +49,17 @@ def _log_dirs(trial: Trial) -> bool:
 
 
 def _delete_topic(trial: Trial) -> None:
-    trial.admin.create_topic("gone", partitions=1, replicas=1)
+    trial.admin.create_topics([NewTopic(name="gone", replicas=1)])
     await_until(
         lambda: any(p.topic == "gone" for p in trial.admin.describe_cluster().partitions),
         timeout_s=SOON_S,
         what="a topic to be there",
     )
-    trial.admin.delete_topic("gone")
+    trial.admin.delete_topics(["gone"])
 
 
 def _create_partitions(trial: Trial) -> None:
-    trial.admin.create_topic("grows", partitions=1, replicas=1)
+    trial.admin.create_topics([NewTopic(name="grows", replicas=1)])
     trial.admin.create_partitions("grows", 2)
 
 
@@ -148,30 +151,22 @@ def _await_dynamic(trial: Trial, name: str, value: str) -> None:
 # --- MBeans ---------------------------------------------------------------------------------------------------------
 
 
-def _mbean(name: str, of_controller: bool = False) -> None:
-    short = (name.partition("name=")[2] or name.partition("type=")[2]).partition(",")[0]
+_OF_CONTROLLER = (mbeans.ACTIVE, mbeans.OFFLINE_PARTITIONS, mbeans.RAFT)
+
+
+def _mbean(dependency: Dependency) -> None:
+    """Register a try that looks for the MBean on the broker, or on the controller."""
+    name = dependency.what
 
     def attempt(trial: Trial) -> str:
-        node = trial.controller if of_controller else trial.broker.node
-        has = trial.cluster.mbeans[node.spec.name].has(name)
-        if not has:
+        node = trial.controller if name in _OF_CONTROLLER else trial.broker.node
+        if not trial.cluster.mbeans[node.spec.name].has(name):
             raise Lacking(f"{node.spec.name} has no MBean {name}")
         return f"on {node.spec.name}"
 
-    tries(f"mbean-{short}")(attempt)
+    tries(dependency.id)(attempt)
 
 
-for _name in (
-    mbeans.OFFLINE_DIRS,
-    mbeans.DIR_OFFLINE,
-    mbeans.OFFLINE_REPLICAS,
-    mbeans.UNDER_REPLICATED,
-    mbeans.BYTES_OUT,
-    mbeans.UNASSIGNED,
-    mbeans.CORDONED_DIRS,
-    mbeans.DIR_CORDONED,
-    mbeans.STATE,
-):
-    _mbean(_name)
-for _name in (mbeans.ACTIVE, mbeans.OFFLINE_PARTITIONS, mbeans.RAFT):
-    _mbean(_name, of_controller=True)
+for _dependency in DEPENDENCIES:
+    if _dependency.kind == "mbean":
+        _mbean(_dependency)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from suites.probe.dependency import COMPARED, CONTROLLER_FAILS, CORDONS, FAIL_LOG_DIRS, KRAFT, MOVES, ZK, Dependency
+from suites.probe.dependency import (
+    COMPARED,
+    CONTROLLER_FAILS,
+    CORDONS,
+    FAIL_LOG_DIRS,
+    KRAFT,
+    MOVES,
+    ZK,
+    Dependency,
+    error_text,
+    log_line,
+)
 
 TEXTS: tuple[Dependency, ...] = (
     # --- log lines ----------------------------------------------------------------------------------------------------
-    Dependency(
+    log_line(
         id="log-dir-stopped",
-        kind="log line",
         what="a broker logs which log dir it takes offline",
         words=(
             r"(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir) "
@@ -16,23 +26,20 @@ TEXTS: tuple[Dependency, ...] = (
         ),
         needed_by=FAIL_LOG_DIRS,
     ),
-    Dependency(
+    log_line(
         id="log-all-dirs-failed",
-        kind="log line",
         what="a broker logs that it ends since all its log dirs have failed",
         words=("Shutdown broker because all log dirs in .* have failed",),
         needed_by=("kip-112/all-log-dirs", "kip-112/no-fault", "kip-36/rack-fails"),
     ),
-    Dependency(
+    log_line(
         id="log-no-dir-usable",
-        kind="log line",
         what="a broker logs that it doesn't start since none of its log dirs can be used",
         words=("Shutdown broker because none of the specified log dirs",),
         needed_by=("kip-112/bootstrap-all-bad",),
     ),
-    Dependency(
+    log_line(
         id="log-told-of-log-dir",
-        kind="log line",
         what="a controller logs a failed log dir that a broker reported",
         words=(
             r"Handling log directory failure for brokers (?:\d+,)*{broker}\b"
@@ -40,87 +47,76 @@ TEXTS: tuple[Dependency, ...] = (
         ),
         without="the figure controller_told_s is missing",
     ),
-    Dependency(
+    log_line(
         id="log-fenced",
-        kind="log line",
         what="a controller logs that it fences a broker whose session has timed out",
         words=(r"Fencing broker (\d+) .*because its session has timed out",),
         needed_by=COMPARED,
         without="a slow machine is reported as a broken promise, and controller_told_s is missing",
         modes=KRAFT,
     ),
-    Dependency(
+    log_line(
         id="log-topics-made",
-        kind="log line",
         what="a controller logs which topics it made",
         words=(r"\] CreateTopics result\(s\): .*CreatableTopic\(name='{topic}',(?:(?!CreatableTopic\().)*\): SUCCESS",),
         needed_by=CONTROLLER_FAILS,
         modes=KRAFT,
     ),
-    Dependency(
+    log_line(
         id="log-configured",
-        kind="log line",
         what="a broker logs a dynamic config that it got",
         words=(r"Updating node {id} with new configuration|Processing override for entityPath: brokers/{id}\b",),
         needed_by=MOVES,
     ),
-    Dependency(
+    log_line(
         id="log-replica-made",
-        kind="log line",
         what="a broker logs that it makes a replica's log",
         words=("Created log for partition … in",),
         needed_by=("kip-113/restart-with-copy", "kip-113/restart-with-lone-copy", "kip-113/restart-with-deleted"),
     ),
-    Dependency(
+    log_line(
         id="log-moved",
-        kind="log line",
         what="a broker logs that a replica was replaced by the one in another log dir",
         words=("successfully replaced with the future replica",),
         needed_by=("kip-112/no-fault", "kip-112/no-fault-unmoved"),
     ),
-    Dependency(
+    log_line(
         id="log-rolled",
-        kind="log line",
         what="a broker logs that it rolled a segment",
         words=("Rolled new log segment",),
         needed_by=("kip-112/no-fault", "kip-112/no-fault-unmoved"),
     ),
-    Dependency(
+    log_line(
         id="log-disconnected",
-        kind="log line",
         what="a broker logs that the controller is disconnected",
         words=("Node … disconnected",),
         needed_by=CONTROLLER_FAILS,
         modes=KRAFT,
     ),
-    Dependency(
+    log_line(
         id="log-resigned",
-        kind="log line",
         what="a controller logs that it has resigned",
         words=(r"\[Controller id=…\] Resigned",),
         needed_by=("kip-112/no-controller",),
         modes=ZK,
     ),
-    Dependency(
+    log_line(
         id="log-active",
-        kind="log line",
         what="a controller logs that it becomes the active one",
         words=("Becoming the active controller",),
         needed_by=("kip-1066",),
         modes=KRAFT,
     ),
-    Dependency(
+    log_line(
         id="log-cordons",
-        kind="log line",
         what="a controller logs of each registration and change which log dirs are cordoned",
         words=(r"(RegisterBroker|BrokerRegistrationChange)Record\(brokerId=…,.*cordonedLogDirs=(null|\[[^\]]*\])",),
         needed_by=("kip-1066",),
         modes=KRAFT,
         builds=CORDONS,
     ),
-    Dependency(
+    log_line(
         id="log-rare",
-        kind="log line",
         what="lines about a loaded snapshot, an expired ZooKeeper session, a failed metadata log dir, log dirs that "
         "cannot be reported, a replica in two log dirs, unformatted log dirs, and moves that hit an error",
         words=(
@@ -152,9 +148,8 @@ TEXTS: tuple[Dependency, ...] = (
         without="these cases are unknown or invalid, and name the line that they waited for",
         tried=False,
     ),
-    Dependency(
+    log_line(
         id="log-bugs",
-        kind="log line",
         what="lines about KAFKA-19571 (segments flushed too late), KAFKA-19289 (a thread that died), KAFKA-15468 (a "
         "coordinator that loads its log again), a failed acknowledgement and a time index without room",
         words=(
@@ -168,9 +163,8 @@ TEXTS: tuple[Dependency, ...] = (
         without="a deviation counts as a broken promise, or a dead thread stays unnoticed until a log dir fails",
         tried=False,
     ),
-    Dependency(
+    log_line(
         id="log-told-of-broker",
-        kind="log line",
         what="a controller logs that a broker is gone, fenced or shutting down",
         words=(
             r"deleted brokers: (?:\d+,)*{broker}\b|Shutting down broker {broker}\b|Fencing broker {broker} at epoch"
@@ -179,9 +173,8 @@ TEXTS: tuple[Dependency, ...] = (
         without="the figure controller_told_s is missing",
         tried=False,
     ),
-    Dependency(
+    log_line(
         id="log-session-expired",
-        kind="log line",
         what="a broker logs that its ZooKeeper session has expired",
         words=(r"\[ZooKeeperClient Kafka server\] Session expired",),
         needed_by=COMPARED,
@@ -189,18 +182,16 @@ TEXTS: tuple[Dependency, ...] = (
         modes=ZK,
         tried=False,
     ),
-    Dependency(
+    log_line(
         id="log-out-of-order",
-        kind="log line",
         what="a broker logs that a producer's sequence numbers are out of order",
         words=("Out of order sequence number", "OutOfOrderSequence"),
         needed_by=("control", "disks", "kip-113"),
         without="a producer's new session may look like duplicates",
         tried=False,
     ),
-    Dependency(
+    log_line(
         id="log-story",
-        kind="log line",
         what="lines about leader epochs, truncations and deleted segments",
         words=(
             "(Leader|Follower) {tp} .*starts at",
@@ -218,9 +209,8 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     # --- errors that users see ----------------------------------------------------------------------------------------
-    Dependency(
+    error_text(
         id="text-cordons",
-        kind="error text",
         what="errors about entries of cordoned.log.dirs, and about replicas that cannot be placed because of cordons",
         words=(
             "cordoned",
@@ -241,9 +231,8 @@ TEXTS: tuple[Dependency, ...] = (
         builds=CORDONS,
         tried=False,
     ),
-    Dependency(
+    error_text(
         id="text-tools",
-        kind="error text",
         what="errors of kafka-reassign-partitions and kafka-topics",
         words=(
             "Failed to alter dir",

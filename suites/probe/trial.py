@@ -15,7 +15,7 @@ from harness.cluster.nodes.node import Node
 from harness.cluster.topic import Topic
 from harness.errors import HarnessError
 from harness.journal import now
-from harness.kafka.admin import Admin
+from harness.kafka.admin import Admin, NewTopic
 from harness.kafka.connection import Connection, NoAnswer
 from harness.kafka.mbeans import MBeans
 from harness.waiting import await_until
@@ -82,7 +82,7 @@ class Trial:
         """A topic with some records in each partition, and with some closed segments."""
         self.since["topic"] = now()
         configs = {"segment.bytes": "20000"} if not self.is_kraft else {"segment.bytes": str(1 << 20)}
-        self.admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=1, configs=configs)
+        self.admin.create_topics([NewTopic(name=TOPIC, partitions=PARTITIONS, replicas=1, configs=configs)])
         topic = Topic(self.cluster, TOPIC, PARTITIONS)
         await_until(
             lambda: [p for p in self.admin.describe_cluster([TOPIC]).partitions if p.leader is not None],

@@ -25,6 +25,7 @@ from faults.file_system import Eio, Full, NoInodes, PowerCut, ReadOnly
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.network import NETWORK_FAULTS, Cut
 from faults.slow import Slow, SlowVolume, Stalled
+from harness.cluster.spec import ClusterSettings
 from harness.errors import HarnessError, Inconclusive, UsageError
 from suites.steps import SMALL_FETCHES
 
@@ -120,10 +121,10 @@ class Schedule:
         return tuple(sorted({need for fault in faults for need in fault.needs}))
 
     @property
-    def cluster(self) -> dict[str, Any]:
+    def cluster(self) -> ClusterSettings:
         """Fields of the cluster's spec."""
-        volumes: dict[str, Any] = {"volumes": "ext4"} if self.volumes else {}
-        return volumes | {"overrides": {**SMALL_FETCHES, **self.overrides}}
+        settings: ClusterSettings = {"overrides": {**SMALL_FETCHES, **self.overrides}}
+        return {"volumes": "ext4", **settings} if self.volumes else settings
 
     def check_done(self, done: int) -> None:
         """Enough steps were done; one is enough for a schedule that was written by hand or shrunk.
@@ -135,7 +136,7 @@ class Schedule:
         if done < (FEWEST if is_whole else 1):
             raise Inconclusive(f"only {done} of the schedule's {len(self.steps)} steps could be done")
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """As in run.json and in files."""
         return asdict(self)
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 import harness.bench.histories as histories
-from harness.bench.histories import PLANTS, Load, generate
+from harness.bench.histories import Load, generate
 from harness.checkers.judge import judge_large, judge_tables
 from harness.checkers.large_history.select import Sizes
 from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
 from harness.history.tables import load_table, pieces
+from suites.selftest.planted_anomalies import PLANTS
 from suites.selftest.test_judge_windows import NAMES, here
 
 SIZES = Sizes(window=64, batch_rows=5_000, chunk_rows=10_000)
@@ -56,5 +57,5 @@ def test_what_is_asked_for(load: Load, found: dict[str, int], tmp_path: Path) ->
 
 @pytest.mark.parametrize("kind", PLANTS)
 def test_what_is_planted_shows(kind: str, tmp_path: Path) -> None:
-    verdict = judged(tmp_path / "run", Load(records=12_000, transaction_of=100, planted=[kind]))
+    verdict = judged(tmp_path / "run", Load(records=12_000, transaction_of=100, planted=[PLANTS[kind]]))
     assert kind in {anomaly.kind for anomaly in verdict.anomalies}

@@ -293,9 +293,9 @@ def test_a_broker_refuses_to_start_as_it_should_or_joins(
     broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,) if joins else ()), started_at
     if isinstance(outcome, str):
         with pytest.raises(PromiseBroken, match=outcome):
-            refuses_to_start(broker, exit_code=1, saying="it refuses")
+            refuses_to_start(broker, saying="it refuses")
     else:
-        assert (refuses_to_start(broker, exit_code=1, saying="it refuses") is not None) is outcome
+        assert (refuses_to_start(broker, saying="it refuses") is not None) is outcome
 
 
 # --- what is declared -----------------------------------------------------------------------------------------------

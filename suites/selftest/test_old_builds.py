@@ -31,7 +31,7 @@ from suites.kip_113.test_log_changes import check_truncated_segments_gone
 from suites.kip_113.test_swaps import found_expired
 from suites.log_cleaning import SEGMENT, check_logs_small, until_cleaning_s
 from suites.selftest.test_observing import PlantedBroker, logged, noted, of_build
-from suites.steps import check_not_added, ends_unwritable
+from suites.steps import UNWRITABLE, check_not_added, ends_as_known
 
 ORDERS_0 = Partition(cast(Any, None), "orders", 0)
 
@@ -181,7 +181,7 @@ def test_a_broker_may_end_on_what_it_can_not_write_to_where_that_is_known(
     broker: Any = PlantedBroker(id=1, node=node, log=BrokerLog(tmp_path / "broker.log"), journal=Journal(None))
     broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,)), started_at
     with breaks(says):
-        assert ends_unwritable(cluster, broker) is ends
+        assert ends_as_known(cluster, broker, deviations.UNWRITABLE_ENDS_START, saying=UNWRITABLE) is ends
     assert noted(cluster) == (["deviation.seen"] if ends and says is None else [])
 
 

@@ -354,10 +354,10 @@ DRIVER = """
 import sys
 from pathlib import Path
 from harness.workload.workload import Workload
-from harness.spark.session import start_in_background
+from harness.spark.session import SparkHandle
 
 bootstrap, topic, run_dir, *jars = sys.argv[1:]
-spark = start_in_background(None, jars=[Path(jar) for jar in jars])
+spark = SparkHandle(None, jars=[Path(jar) for jar in jars])
 workload = Workload(spark, Path(run_dir), "selftest", lambda kind, **fields: None)
 with workload.running(bootstrap, topic, 1) as pair:
     pair.await_count(2000)  # a part of the history is written after 0.7 s

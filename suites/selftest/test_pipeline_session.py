@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from harness.errors import HarnessError, UsageError
 from harness.spark import session
-from harness.spark.session import check_master, jvm_died, start_in_background
+from harness.spark.session import SparkHandle, check_master, jvm_died
 from harness.spark.tasks import last_line
 
 
@@ -37,7 +37,7 @@ def test_other_forms_are_usage_errors(master: str) -> None:
     with pytest.raises(UsageError, match="--spark-master"):
         check_master(master)
     with pytest.raises(UsageError):
-        start_in_background(master, jars=[])
+        SparkHandle(master, jars=[])
 
 
 def test_a_master_that_does_not_answer_is_named() -> None:

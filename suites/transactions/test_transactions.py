@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
-
 from faults.log_dir import Chmod000
-from faults.targets import follower_of, leader_of
+from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
@@ -28,7 +26,7 @@ from suites.checks import check_delivery
 from suites.deviations import COORDINATOR_RELOADED
 from suites.observing import observe
 from suites.on_disk import check_same_bytes
-from suites.scenario import scenario
+from suites.scenario import each_role, scenario
 from suites.state_check import StateCheck
 from suites.steps import log_dirs_failed, restart_after_healing
 
@@ -65,7 +63,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload) -> None:
     overrides=OVERRIDES,
     deviations=(COORDINATOR_RELOADED,),
 )
-@pytest.mark.parametrize("role", [leader_of, follower_of], ids=["leader", "follower"])
+@each_role
 def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, role: Callable[[Partition], Broker]) -> None:
     """The log dir of the transaction coordinator's log fails, on its leader or a follower: transactions stay whole."""
     coordinator_log, orders = create_topics(cluster)

@@ -162,7 +162,7 @@ class Windows:
         self.rest[windows[last]] = True
 
     def _mark_spans(self) -> None:
-        """Live consumers' first and last windows, and the windows between that nobody of their group read in."""
+        """Live consumers' first and last windows, and the windows between in which their group read nothing."""
         groups: dict[Group, list[tuple[bool, Ints]]] = defaultdict(list)
         for stream, (name, live, rc) in enumerate(self._streams.all):
             if live:
