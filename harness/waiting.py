@@ -80,5 +80,6 @@ def await_until(
     message = f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}"
     if crowding.stretch == 1.0:
         raise failure(message)
-    late = failure(f"{message}; the machine was crowded, so this wait took {ended - start:.1f} s: {crowding}")
+    # First, since known deviations are recognised by the last value seen.
+    late = failure(f"on a crowded machine ({crowding}), {ended - start:.1f} s in all: {message}")
     raise late if answered or not isinstance(late, PromiseBroken) else Inconclusive(str(late))
