@@ -63,7 +63,7 @@ class Fault(ABC):
         return f"broker-{self.broker.id}"
 
     @abstractmethod
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Break it; whatever is done has been written into the broker's undo log before."""
 
     @abstractmethod
@@ -74,8 +74,8 @@ class Fault(ABC):
         """
 
     @abstractmethod
-    def mend(self) -> None:
-        """Take back what :meth:`break_it` did, also half of it, also twice."""
+    def revert(self) -> None:
+        """Take back what :meth:`apply` did, also half of it, also twice."""
 
     def inject(self) -> None:
         """Break it and prove it.
@@ -87,7 +87,7 @@ class Fault(ABC):
         more = {"may_hold_up_clients": True} if self.may_hold_up_clients else {}
         self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explains, **more)
         try:
-            self.break_it()
+            self.apply()
             self.injected_monotonic_s = time.monotonic()
             evidence = self._evidence()
         except FaultNotProven as error:
@@ -109,7 +109,7 @@ class Fault(ABC):
         """Take it back; from any state, any number of times."""
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id}
         self.broker.journal.write("fault.healing", **fields)
-        self.mend()
+        self.revert()
         self.broker.journal.write("fault.undone", **fields)
 
     def __str__(self) -> str:

@@ -43,7 +43,7 @@ class _BrokerGone(BrokerEnded):
                 return None
         return f"exit code {self.broker.node.exit_code()}; {self.broker.bootstrap} refuses connections"
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Start it again; a broker that the scenario has started already is left alone."""
         if not self.broker.is_alive:
             self.broker.start()
@@ -54,7 +54,7 @@ class BrokerKilled(_BrokerGone):
 
     name = "broker_killed"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self.broker.kill()
 
@@ -64,7 +64,7 @@ class BrokerStopped(_BrokerGone):
 
     name = "broker_stopped"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """SIGTERM, and wait until it is gone."""
         self.broker.stop()
 
@@ -80,7 +80,7 @@ class BrokerPaused(Fault):
         """Such as "broker 2"."""
         return str(self.broker)
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Stop it."""
         self.broker.pause()
 
@@ -88,6 +88,6 @@ class BrokerPaused(Fault):
         """The kernel says that the process, or the container's group, is stopped."""
         return self.broker.node.paused_proof()
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Let it go on."""
         self.broker.resume()

@@ -32,9 +32,9 @@ from harness.waiting import await_until, let_pass
 # linux/fs.h: FS_IOC_SHUTDOWN, known to ext4 and xfs; 2: without writing the journal first.
 _SHUTDOWN = 0x8004587D
 _WITHOUT_FLUSHING = struct.pack("I", 2)
-LET_GO_S = 5.0
+RELEASE_S = 5.0
 """Kafka closes the files of a log dir when it takes it offline, which it has noticed within a second."""
-_LET_GO_BY_OTHERS_S = 5.0
+_RELEASE_BY_OTHERS_S = 5.0
 """Once the broker is dead: whoever starts in a mount namespace of their own has the volume too, for a while."""
 _TIMES = 5
 """A broker lets go of files once; each look takes longer than that does."""
@@ -64,21 +64,21 @@ class VolumeFault(LogDirFault):
 class _Broken(VolumeFault):
     """It stays broken until it is mounted again."""
 
-    heals_unmounted = True
+    undo_unmounts = True
 
     _broken = False
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Break it for good; the undo log knows that it is mounted, which is all that has to be taken away."""
         self._broken = True
-        self._break_for_good()
+        self._break_file_system()
 
     @abstractmethod
-    def _break_for_good(self) -> None: ...
+    def _break_file_system(self) -> None: ...
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Mount it again, once the broker has let go of it."""
-        super().mend()
+        super().revert()
         if self._broken:
             _mount_again(self.volume, self.broker)
             self._broken = False
@@ -90,7 +90,7 @@ class Eio(_Broken):
     name = "eio"
     expected_error = "Input/output error"
 
-    def _break_for_good(self) -> None:
+    def _break_file_system(self) -> None:
         shut_down(self.volume)
 
 
@@ -109,7 +109,7 @@ class ReadOnly(_Broken):
     needs = ("loop mounts", "file system errors")
     expected_error = "Read-only file system"
 
-    def _break_for_good(self) -> None:
+    def _break_file_system(self) -> None:
         Path(f"/sys/fs/ext4/{self.volume.device_name}/trigger_fs_error").write_text("jbod")
 
 
@@ -122,7 +122,7 @@ class _Exhausted(VolumeFault):
     def _filler(self) -> Path:
         return self.volume.path / "filler"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Use up all there is, again until nothing more comes free: a broker renames files over each other."""
         self._will("tree", path=str(self._filler))
         self._filler.mkdir()
@@ -197,7 +197,7 @@ class NearlyFull(FullTmpfs):
     def proof(self) -> str | None:
         """There is room for a little, and for no more."""
         room = self._room()
-        return f"{room} {self.expected_error}" if 0 < room <= self.ROOM and self.error_of_writing() is None else None
+        return f"{room} {self.expected_error}" if 0 < room <= self.ROOM and self.write_error() is None else None
 
     def _room(self) -> int:
         state = os.statvfs(self.volume.path)
@@ -213,12 +213,12 @@ class NoInodes(_Exhausted):
 
     name = "no_inodes"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Use up all there is; see above for what goes first."""
         if not self.broker.is_alive:
             for left in self.log_dir.path.rglob("*-checkpoint.tmp"):
                 left.unlink()
-        super().break_it()
+        super().apply()
 
     def _use_up(self, filler: Path) -> int:
         before = made = len(list(filler.iterdir()))
@@ -264,7 +264,7 @@ class PowerCut(BrokerEnded):
         self._segments = (0, 0)
         self._pausing = False
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Pause the broker, shut its volumes down, kill it, mount them again."""
         for volume in self._volumes:
             _synced(volume).write_bytes(b"synced")
@@ -305,7 +305,7 @@ class PowerCut(BrokerEnded):
         told = f"an unsynced file is gone from each volume; {before:,} bytes of segments before, {now:,} now"
         return None if self.broker.is_alive else told
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """The disks are there again and the broker is started; one that the scenario has started is left alone."""
         if self._pausing and self.broker.is_alive:
             self.broker.kill()  # cut short
@@ -336,12 +336,12 @@ def _mount_again(volume: Volume, broker: Broker) -> None:
     """Unmount and mount; see the module's text for the broker that holds on to it."""
     what = f"{broker} to let go of {volume}, and whoever else has it mounted"
     try:
-        await_until(volume.unmount, timeout_s=LET_GO_S, what=what)
+        await_until(volume.unmount, timeout_s=RELEASE_S, what=what)
     except AwaitTimeout:
         was_alive = broker.is_alive
         broker.journal.write("fault.undo_ends_broker", broker=broker.id, volume=str(volume))
         broker.kill()
-        await_until(volume.unmount, timeout_s=_LET_GO_BY_OTHERS_S, what=what)
+        await_until(volume.unmount, timeout_s=_RELEASE_BY_OTHERS_S, what=what)
         volume.mount_again()
         if was_alive:
             broker.start()

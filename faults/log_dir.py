@@ -32,7 +32,7 @@ class LogDirFault(Fault):
     """
 
     expected_error: ClassVar[str]
-    heals_unmounted: ClassVar[bool] = False
+    undo_unmounts: ClassVar[bool] = False
     """Only when nobody has a file open in it: its broker must be down."""
     explains = (
         r"Error while (writing|reading|flushing|loading|appending|locking|renaming|deleting|checking)",
@@ -61,17 +61,17 @@ class LogDirFault(Fault):
 
         :raises FaultNotProven: it does not show, or showed before
         """
-        if (error := self.error_of_writing()) is not None:
+        if (error := self.write_error()) is not None:
             raise FaultNotProven(f"{self.log_dir} could not be written before {self.name} was injected: {error}")
         super().inject()
 
     def proof(self) -> str | None:
         """The error that the broker's own user gets for writing a file in the dir."""
-        error = self.error_of_writing()
+        error = self.write_error()
         told = rf"dd: ([a-z' ]+ ')?{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
         return error if error is not None and re.match(told, error) and self.expected_error in error else None
 
-    def error_of_writing(self) -> str | None:
+    def write_error(self) -> str | None:
         """What the broker's own user is told who writes a small file in the dir, to the disk; None where he can."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
         self._probes.append(probe)
@@ -88,7 +88,7 @@ class LogDirFault(Fault):
         while self._probes:
             self._probes.pop().unlink(missing_ok=True)
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Undo every step taken, the last first."""
         while self._tokens:
             self.broker.undo_log.undo(self._tokens[-1])
@@ -104,7 +104,7 @@ class _Chmod(LogDirFault):
     expected_error = "Permission denied"
     takes_away: ClassVar[int]
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Take the permissions away."""
         path = self.log_dir.path
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -132,7 +132,7 @@ class Removed(LogDirFault):
     name = "removed"
     expected_error = "No such file or directory"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Move it aside."""
         path = self.log_dir.path
         aside = path.with_name(path.name + ".jbod-aside")
@@ -146,9 +146,9 @@ class ReplacedByFile(Removed):
     name = "replaced_by_file"
     expected_error = "Not a directory"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Move it aside, put a file in its place."""
-        super().break_it()
+        super().apply()
         self.log_dir.path.write_bytes(b"")
 
 

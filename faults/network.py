@@ -5,7 +5,7 @@ outlives the network: a broker that is restarted in a new one is no longer cut o
 another way (published ports) and go on reaching the broker, which is what makes it interesting: it is there, and may
 think that it leads.
 
-That a cut is there is shown by connections that don't come about, and that it is gone by such that do, or are refused:
+That a cut is there is is_effective by connections that don't come about, and that it is gone by such that do, or are refused:
 what is dropped gets no answer at all.
 """
 
@@ -53,7 +53,7 @@ class Cut(Fault):
         """What is dropped, as iptables has it: the chain and the match."""
 
     @abstractmethod
-    def shown(self, peer: Node) -> bool:
+    def is_effective(self, peer: Node) -> bool:
         """Whether connections between the two fail and go through as they should."""
 
     def inject(self) -> None:
@@ -69,7 +69,7 @@ class Cut(Fault):
             )
         super().inject()
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Drop the packets; the rules end with the network, which the undo log knows."""
         for peer in self._peers:
             for rule in self.rules(peer):
@@ -80,7 +80,7 @@ class Cut(Fault):
         """What connects and what doesn't, tried by the brokers' own user on either side; all at once, as each may last
         until its patience is over."""
         with ThreadPoolExecutor(len(self._peers) + len(self._kept)) as pool:
-            cut = pool.map(self.shown, self._peers)
+            cut = pool.map(self.is_effective, self._peers)
             kept = pool.map(self._both_ways, self._kept)
             if not (all(cut) and all(kept)):
                 return None
@@ -89,9 +89,9 @@ class Cut(Fault):
 
     def _both_ways(self, node: Node) -> bool:
         """Whether the broker and a node that it is not cut off from reach each other."""
-        return all(reached(self.broker.node, node)) and all(reached(node, self.broker.node))
+        return all(can_connect(self.broker.node, node)) and all(can_connect(node, self.broker.node))
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Let the packets through, where there still is that network."""
         while self._rules:
             if self.broker.is_alive:
@@ -119,8 +119,8 @@ class Cut(Fault):
             failure=HarnessError,
             hint=self._left,
         )
-        shown = [peer.spec.name for peer in self._able()]
-        self.broker.journal.write("cut.gone", broker=self.broker.id, shown_with=shown)
+        is_effective = [peer.spec.name for peer in self._able()]
+        self.broker.journal.write("cut.gone", broker=self.broker.id, shown_with=is_effective)
 
     def _able(self) -> list[Node]:
         """The peers by which something can be told now: they and the broker run."""
@@ -130,7 +130,7 @@ class Cut(Fault):
         """From whom nothing gets to whom."""
         ways = [way for peer in self._able() for way in ((self.broker.node, peer), (peer, self.broker.node))]
         with ThreadPoolExecutor(len(ways) or 1) as pool:
-            heard = [*pool.map(lambda way: all(answered(*way)), ways)]
+            heard = [*pool.map(lambda way: all(gets_answer(*way)), ways)]
         return [f"{a.spec.name} to {b.spec.name}" for (a, b), h in zip(ways, heard, strict=True) if not h]
 
     def _left(self) -> str:
@@ -160,9 +160,9 @@ class CutOff(Cut):
             yield ["OUTPUT", "--destination", host]
             yield ["INPUT", "--source", host]
 
-    def shown(self, peer: Node) -> bool:
+    def is_effective(self, peer: Node) -> bool:
         """Neither reaches the other."""
-        return not any(reached(self.broker.node, peer)) and not any(reached(peer, self.broker.node))
+        return not any(can_connect(self.broker.node, peer)) and not any(can_connect(peer, self.broker.node))
 
 
 class CutOffOneWay(Cut):
@@ -175,9 +175,9 @@ class CutOffOneWay(Cut):
         for host, port in _doors(peer):
             yield ["OUTPUT", "--protocol", "tcp", "--destination", host, "--dport", port]
 
-    def shown(self, peer: Node) -> bool:
+    def is_effective(self, peer: Node) -> bool:
         """The broker doesn't reach the other, and the other reaches it."""
-        return not any(reached(self.broker.node, peer)) and all(reached(peer, self.broker.node))
+        return not any(can_connect(self.broker.node, peer)) and all(can_connect(peer, self.broker.node))
 
 
 class CutOffInwards(Cut):
@@ -191,16 +191,16 @@ class CutOffInwards(Cut):
             for _, port in _doors(self.broker.node):
                 yield ["INPUT", "--protocol", "tcp", "--source", host, "--dport", port]
 
-    def shown(self, peer: Node) -> bool:
+    def is_effective(self, peer: Node) -> bool:
         """The other doesn't reach the broker, and the broker reaches it."""
-        return not any(reached(peer, self.broker.node)) and all(reached(self.broker.node, peer))
+        return not any(can_connect(peer, self.broker.node)) and all(can_connect(self.broker.node, peer))
 
 
 NETWORK_FAULTS: tuple[type[Cut], ...] = (CutOff, CutOffOneWay)
 """With which a leader's own word gets to nobody; not so with :class:`CutOffInwards`."""
 
 
-def reached(node: Node, peer: Node) -> list[bool]:
+def can_connect(node: Node, peer: Node) -> list[bool]:
     """Whether the node's own user gets a connection to each port where the peer serves other nodes.
 
     :raises FaultNotProven: one of them doesn't run, so that nothing could be told by it
@@ -211,7 +211,7 @@ def reached(node: Node, peer: Node) -> list[bool]:
     return through
 
 
-def answered(node: Node, peer: Node) -> list[bool]:
+def gets_answer(node: Node, peer: Node) -> list[bool]:
     """The same, or that it is told that nobody listens there: a broker that has just been started may not yet."""
     tried = [_connect(node, *door) for door in _doors(peer)]
     return [done.returncode == 0 or "refused" in done.stderr for done in tried]

@@ -10,7 +10,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.nodes.node import Node
 from harness.cluster.quorum.kraft import node_id
-from harness.cluster.quorum.zookeeper import ControllerSeat
+from harness.cluster.quorum.zookeeper import ControllerZnode
 from harness.errors import FaultNotProven
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
@@ -64,7 +64,7 @@ class ControllerKilled(Fault):
         )
         super().inject()
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """SIGKILL, and wait until it is gone."""
         self._node.kill()
 
@@ -86,7 +86,7 @@ class ControllerKilled(Fault):
         self.broker.journal.write("controller.taken_over", before=self.target, after=heir.spec.name)
         return f"{evidence}; {heir.spec.name} is the active controller"
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Start it again."""
         if not self._node.is_alive():
             self._node.start()
@@ -118,9 +118,9 @@ class ControllerUnseated(Fault):
 
     name = "controller_unseated"
 
-    def __init__(self, broker: Broker, seat: ControllerSeat) -> None:
+    def __init__(self, broker: Broker, znode: ControllerZnode) -> None:
         super().__init__(broker)
-        self._seat = seat
+        self._znode =znode
         self.noticed_by = rf"\[Controller id={broker.id}\] Resigned"
 
     @property
@@ -128,14 +128,14 @@ class ControllerUnseated(Fault):
         """Such as "the controller, broker 2"."""
         return f"the controller, {self.broker}"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Put a znode that names no broker in the place of the controller's; it goes with the harness."""
-        self._seat.take()
+        self._znode.take_over()
 
     def proof(self) -> str | None:
         """The znode that says who is the controller is the harness's."""
-        return "/controller names no broker" if self._seat.is_taken() else None
+        return "/controller names no broker" if self._znode.is_taken_over() else None
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Let the znode go."""
-        self._seat.leave()
+        self._znode.release()

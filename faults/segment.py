@@ -45,7 +45,7 @@ class BitsFlipped(Fault):
         """The file and the broker."""
         return f"{self._file.parent.name}/{self._file.name} of {self.broker}"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Flip the bits."""
         content = self._file.read_bytes() if self._file.exists() else b""
         self._at = self.find(content)
@@ -80,7 +80,7 @@ class BitsFlipped(Fault):
             return file.read(1) == bytes([self._was[0] ^ self.bit])
         return False
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Write the bytes back, unless Kafka has made the file anew meanwhile."""
         if self._token is None:
             return

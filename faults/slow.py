@@ -86,7 +86,7 @@ class Slower(SlowVolume):
         self._group: SlowGroup | None = None
         self._before_s = 0.0
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Wait until a write in the broker's group is quick, so that the limit can show, then limit them.
 
         :raises FaultNotProven: writes stay slow
@@ -135,7 +135,7 @@ class Slower(SlowVolume):
         times = now_s / self._before_s if self._before_s else 0.0
         return f"a synced write takes {now_s:.3f} s, was {self._before_s:.3f} s: {times:,.0f} times as long"
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """No group, no limit."""
         if self._group is not None:
             self._group.remove()
@@ -178,7 +178,7 @@ class Stalled(SlowVolume):
         self._probes = ThreadPoolExecutor(max_workers=1)
         self._before_s = 0.0
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Measure a write, stall the volume, and begin to go on and off."""
         began = time.monotonic()
         self._probe().result()
@@ -219,7 +219,7 @@ class Stalled(SlowVolume):
             return f"a write has not ended after {patience_s:.1f} s, took {self._before_s:.3f} s before"
         return None
 
-    def mend(self) -> None:
+    def revert(self) -> None:
         """Let everything through, for good."""
         self._end.set()
         if self._cycle is not None:

@@ -25,7 +25,7 @@ _HEARD = r"Updating node {id} with new configuration|Processing override for ent
 _MEANINGLESS = "jbod.configured"
 
 
-def heard(broker: int) -> str:
+def config_change_pattern(broker: int) -> str:
     """A regular expression of what a broker logs that has heard of a change of its dynamic configs."""
     return _HEARD.format(id=broker)
 
@@ -47,7 +47,7 @@ class Broker:
         log_dirs: Mapping[Path, Volume | None],
         journal: Journal,
         undo_log: UndoLog,
-        registration_outlives_s: float,
+        registration_ttl_s: float,
     ) -> None:
         self.id = id
         self.journal = journal
@@ -58,7 +58,7 @@ class Broker:
         self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log
         self.started_at: datetime = now()
-        self._registration_outlives_s = registration_outlives_s
+        self._registration_outlives_s = registration_ttl_s
         self._killed_at: float | None = None
         self._paused = False
         self._connection = Connection(HOST, port)
@@ -140,7 +140,7 @@ class Broker:
         since = now()
         self.admin.set_broker_configs(self.id, configs)
         await_until(
-            lambda: self.log.first(heard(self.id), since=since),
+            lambda: self.log.first(config_change_pattern(self.id), since=since),
             timeout_s=timeouts.REQUEST_S,
             what=f"{self} to log that it has heard of {dict(configs)}",
             watch=self.node.check_alive,

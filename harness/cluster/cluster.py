@@ -13,8 +13,8 @@ from pathlib import Path
 
 from harness import timeouts
 from harness.cluster.broker import Broker
-from harness.cluster.lifecycle import Members
-from harness.cluster.nodes.node import Node, Site
+from harness.cluster.lifecycle import ClusterLifecycle
+from harness.cluster.nodes.node import Node, ClusterContext
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, EngineGone, Inconclusive, JbodError, PromiseBroken
@@ -31,23 +31,23 @@ _MADE = r"\] CreateTopics result\(s\): .*CreatableTopic\(name='{topic}',(?:(?!Cr
 """What ``ReplicationControlManager.createTopics`` logs of a topic that it has made."""
 
 
-def topics_made(topic: str) -> str:
+def topic_created_pattern(topic: str) -> str:
     """A regular expression of what KRaft's controller logs that has made the topic."""
     return _MADE.format(topic=re.escape(topic))
 
 
-class Cluster(Members):
+class Cluster(ClusterLifecycle):
     """A cluster of real brokers; build it with :func:`boot`.
 
     :ivar topics: those that the harness made and that are still there, by name
     """
 
-    def __init__(self, site: Site, jvm_options: tuple[str, ...] | None = None) -> None:
-        super().__init__(site, jvm_options)
+    def __init__(self, context: ClusterContext, jvm_options: tuple[str, ...] | None = None) -> None:
+        super().__init__(context, jvm_options)
         self.topics: dict[str, Topic] = {}
 
     def attach_case(self, journal: Journal, record_dir: Path) -> None:
-        """Be another case's cluster from now on, as :meth:`Members.attach_case` has it, with no topics in it."""
+        """Be another case's cluster from now on, as :meth:`ClusterLifecycle.attach_case` has it, with no topics in it."""
         super().attach_case(journal, record_dir)
         self.topics.clear()
 
@@ -95,7 +95,7 @@ class Cluster(Members):
         :raises Refused: with Kafka's error for one of them
         """
         try:
-            self.begin_topics(*topics)
+            self.request_topics(*topics)
         except Refused as refusal:
             if failure is not PromiseBroken:
                 raise
@@ -106,7 +106,7 @@ class Cluster(Members):
             self.journal.write("topic.created", topic=new.name, partitions=len(topic), replicas=new.replicas)
         return created
 
-    def begin_topics(self, *topics: NewTopic) -> None:
+    def request_topics(self, *topics: NewTopic) -> None:
         """Have topics created, in one request, and wait for nothing more; :meth:`await_topics` does.
 
         In KRaft a broker forwards the request, and again where the controller resigns before it has answered; the
@@ -117,15 +117,15 @@ class Cluster(Members):
         """
         since = now()
         try:
-            self._controlling().admin.create_topics(topics)
+            self._controller_or_any().admin.create_topics(topics)
         except Refused as refusal:
-            if refusal.error != "TOPIC_ALREADY_EXISTS" or not all(self._was_made(new.name, since) for new in topics):
+            if refusal.error != "TOPIC_ALREADY_EXISTS" or not all(self._was_created(new.name, since) for new in topics):
                 raise
             self.journal.write("topic.asked_twice", topics=[new.name for new in topics], says=str(refusal))
 
-    def _was_made(self, topic: str, since: datetime) -> bool:
+    def _was_created(self, topic: str, since: datetime) -> bool:
         """Whether a controller of KRaft's logged since then that it made the topic."""
-        return any(node.log.first(topics_made(topic), since=since) is not None for node in self._nodes())
+        return any(node.log.first(topic_created_pattern(topic), since=since) is not None for node in self._nodes())
 
     def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
         """Give topics so many partitions in all, and wait until they are there, as :meth:`create_topics` does.
@@ -133,7 +133,7 @@ class Cluster(Members):
         :raises Refused: with Kafka's error for one of them
         """
         for name, count in counts.items():
-            self._controlling().admin.create_partitions(name, count)
+            self._controller_or_any().admin.create_partitions(name, count)
         topics = self.await_topics(counts)
         self.journal.write("partitions.created", topics=dict(counts))
         return topics
@@ -149,7 +149,7 @@ class Cluster(Members):
             for broker in self.live_brokers():
                 seen = broker.admin.describe_cluster(topics=counts).partitions
                 found += [str(s) for s in seen if s.leader is None or s.under_replicated]
-                found += self._unmade(broker, seen)
+                found += self._missing_replicas(broker, seen)
                 if len(seen) < sum(counts.values()):
                     found.append(f"{broker} sees {len(seen)} of {sum(counts.values())} partitions")
             return found
@@ -166,7 +166,7 @@ class Cluster(Members):
         self.topics |= {name: Topic(self, name, partitions) for name, partitions in counts.items()}
         return [self.topics[name] for name in counts]
 
-    def await_made(self) -> None:
+    def await_replicas_created(self) -> None:
         """Wait until all replicas are made, of all topics, as :meth:`create_topics` has it; but not offline ones.
 
         For Kafka's own topics, which nobody creates: the first client that asks for them may be answered long before.
@@ -174,7 +174,7 @@ class Cluster(Members):
         :raises Inconclusive: they are not, in :data:`harness.timeouts.RECOVERY_S`
         """
         await_until(
-            lambda: [each for b in self.live_brokers() for each in self._unmade(b, b.describe_cluster().partitions)],
+            lambda: [each for b in self.live_brokers() for each in self._missing_replicas(b, b.describe_cluster().partitions)],
             lambda found: not found,
             timeout_s=timeouts.RECOVERY_S,
             what="all replicas to have a log, and the controller to know in which log dir",
@@ -183,7 +183,7 @@ class Cluster(Members):
             failure=Inconclusive,
         )
 
-    def _unmade(self, broker: Broker, seen: Iterable[PartitionState]) -> list[str]:
+    def _missing_replicas(self, broker: Broker, seen: Iterable[PartitionState]) -> list[str]:
         """A phrase for each replica that the broker has yet to make, and for those that it has yet to tell of."""
         made = {(r.topic, r.partition) for d in broker.describe_log_dirs() for r in d.replicas}
         found = [
@@ -202,12 +202,12 @@ class Cluster(Members):
         :raises Refused: with Kafka's error
         """
         ids = [broker.id for broker in brokers]
-        self._controlling().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
+        self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
         self.journal.write("reassignment.asked", partition=str(partition), replicas=ids)
 
     def reassignments(self) -> tuple[Reassignment, ...]:
         """Those that are under way."""
-        return self._controlling().admin.describe_reassignments()
+        return self._controller_or_any().admin.describe_reassignments()
 
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic and wait until no live broker shows it; its data goes later."""
@@ -216,7 +216,7 @@ class Cluster(Members):
     def delete_topics(self, *topics: Topic) -> None:
         """Delete topics, in one request, and wait until no live broker shows them; their data goes later."""
         names = [topic.name for topic in topics]
-        self._controlling().admin.delete_topics(names)
+        self._controller_or_any().admin.delete_topics(names)
         await_until(
             lambda: [
                 broker
@@ -273,7 +273,7 @@ class Cluster(Members):
         controller = self.quorum.controller(self.live_brokers()[0].admin)
         return next((broker for broker in self.brokers if broker.id == controller), None)
 
-    def _controlling(self) -> Broker:
+    def _controller_or_any(self) -> Broker:
         """The controller's broker where there is one, else any that lives: whom to ask for changes."""
         controller = self.describe().controller
         alive = {broker.id: broker for broker in self.live_brokers()}
@@ -336,7 +336,7 @@ def boot(
     run_id: str,
     record_dir: Path,
     journal: Journal,
-    outlives: bool = False,
+    outlives_harness: bool = False,
     jvm_options: tuple[str, ...] | None = None,
 ) -> Cluster:
     """Start a cluster and wait until it is ready; on any error nothing is left behind.
@@ -348,15 +348,15 @@ def boot(
     undo_log = UndoLog(run_id)
     cluster = None
     try:
-        site = Site(
+        context = ClusterContext(
             spec=spec,
             distribution=distribution,
             record_dir=record_dir / "brokers",
             journal=journal,
             undo_log=undo_log,
-            outlives=outlives,
+            outlives_harness=outlives_harness,
         )
-        cluster = Cluster(site, jvm_options)
+        cluster = Cluster(context, jvm_options)
         cluster.start()
         cluster.await_ready()
     except BaseException as error:

@@ -15,8 +15,8 @@ from pathlib import Path
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.nodes.backends import backend_kind
-from harness.cluster.nodes.node import AGENT, SERVICE, Node, NodeSpec, Site
-from harness.cluster.quorum.formatted import formatted
+from harness.cluster.nodes.node import AGENT, SERVICE, Node, NodeSpec, ClusterContext
+from harness.cluster.quorum.format_template import format_template
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
@@ -35,19 +35,19 @@ from harness.kafka.versions import Mode, Tool
 from harness.waiting import await_until
 
 
-class Members:
+class ClusterLifecycle:
     """The brokers of a cluster and the nodes beside them.
 
     :ivar unheard: the brokers, by their ids, that run and of which neither the others nor the controller hear, since
         they are cut off: what they say is out of date, and they are not asked
     """
 
-    def __init__(self, site: Site, jvm_options: tuple[str, ...] | None = None) -> None:
+    def __init__(self, context: ClusterContext, jvm_options: tuple[str, ...] | None = None) -> None:
         """:param jvm_options: for every node, in place of those for fast starts (:mod:`harness.host.class_data`)"""
-        self._site = site
-        self.spec, self.distribution = site.spec, site.distribution
-        self.journal, self.undo_log = site.journal, site.undo_log
-        self._backend = backend_kind(site.spec.backend).make(site)
+        self._context = context
+        self.spec, self.distribution = context.spec, context.distribution
+        self.journal, self.undo_log = context.journal, context.undo_log
+        self._backend = backend_kind(context.spec.backend).make(context)
         self._jvm_options = self._fast_start() if jvm_options is None else jvm_options
         self._main_class = self.distribution.main_class(Tool.BROKER)
         self.quorum = self._make_quorum()
@@ -61,12 +61,12 @@ class Members:
     def _make_quorum(self) -> Quorum:
         if self.spec.mode is Mode.ZK:
             zookeeper = self.distribution.main_class(Tool.ZOOKEEPER)
-            return ZooKeeperQuorum(work_dir=self._site.work_dir, backend=self._backend, main_class=zookeeper)
+            return ZooKeeperQuorum(work_dir=self._context.work_dir, backend=self._backend, main_class=zookeeper)
         return KRaftQuorum(
             spec=self.spec,
-            work_dir=self._site.work_dir,
+            work_dir=self._context.work_dir,
             backend=self._backend,
-            formatted=formatted(self.distribution, self.spec.metadata_version),
+            formatted=format_template(self.distribution, self.spec.metadata_version),
             main_class=self._main_class,
         )
 
@@ -113,7 +113,7 @@ class Members:
             log_dirs=log_dirs,
             journal=self.journal,
             undo_log=self.undo_log,
-            registration_outlives_s=self.quorum.registration_outlives_s,
+            registration_ttl_s=self.quorum.registration_ttl_s,
         )
 
     def _node(self, node_spec: NodeSpec) -> Node:
@@ -172,8 +172,8 @@ class Members:
 
         :raises OSError: it can't be done; some logs are written there, some where they were
         """
-        self.journal = self._site.journal = journal
-        self._site.record_dir = record_dir
+        self.journal = self._context.journal = journal
+        self._context.record_dir = record_dir
         for broker in self.brokers:
             broker.journal = journal
         for node in self._nodes():
@@ -198,7 +198,7 @@ class Members:
 
     def drift(self) -> list[str]:
         """In what it is not as it was made, beside what is in it, a phrase each: nodes, what is done to the machine."""
-        found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_as_made()]
+        found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_unchanged()]
         found += [f"{node.spec.name} does not run" for node in self._nodes() if not node.is_alive() or node.is_paused()]
         if self._reshaped:
             found.append("brokers were added or removed")
@@ -293,10 +293,10 @@ class Members:
         for node in self.quorum_nodes:
             node.check_alive()
 
-    def note_ends(self) -> None:
+    def journal_unexpected_ends(self) -> None:
         """Write into the journal which nodes ended by themselves: a scenario may have looked at none of them since."""
         for node in self._nodes():
-            node.note_end()
+            node.journal_unexpected_end()
 
     def check_watched(self) -> None:
         """What a scenario takes from the journal that it did not see itself is there to be seen.
@@ -328,7 +328,7 @@ class Members:
             try:
                 self.undo_log.close()
             finally:
-                self._site.ports.release()
+                self._context.ports.release()
 
     def keep(self) -> None:
         """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""

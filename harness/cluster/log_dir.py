@@ -33,7 +33,7 @@ class LogDir:
         """The folder of a replica in it."""
         return self.path / f"{topic}-{partition}"
 
-    def named_in(self, checkpoint: str) -> set[str]:
+    def partitions_in_checkpoint(self, checkpoint: str) -> set[str]:
         """The partitions that a checkpoint file names (``CheckpointFile``); none where the cleaner never wrote its own.
 
         :raises OSError: it can't be read; each is replaced as a whole

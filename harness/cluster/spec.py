@@ -11,7 +11,7 @@ from harness.kafka.versions import Mode
 
 # Where a process ended its port refuses at once; the address of a container that ended gives no answer, and who asks
 # there, as for a controller that was, would wait for 10 to 30 s. Builds before 2.7 do: they know no such setting.
-CONNECTS_SOON: Mapping[str, str] = {
+SHORT_CONNECT_TIMEOUTS: Mapping[str, str] = {
     "socket.connection.setup.timeout.ms": "1000",
     "socket.connection.setup.timeout.max.ms": "1000",
 }
@@ -42,7 +42,7 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "num.io.threads": "4",
     "background.threads": "2",
     "log.cleaner.dedupe.buffer.size": "4194304",
-    **CONNECTS_SOON,
+    **SHORT_CONNECT_TIMEOUTS,
     # What a deleted topic or a finished move leaves goes after the first of these, 60 s by default, but not in a
     # broker's first 30 s, which can be set from 3.8 on: a cluster that serves another case is empty by then.
     "log.segment.delete.delay.ms": "1000",

@@ -90,10 +90,10 @@ class Watcher(_WatchingThread):
             turn = 0
             while not self._stop.wait(_EVERY_S):
                 if alive := [broker for broker in self._brokers if broker.is_alive]:
-                    self._look_through(alive[turn % len(alive)])
+                    self._poll(alive[turn % len(alive)])
                 turn += 1
 
-    def _look_through(self, broker: Broker) -> None:
+    def _poll(self, broker: Broker) -> None:
         try:
             cluster = Admin(self._connections[broker.id]).describe_cluster()
         except NoAnswer:

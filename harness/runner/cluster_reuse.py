@@ -183,7 +183,7 @@ def _watermarks(cluster: Cluster) -> Iterator[str]:
 
 def _others_in(log_dir: LogDir, checkpoint: str) -> Iterator[str]:
     """Yield a phrase if a checkpoint file has partitions other than those of the last topic."""
-    if others := sorted(name for name in log_dir.named_in(checkpoint) if name.rpartition("-")[0] != _LAST):
+    if others := sorted(name for name in log_dir.partitions_in_checkpoint(checkpoint) if name.rpartition("-")[0] != _LAST):
         yield f"{checkpoint} in {log_dir} names {', '.join(others)}"
 
 

@@ -152,7 +152,7 @@ def test_killed_while_new(cluster: Cluster) -> None:
 def is_killed_while_new(victim: Broker, orders: Topic) -> bool:
     """Whether the broker is killed in time; if so, check that it creates no second replica. Else start it again."""
     cluster, mode = orders.cluster, orders.cluster.spec.mode
-    cluster.begin_topics(NewTopic(name=orders.name, partitions=1, replicas=3))
+    cluster.request_topics(NewTopic(name=orders.name, partitions=1, replicas=3))
     made = "partition.metadata" if mode is Mode.KRAFT else ""
 
     def has_made(log_dir: LogDir) -> bool:

@@ -23,9 +23,9 @@ import pytest
 from harness.cluster.cluster import Cluster, boot
 from harness.cluster.nodes import images
 from harness.cluster.nodes.backends import BACKENDS
-from harness.cluster.nodes.container import ContainerBackend, _Watch, leash
+from harness.cluster.nodes.container import ContainerBackend, _ContainerRun, start_watchdog
 from harness.cluster.nodes.images import image_for
-from harness.cluster.nodes.node import AGENT, SERVICE, Site
+from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext
 from harness.cluster.spec import ClusterSpec
 from harness.errors import EXIT_HARNESS, EXIT_VALID, DistributionError, NodeDied
 from harness.host import undo
@@ -69,7 +69,7 @@ def test_a_container_that_has_a_code_has_ended(tmp_path: Path) -> None:
     container = SimpleNamespace(
         id="x", client=SimpleNamespace(api=api), start=lambda: None, wait=lambda: {"StatusCode": 1}
     )
-    watch = _Watch(container, tmp_path)
+    watch = _ContainerRun(container, tmp_path)
     watch.begin()
     assert asked.wait(30.0)
     assert (watch.has_ended(), watch.exit_code) == (False, None)
@@ -134,7 +134,7 @@ def test_more_nodes_than_the_file_has(
     undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
     try:
         backend = ContainerBackend(
-            Site(
+            ClusterContext(
                 spec=ClusterSpec(mode=mode, brokers=5, backend="docker"),
                 distribution=Builds.choose(BuildOptions(mode=str(mode))).of(mode),
                 record_dir=tmp_path,
@@ -265,9 +265,9 @@ def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Pat
 LEASHED = """
 import sys
 from harness.host.engine import LABEL, engine
-from harness.cluster.nodes.container import leash
+from harness.cluster.nodes.container import start_watchdog
 run, image = sys.argv[1:]
-held = leash(run)
+held = start_watchdog(run)
 engine().networks.create(run, labels={LABEL: run})
 engine().containers.run(image, ["infinity"], entrypoint=["sleep"], init=True, detach=True, labels={LABEL: run})
 print(held.pid, flush=True)
@@ -276,7 +276,7 @@ sys.stdin.read()
 
 
 def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
-    """Without any later command; where it ends by itself, the leash ends with what else the run has."""
+    """Without any later command; where it ends by itself, the watchdog ends with what else the run has."""
     image, run = images_here()[0], f"leashed-{secrets.token_hex(3)}"
     try:
         with subprocess.Popen(
@@ -297,9 +297,9 @@ def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
         remove_run(run)
 
 
-def test_a_leash_ends_with_its_run(workspace: Path) -> None:
+def test_a_watchdog_ends_with_its_run(workspace: Path) -> None:
     log = UndoLog(f"leashed-{secrets.token_hex(3)}")
-    with leash(log.run_id) as held:
+    with start_watchdog(log.run_id) as held:
         assert held.poll() is None
         log.close()
         assert held.wait() == -signal.SIGKILL

@@ -47,14 +47,14 @@ class OneBrokersCluster(SimpleNamespace):
         broker = SimpleNamespace(id=1, admin=admin, describe_log_dirs=lambda: (), mbeans=None)
         super().__init__(
             spec=ClusterSpec(mode=Mode.KRAFT),
-            _controlling=lambda: broker,
+            _controller_or_any=lambda: broker,
             live_brokers=lambda: [broker],
             check_nodes=check_nodes,
             journal=Journal(None),
         )
-        self.begin_topics = partial(Cluster.begin_topics, self)  # type: ignore[arg-type]
+        self.request_topics = partial(Cluster.request_topics, self)  # type: ignore[arg-type]
         self.await_topics = partial(Cluster.await_topics, self)  # type: ignore[arg-type]
-        self._unmade = partial(Cluster._unmade, self)  # type: ignore[arg-type]
+        self._missing_replicas = partial(Cluster._missing_replicas, self)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
     log = tmp_path / "broker.log"
     log.write_text(logged)
     cluster._nodes = lambda: [SimpleNamespace(log=BrokerLog(log))]
-    cluster._was_made = partial(Cluster._was_made, cluster)
+    cluster._was_created = partial(Cluster._was_created, cluster)
     if refused:
         with pytest.raises(Refused):
-            cluster.begin_topics(NewTopic(name="refunds"))
+            cluster.request_topics(NewTopic(name="refunds"))
     else:
-        cluster.begin_topics(NewTopic(name="refunds"))
+        cluster.request_topics(NewTopic(name="refunds"))
         assert [event["topics"] for event in lines_of(cluster.journal, "topic.asked_twice")] == [["refunds"]]
 
 
@@ -177,9 +177,9 @@ def test_a_pair_waits_until_every_replica_is_made_and_its_log_dir_known(
         mbeans=SimpleNamespace(unassigned=lambda: untold),
     )
     cluster: Any = SimpleNamespace(spec=ClusterSpec(mode=mode), live_brokers=lambda: [broker], check_nodes=lambda: None)
-    cluster._unmade = partial(Cluster._unmade, cluster)
+    cluster._missing_replicas = partial(Cluster._missing_replicas, cluster)
     if unmade is None:
-        Cluster.await_made(cluster)
+        Cluster.await_replicas_created(cluster)
     else:
         with pytest.raises(Inconclusive, match=unmade):
-            Cluster.await_made(cluster)
+            Cluster.await_replicas_created(cluster)

@@ -106,11 +106,11 @@ def test_a_broker_that_is_down_can_not_be_killed(log_dir: LogDir) -> None:
 def test_a_controller_whose_seat_is_not_taken_is_still_there() -> None:
     """ZooKeeper refused the exchange of the znode, or somebody was quicker."""
     left = []
-    seat = SimpleNamespace(take=lambda: None, is_taken=lambda: False, leave=lambda: left.append(True))
+    znode = SimpleNamespace(take_over=lambda: None, is_taken_over=lambda: False, release=lambda: left.append(True))
     broker: Any = SimpleNamespace(id=1, journal=Journal(None))
     with (
         pytest.raises(FaultNotProven, match="controller_unseated"),
-        injected(ControllerUnseated(broker, cast(Any, seat))),
+        injected(ControllerUnseated(broker, cast(Any, znode))),
     ):
         pass
     assert left

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from harness.cluster.nodes.node import Backend, Runtime, Site
+from harness.cluster.nodes.node import Backend, Runtime, ClusterContext
 from harness.cluster.nodes.process import ProcessBackend, process_runtime
 from harness.errors import UsageError
 from harness.host.abilities import Ability
@@ -30,7 +30,7 @@ class BackendKind:
     """
 
     runtime: Callable[[Distribution, Mode, Say], Runtime]
-    make: Callable[[Site], Backend]
+    make: Callable[[ClusterContext], Backend]
     lacks: tuple[Ability, ...] = ()
     check: Callable[[], object] = lambda: None
 
@@ -52,10 +52,10 @@ def _container_runtime(distribution: Distribution, mode: Mode, say: Say) -> Runt
     return container_runtime(image_for(distribution, mode, say))
 
 
-def _container_backend(site: Site) -> Backend:
+def _container_backend(context: ClusterContext) -> Backend:
     from harness.cluster.nodes.container import ContainerBackend
 
-    return ContainerBackend(site)
+    return ContainerBackend(context)
 
 
 _SHARED_NETWORK = Ability(
@@ -83,9 +83,9 @@ def backend_kind(name: str) -> BackendKind:
     try:
         return BACKENDS[name]
     except KeyError:
-        raise no_backend(name, BACKENDS) from None
+        raise unknown_backend(name, BACKENDS) from None
 
 
-def no_backend(name: str, known: Iterable[str]) -> UsageError:
+def unknown_backend(name: str, known: Iterable[str]) -> UsageError:
     """What is said where there is none of that name."""
     return UsageError(f"--backend {name}: there is {' and '.join(known)}")

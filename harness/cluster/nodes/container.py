@@ -39,7 +39,7 @@ from testcontainers.compose import DockerCompose
 from harness import timeouts
 from harness.cluster.nodes.images import Image, image_for
 from harness.cluster.nodes.jvm import LOG, STDOUT, JvmNode
-from harness.cluster.nodes.node import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
+from harness.cluster.nodes.node import AGENT, SERVICE, Endpoint, Node, NodeSpec, Runtime, ClusterContext
 from harness.errors import EngineGone, EnvironmentLacks, FaultNotProven, HarnessError
 from harness.host.broker_user import broker_user
 from harness.host.control_group import FROZEN, SlowGroup, controller, freezer_state, group_of
@@ -77,20 +77,20 @@ class ContainerBackend:
     :ivar compose: the compose command of this cluster, to which a subcommand is added
     """
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
+    def __init__(self, context: ClusterContext) -> None:
+        self.context = context
         self.user = broker_user()
         if self.user.bare:
             raise EnvironmentLacks("root of a user namespace would be real root in a container: run it outside of one")
-        if site.spec.volumes:
-            _share(site)  # before anything is mounted in it
-        self.image = image_for(site.distribution, site.spec.mode, lambda _line: None)
+        if context.spec.volumes:
+            _share(context)  # before anything is mounted in it
+        self.image = image_for(context.distribution, context.spec.mode, lambda _line: None)
         self.runtime = container_runtime(self.image)
-        self.mount = f"{site.work_dir}:{site.work_dir}:{'rslave' if site.spec.volumes else 'rw'}"
-        self._description = _Description(site, self.image, f"{self.user.uid}:{self.user.gid}")
+        self.mount = f"{context.work_dir}:{context.work_dir}:{'rslave' if context.spec.volumes else 'rw'}"
+        self._description = _Description(context, self.image, f"{self.user.uid}:{self.user.gid}")
         self.compose = self._description.command
         self._leash: subprocess.Popen[bytes] | None = None
-        site.journal.write("image.used", image=self.image.name, id=self.image.id)
+        context.journal.write("image.used", image=self.image.name, id=self.image.id)
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
         """See :meth:`harness.cluster.nodes.node.Backend.endpoint`."""
@@ -107,7 +107,7 @@ class ContainerBackend:
 
     def file(self, path: Path) -> Path:
         """A link to it, or a copy, in the run's folder."""
-        there = self.site.work_dir / path.name
+        there = self.context.work_dir / path.name
         if not there.exists():
             try:
                 os.link(path, there)
@@ -121,10 +121,10 @@ class ContainerBackend:
 
     def start(self, nodes: Sequence[Node]) -> None:
         """See :meth:`harness.cluster.nodes.node.Backend.start`."""
-        run = self.site.undo_log.run_id
-        self.site.undo_log.will("containers", run=run, engine=host())
-        if self._leash is None and not self.site.outlives:
-            self._leash = leash(run)
+        run = self.context.undo_log.run_id
+        self.context.undo_log.will("containers", run=run, engine=host())
+        if self._leash is None and not self.context.outlives_harness:
+            self._leash = start_watchdog(run)
         starting = []
         with ThreadPoolExecutor(max_workers=len(nodes)) as pool:
             # The first has a lead: a broker that finds no ZooKeeper sleeps for up to two seconds (its ClientCnxn).
@@ -140,7 +140,7 @@ class ContainerBackend:
         return engine().containers.get(f"{self._description.project}-{node}-1")
 
 
-def leash(run: str) -> subprocess.Popen[bytes]:
+def start_watchdog(run: str) -> subprocess.Popen[bytes]:
     """A process that ends a run's processes and removes what the engine has of it once the harness has died, as the
     kernel ends processes.
 
@@ -157,13 +157,13 @@ def leash(run: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _share(site: Site) -> None:
+def _share(context: ClusterContext) -> None:
     """Have file systems that are mounted in the run's folder, now or later, show up in the containers too.
 
     :raises EnvironmentLacks: the kernel refuses
     """
-    path = str(site.work_dir)
-    site.undo_log.will("share", path=path)
+    path = str(context.work_dir)
+    context.undo_log.will("share", path=path)
     for argv in (["mount", "--bind", path, path], ["mount", "--make-shared", path]):
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -173,33 +173,33 @@ def _share(site: Site) -> None:
 class _Description:
     """The compose file of a mode, with its variables set for one run."""
 
-    def __init__(self, site: Site, image: Image, user: str) -> None:
-        self._site = site
-        self._network = _free_network(site.ports.number)
-        self.project = re.sub(r"[^a-z0-9_-]", "-", site.undo_log.run_id.lower())
+    def __init__(self, context: ClusterContext, image: Image, user: str) -> None:
+        self._context = context
+        self._network = _free_network(context.ports.number)
+        self.project = re.sub(r"[^a-z0-9_-]", "-", context.undo_log.run_id.lower())
         variables = {
             "JBOD_PROJECT": self.project,
-            "JBOD_RUN": site.undo_log.run_id,
+            "JBOD_RUN": context.undo_log.run_id,
             "JBOD_IMAGE": image.name,
             "JBOD_USER": user,
-            "JBOD_DIR": str(site.work_dir),
-            "JBOD_MOUNT": "rslave" if site.spec.volumes else "rw",
+            "JBOD_DIR": str(context.work_dir),
+            "JBOD_MOUNT": "rslave" if context.spec.volumes else "rw",
             "JBOD_HEALTH_INTERVAL": "1h",  # the harness looks for itself; each look would cost a process in a container
             "JBOD_NETWORK": self._network,
         }
-        zk = site.spec.mode is Mode.ZK
+        zk = context.spec.mode is Mode.ZK
         brokers = [f"BROKER_{n}" for n in range(1, _DESCRIBED["broker"] + 1)]
         of_kafka = brokers if zk else ["CONTROLLER_100", *brokers]
         published = [f"{name}_{port}" for name in of_kafka for port in ("PORT", "AGENT")]
-        variables |= {name: str(site.ports.take()) for name in (["ZOOKEEPER_PORT"] if zk else []) + published}
-        env_file = site.work_dir / "compose.env"
+        variables |= {name: str(context.ports.take()) for name in (["ZOOKEEPER_PORT"] if zk else []) + published}
+        env_file = context.work_dir / "compose.env"
         env_file.write_text("".join(f"{name}='{value}'\n" for name, value in variables.items()))
         file = str(_FILES / ("zookeeper.yaml" if zk else "kraft.yaml"))
         described = DockerCompose(_FILES, compose_file_name=[file], env_file=[str(env_file)])
         _docker, _compose, *options = described.docker_compose_command()
         self.command = [*compose_program(), *options]
         self._config = json.loads(compose(self.command, "config", "--format", "json"))
-        self._more = site.work_dir / "compose.more.json"
+        self._more = context.work_dir / "compose.more.json"
         self._added: dict[str, dict[str, object]] = {"services": {}, "configs": {}}
 
     def _service(self, node: str) -> dict[str, Any]:
@@ -214,8 +214,8 @@ class _Description:
         kind, _, id = name.partition("-")
         last, above = f"{kind}-{_DESCRIBED[kind]}", _ADDRESSES[kind]
         other = {last: name, f"{self._network}.{above + _DESCRIBED[kind]}": f"{self._network}.{above + int(id)}"}
-        other |= {port["published"]: str(self._site.ports.take()) for port in self._config["services"][last]["ports"]}
-        folder = json.dumps(str(self._site.work_dir))[1:-1]  # whatever it is called, it stays
+        other |= {port["published"]: str(self._context.ports.take()) for port in self._config["services"][last]["ports"]}
+        folder = json.dumps(str(self._context.work_dir))[1:-1]  # whatever it is called, it stays
         for kind, added in self._added.items():
             said = json.dumps(self._config[kind][last]).split(folder)
             for old, new in other.items():
@@ -276,7 +276,7 @@ class ContainerNode(JvmNode):
     """One container; see :class:`harness.cluster.nodes.node.Node`."""
 
     def __init__(self, backend: ContainerBackend, spec: NodeSpec) -> None:
-        super().__init__(backend.site, backend.runtime, backend.user, spec)
+        super().__init__(backend.context, backend.runtime, backend.user, spec)
         self._backend = backend
         self._container: Any = None
         self._watch: _Watch | None = None
@@ -285,7 +285,7 @@ class ContainerNode(JvmNode):
 
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         script = self.config.with_name("start")
-        script.write_text(f"cd {shlex.quote(str(self._backend.site.work_dir))}\nexec {shlex.join(command)}\n")
+        script.write_text(f"cd {shlex.quote(str(self._backend.context.work_dir))}\nexec {shlex.join(command)}\n")
         script.chmod(0o644)
         with explained(f"starting {self.spec.name}"):
             if self._container is None:
@@ -373,7 +373,7 @@ class ContainerNode(JvmNode):
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
         """See :meth:`harness.cluster.nodes.node.Node.run_tool`."""
-        main_class = self._site.distribution.main_class(tool)
+        main_class = self._context.distribution.main_class(tool)
         class_path = os.pathsep.join(self._runtime.class_path)
         return self.run_as_user(
             [*self._runtime.java, *FAST_START, "-cp", class_path, main_class, *arguments], timeouts.TOOL_S
@@ -392,7 +392,7 @@ class ContainerNode(JvmNode):
         if pid is None:
             raise FaultNotProven(f"{self.spec.name} does not run: there is nothing to be slow")
         path = group_of(controller(), pid)
-        return SlowGroup(path, device, self._site.undo_log, self.run_as_user)
+        return SlowGroup(path, device, self._context.undo_log, self.run_as_user)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -404,7 +404,7 @@ class ContainerNode(JvmNode):
         return execute(self._container.id, argv, environment={"LC_ALL": "C"}, patience_s=timeout_s + _ENGINE_S)
 
     def _run_beside(self, argv: Sequence[str], timeout_s: float) -> subprocess.CompletedProcess[str]:
-        run = self._site.undo_log.run_id
+        run = self._context.undo_log.run_id
         return run_once(
             self._backend.image.name,
             argv,
@@ -416,7 +416,7 @@ class ContainerNode(JvmNode):
             working_dir="/",
         )
 
-    def _silent(self) -> AbstractContextManager[object]:
+    def _logging_paused(self) -> AbstractContextManager[object]:
         return contextlib.nullcontext() if self._watch is None else self._watch.writing
 
     def _send(self, signum: signal.Signals) -> None:

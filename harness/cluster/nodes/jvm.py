@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cluster.nodes.node import NodeSpec, Runtime, Site
+from harness.cluster.nodes.node import NodeSpec, Runtime, ClusterContext
 from harness.errors import NodeDied
 from harness.host.broker_user import BrokerUser
 from harness.host.java import FAST_START
@@ -47,7 +47,7 @@ LOG, STDOUT = "broker.log", "stdout.log"
 """What a node prints, by the files' names in its folder of the run: its log, on standard error, and the rest."""
 
 
-def move_open(file: Path, to: Path) -> None:
+def rotate_open_file(file: Path, to: Path) -> None:
     """Give a file that somebody appends to another name and an empty beginning; under its old one stays what it has.
 
     Nobody may write meanwhile: what is written between the last look and the cut would be lost.
@@ -100,14 +100,14 @@ def _command(spec: NodeSpec, config: Path, runtime: Runtime, log4j2: bool) -> li
 class JvmNode(ABC):
     """The part of :class:`harness.cluster.nodes.node.Node` that is no backend's business."""
 
-    def __init__(self, site: Site, runtime: Runtime, user: BrokerUser, spec: NodeSpec) -> None:
+    def __init__(self, context: ClusterContext, runtime: Runtime, user: BrokerUser, spec: NodeSpec) -> None:
         self.spec = spec
-        self._site = site
+        self._context = context
         self._runtime = runtime
         self._user = user
         self._record_dir = self._page()
         self.log = BrokerLog(self._record_dir / LOG)
-        self.config = site.work_dir / spec.name / "server.properties"
+        self.config = context.work_dir / spec.name / "server.properties"
         self._meant_to_run = False
         self._made = self._started = spec
 
@@ -128,7 +128,7 @@ class JvmNode(ABC):
         """Start the process; returns what the journal should have of it."""
 
     @abstractmethod
-    def _silent(self) -> AbstractContextManager[object]:
+    def _logging_paused(self) -> AbstractContextManager[object]:
         """Nothing is written into its logs inside the block."""
 
     @abstractmethod
@@ -139,9 +139,9 @@ class JvmNode(ABC):
         """See :meth:`harness.cluster.nodes.node.Node.start`."""
         if self.is_alive():
             return
-        self.note_end()
+        self.journal_unexpected_end()
         self._started = self.spec
-        self._journal("node.started", **self._launch(self.lay_down()))
+        self._journal("node.started", **self._launch(self.prepare_start()))
         self._meant_to_run = True
 
     def is_paused(self) -> bool:
@@ -154,14 +154,14 @@ class JvmNode(ABC):
 
     def _end(self, signum: signal.Signals, event: str) -> None:
         """What ends it is ours from here on; so it is seen first whether it had ended by itself."""
-        self.note_end()
-        self.let_end()
+        self.journal_unexpected_end()
+        self.expect_end()
         if self.is_alive():
             self._send(signum)
             self._journal(event)
 
-    def let_end(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.let_end`."""
+    def expect_end(self) -> None:
+        """See :meth:`harness.cluster.nodes.node.Node.expect_end`."""
         self._meant_to_run = False
 
     def check_alive(self) -> None:
@@ -172,8 +172,8 @@ class JvmNode(ABC):
                 f"its log ends with:\n{self.log.tail()}"
             )
 
-    def note_end(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.note_end`."""
+    def journal_unexpected_end(self) -> None:
+        """See :meth:`harness.cluster.nodes.node.Node.journal_unexpected_end`."""
         if self._meant_to_run and not self.is_alive():
             self._meant_to_run = False
             self._journal("node.ended_by_itself", exit_code=self.exit_code())
@@ -184,8 +184,8 @@ class JvmNode(ABC):
         self.spec = replace(self.spec, properties={key: value for key, value in changed.items() if value is not None})
         self._journal("node.configured", changes=dict(changes))
 
-    def is_as_made(self) -> bool:
-        """See :meth:`harness.cluster.nodes.node.Node.is_as_made`."""
+    def is_unchanged(self) -> bool:
+        """See :meth:`harness.cluster.nodes.node.Node.is_unchanged`."""
         return self.spec == self._started == self._made and self._meant_to_run
 
     def switch_logs(self) -> None:
@@ -195,15 +195,15 @@ class JvmNode(ABC):
         copied for their old ones.
         """
         old, self._record_dir = self._record_dir, self._page()
-        with self._silent():
+        with self._logging_paused():
             for name in (LOG, STDOUT):
-                move_open(old / name, self._record_dir / name)
+                rotate_open_file(old / name, self._record_dir / name)
         shutil.copyfile(self.config, self._record_dir / "server.properties")
         self.log.path = self._record_dir / LOG
         self._journal("node.goes_on")
 
     def _page(self) -> Path:
-        page = self._site.record_dir / self.spec.name.removeprefix("broker-")
+        page = self._context.record_dir / self.spec.name.removeprefix("broker-")
         page.mkdir(parents=True, exist_ok=True)
         return page
 
@@ -213,13 +213,13 @@ class JvmNode(ABC):
         if self._user.drop:
             os.chown(path, self._user.uid, self._user.gid)
 
-    def lay_down(self) -> list[str]:
+    def prepare_start(self) -> list[str]:
         """Write what the node reads when it starts, and return the command that starts it."""
         if not self.config.parent.exists():
             self.make_dir(self.config.parent)
-        command = _command(self.spec, self.config, self._runtime, self._site.distribution.uses_log4j2)
+        command = _command(self.spec, self.config, self._runtime, self._context.distribution.uses_log4j2)
         shutil.copyfile(self.config, self._record_dir / "server.properties")
         return command
 
     def _journal(self, kind: str, **fields: object) -> None:
-        self._site.journal.write(kind, node=self.spec.name, **fields)
+        self._context.journal.write(kind, node=self.spec.name, **fields)

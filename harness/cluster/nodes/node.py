@@ -81,12 +81,12 @@ class NodeSpec:
 
 
 @dataclass(kw_only=True)
-class Site:
+class ClusterContext:
     """What a backend is given for one cluster; where it writes down what happens changes from case to case.
 
     :ivar record_dir: the case's ``brokers/``: configuration and logs for people
     :ivar undo_log: of the run, whose id marks all that a backend makes (:mod:`harness.host.undo`)
-    :ivar outlives: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
+    :ivar outlives_harness: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
     """
 
     spec: ClusterSpec
@@ -94,7 +94,7 @@ class Site:
     record_dir: Path
     journal: Journal
     undo_log: UndoLog
-    outlives: bool = False
+    outlives_harness: bool = False
     ports: PortBlock = field(default_factory=PortBlock)
 
     @property
@@ -166,7 +166,7 @@ class Node(Protocol):
     def paused_proof(self) -> str | None:
         """What shows that the kernel holds it stopped; None where it doesn't."""
 
-    def let_end(self) -> None:
+    def expect_end(self) -> None:
         """From now on it may end by itself; :meth:`check_alive` says nothing of it until it is started again."""
 
     def pid(self) -> int | None:
@@ -178,7 +178,7 @@ class Node(Protocol):
     def check_alive(self) -> None:
         """:raises NodeDied: it ended and nobody of the harness had ended it; carries its last log lines."""
 
-    def note_end(self) -> None:
+    def journal_unexpected_end(self) -> None:
         """Write into the journal that it ended by itself, where it did and was not let; ``node.ended_by_itself``.
 
         So it is with everything that ends or starts it, lest an end that nobody had looked for be forgotten.
@@ -187,13 +187,13 @@ class Node(Protocol):
     def configure(self, changes: Mapping[str, str | None]) -> None:
         """Change its properties, or take those out that are None; in force when it is next started."""
 
-    def is_as_made(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether its properties are those that it was made with, and those that it was last started with, too; and
         that it ends would be told by :meth:`check_alive`.
         """
 
     def switch_logs(self) -> None:
-        """Write down from now on where the site has it by now; what was there so far stays where it is.
+        """Write down from now on where the context has it by now; what was there so far stays where it is.
 
         :raises OSError: that can't be done
         """

@@ -23,7 +23,7 @@ import psutil
 
 from harness import timeouts
 from harness.cluster.nodes.jvm import LOG, STDOUT, JvmNode
-from harness.cluster.nodes.node import SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
+from harness.cluster.nodes.node import SERVICE, Endpoint, Node, NodeSpec, Runtime, ClusterContext
 from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
 from harness.host.broker_user import broker_user
 from harness.host.control_group import SlowGroup
@@ -52,16 +52,16 @@ def process_runtime(distribution: Distribution) -> Runtime:
 class ProcessBackend:
     """Makes nodes that are local processes; see :class:`harness.cluster.nodes.node.Backend`."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.runtime = process_runtime(site.distribution)
+    def __init__(self, context: ClusterContext) -> None:
+        self.context = context
+        self.runtime = process_runtime(context.distribution)
         self.user = broker_user()
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
         """See :meth:`harness.cluster.nodes.node.Backend.endpoint`."""
         if (node, purpose) not in self._endpoints:
-            port = self.site.ports.take()
+            port = self.context.ports.take()
             self._endpoints[node, purpose] = Endpoint(address=f"{HOST}:{port}", port=port)
         return self._endpoints[node, purpose]
 
@@ -92,18 +92,18 @@ class ProcessNode(JvmNode):
     """One local JVM; see :class:`harness.cluster.nodes.node.Node`."""
 
     def __init__(self, backend: ProcessBackend, spec: NodeSpec) -> None:
-        super().__init__(backend.site, backend.runtime, backend.user, spec)
+        super().__init__(backend.context, backend.runtime, backend.user, spec)
         self._process: subprocess.Popen[bytes] | None = None
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         # In this order: the kernel forgets a pdeathsig when credentials change.
-        leash = [] if self._site.outlives else ["setpriv", "--pdeathsig", "KILL"]
+        leash = [] if self._context.outlives_harness else ["setpriv", "--pdeathsig", "KILL"]
         with self._append(LOG) as broker_log, self._append(STDOUT) as stdout:
             self._process = subprocess.Popen(
                 [*self._user.command(), *leash, *command],
-                cwd=self._site.work_dir,
+                cwd=self._context.work_dir,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -117,7 +117,7 @@ class ProcessNode(JvmNode):
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C.UTF-8",
-            MARK: self._site.undo_log.run_id,
+            MARK: self._context.undo_log.run_id,
         }
 
     def stop(self, timeout_s: float = timeouts.STOP_S) -> None:
@@ -174,14 +174,14 @@ class ProcessNode(JvmNode):
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
         """See :meth:`harness.cluster.nodes.node.Node.run_tool`."""
-        return self.run_as_user(tool_command(self._site.distribution, tool, *arguments), timeouts.TOOL_S)
+        return self.run_as_user(tool_command(self._context.distribution, tool, *arguments), timeouts.TOOL_S)
 
     def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
         """See :meth:`harness.cluster.nodes.node.Node.run_as_user`."""
         return subprocess.run(
             [*self._user.command(), *argv],
             cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", MARK: self._site.undo_log.run_id},
+            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", MARK: self._context.undo_log.run_id},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -195,12 +195,12 @@ class ProcessNode(JvmNode):
 
     def slow_group(self, device: str) -> SlowGroup:
         """See :meth:`harness.cluster.nodes.node.Node.slow_group`."""
-        return SlowGroup.make(device, self._site.undo_log, self._user.command(), self.pid())
+        return SlowGroup.make(device, self._context.undo_log, self._user.command(), self.pid())
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _silent(self) -> Iterator[None]:
+    def _logging_paused(self) -> Iterator[None]:
         self._send(signal.SIGSTOP)
         try:
             self._await_paused()

@@ -8,7 +8,7 @@ One controller unless a scenario wants three, of which any two are a quorum. All
 at a time (``QuorumController.claim``), and the others, its standbys, know what it has written and nothing else: what a
 broker says in its heartbeats it says to the active one alone.
 
-A dir is formatted with what ``kafka-storage format`` leaves (:mod:`harness.cluster.quorum.formatted`). The first
+A dir is formatted with what ``kafka-storage format`` leaves (:mod:`harness.cluster.quorum.format_template`). The first
 controller to be active writes the release's features into the log (``ActivationRecordsGenerator``).
 """
 
@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from harness.cluster.nodes.node import SERVICE, Backend, Node, NodeSpec
-from harness.cluster.quorum.formatted import Formatted, Role, random_uuid
-from harness.cluster.spec import BROKER_SETTINGS, CONNECTS_SOON, ClusterSpec
+from harness.cluster.quorum.format_template import FormatTemplate, Role, random_uuid
+from harness.cluster.spec import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS, ClusterSpec
 from harness.host.ports import HOST
 from harness.kafka.admin import Admin
 from harness.kafka.connection import Connection
@@ -52,10 +52,10 @@ class KRaftQuorum:
     """
 
     mode = Mode.KRAFT
-    registration_outlives_s = 0.0  # a new incarnation takes the place of the old one
+    registration_ttl_s = 0.0  # a new incarnation takes the place of the old one
 
     def __init__(
-        self, *, spec: ClusterSpec, work_dir: Path, backend: Backend, formatted: Formatted, main_class: str
+        self, *, spec: ClusterSpec, work_dir: Path, backend: Backend, formatted: FormatTemplate, main_class: str
     ) -> None:
         self._spec = spec
         self._work_dir = work_dir
@@ -64,7 +64,7 @@ class KRaftQuorum:
         self.cluster_id = random_uuid()
         ids = () if spec.combined else range(CONTROLLER_ID, CONTROLLER_ID + spec.controllers)
         endpoints = {id: backend.endpoint(f"controller-{id}", SERVICE) for id in ids}
-        self._doors = {id: Admin(Connection(HOST, endpoint.port)) for id, endpoint in endpoints.items()}
+        self._admins = {id: Admin(Connection(HOST, endpoint.port)) for id, endpoint in endpoints.items()}
         self._voters = (
             {id: backend.quorum_address(f"broker-{id}") for id in spec.broker_ids}
             if spec.combined
@@ -99,23 +99,23 @@ class KRaftQuorum:
                 main_class=self._main_class,
                 properties={
                     **self._shared(id),
-                    **CONNECTS_SOON,
+                    **SHORT_CONNECT_TIMEOUTS,
                     "process.roles": "controller",
                     "listeners": f"CONTROLLER://{self._voters[id]}",
                     "log.dirs": str(self._controller_dir(id)),
                     **{name: settings[name] for name in _READ_BY_CONTROLLERS if name in settings},
-                    **(alone if len(self._doors) == 1 else {}),
+                    **(alone if len(self._admins) == 1 else {}),
                 },
             )
-            for id in self._doors
+            for id in self._admins
         )
 
     def _controller_dir(self, id: int) -> Path:
         return self._work_dir / f"controller-{id}-metadata"
 
-    def door(self, controller: Node) -> Admin:
+    def controller_admin(self, controller: Node) -> Admin:
         """A controller's own door (KIP-919); of one that is nothing else."""
-        return self._doors[node_id(controller)]
+        return self._admins[node_id(controller)]
 
     def metadata_log(self, node: Node) -> Path:
         """The folder of a node's metadata log."""
@@ -125,7 +125,7 @@ class KRaftQuorum:
 
     def dirs(self) -> tuple[Path, ...]:
         """The controllers' metadata log dirs."""
-        return tuple(map(self._controller_dir, self._doors))
+        return tuple(map(self._controller_dir, self._admins))
 
     def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
         """Id, roles, quorum, and the metadata log dir where it is apart from the log dirs."""
@@ -143,7 +143,7 @@ class KRaftQuorum:
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
         """Format every dir of every node."""
-        for id, dirs in {**{id: (self._controller_dir(id),) for id in self._doors}, **broker_dirs}.items():
+        for id, dirs in {**{id: (self._controller_dir(id),) for id in self._admins}, **broker_dirs}.items():
             self.format_broker(id, dirs)
 
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:

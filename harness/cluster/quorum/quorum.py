@@ -15,7 +15,7 @@ class Quorum(Protocol):
     """ZooKeeper or KRaft, seen from a cluster."""
 
     mode: Mode
-    registration_outlives_s: float
+    registration_ttl_s: float
     """For so long after a broker was killed its registration stands, and one that starts under its id would end."""
 
     def node_specs(self) -> tuple[NodeSpec, ...]:

@@ -41,7 +41,7 @@ class ZooKeeperQuorum:
     """
 
     mode = Mode.ZK
-    registration_outlives_s = (_SESSION_MS + _TICK_MS) / 1000  # ephemeral; sessions end at a tick (NodeExists)
+    registration_ttl_s = (_SESSION_MS + _TICK_MS) / 1000  # ephemeral; sessions end at a tick (NodeExists)
 
     def __init__(self, *, work_dir: Path, backend: Backend, main_class: str) -> None:
         """:param main_class: of the build's ZooKeeper"""
@@ -110,9 +110,9 @@ class ZooKeeperQuorum:
         with self._client() as client:
             yield LogDirEvents(client, self._data_dir)
 
-    def controller_seat(self) -> ControllerSeat:
+    def controller_znode(self) -> ControllerZnode:
         """By which brokers are kept from being the controller."""
-        return ControllerSeat(self.connect)
+        return ControllerZnode(self.connect)
 
     def registrations(self) -> dict[int, dict[str, Any]]:
         """What each registered broker's znode says, ``/brokers/ids/<id>`` (``kafka.zk.BrokerIdZNode``)."""
@@ -163,7 +163,7 @@ class ZooKeeperQuorum:
         return admin.describe_cluster(topics=()).controller
 
 
-class ControllerSeat:
+class ControllerZnode:
     """The ephemeral znode ``/controller``: whoever made it is the controller, and all others wait until it is gone.
 
     Taken by the harness it names no broker: there is no controller then, as with one that hangs and whose session lives
@@ -176,7 +176,7 @@ class ControllerSeat:
     def __init__(self, connect: str) -> None:
         self._client = KazooClient(connect)
 
-    def take(self) -> None:
+    def take_over(self) -> None:
         """Put another znode in the place of the controller's, with nothing in between."""
         self._client.start()
         says = json.loads(self._client.get(self._PATH)[0])
@@ -185,7 +185,7 @@ class ControllerSeat:
         exchange.create(self._PATH, json.dumps(says | {"brokerid": self._NOBODY}).encode(), ephemeral=True)
         exchange.commit()
 
-    def is_taken(self) -> bool:
+    def is_taken_over(self) -> bool:
         """Whether the znode that is there is of the harness's session."""
         stat = self._client.exists(self._PATH)
         return (
@@ -194,7 +194,7 @@ class ControllerSeat:
             and stat.owner_session_id == self._client.client_id[0]
         )
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """End the session, and so the znode; also twice."""
         self._client.stop()
         self._client.close()

@@ -35,7 +35,7 @@ _ID = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formatted:
+class FormatTemplate:
     """A template of formatted dirs.
 
     :ivar path: has a folder for each role, and in it ``metadata``, as the dir with the metadata log, and ``data``
@@ -67,7 +67,7 @@ class Formatted:
         return {each.name for role in _ROLES for kind in _KINDS for each in (self.path / role / kind).iterdir()}
 
 
-def formatted(distribution: Distribution, metadata_version: str | None = None) -> Formatted:
+def format_template(distribution: Distribution, metadata_version: str | None = None) -> FormatTemplate:
     """The template of this build; made if it isn't there yet.
 
     :param metadata_version: with the features of that version, such as 4.2-IV1; None: the build's own
@@ -81,7 +81,7 @@ def formatted(distribution: Distribution, metadata_version: str | None = None) -
         for role in _ROLES:
             _format(distribution, folder / role, role, *release)
 
-    return Formatted(path=publish(target, make, _is_whole))
+    return FormatTemplate(path=publish(target, make, _is_whole))
 
 
 def random_uuid() -> str:
