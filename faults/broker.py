@@ -1,4 +1,4 @@
-"""A broker's process fails: killed, stopped, paused."""
+"""Faults of a broker's process: killed, stopped, paused."""
 
 from __future__ import annotations
 
@@ -9,20 +9,24 @@ from harness.errors import FaultNotProven
 from harness.host.ports import HOST
 
 
-class BrokerEnded(Fault):
-    """Its process ends, alone or with the machine under it."""
+class _BrokerFault(Fault):
+    """A fault of the broker as a whole."""
 
     explains = (r"Connection to node .* could not be established", r"Error sending fetch request")
 
     @property
     def target(self) -> str:
-        """Such as "broker 2"."""
+        """The broker, such as "broker 2"."""
         return str(self.broker)
 
-    def inject(self) -> None:
-        """End it and prove it.
 
-        :raises FaultNotProven: it did not run before, or nothing shows that it ended
+class BrokerEnded(_BrokerFault):
+    """The broker's process ends, alone or with its machine."""
+
+    def inject(self) -> None:
+        """End the process and prove that it ended.
+
+        :raises FaultNotProven: it did not run before, or its end is not proven
         """
         if not self.broker.is_alive:
             raise FaultNotProven(f"{self.broker} did not run before {self.name} was injected")
@@ -30,10 +34,10 @@ class BrokerEnded(Fault):
 
 
 class _BrokerGone(BrokerEnded):
-    """It alone does; mending it starts the broker again (and leaves the waiting to the scenario)."""
+    """The process ends but its machine does not; to revert it, start the broker and do not wait for it."""
 
     def proof(self) -> str | None:
-        """The process is gone from the process table and its port refuses connections."""
+        """The process is not in the process table, and its port refuses connections."""
         if self.broker.is_alive:
             return None
         port = int(self.broker.bootstrap.rpartition(":")[2])
@@ -44,7 +48,7 @@ class _BrokerGone(BrokerEnded):
         return f"exit code {self.broker.node.exit_code()}; {self.broker.bootstrap} refuses connections"
 
     def revert(self) -> None:
-        """Start it again; a broker that the scenario has started already is left alone."""
+        """Start the broker, unless the scenario has started it."""
         if not self.broker.is_alive:
             self.broker.start()
 
@@ -55,7 +59,7 @@ class BrokerKilled(_BrokerGone):
     name = "broker_killed"
 
     def apply(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Send SIGKILL and wait for the end."""
         self.broker.kill()
 
 
@@ -65,29 +69,23 @@ class BrokerStopped(_BrokerGone):
     name = "broker_stopped"
 
     def apply(self) -> None:
-        """SIGTERM, and wait until it is gone."""
+        """Send SIGTERM and wait for the end."""
         self.broker.stop()
 
 
-class BrokerPaused(Fault):
-    """SIGSTOP, in containers the kernel's freezer: it holds its connections and its sessions run out."""
+class BrokerPaused(_BrokerFault):
+    """SIGSTOP, or the kernel's freezer in containers: the broker keeps its connections, and its sessions expire."""
 
     name = "broker_paused"
-    explains = _BrokerGone.explains
-
-    @property
-    def target(self) -> str:
-        """Such as "broker 2"."""
-        return str(self.broker)
 
     def apply(self) -> None:
-        """Stop it."""
+        """Suspend the process."""
         self.broker.pause()
 
     def proof(self) -> str | None:
-        """The kernel says that the process, or the container's group, is stopped."""
+        """The kernel's state of the process or of the container's group."""
         return self.broker.node.paused_proof()
 
     def revert(self) -> None:
-        """Let it go on."""
+        """Let the process continue."""
         self.broker.resume()

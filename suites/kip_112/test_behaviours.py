@@ -282,7 +282,7 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     at_once = cluster.spec.mode is Mode.KRAFT
     with workload.running(orders) as pair:
         with log_dirs_failed(state, Chmod000(log_dir)):
-            cluster.delete_topic(refunds)
+            cluster.delete_topics(refunds)
             state.remove_topic(refunds)
             if at_once:
                 state.add_topic(cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken))

@@ -145,7 +145,7 @@ def test_killed_while_new(cluster: Cluster) -> None:
         if is_killed_while_new(victim, orders):
             return
         cluster.await_healthy()
-        cluster.delete_topic(orders)
+        cluster.delete_topics(orders)
     raise Inconclusive(f"{victim} reported the log dir of its new replica before it was killed, {TRIES} times")
 
 

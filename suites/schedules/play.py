@@ -324,7 +324,7 @@ class Player:
         topic = self._passing[0]
         if any(self._state.expected(topic.name, partition.index).offline for partition in topic.partitions):
             raise PassedOver(f"{topic} has offline replicas")
-        self._cluster.delete_topic(topic)
+        self._cluster.delete_topics(topic)
         self._passing.remove(topic)
         self._state.remove_topic(topic)
         self._state.check()

@@ -26,7 +26,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.nodes import container
 from harness.cluster.nodes.images import Image
 from harness.cluster.nodes.jvm import JvmNode
-from harness.cluster.nodes.node import AGENT, SERVICE, Node, NodeSpec, ClusterContext
+from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Node, NodeSpec
 from harness.cluster.nodes.process import ProcessBackend, ProcessNode
 from harness.cluster.spec import BROKER_SETTINGS, ClusterSpec
 from harness.host.abilities import ability
@@ -310,7 +310,9 @@ def test_no_node_is_privileged_or_to_be_reached_from_elsewhere(
     assert {host_ip for _, _, host_ip in ports} == {HOST} == {"127.0.0.1"}
     agents = {name for name, target, _ in ports if target == 8778}
     assert {name for name, _, _ in ports} == {*services} == agents | ({"zookeeper"} & {*services})
-    mounted = "data:/var/lib/kafka/data:rw" if by_hand else f"{described.context.work_dir}:{described.context.work_dir}:rw"
+    mounted = (
+        "data:/var/lib/kafka/data:rw" if by_hand else f"{described.context.work_dir}:{described.context.work_dir}:rw"
+    )
     assert all(
         service["volumes"] == [mounted] and {*service["networks"]} == {"default"} for service in services.values()
     )

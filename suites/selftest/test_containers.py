@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -61,15 +62,17 @@ def test_a_container_that_has_a_code_has_ended(tmp_path: Path) -> None:
     """Not before the engine has taken its ports away: one that is said to live isn't started again."""
     asked, answer = threading.Event(), threading.Event()
 
-    def inspect_container(_id: str) -> None:
+    def reload() -> None:
         asked.set()
         answer.wait(30.0)
 
-    api = SimpleNamespace(attach=lambda *_, **__: iter([(b"said", None)]), inspect_container=inspect_container)
     container = SimpleNamespace(
-        id="x", client=SimpleNamespace(api=api), start=lambda: None, wait=lambda: {"StatusCode": 1}
+        attach=lambda **_: iter([(b"said", None)]),
+        start=lambda: None,
+        wait=lambda: {"StatusCode": 1},
+        reload=reload,
     )
-    watch = _ContainerRun(container, tmp_path)
+    watch = _ContainerRun(cast(Any, container), tmp_path)
     watch.begin()
     assert asked.wait(30.0)
     assert (watch.has_ended(), watch.exit_code) == (False, None)
@@ -103,7 +106,7 @@ def test_an_image_without_kafka(workspace: Path) -> None:
     if OWN_BASE not in images_here():
         pytest.skip(f"{OWN_BASE} isn't here (jbod image base)")
     with pytest.raises(DistributionError, match=f"the image {OWN_BASE} can't run Kafka .*: No such file or directory"):
-        images._ask(OWN_BASE)
+        images._run_inspection(OWN_BASE)
     assert traces("image") == []
 
 
@@ -347,7 +350,7 @@ def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Pa
         assert {*images_here()} - before == {made}
         events = map(json.loads, (run_dir / "events.jsonl").read_text().splitlines())
         assert [event["image"] for event in events if event["kind"] == "image.used"] == [made]
-        inside = {Path(jar).name for jar in images._look_into(made).jars}
+        inside = {Path(jar).name for jar in images._inspect(made).jars}
         assert inside == {each.name for each in (*jars, marker)}
         run.assert_nothing_left()
     finally:

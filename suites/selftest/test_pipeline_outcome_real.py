@@ -243,7 +243,7 @@ def test_topics_and_partitions_that_are_not_there(cluster: Cluster) -> None:
     known = Sending(cluster, gone[0])
     known.send()
     assert known.ended() == [None]
-    cluster.delete_topic(gone)
+    cluster.delete_topics(gone)
     known.send()
     assert known.ended() == [None, "_UNKNOWN_PARTITION"]
     assert known.outcomes[1] == "indeterminate"

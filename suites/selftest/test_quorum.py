@@ -24,7 +24,7 @@ def test_controllers_are_told_the_settings_that_are_theirs_to_read(tmp_path: Pat
         spec=spec,
         work_dir=tmp_path,
         backend=cast(Any, backend),
-        formatted=FormatTemplate(path=tmp_path),
+        template=FormatTemplate(path=tmp_path),
         main_class="kafka.Kafka",
     )
     for node in quorum.node_specs():
