@@ -49,9 +49,9 @@ class Fault(ABC):
         self.injected_monotonic_s = 0.0
 
     @property
-    @abstractmethod
     def target(self) -> str:
-        """What the fault breaks, for people, such as "log-dir-1 of broker 2"."""
+        """What the fault breaks, for people: the broker, unless a fault overrides it."""
+        return str(self.broker)
 
     @property
     def node(self) -> str:

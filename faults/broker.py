@@ -9,19 +9,10 @@ from harness.errors import FaultNotProven
 from harness.host.ports import HOST
 
 
-class _BrokerFault(Fault):
-    """A fault of the broker as a whole."""
+class BrokerEnded(Fault):
+    """The broker's process ends, alone or with its machine."""
 
     explains = (r"Connection to node .* could not be established", r"Error sending fetch request")
-
-    @property
-    def target(self) -> str:
-        """The broker, such as "broker 2"."""
-        return str(self.broker)
-
-
-class BrokerEnded(_BrokerFault):
-    """The broker's process ends, alone or with its machine."""
 
     def inject(self) -> None:
         """End the process and prove that it ended.
@@ -73,10 +64,11 @@ class BrokerStopped(_BrokerGone):
         self.broker.stop()
 
 
-class BrokerPaused(_BrokerFault):
+class BrokerPaused(Fault):
     """SIGSTOP, or the kernel's freezer in containers: the broker keeps its connections, and its sessions expire."""
 
     name = "broker_paused"
+    explains = BrokerEnded.explains
 
     def apply(self) -> None:
         """Suspend the process."""

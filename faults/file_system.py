@@ -325,9 +325,14 @@ class PowerCut(BrokerEnded):
 
 def shut_down(volume: Volume) -> None:
     """Shut the file system down as if its disk had failed: all access is EIO, and nothing more is written."""
+    ioctl(volume, _SHUTDOWN, _WITHOUT_FLUSHING)
+
+
+def ioctl(volume: Volume, request: int, argument: bytes | int = 0) -> None:
+    """Send an ioctl request to the volume's file system."""
     root = os.open(volume.path, os.O_RDONLY)
     try:
-        fcntl.ioctl(root, _SHUTDOWN, _WITHOUT_FLUSHING)
+        fcntl.ioctl(root, request, argument)
     finally:
         os.close(root)
 

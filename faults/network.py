@@ -75,7 +75,7 @@ class Cut(Fault):
                 self._iptables("-I", rule)
 
     def proof(self) -> str | None:
-        """The brokers' own users try all connections, at the same time, since a dropped one takes until its time-out."""
+        """The brokers' own users try all connections, all at once, since a dropped one waits for its time-out."""
         with ThreadPoolExecutor(len(self._peers) + len(self._still_reachable)) as pool:
             effective = pool.map(self.is_effective, self._peers)
             connected = pool.map(self._is_connected, self._still_reachable)

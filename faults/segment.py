@@ -23,14 +23,16 @@ _ABORTED_FIRST_END = 18
 class BitsFlipped(Fault):
     """Flips one bit of some bytes in a file of a replica's first segment.
 
+    :cvar suffix: the ending of the file's name
     :cvar bit: the mask of the bit; the lowest by default
     """
 
+    suffix: ClassVar[str]
     bit: ClassVar[int] = 1
 
-    def __init__(self, log_dir: LogDir, topic: str, partition: int, suffix: str) -> None:
+    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
         super().__init__(log_dir.broker)
-        self._file = log_dir.replica_dir(topic, partition) / f"{0:020d}.{suffix}"
+        self._file = log_dir.replica_dir(topic, partition) / f"{0:020d}.{self.suffix}"
         self._was = b""
         self._at: Sequence[int] = ()
         self._token: int | None = None
@@ -103,9 +105,10 @@ class ByteFlipped(BitsFlipped):
     """
 
     name = "byte_flipped"
+    suffix = "log"
 
     def __init__(self, log_dir: LogDir, topic: str, partition: int, *, text: bytes) -> None:
-        super().__init__(log_dir, topic, partition, "log")
+        super().__init__(log_dir, topic, partition)
         self._text = text
 
     def find(self, content: bytes) -> Sequence[int]:
@@ -121,9 +124,7 @@ class AbortsMisattributed(BitsFlipped):
     """
 
     name = "aborts_misattributed"
-
-    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
-        super().__init__(log_dir, topic, partition, "txnindex")
+    suffix = "txnindex"
 
     def find(self, content: bytes) -> Sequence[int]:
         """The last byte of each entry's producer id."""
@@ -137,10 +138,8 @@ class AbortsBackdated(BitsFlipped):
     """
 
     name = "aborts_backdated"
+    suffix = "txnindex"
     bit = 64
-
-    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
-        super().__init__(log_dir, topic, partition, "txnindex")
 
     def find(self, content: bytes) -> Sequence[int]:
         """The last byte of the first offset, for each entry in which the bit is set."""
@@ -156,9 +155,7 @@ class IndexByteFlipped(BitsFlipped):
     """
 
     name = "index_byte_flipped"
-
-    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
-        super().__init__(log_dir, topic, partition, "index")
+    suffix = "index"
 
     def find(self, content: bytes) -> Sequence[int]:
         """The highest byte of the position. An entry has eight bytes: relative offset and position."""

@@ -11,8 +11,6 @@ exact file names; a FUSE file system would be another program to trust.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import statistics
 import threading
 import time
@@ -22,7 +20,7 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import ClassVar
 
 from faults.base import Fault
-from faults.file_system import volume_of
+from faults.file_system import ioctl, volume_of
 from harness.cluster.log_dir import LogDir
 from harness.cluster.spec import ClusterSettings
 from harness.errors import FaultNotProven
@@ -62,7 +60,7 @@ class SlowVolume(Fault):
         return str(self.log_dir)
 
     def _write(self, times: int) -> list[str]:
-        """The command that writes and syncs a 4 KiB block ``times`` times, and prints the microseconds that each took."""
+        """The command that writes and syncs 4 KiB ``times`` times, and prints the microseconds that each took."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
         return ["bash", "-c", _TIMED_WRITES, str(probe), str(times)]
 
@@ -106,7 +104,7 @@ class Slower(SlowVolume):
         return 0.5 / self.writes_per_s
 
     def _write_s(self) -> float:
-        """Median seconds of a synced write by the broker's own user in its group; a single one may wait for a busy CPU.
+        """Median seconds of a synced write by the broker's own user in its group; one alone may wait for a CPU.
 
         :raises FaultNotProven: the write failed
         """
@@ -185,12 +183,12 @@ class Stalled(SlowVolume):
         self._cycle.start()
 
     def _freeze(self) -> None:
-        self._ioctl(FIFREEZE)
+        ioctl(self.volume, FIFREEZE)
         self.broker.journal.write("disk.stalled", volume=str(self.volume), for_s=self.stalls_s)
 
     def _run_cycle(self) -> None:
         while not self._end.wait(self.stalls_s):
-            self._ioctl(FITHAW)
+            ioctl(self.volume, FITHAW)
             self.broker.journal.write("disk.flows", volume=str(self.volume))
             if self._end.wait(self.flows_s):
                 return
@@ -198,13 +196,6 @@ class Stalled(SlowVolume):
 
     def _probe(self) -> Future[str | None]:
         return self._probes.submit(lambda: self.broker.node.run_as_user(self._write(1)).stderr)
-
-    def _ioctl(self, what: int) -> None:
-        root = os.open(self.volume.path, os.O_RDONLY)
-        try:
-            fcntl.ioctl(root, what, 0)
-        finally:
-            os.close(root)
 
     def proof(self) -> str | None:
         """A write has not ended after a second, or after ten times as long as before."""

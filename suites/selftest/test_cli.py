@@ -95,11 +95,11 @@ def jbod(*arguments: str, cwd: Path | None = None, **environment: str) -> subpro
         ("cluster down nobody", 4, "no cluster 'nobody' is running"),
         ("cluster up --set nonsense", 4, "--set nonsense: not KEY=VALUE"),
         ("cluster up --racks a,b", 4, "2 racks for 3 brokers"),
-        ("cluster up --controllers 2", 4, "a quorum has 1 controller or 3 here, not 2"),
+        ("cluster up --controllers 2", 4, "a quorum has 1 or 3 controllers, not 2"),
         (
             "cluster up --mode zk --controllers 3",
             4,
-            "ZooKeeper mode has no controllers of its own: a broker is the controller",
+            "ZooKeeper mode has no dedicated controllers: a broker is the controller",
         ),
     ],
 )

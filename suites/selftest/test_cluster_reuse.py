@@ -336,7 +336,7 @@ def hung(cluster: Cluster) -> Iterator[None]:
     [
         (strange_file, "left-behind"),
         (other_settings, "broker-1 is set up differently"),
-        (something_to_undo, "the undo log differs from that at the cluster's start by 1"),
+        (something_to_undo, "undo log differs from cluster start by 1"),
         (hung, "broker-1 does not run"),
     ],
 )

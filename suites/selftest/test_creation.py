@@ -127,9 +127,9 @@ def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> 
     cluster: Any = SimpleNamespace(brokers=[broker], live_brokers=lambda: [broker], _ids=lambda: (1,), topics={})
     assert Cluster.health_problems(cluster) == []
     cluster.topics["orders"] = Topic(cluster, "orders", 2)
-    assert Cluster.health_problems(cluster) == ["broker 1 knows nothing of orders-0, orders-1"]
+    assert Cluster.health_problems(cluster) == ["broker 1 does not know orders-0, orders-1"]
     seen.partitions = (replace(WHOLE, partition=1),)
-    assert Cluster.health_problems(cluster) == ["broker 1 knows nothing of orders-0"]
+    assert Cluster.health_problems(cluster) == ["broker 1 does not know orders-0"]
     seen.partitions = (WHOLE, replace(WHOLE, partition=1))
     assert Cluster.health_problems(cluster) == []
 
@@ -149,7 +149,7 @@ FAILED = LogDirState(path="/1", error="KAFKA_STORAGE_ERROR", replicas=())
     ("mode", "seen", "log_dir", "untold", "unmade"),
     [
         (Mode.KRAFT, WHOLE, MADE, 0, None),
-        (Mode.KRAFT, WHOLE, MADE, 2, "the controller has yet to hear from broker 1 in which log dir 2 replicas are"),
+        (Mode.KRAFT, WHOLE, MADE, 2, "broker 1 has not yet reported the log dirs of 2 replicas to the controller"),
         (Mode.ZK, WHOLE, MADE, 2, None),
         (Mode.ZK, WHOLE, FAILED, 0, "broker 1 has no log of orders-0 leader 1"),
         (Mode.KRAFT, replace(WHOLE, offline_replicas=(1,)), FAILED, 0, None),

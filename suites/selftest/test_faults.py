@@ -234,12 +234,12 @@ def test_a_controller_that_is_not_followed_by_another_proves_nothing(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"controllers": 2}, "a quorum has 1 controller or 3 here, not 2"),
+        ({"controllers": 2}, "a quorum has 1 or 3 controllers, not 2"),
         ({"controllers": 5}, "not 5"),
-        ({"mode": Mode.ZK, "controllers": 3}, "ZooKeeper mode has no controllers of its own"),
-        ({"mode": Mode.ZK, "combined": True}, "ZooKeeper mode has no controllers of its own"),
+        ({"mode": Mode.ZK, "controllers": 3}, "ZooKeeper mode has no dedicated controllers"),
+        ({"mode": Mode.ZK, "combined": True}, "ZooKeeper mode has no dedicated controllers"),
         ({"controllers": 3, "combined": True}, "combined nodes are the controllers"),
-        ({"controllers": 3, "mbeans": False}, "which of several controllers is active is told by their MBeans"),
+        ({"controllers": 3, "mbeans": False}, "several controllers need MBeans, which show which one is active"),
     ],
 )
 def test_controllers_that_there_can_not_be(fields: dict[str, Any], says: str) -> None:

@@ -72,20 +72,12 @@ class _State(TypedDict):
     Paused: bool
 
 
-class _Attributes(TypedDict):
-    State: _State
-
-
-class _Exit(TypedDict):
-    StatusCode: int
-
-
 class Container(Protocol):
     """The part of ``docker.models.containers.Container`` that is used here; the SDK has no types."""
 
     id: str
     short_id: str
-    attrs: _Attributes
+    attrs: Mapping[str, _State]
 
     def attach(
         self, *, stdout: bool, stderr: bool, stream: bool, demux: bool
@@ -95,7 +87,7 @@ class Container(Protocol):
     def pause(self) -> None: ...
     def unpause(self) -> None: ...
     def reload(self) -> None: ...
-    def wait(self) -> _Exit: ...
+    def wait(self) -> Mapping[str, int]: ...
 
 
 class _Port(msgspec.Struct):
@@ -103,15 +95,11 @@ class _Port(msgspec.Struct):
     published: str
 
 
-class _Address(msgspec.Struct):
-    ipv4_address: str
-
-
 class _Service(msgspec.Struct):
     """A service as ``docker compose config`` prints it."""
 
     ports: list[_Port]
-    networks: dict[str, _Address]
+    networks: dict[str, dict[str, object]]
 
 
 def container_runtime(image: Image) -> Runtime:
@@ -278,7 +266,7 @@ class _ComposeProject:
         service = self._service(node)
         for port in service.ports:
             if (port.target == _AGENT_PORT) == (purpose == AGENT):
-                address = f"{service.networks['default'].ipv4_address}:{port.target}"
+                address = f"{service.networks['default']['ipv4_address']}:{port.target}"
                 return Endpoint(address=address, port=int(port.published))
         raise HarnessError(f"{node} publishes no port for its {purpose}")
 
