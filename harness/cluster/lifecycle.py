@@ -47,7 +47,10 @@ class ClusterLifecycle:
         self.spec, self.distribution = context.spec, context.distribution
         self.journal, self.undo_log = context.journal, context.undo_log
         self._backend = backend_kind(context.spec.backend).make(context)
-        self._jvm_options = self._fast_start() if jvm_options is None else jvm_options
+        if jvm_options is None:
+            archive = self._backend.runtime.classes(self.spec.mode)
+            jvm_options = class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
+        self._jvm_options = jvm_options
         self._main_class = self.distribution.main_class(Tool.BROKER)
         self.quorum = self._make_quorum()
         self.mbeans: dict[str, MBeans] = {}
@@ -80,10 +83,6 @@ class ClusterLifecycle:
     def _watch_mbeans(self, node: Node) -> None:
         if (mbeans := self.mbeans.get(node.spec.name)) is not None:
             self._mbean_watcher.watch(node.spec.name, mbeans, node.is_alive)
-
-    def _fast_start(self) -> tuple[str, ...]:
-        archive = self._backend.runtime.classes(self.spec.mode)
-        return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
 
     def _broker(self, id: int) -> Broker:
         name, work_dir = f"broker-{id}", self.undo_log.dir

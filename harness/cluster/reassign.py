@@ -12,8 +12,7 @@ tell them apart, so this module reads the words (``ReassignPartitionsCommand``: 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,9 +126,8 @@ def generate(
     """
     ids = ",".join(str(broker.id) for broker in brokers)
     options = ["--disable-rack-aware"] if ignore_racks else []
-    with _as_file({"version": 1, "topics": [{"topic": topic.name} for topic in topics]}) as file:
-        arguments = ("--generate", "--topics-to-move-json-file", file, "--broker-list", ids, *options)
-        output = _run(cluster, *arguments)
+    content = {"version": 1, "topics": [{"topic": topic.name} for topic in topics]}
+    output = _run(cluster, "--generate", "--topics-to-move-json-file", content, "--broker-list", ids, *options)
     plans = [msgspec.json.decode(line, type=_Plan) for line in output if line.startswith("{")]
     return tuple([_placement(cluster, each) for each in plan.partitions] for plan in plans)
 
@@ -153,21 +151,16 @@ def cancel(cluster: Cluster, *placements: Placement) -> list[str]:
 
 def _run_on(cluster: Cluster, action: str, placements: Sequence[Placement], *options: str) -> list[str]:
     content = {"version": 1, "partitions": [placement.to_json() for placement in placements]}
-    with _as_file(content) as file:
-        return _run(cluster, action, "--reassignment-json-file", file, *options)
+    return _run(cluster, action, "--reassignment-json-file", content, *options)
 
 
-def _run(cluster: Cluster, action: str, *options: str) -> list[str]:
-    arguments = ("--bootstrap-server", cluster.bootstrap, action, *options)
-    with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output:
-        lines = [line.strip() for line in output]
-    cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
-    return lines
-
-
-@contextmanager
-def _as_file(content: Mapping[str, object]) -> Iterator[str]:
+def _run(cluster: Cluster, action: str, file_option: str, content: object, *options: str) -> list[str]:
+    """Run the tool on a JSON file with this content; returns its output."""
     with scratch("reassignment") as folder:
         file = folder / "reassignment.json"
         file.write_text(json.dumps(content))
-        yield str(file)
+        arguments = ("--bootstrap-server", cluster.bootstrap, action, file_option, str(file), *options)
+        with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output:
+            lines = [line.strip() for line in output]
+    cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
+    return lines

@@ -68,35 +68,6 @@ def rotate_open_file(file: Path, to: Path) -> None:
         raise
 
 
-def _command(spec: NodeSpec, config: Path, runtime: Runtime, log4j2: bool) -> list[str]:
-    """Write the configuration files of a node and its logging; returns the command that starts the node."""
-    home = config.parent
-    config.write_text("".join(f"{key}={value}\n" for key, value in sorted(spec.properties.items())))
-    if log4j2:
-        logging, text, option = home / "log4j2.yaml", _LOG4J2, "log4j2.configurationFile"
-    else:
-        logging, text, option = home / "log4j.properties", _LOG4J1, "log4j.configuration"
-    logging.write_text(text)
-    for file in (config, logging):
-        file.chmod(0o644)
-    return [
-        *runtime.java,
-        f"-Xmx{spec.heap_mb}m",
-        *FAST_START,
-        _COMPILE_EARLY,
-        *(each.replace("{home}", str(home)) for each in spec.jvm_options),
-        "-Duser.timezone=UTC",
-        f"-Duser.home={home}",
-        f"-Djava.io.tmpdir={home}",
-        f"-D{option}=file:{logging}",
-        "-Djava.awt.headless=true",
-        "-cp",
-        os.pathsep.join(runtime.class_path),
-        spec.main_class,
-        str(config),
-    ]
-
-
 class JvmNode(ABC):
     """The part of a node that is the same in every backend; see :class:`harness.cluster.nodes.node.Node`."""
 
@@ -198,12 +169,35 @@ class JvmNode(ABC):
             os.chown(path, self._user.uid, self._user.gid)
 
     def prepare_start(self) -> list[str]:
-        """Write the node's configuration, and return the command that starts it."""
-        if not self.config.parent.exists():
-            self.make_dir(self.config.parent)
-        command = _command(self.spec, self.config, self._runtime, self._context.distribution.uses_log4j2)
+        """Write the configuration of the node and of its logging; returns the command that starts the node."""
+        home = self.config.parent
+        if not home.exists():
+            self.make_dir(home)
+        if self._context.distribution.uses_log4j2:
+            logging, text, option = home / "log4j2.yaml", _LOG4J2, "log4j2.configurationFile"
+        else:
+            logging, text, option = home / "log4j.properties", _LOG4J1, "log4j.configuration"
+        logging.write_text(text)
+        self.config.write_text("".join(f"{key}={value}\n" for key, value in sorted(self.spec.properties.items())))
+        for file in (self.config, logging):
+            file.chmod(0o644)
         shutil.copyfile(self.config, self._record_dir / "server.properties")
-        return command
+        return [
+            *self._runtime.java,
+            f"-Xmx{self.spec.heap_mb}m",
+            *FAST_START,
+            _COMPILE_EARLY,
+            *(each.replace("{home}", str(home)) for each in self.spec.jvm_options),
+            "-Duser.timezone=UTC",
+            f"-Duser.home={home}",
+            f"-Djava.io.tmpdir={home}",
+            f"-D{option}=file:{logging}",
+            "-Djava.awt.headless=true",
+            "-cp",
+            os.pathsep.join(self._runtime.class_path),
+            self.spec.main_class,
+            str(self.config),
+        ]
 
     def _journal(self, kind: str, **fields: object) -> None:
         self._context.journal.write(kind, node=self.spec.name, **fields)

@@ -164,7 +164,7 @@ class ProcessNode(JvmNode):
         return subprocess.run(
             [*self._user.command(), *argv],
             cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", MARK: self._context.undo_log.run_id},
+            env=self.environment() | {"LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
