@@ -36,6 +36,7 @@ RELEASE_S = 5.0
 """How long a broker may take to close the files of a log dir. It takes a failed dir offline within a second."""
 _RELEASE_BY_OTHERS_S = 5.0
 """After the broker's end: a process that starts in its own mount namespace has the volume for a while."""
+_SYNCED, _UNSYNCED = "jbod-synced", "jbod-unsynced"
 _REFILLS = 5
 """A broker closes deleted files once, which takes less time than one of these attempts."""
 
@@ -267,10 +268,10 @@ class PowerCut(BrokerEnded):
     def apply(self) -> None:
         """Pause the broker, shut its volumes down, kill it, mount them again."""
         for volume in self._volumes:
-            _synced(volume).write_bytes(b"synced")
-            with _synced(volume).open("rb") as file:
+            (volume.path / _SYNCED).write_bytes(b"synced")
+            with (volume.path / _SYNCED).open("rb") as file:
                 os.fsync(file.fileno())
-            _unsynced(volume).write_bytes(b"not synced")
+            (volume.path / _UNSYNCED).write_bytes(b"not synced")
         self._pausing = True
         self.broker.pause()
         before = self._segment_bytes()
@@ -298,8 +299,8 @@ class PowerCut(BrokerEnded):
     def proof(self) -> str | None:
         """The broker has ended, and the unsynced files are gone."""
         for volume in self._volumes:
-            unsynced = _unsynced(volume)
-            if _synced(volume).read_bytes() != b"synced" or (unsynced.exists() and unsynced.stat().st_size):
+            unsynced = volume.path / _UNSYNCED
+            if (volume.path / _SYNCED).read_bytes() != b"synced" or (unsynced.exists() and unsynced.stat().st_size):
                 return None
         before, now = self._segments
         evidence = f"an unsynced file is gone from each volume; {before:,} bytes of segments before, {now:,} now"
@@ -313,8 +314,8 @@ class PowerCut(BrokerEnded):
         for volume in list(self._cut):
             self._remount(volume)
         for volume in self._volumes:
-            _synced(volume).unlink(missing_ok=True)
-            _unsynced(volume).unlink(missing_ok=True)
+            for name in (_SYNCED, _UNSYNCED):
+                (volume.path / name).unlink(missing_ok=True)
         if not self.broker.is_alive:
             self.broker.start()
 
@@ -352,14 +353,6 @@ def _mount_again(volume: Volume, broker: Broker) -> None:
             broker.start()
     else:
         volume.mount_again()
-
-
-def _synced(volume: Volume) -> Path:
-    return volume.path / "jbod-synced"
-
-
-def _unsynced(volume: Volume) -> Path:
-    return volume.path / "jbod-unsynced"
 
 
 VOLUME_FAULTS: tuple[type[VolumeFault], ...] = (

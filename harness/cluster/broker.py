@@ -82,7 +82,7 @@ class Broker:
         self._paused = False
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """End the process with SIGKILL."""
         self.node.kill()
         self._paused = False
         self._killed_at = time.monotonic()

@@ -106,7 +106,7 @@ def test_an_image_without_kafka(workspace: Path) -> None:
     if OWN_BASE not in images_here():
         pytest.skip(f"{OWN_BASE} isn't here (jbod image base)")
     with pytest.raises(DistributionError, match=f"the image {OWN_BASE} can't run Kafka .*: No such file or directory"):
-        images._run_inspection(OWN_BASE)
+        images._inspect(OWN_BASE)
     assert traces("image") == []
 
 

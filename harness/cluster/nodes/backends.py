@@ -82,4 +82,4 @@ def backend_kind(name: str) -> BackendKind:
 
 def unknown_backend(name: str, known: Collection[str]) -> UsageError:
     """The error for a name that is not among the known backends."""
-    return UsageError(f"--backend {name}: there is {' and '.join(known)}")
+    return UsageError(f"--backend {name}: choose {' or '.join(known)}")

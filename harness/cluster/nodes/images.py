@@ -180,26 +180,25 @@ def _pull(name: str, say: Say) -> bool:
 
 
 def _inspect(name: str) -> Image:
-    """Run the image once to see its Java and its jars; the result is cached by the image's id."""
+    """Run the image once to see its Java and its jars; the result is cached by the image's id.
+
+    :raises DistributionError: the image can't run Kafka
+    """
     with explained(f"the image {name}"):
         id = str(engine().images.get(name).id)
-    known = cache_dir() / "images" / f"{id.removeprefix('sha256:')[:24]}.json"
-    if not known.exists():
-        known.parent.mkdir(exist_ok=True)
-        write_atomically(known, json.dumps(_run_inspection(name)) + "\n")
-    facts = json.loads(known.read_text())
+    cached = cache_dir() / "images" / f"{id.removeprefix('sha256:')[:24]}.json"
+    if not cached.exists():
+        with explained(f"the image {name}"):
+            done = run_once(name, ["sh", "-c", _INSPECT], "image", patience_s=_INSPECT_S)
+        if done.returncode:
+            last = done.stderr.strip().splitlines() or ["it printed nothing"]
+            raise DistributionError(f"the image {name} can't run Kafka (Java, bash, {_LIBS}): {last[-1]}")
+        version = re.search(r'version "([^"]*)"', done.stdout)
+        if version is None:
+            raise DistributionError(f"the image {name} does not report its Java version")
+        jars = sorted(line for line in done.stdout.splitlines() if line.startswith(_LIBS))
+        jars = [jar for jar in jars if not NOT_TO_RUN.search(Path(jar).name)]
+        cached.parent.mkdir(exist_ok=True)
+        write_atomically(cached, json.dumps({"java_version": version[1], "jars": jars}) + "\n")
+    facts = json.loads(cached.read_text())
     return Image(name=name, id=id, java_version=facts["java_version"], jars=tuple(facts["jars"]))
-
-
-def _run_inspection(name: str) -> dict[str, object]:
-    with explained(f"the image {name}"):
-        done = run_once(name, ["sh", "-c", _INSPECT], "image", patience_s=_INSPECT_S)
-    if done.returncode:
-        last = done.stderr.strip().splitlines() or ["it printed nothing"]
-        raise DistributionError(f"the image {name} can't run Kafka (Java, bash, {_LIBS}): {last[-1]}")
-    version = re.search(r'version "([^"]*)"', done.stdout)
-    jars = sorted(line for line in done.stdout.splitlines() if line.startswith(_LIBS))
-    jars = [jar for jar in jars if not NOT_TO_RUN.search(Path(jar).name)]
-    if version is None:
-        raise DistributionError(f"the image {name} does not report its Java version")
-    return {"java_version": version[1], "jars": jars}
