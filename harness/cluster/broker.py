@@ -60,18 +60,17 @@ class Broker:
         self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log
         self.started_at: datetime = now()
-        self._registration_outlives_s = registration_ttl_s
+        self._registration_ttl_s = registration_ttl_s
         self._killed_at: float | None = None
         self._paused = False
-        self._connection = Connection(HOST, port)
-        self.admin = Admin(self._connection)
+        self.admin = Admin(Connection(HOST, port))
 
     # --- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process; :meth:`harness.cluster.cluster.Cluster.await_healthy` waits until the broker is ready."""
         if self._killed_at is not None:
-            let_pass(self._registration_outlives_s, since=self._killed_at)
+            let_pass(self._registration_ttl_s, since=self._killed_at)
         self._killed_at = None
         self.started_at = now()
         self.node.start()

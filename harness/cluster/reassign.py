@@ -107,7 +107,7 @@ def verify(cluster: Cluster, *placements: Placement) -> list[str]:
 
 
 def unfinished(output: Sequence[str], placements: Sequence[Placement]) -> list[str]:
-    """The lines of ``--verify`` that do not say that a move is complete, and a line about missing lines."""
+    """The lines of ``--verify`` about moves that are not complete; all lines if one is missing."""
     status = [line for line in output if line.startswith(("Reassignment of ", "There is no ", "Partition "))]
     wanted = sum(1 + sum(isinstance(place, LogDir) for place in placement.on) for placement in placements)
     if len(status) != wanted:

@@ -251,7 +251,7 @@ class _ComposeProject:
         last, offset = f"{kind}-{_LAST_IDS[kind]}", _ADDRESS_OFFSETS[kind]
         changes = {last: name, f"{self._network}.{offset + _LAST_IDS[kind]}": f"{self._network}.{offset + int(id)}"}
         changes |= {port.published: str(self._context.ports.take()) for port in self._service(last).ports}
-        folder = json.dumps(str(self._context.work_dir))[1:-1]  # stays as it is, even if it contains one of these
+        folder = json.dumps(str(self._context.work_dir))[1:-1]  # unchanged, even if it contains one of the names
         for section, added in self._added.items():
             texts = json.dumps(self._config[section][last]).split(folder)
             for old, new in changes.items():
@@ -273,7 +273,7 @@ class _ComposeProject:
     def listeners(self, broker: str) -> Mapping[str, str]:
         """The listener settings in the broker's configuration in the file."""
         self._service(broker)
-        content = msgspec.convert(self._config["configs"][broker], dict[str, str])["content"]
+        content = str(msgspec.convert(self._config["configs"][broker], dict[str, object])["content"])
         pairs = (line.partition("=") for line in content.splitlines())
         return {key: value for key, _, value in pairs if _LISTENER_SETTINGS.search(key)}
 
@@ -318,7 +318,7 @@ class ContainerNode(JvmNode):
 
     @cached_property
     def _container(self) -> Container:
-        with explained(f"looking for the container of {self.spec.name}"):
+        with explained(f"starting {self.spec.name}"):
             return self._backend.container(self.spec.name)
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -445,10 +445,7 @@ class ContainerNode(JvmNode):
         return contextlib.nullcontext() if self._run is None else self._run.writing
 
     def _send(self, signum: signal.Signals) -> None:
-        with (
-            explained(f"{signum.name} to {self.spec.name}"),
-            contextlib.suppress(APIError),
-        ):  # the container ended just now
+        with explained(f"{signum.name} to {self.spec.name}"), contextlib.suppress(APIError):  # it ended just now
             self._container.kill(signum.name)
 
     def _state(self) -> _State:

@@ -1,7 +1,7 @@
 """KRaft mode: dedicated controllers, and brokers with a ``metadata.log.dir`` that is not one of their log dirs.
 
-KIP-112's test plan kills two of three brokers, and combined nodes would end the quorum too. And the failure of the
-metadata log dir halts its broker; by default it is the first of ``log.dirs``. Scenarios about these cases ask for
+KIP-112's test plan kills two of three brokers, and combined nodes would end the quorum too. The failure of the
+metadata log dir halts its broker; by default this is the first of ``log.dirs``. Scenarios about these cases ask for
 combined nodes or the default (:class:`harness.cluster.spec.ClusterSpec`).
 
 There are one or three controllers. All follow the metadata log, and one is active (``QuorumController.claim``). A
