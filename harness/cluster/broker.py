@@ -65,7 +65,7 @@ class Broker:
         self._paused = False
         self.admin = Admin(Connection(HOST, port))
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Start the process; :meth:`harness.cluster.cluster.Cluster.await_healthy` waits until the broker is ready."""

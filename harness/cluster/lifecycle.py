@@ -123,7 +123,7 @@ class ClusterLifecycle:
             options += agent_options(self._backend.file(jolokia_agent(cache_dir())), agent.address)
         return self._backend.node(replace(node_spec, jvm_options=options))
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Create and format all folders, start all nodes, and return without waiting."""

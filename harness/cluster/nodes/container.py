@@ -321,7 +321,7 @@ class ContainerNode(JvmNode):
         with explained(f"starting {self.spec.name}"):
             return self._backend.container(self.spec.name)
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------
 
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         script = self.config.with_name("start")
@@ -382,7 +382,7 @@ class ContainerNode(JvmNode):
         code = None if self._run is None else self._run.exit_code
         return code if code is None or code < 128 or code in _ORDERLY else 128 - code
 
-    # --- its surroundings -----------------------------------------------------------------------------------------
+    # --- commands on the node ---------------------------------------------------------------------------------------
 
     def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
         """Runs in the container or, if it does not run, in another container of the same image."""

@@ -88,7 +88,7 @@ class ProcessNode(JvmNode):
         super().__init__(backend.context, backend.runtime, backend.user, spec)
         self._process: subprocess.Popen[bytes] | None = None
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------
 
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
         # The user first: the kernel drops pdeathsig when credentials change.
@@ -155,7 +155,7 @@ class ProcessNode(JvmNode):
     def exit_code(self) -> int | None:
         return None if self._process is None else self._process.poll()
 
-    # --- its surroundings -----------------------------------------------------------------------------------------
+    # --- commands on the node ---------------------------------------------------------------------------------------
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self.run_as_user(tool_command(self._context.distribution, tool, *arguments), timeouts.TOOL_S)
