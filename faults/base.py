@@ -1,15 +1,12 @@
-"""A fault: injected, proven from outside Kafka, and taken back.
+"""The base class of all faults: inject, prove, undo.
 
-After roachtest's failure injection (set up, inject, wait until it has taken effect, recover, clean up; clean-up legal
-from any state) and Jepsen's nemesis (every fault heals), with one rule of our own: *an injection that can't be shown to
-have taken effect is no injection*. ``inject`` returns when the effect is proven as the broker's own user, by the file
-system or the process table, never by Kafka's word; otherwise it raises
-:class:`~harness.errors.FaultNotProven`, and the run is inconclusive rather than green.
+It follows roachtest's failure injection (set up, inject, wait for the effect, recover, clean up from any state) and
+Jepsen's nemesis (every fault heals). One rule is added: an injection without a proven effect is no injection.
+``inject`` returns when the file system or the process table shows the effect to the broker's own user; Kafka's own
+answers are no proof. Otherwise it raises :class:`~harness.errors.FaultNotProven`, and the case is inconclusive.
 
-A fault repairs what it broke and no more: a log dir gets its permissions back, but its broker stays as it is until the
-scenario restarts it, as an operator would.
-
-To add one: a module here with one class derived from :class:`Fault`; see ``faults/README.md``.
+``undo`` repairs only what the fault broke: a log dir gets its permissions back, but its broker stays as it is until the
+scenario restarts it, as an operator would. ``faults/README.md`` says how to add a fault.
 """
 
 from __future__ import annotations
@@ -28,16 +25,15 @@ from harness.journal import now
 
 
 class Fault(ABC):
-    """One way to break one thing of one broker.
+    """A way to break something of one broker.
 
-    :cvar name: what the fault is called in ids, journal and reports
-    :cvar needs: abilities of the machine that it can't do without, by their names in :mod:`harness.host.probes`
-    :cvar cluster: settings of the cluster that it needs; a case with this fault among its parameters gets such a
-        cluster
-    :cvar explains: regular expressions of the log lines at level ERROR or FATAL that it explains
-    :ivar noticed_by: a regular expression of the log line by which the broker says that it noticed, or None
-    :ivar may_hold_up_clients: while it is in force clients may get nowhere, as those that go on asking a broker that
-        can't know any better: no load is asked for then (:func:`harness.measure.floors.shortfalls`)
+    :cvar name: the fault's name in ids, journal and reports
+    :cvar needs: the abilities of the machine that it needs, by their names in :mod:`harness.host.probes`
+    :cvar cluster: the cluster settings that it needs; a case that has this fault as a parameter gets such a cluster
+    :cvar explains: regular expressions of the ERROR and FATAL log lines that it explains
+    :ivar noticed_by: a regular expression of the line that the broker logs when it notices the fault, or None
+    :ivar may_hold_up_clients: clients may make no progress during the fault, for example because they keep asking a
+        broker that is cut off. No load is required then (:func:`harness.measure.floors.shortfalls`)
     """
 
     name: ClassVar[str]
@@ -53,63 +49,55 @@ class Fault(ABC):
         self.injected_monotonic_s = 0.0
 
     @property
-    @abstractmethod
     def target(self) -> str:
-        """What it breaks, for people."""
+        """What the fault breaks, for people: the broker, unless a fault overrides it."""
+        return str(self.broker)
 
     @property
     def node(self) -> str:
-        """The name of the node that it hits: its broker's, unless a fault says otherwise."""
+        """The name of the affected node."""
         return f"broker-{self.broker.id}"
 
     @abstractmethod
-    def break_it(self) -> None:
-        """Break it; whatever is done has been written into the broker's undo log before."""
+    def apply(self) -> None:
+        """Break the target. Each step goes to the broker's undo log first."""
 
     @abstractmethod
     def proof(self) -> str | None:
-        """Look from outside Kafka whether it is broken: what was seen that proves it, or None.
+        """The evidence from outside Kafka that the target is broken, or None.
 
-        :raises FaultNotProven: it does not show, and there is something to say about it, such as what was measured
+        :raises FaultNotProven: there is no evidence; with the reason, such as a measured value
         """
 
     @abstractmethod
-    def mend(self) -> None:
-        """Take back what :meth:`break_it` did, also half of it, also twice."""
+    def revert(self) -> None:
+        """Undo the steps of :meth:`apply`, also after half of them, and also twice."""
 
     def inject(self) -> None:
-        """Break it and prove it.
+        """Apply the fault and prove its effect.
 
-        :raises FaultNotProven: it does not show
+        :raises FaultNotProven: its effect is not proven
         """
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id, "noticed_by": self.noticed_by}
         journal = self.broker.journal
         more = {"may_hold_up_clients": True} if self.may_hold_up_clients else {}
         self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explains, **more)
         try:
-            self.break_it()
+            self.apply()
             self.injected_monotonic_s = time.monotonic()
-            evidence = self._evidence()
+            evidence = self.proof()
+            if evidence is None:
+                raise FaultNotProven("nothing outside Kafka shows its effect")
         except FaultNotProven as error:
             journal.write("fault.not_proven", **fields, why=str(error))
             raise FaultNotProven(f"{self.name} on {self.target} is not proven: {error}") from error
         journal.write("fault.injected", **fields, injecting_at=self.injected_at.isoformat(), evidence=evidence)
 
-    def _evidence(self) -> str:
-        """What proves it.
-
-        :raises FaultNotProven: nothing does
-        """
-        evidence = self.proof()
-        if evidence is None:
-            raise FaultNotProven("nothing outside Kafka shows its effect")
-        return evidence
-
     def undo(self) -> None:
-        """Take it back; from any state, any number of times."""
+        """Revert the fault; from any state, any number of times."""
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id}
         self.broker.journal.write("fault.healing", **fields)
-        self.mend()
+        self.revert()
         self.broker.journal.write("fault.undone", **fields)
 
     def __str__(self) -> str:
@@ -121,9 +109,9 @@ F = TypeVar("F", bound=Fault)
 
 @contextmanager
 def injected(*faults: F) -> Iterator[F]:
-    """The faults are in force inside the block, in this order, and undone after it in the reverse one, come what may.
+    """Inject the faults in this order, and undo them in reverse order after the block, even after an error.
 
-    Yields the first.
+    Yields the first fault.
     """
     with ExitStack() as stack:
         for fault in faults:

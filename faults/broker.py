@@ -1,4 +1,4 @@
-"""A broker's process fails: killed, stopped, paused."""
+"""Faults of a broker's process: killed, stopped, paused."""
 
 from __future__ import annotations
 
@@ -10,19 +10,14 @@ from harness.host.ports import HOST
 
 
 class BrokerEnded(Fault):
-    """Its process ends, alone or with the machine under it."""
+    """The broker's process ends, alone or with its machine."""
 
     explains = (r"Connection to node .* could not be established", r"Error sending fetch request")
 
-    @property
-    def target(self) -> str:
-        """Such as "broker 2"."""
-        return str(self.broker)
-
     def inject(self) -> None:
-        """End it and prove it.
+        """End the process and prove that it ended.
 
-        :raises FaultNotProven: it did not run before, or nothing shows that it ended
+        :raises FaultNotProven: it did not run before, or its end is not proven
         """
         if not self.broker.is_alive:
             raise FaultNotProven(f"{self.broker} did not run before {self.name} was injected")
@@ -30,10 +25,10 @@ class BrokerEnded(Fault):
 
 
 class _BrokerGone(BrokerEnded):
-    """It alone does; mending it starts the broker again (and leaves the waiting to the scenario)."""
+    """The process ends but its machine does not; to revert it, start the broker and do not wait for it."""
 
     def proof(self) -> str | None:
-        """The process is gone from the process table and its port refuses connections."""
+        """The process is not in the process table, and its port refuses connections."""
         if self.broker.is_alive:
             return None
         port = int(self.broker.bootstrap.rpartition(":")[2])
@@ -43,8 +38,8 @@ class _BrokerGone(BrokerEnded):
                 return None
         return f"exit code {self.broker.node.exit_code()}; {self.broker.bootstrap} refuses connections"
 
-    def mend(self) -> None:
-        """Start it again; a broker that the scenario has started already is left alone."""
+    def revert(self) -> None:
+        """Start the broker, unless the scenario has started it."""
         if not self.broker.is_alive:
             self.broker.start()
 
@@ -54,8 +49,8 @@ class BrokerKilled(_BrokerGone):
 
     name = "broker_killed"
 
-    def break_it(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+    def apply(self) -> None:
+        """Send SIGKILL and wait for the end."""
         self.broker.kill()
 
 
@@ -64,30 +59,25 @@ class BrokerStopped(_BrokerGone):
 
     name = "broker_stopped"
 
-    def break_it(self) -> None:
-        """SIGTERM, and wait until it is gone."""
+    def apply(self) -> None:
+        """Send SIGTERM and wait for the end."""
         self.broker.stop()
 
 
 class BrokerPaused(Fault):
-    """SIGSTOP, in containers the kernel's freezer: it holds its connections and its sessions run out."""
+    """SIGSTOP, or the kernel's freezer in containers: the broker keeps its connections, and its sessions expire."""
 
     name = "broker_paused"
-    explains = _BrokerGone.explains
+    explains = BrokerEnded.explains
 
-    @property
-    def target(self) -> str:
-        """Such as "broker 2"."""
-        return str(self.broker)
-
-    def break_it(self) -> None:
-        """Stop it."""
+    def apply(self) -> None:
+        """Suspend the process."""
         self.broker.pause()
 
     def proof(self) -> str | None:
-        """The kernel says that the process, or the container's group, is stopped."""
+        """The kernel's state of the process or of the container's group."""
         return self.broker.node.paused_proof()
 
-    def mend(self) -> None:
-        """Let it go on."""
+    def revert(self) -> None:
+        """Let the process continue."""
         self.broker.resume()

@@ -1,13 +1,13 @@
-"""The file system under a log dir fails, as it does when a disk does: errors on every file, read-only, full, power cut.
+"""Faults of the file system under a log dir, as after a disk failure: I/O errors, read-only, full, power cut.
 
-These need log dirs on volumes of their own (:mod:`harness.host.volume`), which a case with such a fault gets. What
-each one does is what the kernel itself does in earnest: ``FS_IOC_SHUTDOWN`` is what ext4 and xfs do by themselves when
-their journal can't be written; ``trigger_fs_error`` is the kernel's own hook for testing ``errors=remount-ro`` (``mount
--o remount,ro`` is no such thing: it is refused while a file is open for writing, and brokers have many).
+They need log dirs on their own volumes (:mod:`harness.host.volume`), which a case with such a fault gets. The kernel
+itself does what they do: ext4 and xfs run ``FS_IOC_SHUTDOWN`` when their journal can't be written, and
+``trigger_fs_error`` is the kernel's hook to test ``errors=remount-ro``. ``mount -o remount,ro`` is no replacement: it
+fails while a file is open for writing.
 
-A shut-down file system comes back only by being mounted again, which can't be done under open files. ``undo`` waits for
-the broker to let go of the volume, as Kafka does once it has taken a dir offline; a broker that doesn't is killed and
-started again, as an operator would have to, and the journal says so.
+A file system that was shut down must be unmounted and mounted again, which fails while files are open. ``undo`` waits
+until the broker closes them, as Kafka does after it has taken a log dir offline. A broker that does not is killed and
+started again, as an operator would do; the journal records this.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ from harness.errors import AwaitTimeout, UsageError
 from harness.host.volume import Volume
 from harness.waiting import await_until, let_pass
 
-# linux/fs.h: FS_IOC_SHUTDOWN, known to ext4 and xfs; 2: without writing the journal first.
+# linux/fs.h: FS_IOC_SHUTDOWN of ext4 and xfs; 2: do not write the journal first.
 _SHUTDOWN = 0x8004587D
 _WITHOUT_FLUSHING = struct.pack("I", 2)
-LET_GO_S = 5.0
-"""Kafka closes the files of a log dir when it takes it offline, which it has noticed within a second."""
-_LET_GO_BY_OTHERS_S = 5.0
-"""Once the broker is dead: whoever starts in a mount namespace of their own has the volume too, for a while."""
-_TIMES = 5
-"""A broker lets go of files once; each look takes longer than that does."""
+RELEASE_S = 5.0
+"""How long a broker may take to close the files of a log dir. It takes a failed dir offline within a second."""
+_RELEASE_BY_OTHERS_S = 5.0
+"""After the broker's end: a process that starts in its own mount namespace has the volume for a while."""
+_SYNCED, _UNSYNCED = "jbod-synced", "jbod-unsynced"
+_REFILLS = 5
+"""A broker closes deleted files once, which takes less time than one of these attempts."""
 
 
 def volume_of(log_dir: LogDir) -> Volume:
-    """The volume that a log dir lies on.
+    """The volume of a log dir.
 
-    :raises UsageError: it has none of its own
+    :raises UsageError: the log dir has no volume of its own
     """
     if log_dir.volume is None:
-        raise UsageError(f'{log_dir} lies on no volume of its own; give the cluster volumes="ext4"')
+        raise UsageError(f'{log_dir} has no volume of its own; give the cluster volumes="ext4"')
     return log_dir.volume
 
 
 class VolumeFault(LogDirFault):
-    """A way in which the file system of a log dir fails."""
+    """A fault of a log dir's file system."""
 
     needs: ClassVar[tuple[str, ...]] = ("loop mounts",)
     cluster: ClassVar[ClusterSettings] = {"volumes": "ext4"}
@@ -61,60 +62,60 @@ class VolumeFault(LogDirFault):
         self.volume = volume_of(log_dir)
 
 
-class _Broken(VolumeFault):
-    """It stays broken until it is mounted again."""
+class _BrokenUntilMounted(VolumeFault):
+    """The file system stays broken until it is mounted again."""
 
-    heals_unmounted = True
+    undo_unmounts = True
 
     _broken = False
 
-    def break_it(self) -> None:
-        """Break it for good; the undo log knows that it is mounted, which is all that has to be taken away."""
+    def apply(self) -> None:
+        """Break the file system; the undo log has its mount, and needs no more."""
         self._broken = True
-        self._break_for_good()
+        self._break_file_system()
 
     @abstractmethod
-    def _break_for_good(self) -> None: ...
+    def _break_file_system(self) -> None: ...
 
-    def mend(self) -> None:
-        """Mount it again, once the broker has let go of it."""
-        super().mend()
+    def revert(self) -> None:
+        """Mount it again after the broker has closed its files."""
+        super().revert()
         if self._broken:
             _mount_again(self.volume, self.broker)
             self._broken = False
 
 
-class Eio(_Broken):
-    """Every operation fails with EIO at once, on open files too; what was not synced is gone when it comes back."""
+class Eio(_BrokenUntilMounted):
+    """Every operation fails with EIO at once, also on open files; data that was not synced is lost."""
 
     name = "eio"
     expected_error = "Input/output error"
 
-    def _break_for_good(self) -> None:
+    def _break_file_system(self) -> None:
         shut_down(self.volume)
 
 
 class EioXfs(Eio):
-    """The same on xfs."""
+    """:class:`Eio` on xfs."""
 
     name = "eio_xfs"
     needs = ("loop mounts", "xfs")
     cluster: ClassVar[ClusterSettings] = {"volumes": "xfs"}
 
 
-class ReadOnly(_Broken):
-    """The kernel has seen an error and makes the file system read-only (``errors=remount-ro``, Debian's default)."""
+class ReadOnly(_BrokenUntilMounted):
+    """The kernel reports an error and makes the file system read-only (``errors=remount-ro``, Debian's default)."""
 
     name = "read_only"
     needs = ("loop mounts", "file system errors")
     expected_error = "Read-only file system"
 
-    def _break_for_good(self) -> None:
+    def _break_file_system(self) -> None:
         Path(f"/sys/fs/ext4/{self.volume.device_name}/trigger_fs_error").write_text("jbod")
 
 
 class _Exhausted(VolumeFault):
-    """Somebody else's files use up the volume; they go, and there is room again."""
+    """Other files fill the volume; undoing the fault deletes them."""
 
     expected_error = "No space left on device"
 
@@ -122,38 +123,38 @@ class _Exhausted(VolumeFault):
     def _filler(self) -> Path:
         return self.volume.path / "filler"
 
-    def break_it(self) -> None:
-        """Use up all there is, again until nothing more comes free: a broker renames files over each other."""
+    def apply(self) -> None:
+        """Fill the volume, and repeat until no space becomes free: a broker replaces files by renaming others."""
         self._will("tree", path=str(self._filler))
         self._filler.mkdir()
-        while self._use_up(self._filler):
+        while self._fill(self._filler):
             let_pass(0.1)
 
     def proof(self) -> str | None:
-        """The error that the broker's own user gets, once what comes free at the end is used up too.
+        """The error of the broker's own user, after the volume is filled again if necessary.
 
-        A broker that takes the log dir offline closes files that it had deleted, and only then are these gone.
+        When a broker takes the log dir offline, it closes deleted files, which frees their space.
         """
         error = super().proof()
-        for _ in range(_TIMES if self._tokens else 0):
+        for _ in range(_REFILLS if self._tokens else 0):
             if error is not None:
                 break
-            used = self._use_up(self._filler)
+            used = self._fill(self._filler)
             self.broker.journal.write("volume.used_up_again", log_dir=str(self.log_dir), used=used)
             error = super().proof()
         return error
 
     @abstractmethod
-    def _use_up(self, filler: Path) -> int:
-        """Use up all there is at this moment; how much that was."""
+    def _fill(self, filler: Path) -> int:
+        """Fill the free space; returns the amount."""
 
 
 class Full(_Exhausted):
-    """No block is left: ENOSPC for every write that needs one."""
+    """No block is free: ENOSPC for every write that needs one."""
 
     name = "full"
 
-    def _use_up(self, filler: Path) -> int:
+    def _fill(self, filler: Path) -> int:
         used, chunk = 0, 64 << 20
         with (filler / "blocks").open("ab") as file:
             while chunk >= 4096:
@@ -169,7 +170,7 @@ class Full(_Exhausted):
 
 
 class FullTmpfs(Full):
-    """The same on a tmpfs, for machines without loop devices."""
+    """:class:`Full` on a tmpfs, for machines without loop devices."""
 
     name = "full_tmpfs"
     needs = ("tmpfs mounts",)
@@ -177,27 +178,27 @@ class FullTmpfs(Full):
 
 
 class NearlyFull(FullTmpfs):
-    """Hardly any room is left, so that whoever writes more than that is the one who meets the end of it.
+    """128 KiB are free, so only larger writes get ENOSPC.
 
-    What shows it is the room that the file system says it has, on a tmpfs to the page; nobody is to meet the end yet.
+    The proof is the free space that the file system reports, since no write should fail yet.
     """
 
     name = "nearly_full_tmpfs"
     expected_error = "bytes free"
     ROOM = 128 << 10
 
-    def _use_up(self, filler: Path) -> int:
-        over = self._room() - self.ROOM
-        if over <= 0:
+    def _fill(self, filler: Path) -> int:
+        excess = self._room() - self.ROOM
+        if excess <= 0:
             return 0
         with (filler / "blocks").open("ab") as file:
-            os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), over)
-        return over
+            os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), excess)
+        return excess
 
     def proof(self) -> str | None:
-        """There is room for a little, and for no more."""
+        """There is free space, and no more than :attr:`ROOM`."""
         room = self._room()
-        return f"{room} {self.expected_error}" if 0 < room <= self.ROOM and self.error_of_writing() is None else None
+        return f"{room} {self.expected_error}" if 0 < room <= self.ROOM and self.write_error() is None else None
 
     def _room(self) -> int:
         state = os.statvfs(self.volume.path)
@@ -205,22 +206,22 @@ class NearlyFull(FullTmpfs):
 
 
 class NoInodes(_Exhausted):
-    """No inode is left: ENOSPC for every new file, though there are blocks.
+    """No inode is free: ENOSPC for every new file, though blocks are free.
 
-    A broker that was killed amid a checkpoint leaves its ``.tmp``, which needs no new inode when it is written again,
-    and gives one back at each rename: with it, a full disk would never be noticed. So what a dead broker left goes.
+    A broker that was killed during a checkpoint leaves a ``.tmp`` file. Writing that file again needs no new inode, and
+    each rename frees one, so the broker would never notice the fault. So such files are deleted first.
     """
 
     name = "no_inodes"
 
-    def break_it(self) -> None:
-        """Use up all there is; see above for what goes first."""
+    def apply(self) -> None:
+        """Delete the ``.tmp`` files of a dead broker, then use up the inodes."""
         if not self.broker.is_alive:
             for left in self.log_dir.path.rglob("*-checkpoint.tmp"):
                 left.unlink()
-        super().break_it()
+        super().apply()
 
-    def _use_up(self, filler: Path) -> int:
+    def _fill(self, filler: Path) -> int:
         before = made = len(list(filler.iterdir()))
         while True:
             try:
@@ -232,13 +233,13 @@ class NoInodes(_Exhausted):
             made += 1
 
     def proof(self) -> str | None:
-        """No new file, and yet room for blocks."""
+        """No file can be created although blocks are free."""
         error, free = super().proof(), os.statvfs(self.volume.path).f_bavail
         return f"{error}; {free} blocks free" if error and free else None
 
 
 class NoInodesTmpfs(NoInodes):
-    """The same on a tmpfs."""
+    """:class:`NoInodes` on a tmpfs."""
 
     name = "no_inodes_tmpfs"
     needs = ("tmpfs mounts",)
@@ -246,11 +247,11 @@ class NoInodesTmpfs(NoInodes):
 
 
 class PowerCut(BrokerEnded):
-    """The power of the broker's machine fails: it ends at once, and what was not synced on any of its volumes is gone.
+    """The power of the broker's machine fails: the broker ends, and its volumes lose everything that was not synced.
 
-    The disks come back by themselves, the broker when it is started. It is paused while its volumes are shut down, so
-    that it sees no error; then killed. What shows it: of two files that the harness wrote into each volume just before,
-    only the synced one is there.
+    The disks come back at once, the broker when it is started. The broker is paused while its volumes are shut down, so
+    it sees no error, and then killed. For the proof, the harness writes two files to each volume before, and only the
+    synced one is there afterwards.
     """
 
     name = "power_cut"
@@ -264,13 +265,13 @@ class PowerCut(BrokerEnded):
         self._segments = (0, 0)
         self._pausing = False
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Pause the broker, shut its volumes down, kill it, mount them again."""
         for volume in self._volumes:
-            _synced(volume).write_bytes(b"synced")
-            with _synced(volume).open("rb") as file:
+            (volume.path / _SYNCED).write_bytes(b"synced")
+            with (volume.path / _SYNCED).open("rb") as file:
                 os.fsync(file.fileno())
-            _unsynced(volume).write_bytes(b"not synced")
+            (volume.path / _UNSYNCED).write_bytes(b"not synced")
         self._pausing = True
         self.broker.pause()
         before = self._segment_bytes()
@@ -280,12 +281,12 @@ class PowerCut(BrokerEnded):
         self.broker.kill()
         self._pausing = False
         for volume in self._volumes:
-            self._bring_back(volume)
+            self._remount(volume)
         self._segments = (before, self._segment_bytes())
 
     @property
     def lost_bytes(self) -> int:
-        """How much of the broker's segments was not synced, and is gone."""
+        """How many bytes of the broker's segments were not synced and are lost."""
         before, now = self._segments
         return before - now
 
@@ -296,65 +297,62 @@ class PowerCut(BrokerEnded):
         return sum(file.stat().st_size for volume in self._volumes for file in volume.path.glob("*/*/*.log"))
 
     def proof(self) -> str | None:
-        """The broker is gone, and so is what was not synced."""
+        """The broker has ended, and the unsynced files are gone."""
         for volume in self._volumes:
-            unsynced = _unsynced(volume)
-            if _synced(volume).read_bytes() != b"synced" or (unsynced.exists() and unsynced.stat().st_size):
+            unsynced = volume.path / _UNSYNCED
+            if (volume.path / _SYNCED).read_bytes() != b"synced" or (unsynced.exists() and unsynced.stat().st_size):
                 return None
         before, now = self._segments
-        told = f"an unsynced file is gone from each volume; {before:,} bytes of segments before, {now:,} now"
-        return None if self.broker.is_alive else told
+        evidence = f"an unsynced file is gone from each volume; {before:,} bytes of segments before, {now:,} now"
+        return None if self.broker.is_alive else evidence
 
-    def mend(self) -> None:
-        """The disks are there again and the broker is started; one that the scenario has started is left alone."""
+    def revert(self) -> None:
+        """Mount the volumes, and start the broker unless the scenario has started it."""
         if self._pausing and self.broker.is_alive:
-            self.broker.kill()  # cut short
+            self.broker.kill()  # apply was interrupted
         self._pausing = False
         for volume in list(self._cut):
-            self._bring_back(volume)
+            self._remount(volume)
         for volume in self._volumes:
-            _synced(volume).unlink(missing_ok=True)
-            _unsynced(volume).unlink(missing_ok=True)
+            for name in (_SYNCED, _UNSYNCED):
+                (volume.path / name).unlink(missing_ok=True)
         if not self.broker.is_alive:
             self.broker.start()
 
-    def _bring_back(self, volume: Volume) -> None:
+    def _remount(self, volume: Volume) -> None:
         _mount_again(volume, self.broker)
         self._cut.remove(volume)
 
 
 def shut_down(volume: Volume) -> None:
-    """The file system ends as if its disk had: EIO for everything, nothing more is written, the journal neither."""
+    """Shut the file system down as if its disk had failed: all access is EIO, and nothing more is written."""
+    ioctl(volume, _SHUTDOWN, _WITHOUT_FLUSHING)
+
+
+def ioctl(volume: Volume, request: int, argument: bytes | int = 0) -> None:
+    """Send an ioctl request to the volume's file system."""
     root = os.open(volume.path, os.O_RDONLY)
     try:
-        fcntl.ioctl(root, _SHUTDOWN, _WITHOUT_FLUSHING)
+        fcntl.ioctl(root, request, argument)
     finally:
         os.close(root)
 
 
 def _mount_again(volume: Volume, broker: Broker) -> None:
-    """Unmount and mount; see the module's text for the broker that holds on to it."""
-    what = f"{broker} to let go of {volume}, and whoever else has it mounted"
+    """Unmount and mount; the module's docstring says what happens if the broker keeps files open."""
+    what = f"{broker}, and any other process, to release {volume}"
     try:
-        await_until(volume.unmount, timeout_s=LET_GO_S, what=what)
+        await_until(volume.unmount, timeout_s=RELEASE_S, what=what)
     except AwaitTimeout:
         was_alive = broker.is_alive
         broker.journal.write("fault.undo_ends_broker", broker=broker.id, volume=str(volume))
         broker.kill()
-        await_until(volume.unmount, timeout_s=_LET_GO_BY_OTHERS_S, what=what)
+        await_until(volume.unmount, timeout_s=_RELEASE_BY_OTHERS_S, what=what)
         volume.mount_again()
         if was_alive:
             broker.start()
     else:
         volume.mount_again()
-
-
-def _synced(volume: Volume) -> Path:
-    return volume.path / "jbod-synced"
-
-
-def _unsynced(volume: Volume) -> Path:
-    return volume.path / "jbod-unsynced"
 
 
 VOLUME_FAULTS: tuple[type[VolumeFault], ...] = (

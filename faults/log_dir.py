@@ -1,8 +1,8 @@
-"""A log dir fails: the ways that need no privilege beyond owning it.
+"""Faults of a log dir that need no privilege except ownership.
 
-All act on the dir itself, as KIP-112's test plan does; what a broker has open goes on working, and it notices at the
-next file that it makes there (a checkpoint, a rolled segment). The proof is that the broker's own user can no longer
-write a file in the dir. :mod:`faults.file_system` has those that break the file system under it.
+They change the dir itself, as KIP-112's test plan does. Files that the broker has open still work, so it notices the
+fault when it next creates a file there (a checkpoint, a rolled segment). The proof is that the broker's own user can no
+longer write a file in the dir. :mod:`faults.file_system` has the faults of the file system below.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ LOG_DIR_STOPPED = (
     r"(?:Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir)"
     r" {path}(?![\w.-])"
 )
-"""The log line by which a broker says that it takes the log dir ``{path}`` (escaped) offline, or starts without it."""
+"""The line that a broker logs when it takes the log dir ``{path}`` (escaped) offline, or starts without it."""
 
 
 class LogDirFault(Fault):
-    """A way in which one log dir fails.
+    """A fault of one log dir.
 
-    ``noticed_by`` is LogManager's own line (``kafka.log.LogManager.handleLogDirFailure``), or, where a broker finds the
-    dir bad while it starts, that of ``createAndValidateLogDirs`` or of loading.
+    ``noticed_by`` is the line of ``kafka.log.LogManager.handleLogDirFailure``, or, if the broker notices the fault
+    during its start, that of ``createAndValidateLogDirs`` or of loading the logs.
     """
 
     expected_error: ClassVar[str]
-    heals_unmounted: ClassVar[bool] = False
-    """Only when nobody has a file open in it: its broker must be down."""
+    undo_unmounts: ClassVar[bool] = False
+    """Undoing it unmounts the file system, so no process may have a file open in it: the broker must be down."""
     explains = (
         r"Error while (writing|reading|flushing|loading|appending|locking|renaming|deleting|checking)",
         r"Failed to (create|clean|lock|flush|write|read|append|load|delete|rename|create or validate)",
@@ -53,43 +53,43 @@ class LogDirFault(Fault):
 
     @property
     def target(self) -> str:
-        """Such as "log-dir-1 of broker 2"."""
+        """The log dir, such as "log-dir-1 of broker 2"."""
         return str(self.log_dir)
 
     def inject(self) -> None:
-        """Break it and prove it; a dir that was broken before proves nothing.
+        """Apply the fault and prove its effect; the dir must have been writable before.
 
-        :raises FaultNotProven: it does not show, or showed before
+        :raises FaultNotProven: the dir was not writable before, or the effect is not proven
         """
-        if (error := self.error_of_writing()) is not None:
+        if (error := self.write_error()) is not None:
             raise FaultNotProven(f"{self.log_dir} could not be written before {self.name} was injected: {error}")
         super().inject()
 
     def proof(self) -> str | None:
-        """The error that the broker's own user gets for writing a file in the dir."""
-        error = self.error_of_writing()
-        told = rf"dd: ([a-z' ]+ ')?{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
-        return error if error is not None and re.match(told, error) and self.expected_error in error else None
+        """The expected error when the broker's own user writes a file in the dir."""
+        error = self.write_error()
+        by_dd = rf"dd: ([a-z' ]+ ')?{re.escape(str(self.log_dir.path))}/\.jbod-probe-"
+        return error if error is not None and re.match(by_dd, error) and self.expected_error in error else None
 
-    def error_of_writing(self) -> str | None:
-        """What the broker's own user is told who writes a small file in the dir, to the disk; None where he can."""
+    def write_error(self) -> str | None:
+        """The error when the broker's own user writes and syncs a small file in the dir; None if that works."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
         self._probes.append(probe)
         done = self.broker.node.run_as_user(
             ["dd", "if=/dev/zero", f"of={probe}", "bs=4096", "count=1", "conv=fsync", "status=none"]
         )
         self.broker.node.run_as_user(["rm", "-f", str(probe)])
-        said = done.stderr.strip().replace(": I/O error", ": Input/output error")  # musl's word, in images on Alpine
-        return (said or f"exit code {done.returncode}") if done.returncode else None
+        error = done.stderr.strip().replace(": I/O error", ": Input/output error")  # musl's text, in Alpine images
+        return (error or f"exit code {done.returncode}") if done.returncode else None
 
     def undo(self) -> None:
-        """Take it back, and with it the probes that could be made, but not removed."""
+        """Revert the fault, and remove probe files that could not be removed before."""
         super().undo()
         while self._probes:
             self._probes.pop().unlink(missing_ok=True)
 
-    def mend(self) -> None:
-        """Undo every step taken, the last first."""
+    def revert(self) -> None:
+        """Undo every step, the last one first."""
         while self._tokens:
             self.broker.undo_log.undo(self._tokens[-1])
             self._tokens.pop()
@@ -99,13 +99,13 @@ class LogDirFault(Fault):
 
 
 class _Chmod(LogDirFault):
-    """Permissions are taken away from the dir itself."""
+    """The dir loses permissions."""
 
     expected_error = "Permission denied"
     takes_away: ClassVar[int]
 
-    def break_it(self) -> None:
-        """Take the permissions away."""
+    def apply(self) -> None:
+        """Remove the permissions."""
         path = self.log_dir.path
         mode = stat.S_IMODE(path.stat().st_mode)
         self._will("chmod", path=str(path), mode=mode)
@@ -113,27 +113,27 @@ class _Chmod(LogDirFault):
 
 
 class Chmod000(_Chmod):
-    """``chmod 000``, as KIP-112's test plan has it: nobody may look into it or make anything in it."""
+    """``chmod 000``, as in KIP-112's test plan: the dir can be neither read nor written."""
 
     name = "chmod_000"
     takes_away = 0o777
 
 
 class ChmodNoWrite(_Chmod):
-    """``chmod a-w``, as kafkatest's log_dir_failure_test has it: it can be read, and nothing can be made in it."""
+    """``chmod a-w``, as in kafkatest's log_dir_failure_test: the dir can be read and not written."""
 
     name = "chmod_a-w"
     takes_away = 0o222
 
 
 class Removed(LogDirFault):
-    """The dir is no longer there: moved aside, so that it can come back; to a broker that is as good as ``rm -r``."""
+    """The dir is moved aside, so that it can come back; to a broker this is the same as ``rm -r``."""
 
     name = "removed"
     expected_error = "No such file or directory"
 
-    def break_it(self) -> None:
-        """Move it aside."""
+    def apply(self) -> None:
+        """Move the dir aside."""
         path = self.log_dir.path
         aside = path.with_name(path.name + ".jbod-aside")
         self._will("rename", now=str(aside), then=str(path))
@@ -141,17 +141,17 @@ class Removed(LogDirFault):
 
 
 class ReplacedByFile(Removed):
-    """The dir is moved aside and a plain file stands in its place (the plan's older wording)."""
+    """The dir is moved aside and a file takes its place (the test plan's older wording)."""
 
     name = "replaced_by_file"
     expected_error = "Not a directory"
 
-    def break_it(self) -> None:
-        """Move it aside, put a file in its place."""
-        super().break_it()
+    def apply(self) -> None:
+        """Move the dir aside and create the file."""
+        super().apply()
         self.log_dir.path.write_bytes(b"")
 
 
 PLAN_FAULTS: tuple[type[LogDirFault], ...] = (Chmod000, ReplacedByFile, ChmodNoWrite)
-"""Those that KIP-112's test plan and kafkatest use."""
+"""The faults in KIP-112's test plan and in kafkatest."""
 LOG_DIR_FAULTS: tuple[type[LogDirFault], ...] = (*PLAN_FAULTS, Removed)

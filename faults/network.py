@@ -1,12 +1,10 @@
-"""A broker is cut off: packets between it and other nodes are dropped, with nobody told.
+"""Network faults: packets between a broker and other nodes are dropped without any notice.
 
-By the kernel's packet filter in the broker's own network, so no container needs a privilege for it, and nothing of it
-outlives the network: a broker that is restarted in a new one is no longer cut off. Clients and the harness come by
-another way (published ports) and go on reaching the broker, which is what makes it interesting: it is there, and may
-think that it leads.
+The kernel's packet filter in the broker's network drops them. So no container needs a privilege, and the rules end with
+the network: a restarted broker has a new network and is no longer cut off. Clients and the harness use published ports
+and still reach the broker, which may believe that it is the leader.
 
-That a cut is there is shown by connections that don't come about, and that it is gone by such that do, or are refused:
-what is dropped gets no answer at all.
+The proof of a cut is a connection that fails; a cut has ended when connections succeed or are refused.
 """
 
 from __future__ import annotations
@@ -28,116 +26,113 @@ _CONNECT_S = 2
 
 
 class Cut(Fault):
-    """Packets between a broker and some nodes are dropped.
+    """Drops packets between a broker and some nodes.
 
-    :param peers: whom it is cut off from
-    :param kept: whom it must go on reaching, and be reached by: a cut that takes more than was meant is no proof
+    :param peers: the nodes that the broker is cut off from
+    :param still_reachable: nodes that must still connect to the broker and it to them, else the cut is not proven
     """
 
     needs = ("own networks",)
     explains = (r"Connection to node .* could not be established", r"Error sending fetch request", r"[Tt]imed? ?out")
 
-    def __init__(self, broker: Broker, peers: Sequence[Node], kept: Sequence[Node] = ()) -> None:
+    def __init__(self, broker: Broker, peers: Sequence[Node], still_reachable: Sequence[Node] = ()) -> None:
         super().__init__(broker)
         self._peers = peers
-        self._kept = kept
+        self._still_reachable = still_reachable
         self._rules: list[list[str]] = []
 
     @property
     def target(self) -> str:
-        """Such as "broker 2 from broker-1, broker-3"."""
-        return f"{self.broker} from {', '.join(peer.spec.name for peer in self._peers)}"
+        """The broker and its peers, such as "broker 2 from broker-1, broker-3"."""
+        return f"{self.broker} from {_names(self._peers)}"
 
     @abstractmethod
     def rules(self, peer: Node) -> Iterator[list[str]]:
-        """What is dropped, as iptables has it: the chain and the match."""
+        """The chain and the match of each iptables rule."""
 
     @abstractmethod
-    def shown(self, peer: Node) -> bool:
-        """Whether connections between the two fail and go through as they should."""
+    def is_effective(self, peer: Node) -> bool:
+        """Whether connections between the broker and the peer fail, or succeed, as the fault intends."""
 
     def inject(self) -> None:
-        """Cut it off and prove it; a connection that failed before proves nothing.
+        """Cut the broker off and prove it; all connections must have worked before.
 
-        :raises FaultNotProven: it does not show, or showed before
+        :raises FaultNotProven: a connection failed before, or the effect is not proven
         """
         with ThreadPoolExecutor(len(self._peers)) as pool:
-            reached = [*pool.map(self._both_ways, self._peers)]
-        if deaf := [peer.spec.name for peer, both in zip(self._peers, reached, strict=True) if not both]:
+            connected = [*pool.map(self._is_connected, self._peers)]
+        if unconnected := [peer for peer, works in zip(self._peers, connected, strict=True) if not works]:
             raise FaultNotProven(
-                f"{self.broker} and {', '.join(deaf)} could not reach each other before {self.name} was injected"
+                f"{self.broker} and {_names(unconnected)} could not reach each other before {self.name} was injected"
             )
         super().inject()
 
-    def break_it(self) -> None:
-        """Drop the packets; the rules end with the network, which the undo log knows."""
+    def apply(self) -> None:
+        """Add the rules; they end with the network, which is in the undo log."""
         for peer in self._peers:
             for rule in self.rules(peer):
                 self._rules.append(rule)
                 self._iptables("-I", rule)
 
     def proof(self) -> str | None:
-        """What connects and what doesn't, tried by the brokers' own user on either side; all at once, as each may last
-        until its patience is over."""
-        with ThreadPoolExecutor(len(self._peers) + len(self._kept)) as pool:
-            cut = pool.map(self.shown, self._peers)
-            kept = pool.map(self._both_ways, self._kept)
-            if not (all(cut) and all(kept)):
+        """The brokers' own users try all connections, all at once, since a dropped one waits for its time-out."""
+        with ThreadPoolExecutor(len(self._peers) + len(self._still_reachable)) as pool:
+            effective = pool.map(self.is_effective, self._peers)
+            connected = pool.map(self._is_connected, self._still_reachable)
+            if not (all(effective) and all(connected)):
                 return None
-        told = ", ".join(node.spec.name for node in self._kept)
-        return f"no connection within {_CONNECT_S} s{f'; both ways with {told}' if told else ''}"
+        names = _names(self._still_reachable)
+        return f"no connection within {_CONNECT_S} s{f'; both ways with {names}' if names else ''}"
 
-    def _both_ways(self, node: Node) -> bool:
-        """Whether the broker and a node that it is not cut off from reach each other."""
-        return all(reached(self.broker.node, node)) and all(reached(node, self.broker.node))
+    def _is_connected(self, node: Node) -> bool:
+        """Whether the broker and the node connect to each other, both ways."""
+        return all(can_connect(self.broker.node, node)) and all(can_connect(node, self.broker.node))
 
-    def mend(self) -> None:
-        """Let the packets through, where there still is that network."""
+    def revert(self) -> None:
+        """Remove the rules, if the broker and so its network still exist."""
         while self._rules:
             if self.broker.is_alive:
                 self._iptables("-D", self._rules[-1], check=False)
             self._rules.pop()
 
     def undo(self) -> None:
-        """Take it back, and see that it is gone.
+        """Revert the fault, then check that it is gone.
 
-        After it is told as undone, from when on it is measured how soon the broker is back.
+        The check comes after the journal's ``fault.undone``, from which the broker's recovery time is measured.
 
-        :raises HarnessError: packets are dropped still
+        :raises HarnessError: packets are still dropped
         """
         was_cut = bool(self._rules)
         super().undo()
         if was_cut:
-            self._await_gone()
+            await_until(
+                self._blocked,
+                lambda blocked: not blocked,
+                timeout_s=timeouts.PROBE_S,
+                what=f"{self}, which was undone, to be gone",
+                failure=HarnessError,
+                hint=self._drop_rules,
+            )
+            checked = [peer.spec.name for peer in self._running_peers()]
+            self.broker.journal.write("cut.gone", broker=self.broker.id, shown_with=checked)
 
-    def _await_gone(self) -> None:
-        await_until(
-            self._dropped,
-            lambda dropped: not dropped,
-            timeout_s=timeouts.PROBE_S,
-            what=f"{self}, which was undone, to be gone",
-            failure=HarnessError,
-            hint=self._left,
-        )
-        shown = [peer.spec.name for peer in self._able()]
-        self.broker.journal.write("cut.gone", broker=self.broker.id, shown_with=shown)
-
-    def _able(self) -> list[Node]:
-        """The peers by which something can be told now: they and the broker run."""
+    def _running_peers(self) -> list[Node]:
+        """The peers whose connections can be checked: they and the broker run."""
         return [peer for peer in self._peers if _runs(peer)] if _runs(self.broker.node) else []
 
-    def _dropped(self) -> list[str]:
-        """From whom nothing gets to whom."""
-        ways = [way for peer in self._able() for way in ((self.broker.node, peer), (peer, self.broker.node))]
+    def _blocked(self) -> list[str]:
+        """The directions in which connections get no answer, such as "broker-1 to broker-2"."""
+        here = self.broker.node
+        ways = [way for peer in self._running_peers() for way in ((here, peer), (peer, here))]
         with ThreadPoolExecutor(len(ways) or 1) as pool:
-            heard = [*pool.map(lambda way: all(answered(*way)), ways)]
-        return [f"{a.spec.name} to {b.spec.name}" for (a, b), h in zip(ways, heard, strict=True) if not h]
+            answers = [*pool.map(lambda way: all(gets_answer(*way)), ways)]
+        return [f"{a.spec.name} to {b.spec.name}" for (a, b), open in zip(ways, answers, strict=True) if not open]
 
-    def _left(self) -> str:
-        """What the packet filter drops in the broker's network."""
+    def _drop_rules(self) -> str:
+        """The rules in the broker's network that drop packets."""
         rules = self._run_iptables("--list-rules").stdout.splitlines()
         dropping = [rule for rule in rules if rule.endswith("-j DROP")]
-        return f"in its network iptables has {'; '.join(dropping) or 'no rule that drops anything'}"
+        return f"in its network iptables has {'; '.join(dropping) or 'no rule that drops packets'}"
 
     def _iptables(self, action: str, rule: list[str], *, check: bool = True) -> None:
         done = self._run_iptables(action, *rule, "-j", "DROP")
@@ -150,71 +145,71 @@ class Cut(Fault):
 
 
 class CutOff(Cut):
-    """Nothing gets through, either way."""
+    """Drops all packets between the broker and its peers."""
 
     name = "cut_off"
 
     def rules(self, peer: Node) -> Iterator[list[str]]:
-        """All packets from and to it."""
-        for host in {host for host, _ in _doors(peer)}:
+        """All packets to and from the peer."""
+        for host in {host for host, _ in _node_addresses(peer)}:
             yield ["OUTPUT", "--destination", host]
             yield ["INPUT", "--source", host]
 
-    def shown(self, peer: Node) -> bool:
-        """Neither reaches the other."""
-        return not any(reached(self.broker.node, peer)) and not any(reached(peer, self.broker.node))
+    def is_effective(self, peer: Node) -> bool:
+        """Neither can connect to the other."""
+        return not any(can_connect(self.broker.node, peer)) and not any(can_connect(peer, self.broker.node))
 
 
 class CutOffOneWay(Cut):
-    """What the broker asks of the others is lost; what they ask of it is answered."""
+    """Drops the broker's requests to its peers; the peers' requests to the broker work."""
 
     name = "cut_off_one_way"
 
     def rules(self, peer: Node) -> Iterator[list[str]]:
-        """Packets to the ports that the other serves at: a combined node's are a broker's and a controller's."""
-        for host, port in _doors(peer):
+        """Packets to the peer's ports for nodes; a combined node has two, as broker and as controller."""
+        for host, port in _node_addresses(peer):
             yield ["OUTPUT", "--protocol", "tcp", "--destination", host, "--dport", port]
 
-    def shown(self, peer: Node) -> bool:
-        """The broker doesn't reach the other, and the other reaches it."""
-        return not any(reached(self.broker.node, peer)) and all(reached(peer, self.broker.node))
+    def is_effective(self, peer: Node) -> bool:
+        """The broker can't connect to the peer, and the peer can connect to the broker."""
+        return not any(can_connect(self.broker.node, peer)) and all(can_connect(peer, self.broker.node))
 
 
 class CutOffInwards(Cut):
-    """What others ask of the broker is lost; what it asks of them is answered."""
+    """Drops the peers' requests to the broker; the broker's requests to them work."""
 
     name = "cut_off_inwards"
 
     def rules(self, peer: Node) -> Iterator[list[str]]:
-        """Packets from the other to the ports that the broker serves at."""
-        for host in {host for host, _ in _doors(peer)}:
-            for _, port in _doors(self.broker.node):
+        """Packets from the peer to the broker's ports for nodes."""
+        for host in {host for host, _ in _node_addresses(peer)}:
+            for _, port in _node_addresses(self.broker.node):
                 yield ["INPUT", "--protocol", "tcp", "--source", host, "--dport", port]
 
-    def shown(self, peer: Node) -> bool:
-        """The other doesn't reach the broker, and the broker reaches it."""
-        return not any(reached(peer, self.broker.node)) and all(reached(self.broker.node, peer))
+    def is_effective(self, peer: Node) -> bool:
+        """The peer can't connect to the broker, and the broker can connect to the peer."""
+        return not any(can_connect(peer, self.broker.node)) and all(can_connect(self.broker.node, peer))
 
 
 NETWORK_FAULTS: tuple[type[Cut], ...] = (CutOff, CutOffOneWay)
-"""With which a leader's own word gets to nobody; not so with :class:`CutOffInwards`."""
+"""The faults that cut a leader's requests off; :class:`CutOffInwards` does not."""
 
 
-def reached(node: Node, peer: Node) -> list[bool]:
-    """Whether the node's own user gets a connection to each port where the peer serves other nodes.
+def can_connect(node: Node, peer: Node) -> list[bool]:
+    """For each of the peer's ports for nodes, whether the node's own user can connect to it.
 
-    :raises FaultNotProven: one of them doesn't run, so that nothing could be told by it
+    :raises FaultNotProven: one of the two does not run, so the result means nothing
     """
     _check_run(node, peer)
-    through = [_connect(node, *door).returncode == 0 for door in _doors(peer)]
-    _check_run(node, peer)  # one that ended meanwhile is no cut
-    return through
+    connected = [_connect(node, *address).returncode == 0 for address in _node_addresses(peer)]
+    _check_run(node, peer)  # a node that ended meanwhile proves nothing
+    return connected
 
 
-def answered(node: Node, peer: Node) -> list[bool]:
-    """The same, or that it is told that nobody listens there: a broker that has just been started may not yet."""
-    tried = [_connect(node, *door) for door in _doors(peer)]
-    return [done.returncode == 0 or "refused" in done.stderr for done in tried]
+def gets_answer(node: Node, peer: Node) -> list[bool]:
+    """As :func:`can_connect`, but a refusal counts too: a broker that is starting may not listen yet."""
+    attempts = [_connect(node, *address) for address in _node_addresses(peer)]
+    return [done.returncode == 0 or "refused" in done.stderr for done in attempts]
 
 
 def _connect(node: Node, host: str, port: str) -> subprocess.CompletedProcess[str]:
@@ -223,20 +218,21 @@ def _connect(node: Node, host: str, port: str) -> subprocess.CompletedProcess[st
 
 def _check_run(*nodes: Node) -> None:
     if down := [node.spec.name for node in nodes if not node.is_alive()]:
-        raise FaultNotProven(f"who connects to whom can't be told: {' and '.join(down)} does not run")
+        raise FaultNotProven(f"connections can't be checked: {' and '.join(down)} does not run")
 
 
 def _runs(node: Node) -> bool:
     return node.is_alive() and not node.is_paused()
 
 
-def _doors(node: Node) -> list[tuple[str, str]]:
-    """Where a node serves other nodes, host and port: as a broker, as a controller, as both, or as ZooKeeper.
+def _names(nodes: Sequence[Node]) -> str:
+    return ", ".join(node.spec.name for node in nodes)
 
-    A broker may have a listener for clients alone.
-    """
+
+def _node_addresses(node: Node) -> list[tuple[str, str]]:
+    """Host and port of each listener for other nodes: a broker's, a controller's, both, or ZooKeeper's."""
     properties = node.spec.properties
     listeners = re.findall(r"(\w+)://([^:,]+):(\d+)", properties.get("listeners", ""))
-    of_nodes = (properties.get("inter.broker.listener.name", "PLAINTEXT"), properties.get("controller.listener.names"))
-    doors = [(host, port) for name, host, port in listeners if name in of_nodes]
-    return doors or [(properties["clientPortAddress"], properties["clientPort"])]
+    names = (properties.get("inter.broker.listener.name", "PLAINTEXT"), properties.get("controller.listener.names"))
+    addresses = [(host, port) for name, host, port in listeners if name in names]
+    return addresses or [(properties["clientPortAddress"], properties["clientPort"])]

@@ -1,6 +1,4 @@
-"""The controller goes: KRaft's active one is killed, and another takes over where there is one; in ZooKeeper mode no
-broker can be it.
-"""
+"""Faults of the controller: KRaft's active controller is killed; in ZooKeeper mode no broker can be the controller."""
 
 from __future__ import annotations
 
@@ -10,20 +8,21 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.nodes.node import Node
 from harness.cluster.quorum.kraft import node_id
-from harness.cluster.quorum.zookeeper import ControllerSeat
+from harness.cluster.quorum.zookeeper import ControllerZnode
 from harness.errors import FaultNotProven
 from harness.kafka.connection import NoAnswer
 from harness.waiting import await_until
 
 
 class ControllerKilled(Fault):
-    """SIGKILL to KRaft's active controller; mending it starts it again, where another is active by then: as a standby.
+    """SIGKILL to KRaft's active controller. To revert it, start the controller, which becomes a standby if there are
+    others.
 
-    Who is active can't be seen from outside Kafka. So it is asked for twice, by two ways that must agree, before and
-    after: the node says so itself (ActiveControllerCount), and the brokers name it (DescribeQuorum). A standby that is
-    killed is missed by nobody, and where there are standbys, nothing has failed over before one of them is active.
+    Only Kafka knows which controller is active. So before and after the fault two sources must agree: the node's
+    ActiveControllerCount, and the brokers' DescribeQuorum. Killing a standby would have no effect, and with standbys
+    there is no fail-over until one of them is active.
 
-    :param witness: any broker, whose journal tells of it
+    :param witness: any broker; events of the fault go to its journal
     """
 
     name = "controller_killed"
@@ -38,104 +37,104 @@ class ControllerKilled(Fault):
 
     @property
     def target(self) -> str:
-        """Such as "controller-100"."""
+        """The controller, such as "controller-100"."""
         return self.node
 
     @property
     def node(self) -> str:
-        """The controller's."""
+        """The controller's name."""
         return self._node.spec.name
 
     def inject(self) -> None:
-        """End it and prove it.
+        """Kill the controller and prove that it ended.
 
-        :raises FaultNotProven: it was not the active controller before, the standbys did not follow it, it still runs,
-            or none of them takes over
+        :raises FaultNotProven: it was not the active controller, a standby did not follow it, it still runs, or no
+            standby became active
         """
         if not self._node.is_alive():
             raise FaultNotProven(f"{self.target} did not run before {self.name} was injected")
         await_until(
-            self._unfit,
+            self._disagreements,
             lambda found: not found,
             timeout_s=timeouts.CONTROLLER_FAILURE_S,
-            what=f"{self.target} to be the active controller that all others follow",
+            what=f"{self.target} to be the active controller that all standbys follow",
             retry_on=(NoAnswer,),
             failure=FaultNotProven,
         )
         super().inject()
 
-    def break_it(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+    def apply(self) -> None:
+        """Send SIGKILL and wait for the end."""
         self._node.kill()
 
     def proof(self) -> str | None:
-        """The process is gone from the process table; where there are standbys, one of them is active."""
+        """The process is not in the process table, and a standby, if there is one, is active."""
         if self._node.is_alive():
             return None
         evidence = f"exit code {self._node.exit_code()}"
         if not self._standbys:
             return evidence
-        heir = await_until(
-            self._heir,
+        successor = await_until(
+            self._successor,
             timeout_s=timeouts.CONTROLLER_FAILURE_S,
             what=f"another controller to take over from {self.target}",
             retry_on=(NoAnswer,),
             failure=FaultNotProven,
         )
-        assert heir is not None
-        self.broker.journal.write("controller.taken_over", before=self.target, after=heir.spec.name)
-        return f"{evidence}; {heir.spec.name} is the active controller"
+        assert successor is not None
+        self.broker.journal.write("controller.taken_over", before=self.target, after=successor.spec.name)
+        return f"{evidence}; {successor.spec.name} is the active controller"
 
-    def mend(self) -> None:
-        """Start it again."""
+    def revert(self) -> None:
+        """Start the controller."""
         if not self._node.is_alive():
             self._node.start()
 
-    def _unfit(self) -> list[str]:
-        """Why its end would be no fail-over, a phrase each; nothing where it would."""
+    def _disagreements(self) -> list[str]:
+        """One phrase for each broker or standby that does not take the node for the active controller."""
         id = node_id(self._node)
-        named = self._named()
+        named = self._named_by_broker()
         found = [] if named == id else [f"{self.broker} names {named} as the active controller"]
         following = {node.spec.name: self._cluster.mbeans[node.spec.name].followed() for node in self._standbys}
         return found + [f"{name} follows {leader}" for name, leader in following.items() if leader != id]
 
-    def _heir(self) -> Node | None:
-        """Another controller, if it is active, and the brokers have heard of it."""
-        heir = self._cluster.active_controller()
-        return heir if heir != self._node and self._named() == node_id(heir) else None
+    def _successor(self) -> Node | None:
+        """Another controller that is active and that the broker names."""
+        active = self._cluster.active_controller()
+        return active if active != self._node and self._named_by_broker() == node_id(active) else None
 
-    def _named(self) -> int | None:
+    def _named_by_broker(self) -> int | None:
         return self._cluster.quorum.controller(self.broker.admin)
 
 
 class ControllerUnseated(Fault):
-    """ZooKeeper mode: the controller is it no more, and nobody can become it; mending it, whoever is first does.
+    """ZooKeeper mode: the controller resigns and no broker can become the controller, until the fault is reverted.
 
-    All brokers go on: to kill the controller's is another fault, after which there is another one too soon.
+    All brokers keep running. Killing the controller's broker would not do: another broker would become the controller.
 
     :param broker: the controller
     """
 
     name = "controller_unseated"
 
-    def __init__(self, broker: Broker, seat: ControllerSeat) -> None:
+    def __init__(self, broker: Broker, znode: ControllerZnode) -> None:
         super().__init__(broker)
-        self._seat = seat
+        self._znode = znode
         self.noticed_by = rf"\[Controller id={broker.id}\] Resigned"
 
     @property
     def target(self) -> str:
-        """Such as "the controller, broker 2"."""
+        """The controller, such as "the controller, broker 2"."""
         return f"the controller, {self.broker}"
 
-    def break_it(self) -> None:
-        """Put a znode that names no broker in the place of the controller's; it goes with the harness."""
-        self._seat.take()
+    def apply(self) -> None:
+        """Replace the controller's znode by one that names no broker; it ends with the harness."""
+        self._znode.take_over()
 
     def proof(self) -> str | None:
-        """The znode that says who is the controller is the harness's."""
-        return "/controller names no broker" if self._seat.is_taken() else None
+        """The znode belongs to the harness."""
+        return "/controller names no broker" if self._znode.is_taken_over() else None
 
-    def mend(self) -> None:
-        """Let the znode go."""
-        self._seat.leave()
+    def revert(self) -> None:
+        """Remove the znode."""
+        self._znode.release()

@@ -1,7 +1,7 @@
-"""Bytes of a log segment or its indexes are changed on disk, as bit rot, a firmware bug or a stray write would.
+"""Changes bytes of a log segment or of its indexes on disk, as bit rot, a firmware bug or a stray write would.
 
-Few bytes, far from what is checked, so that brokers go on serving the segment and readers get something else than was
-written. They change in the page cache, from which a broker serves what was written lately.
+The bytes are few, and brokers do not check them, so they keep serving the segment, and readers get other data than was
+written. The bytes change in the page cache, from which a broker serves recent data.
 """
 
 from __future__ import annotations
@@ -14,30 +14,35 @@ from typing import ClassVar
 from faults.base import Fault
 from harness.cluster.log_dir import LogDir
 
-# org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8 each).
+# Fields of org.apache.kafka.storage.internals.log.AbortedTxn: version (2 bytes), producer id (8), three offsets (8).
 _ABORTED_BYTES = 34
 _ABORTED_PRODUCER_END = 10
 _ABORTED_FIRST_END = 18
 
 
 class BitsFlipped(Fault):
-    """One bit, the lowest unless said otherwise, of some bytes of a file of a replica's first segment."""
+    """Flips one bit of some bytes in a file of a replica's first segment.
 
+    :cvar suffix: the ending of the file's name
+    :cvar bit: the mask of the bit; the lowest by default
+    """
+
+    suffix: ClassVar[str]
     bit: ClassVar[int] = 1
 
-    def __init__(self, log_dir: LogDir, topic: str, partition: int, suffix: str) -> None:
+    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
         super().__init__(log_dir.broker)
-        self._file = log_dir.replica_dir(topic, partition) / f"{0:020d}.{suffix}"
+        self._file = log_dir.replica_dir(topic, partition) / f"{0:020d}.{self.suffix}"
         self._was = b""
         self._at: Sequence[int] = ()
         self._token: int | None = None
 
     @abstractmethod
     def find(self, content: bytes) -> Sequence[int]:
-        """Which bytes, rising; none where the file isn't as it should be."""
+        """The positions of the bytes in ascending order; empty if the file does not have the expected content."""
 
     def is_possible(self) -> bool:
-        """Whether there is by now in the file what is to be flipped."""
+        """Whether the file has the bytes to flip by now."""
         return self._file.exists() and bool(self.find(self._file.read_bytes()))
 
     @property
@@ -45,7 +50,7 @@ class BitsFlipped(Fault):
         """The file and the broker."""
         return f"{self._file.parent.name}/{self._file.name} of {self.broker}"
 
-    def break_it(self) -> None:
+    def apply(self) -> None:
         """Flip the bits."""
         content = self._file.read_bytes() if self._file.exists() else b""
         self._at = self.find(content)
@@ -62,7 +67,7 @@ class BitsFlipped(Fault):
             file.write(flipped)
 
     def proof(self) -> str | None:
-        """The file reads otherwise in each of these places, to the broker's own user."""
+        """The broker's own user reads another value at each position."""
         if not self._at:
             return None
         first = self._at[0]
@@ -74,14 +79,14 @@ class BitsFlipped(Fault):
         return f"byte {first} is 0x{seen[0]:02x}, was 0x{self._was[0]:02x}{more}"
 
     def still_flipped(self) -> bool:
-        """Whether the first of the bytes still is what the injection made of it."""
+        """Whether the first of the bytes still has the flipped value."""
         with contextlib.suppress(FileNotFoundError), self._file.open("rb") as file:
             file.seek(self._at[0])
             return file.read(1) == bytes([self._was[0] ^ self.bit])
         return False
 
-    def mend(self) -> None:
-        """Write the bytes back, unless Kafka has made the file anew meanwhile."""
+    def revert(self) -> None:
+        """Restore the bytes, unless Kafka has replaced the file."""
         if self._token is None:
             return
         if self.still_flipped():
@@ -91,36 +96,35 @@ class BitsFlipped(Fault):
 
 
 class ByteFlipped(BitsFlipped):
-    """One bit in the value of one record of a replica's first segment.
+    """Flips one bit in the value of one record of a replica's first segment.
 
-    Far from the record's header, so that the record can still be told apart and its own checksum no longer fits.
-    Kafka's brokers don't look at a batch's CRC when they serve it; consumers may.
+    The bit is far from the record's header, so the record can be identified, but its own checksum no longer matches.
+    Brokers do not check a batch's CRC when they serve it; consumers may.
 
-    :param text: what the record's value begins with; must be in the segment once
+    :param text: the beginning of the record's value; must occur once in the segment
     """
 
     name = "byte_flipped"
+    suffix = "log"
 
     def __init__(self, log_dir: LogDir, topic: str, partition: int, *, text: bytes) -> None:
-        super().__init__(log_dir, topic, partition, "log")
+        super().__init__(log_dir, topic, partition)
         self._text = text
 
     def find(self, content: bytes) -> Sequence[int]:
-        """One byte of the padding behind the text."""
+        """A byte of the padding after the text."""
         return [content.index(self._text) + len(self._text) + 8] if content.count(self._text) == 1 else []
 
 
 class AbortsMisattributed(BitsFlipped):
-    """The index of aborted transactions of a replica's first segment names other producers than those that aborted.
+    """The index of aborted transactions of a replica's first segment names other producers.
 
-    A read_committed consumer drops what is aborted by this index alone, which the leader sends along with the records;
-    it has no checksum.
+    A read_committed consumer drops the records of aborted transactions by this index, which the leader sends with the
+    records. The index has no checksum.
     """
 
     name = "aborts_misattributed"
-
-    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
-        super().__init__(log_dir, topic, partition, "txnindex")
+    suffix = "txnindex"
 
     def find(self, content: bytes) -> Sequence[int]:
         """The last byte of each entry's producer id."""
@@ -128,36 +132,33 @@ class AbortsMisattributed(BitsFlipped):
 
 
 class AbortsBackdated(BitsFlipped):
-    """Some entries of that index have their transaction begin 64 offsets earlier, in one that was committed.
+    """Some transactions in the index of aborted transactions begin 64 offsets earlier, in a committed transaction.
 
-    A read_committed consumer drops what the producer wrote from there on, up to where it aborted.
+    A read_committed consumer then drops the producer's records from there on, until the abort.
     """
 
     name = "aborts_backdated"
+    suffix = "txnindex"
     bit = 64
 
-    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
-        super().__init__(log_dir, topic, partition, "txnindex")
-
     def find(self, content: bytes) -> Sequence[int]:
-        """The last byte of the first offset, of each entry where the bit is set."""
+        """The last byte of the first offset, for each entry in which the bit is set."""
         return [at for at in range(_ABORTED_FIRST_END - 1, len(content), _ABORTED_BYTES) if content[at] & self.bit]
 
 
 class IndexByteFlipped(BitsFlipped):
-    """A bit of a file position in the offset index of a replica's first segment: it points 16 MiB away, behind the end.
+    """Flips a bit of a file position in the offset index of a replica's first segment, so that it points 16 MiB too
+    far.
 
-    The middle one of its entries, as Kafka looks at the last when it opens an index; there must be at least three. An
-    index is only safe to touch while its broker doesn't run: it is mapped into the broker's memory.
+    The entry is the middle one of at least three, since Kafka checks the last one when it opens an index. The broker
+    must be down, because it maps the index into memory.
     """
 
     name = "index_byte_flipped"
-
-    def __init__(self, log_dir: LogDir, topic: str, partition: int) -> None:
-        super().__init__(log_dir, topic, partition, "index")
+    suffix = "index"
 
     def find(self, content: bytes) -> Sequence[int]:
-        """The highest byte of the position; an entry is eight bytes, offset above the base and position."""
-        # What follows the last entry is zero.
+        """The highest byte of the position. An entry has eight bytes: relative offset and position."""
+        # After the last entry, the file has zeros only.
         entries = next((n for n in range(len(content) // 8) if not any(content[8 * n : 8 * n + 8])), len(content) // 8)
         return [] if entries < 3 else [8 * (entries // 2) + 4]

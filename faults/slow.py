@@ -1,19 +1,16 @@
-"""A disk that is slow or stalls, but gives no error.
+"""Faults of a disk that is slow or stalls, and returns no error.
 
-KIP-112 leaves these out: a log dir is good or bad, and a disk that has become a hundred times slower is a good one. So
-there is nothing for the broker to notice; the question is what clients go without.
+KIP-112 does not cover these: a slow log dir is a good log dir. The broker has nothing to notice; the question is what
+clients experience.
 
-Two means, both of the kernel's own: a control group that lets only so many writes through (:class:`Slower`), and
-``FIFREEZE``, which makes every write wait, to the page cache too, as a disk does whose queue is full
-(:class:`Stalled`). Both need root. Without it there was nothing to be found that would hold up a broker's writes and
-could be shown from outside it: ``strace --inject`` delays only the one process, by exact file name, and slows
-it down as a whole; a FUSE file system would be a program of its own to trust.
+Both means are the kernel's: a control group limits the rate of writes (:class:`Slower`), and ``FIFREEZE`` blocks every
+write, also to the page cache, like a disk with a full queue (:class:`Stalled`). Both need root. No means without root
+delays a broker's writes and can be proven from outside: ``strace --inject`` slows down the whole process, and only for
+exact file names; a FUSE file system would be another program to trust.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import statistics
 import threading
 import time
@@ -23,7 +20,7 @@ from concurrent.futures import TimeoutError as NotYet
 from typing import ClassVar
 
 from faults.base import Fault
-from faults.file_system import volume_of
+from faults.file_system import ioctl, volume_of
 from harness.cluster.log_dir import LogDir
 from harness.cluster.spec import ClusterSettings
 from harness.errors import FaultNotProven
@@ -31,12 +28,11 @@ from harness.host.control_group import SlowGroup
 from harness.host.undo import FIFREEZE, FITHAW
 from harness.waiting import await_until
 
-_PATIENCE_S = 60.0
-_QUICK_WITHIN_S = 30.0
-# On a busy machine most of the first five writes went through at once.
+_WRITE_TIMEOUT_S = 60.0
+_FAST_WITHIN_S = 30.0
+# On a busy machine the limit did not affect most of the first five writes.
 _LIMITED_WITHIN_S = 10.0
-# With what every dd knows (BusyBox's, which images on Alpine have, neither syncs each write nor says how long they
-# took), and the time as bash tells it.
+# Options that every dd has, and bash's clock: BusyBox's dd in Alpine images neither syncs each write nor reports times.
 _TIMED_WRITES = """\
 for ((i = 0; i < $1; i++)); do
   from=${EPOCHREALTIME//[.,]/}
@@ -48,7 +44,7 @@ rm -f "$0"
 
 
 class SlowVolume(Fault):
-    """The volume of a log dir answers late."""
+    """A fault that delays the volume of a log dir."""
 
     cluster: ClassVar[ClusterSettings] = {"volumes": "ext4"}
     explains = (r"Connection to node .* was disconnected|request.*timed? ?out",)
@@ -60,21 +56,21 @@ class SlowVolume(Fault):
 
     @property
     def target(self) -> str:
-        """Such as "log-dir-1 of broker 2"."""
+        """The log dir, such as "log-dir-1 of broker 2"."""
         return str(self.log_dir)
 
     def _write(self, times: int) -> list[str]:
-        """The command that writes a small block to the disk so often, and prints how many microseconds each took."""
+        """The command that writes and syncs 4 KiB ``times`` times, and prints the microseconds that each took."""
         probe = self.log_dir.path / f".jbod-probe-{uuid.uuid4().hex}"
         return ["bash", "-c", _TIMED_WRITES, str(probe), str(times)]
 
 
 class Slower(SlowVolume):
-    """Only so many writes a second get through to the device; a synced write to ext4 is one to three of them (the data,
-    the journal, its commit). The page cache hides it from whoever doesn't wait for the disk.
+    """Limits the writes to the device to a rate; the page cache hides this from writers that do not sync.
 
-    A rate and not a multiple of what this machine's disk does: under a virtual machine that varied fiftyfold within
-    a second (0.7 to 35 ms for a synced write), so that "ten times" of it could neither be set nor shown.
+    A synced write to ext4 takes one to three device writes (the data, the journal, its commit). The limit is a rate,
+    and not a multiple of the disk's time: on a virtual machine that time varied fiftyfold within a second (0.7 to 35 ms
+    for a synced write), so "ten times slower" could be neither set nor proven.
     """
 
     needs = ("loop mounts", "block I/O limits")
@@ -86,8 +82,8 @@ class Slower(SlowVolume):
         self._group: SlowGroup | None = None
         self._before_s = 0.0
 
-    def break_it(self) -> None:
-        """Wait until a write in the broker's group is quick, so that the limit can show, then limit them.
+    def apply(self) -> None:
+        """Wait until a write in the broker's group is fast, so that the limit can show, then limit the rate.
 
         :raises FaultNotProven: writes stay slow
         """
@@ -96,7 +92,7 @@ class Slower(SlowVolume):
         self._before_s = await_until(
             self._write_s,
             lambda took_s: took_s <= at_most_s,
-            timeout_s=_QUICK_WITHIN_S,
+            timeout_s=_FAST_WITHIN_S,
             what=f"a synced write to {self.log_dir} to take at most {at_most_s:.3f} s before the fault",
             failure=FaultNotProven,
         )
@@ -104,17 +100,16 @@ class Slower(SlowVolume):
 
     @property
     def least_s(self) -> float:
-        """Half of the seconds that the limit makes one write to the device take."""
+        """Half of the seconds that one device write takes under the limit."""
         return 0.5 / self.writes_per_s
 
     def _write_s(self) -> float:
-        """Seconds for one synced write as the broker's own user, in its group: the median, as where the processors have
-        much to do one may take long to start.
+        """Median seconds of a synced write by the broker's own user in its group; one alone may wait for a CPU.
 
-        :raises FaultNotProven: it failed
+        :raises FaultNotProven: the write failed
         """
         assert self._group is not None
-        done = self._group.run(self._write(self.timed_writes), _PATIENCE_S)
+        done = self._group.run(self._write(self.timed_writes), _WRITE_TIMEOUT_S)
         if done.returncode:
             raise FaultNotProven(f"a timed write to {self.log_dir} failed: {done.stderr.strip()}")
         return statistics.median(map(int, done.stdout.split())) / 1e6
@@ -122,7 +117,7 @@ class Slower(SlowVolume):
     def proof(self) -> str | None:
         """A timed write takes at least :attr:`least_s`; before, it took at most half of that.
 
-        :raises FaultNotProven: it does not take so long
+        :raises FaultNotProven: it takes less
         """
         now_s = await_until(
             self._write_s,
@@ -135,23 +130,23 @@ class Slower(SlowVolume):
         times = now_s / self._before_s if self._before_s else 0.0
         return f"a synced write takes {now_s:.3f} s, was {self._before_s:.3f} s: {times:,.0f} times as long"
 
-    def mend(self) -> None:
-        """No group, no limit."""
+    def revert(self) -> None:
+        """Remove the group, and so the limit."""
         if self._group is not None:
             self._group.remove()
             self._group = None
 
 
 class Slow(Slower):
-    """Five writes a second: a disk with bad sectors, or a neighbour that uses it up."""
+    """Five writes a second, like a disk with bad sectors or with a busy neighbour."""
 
     name = "slow"
     writes_per_s = 5
-    timed_writes = 5  # the kernel lets one or two through before it begins to count
+    timed_writes = 5  # the kernel does not limit the first one or two
 
 
 class Slower100(Slower):
-    """One write a second, which makes a synced write a hundred times slower than on a hard disk (some 20 ms)."""
+    """One write a second: a synced write takes a hundred times as long as on a hard disk (about 20 ms)."""
 
     name = "slower_100x"
     writes_per_s = 1
@@ -159,16 +154,15 @@ class Slower100(Slower):
 
 
 class Stalled(SlowVolume):
-    """Nothing can be written for 5 s, then all goes through for 5 s, and again.
+    """Blocks all writes for 5 s, lets them through for 5 s, and so on.
 
-    Reads go on. The broker's request threads hang in the kernel, and with them what it does for other log dirs.
+    Reads work. The broker's request threads block in the kernel, so requests for its other log dirs wait too.
     """
 
     name = "stalled"
     needs = ("loop mounts",)
     stalls_s = 5.0
     flows_s = 5.0
-    _patience_s = 1.0
 
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir)
@@ -178,23 +172,23 @@ class Stalled(SlowVolume):
         self._probes = ThreadPoolExecutor(max_workers=1)
         self._before_s = 0.0
 
-    def break_it(self) -> None:
-        """Measure a write, stall the volume, and begin to go on and off."""
+    def apply(self) -> None:
+        """Time a write, block the volume, and start the cycle."""
         began = time.monotonic()
         self._probe().result()
         self._before_s = time.monotonic() - began
         self._token = self.broker.undo_log.will("freeze", path=str(self.volume.path))
         self._freeze()
-        self._cycle = threading.Thread(target=self._go_on, name="jbod-stall", daemon=True)
+        self._cycle = threading.Thread(target=self._run_cycle, name="jbod-stall", daemon=True)
         self._cycle.start()
 
     def _freeze(self) -> None:
-        self._ioctl(FIFREEZE)
+        ioctl(self.volume, FIFREEZE)
         self.broker.journal.write("disk.stalled", volume=str(self.volume), for_s=self.stalls_s)
 
-    def _go_on(self) -> None:
+    def _run_cycle(self) -> None:
         while not self._end.wait(self.stalls_s):
-            self._ioctl(FITHAW)
+            ioctl(self.volume, FITHAW)
             self.broker.journal.write("disk.flows", volume=str(self.volume))
             if self._end.wait(self.flows_s):
                 return
@@ -203,24 +197,17 @@ class Stalled(SlowVolume):
     def _probe(self) -> Future[str | None]:
         return self._probes.submit(lambda: self.broker.node.run_as_user(self._write(1)).stderr)
 
-    def _ioctl(self, what: int) -> None:
-        root = os.open(self.volume.path, os.O_RDONLY)
-        try:
-            fcntl.ioctl(root, what, 0)
-        finally:
-            os.close(root)
-
     def proof(self) -> str | None:
-        """A write that took milliseconds has not ended after a second, or ten times as long as before."""
-        patience_s = min(max(self._patience_s, 10 * self._before_s), self.stalls_s / 2)
+        """A write has not ended after a second, or after ten times as long as before."""
+        timeout_s = min(max(1.0, 10 * self._before_s), self.stalls_s / 2)
         try:
-            self._probe().result(timeout=patience_s)
+            self._probe().result(timeout=timeout_s)
         except NotYet:
-            return f"a write has not ended after {patience_s:.1f} s, took {self._before_s:.3f} s before"
+            return f"a write has not ended after {timeout_s:.1f} s, took {self._before_s:.3f} s before"
         return None
 
-    def mend(self) -> None:
-        """Let everything through, for good."""
+    def revert(self) -> None:
+        """Unblock the volume and end the cycle."""
         self._end.set()
         if self._cycle is not None:
             self._cycle.join()

@@ -1,4 +1,4 @@
-"""Who is to be hit, by role at this moment."""
+"""Chooses the target of a fault by its current role."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def leader_of(partition: Partition) -> Broker:
 
 
 def follower_of(partition: Partition) -> Broker:
-    """The first follower in the order of the assignment."""
+    """The broker of the first follower in the order of the assignment."""
     return partition.followers()[0]
 
 
 def other_dir(log_dir: LogDir) -> LogDir:
-    """The other of a broker's two log dirs."""
+    """The other log dir of a broker with two."""
     return next(each for each in log_dir.broker.log_dirs if each != log_dir)

@@ -158,7 +158,7 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
 
     :param saying: a regular expression of a line in its log since its last start
     """
-    broker.node.let_end()
+    broker.node.expect_end()
     code = await_until(
         broker.node.exit_code,
         lambda code: code is not None,

@@ -116,7 +116,7 @@ def check_checkpoints(
         for log_dir in (each for broker in on or cluster.live_brokers() for each in broker.log_dirs):
             here = {path.name for path in log_dir.path.iterdir() if path.name.rpartition("-")[0] in topics}
             for file, those in must.items():
-                named = {name for name in log_dir.named_in(file) if name.rpartition("-")[0] in topics}
+                named = {name for name in log_dir.partitions_in_checkpoint(file) if name.rpartition("-")[0] in topics}
                 needed = {name for name in here if name.rpartition("-")[0] in those}
                 if not needed <= named <= here:
                     found.append(f"{file} in {log_dir} names {sorted(named)} instead of {sorted(needed)}")

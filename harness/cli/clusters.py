@@ -78,7 +78,7 @@ def up(
     name = f"cluster-{secrets.token_hex(3)}"
     with err.status(f"Kafka {distribution.version} in mode {mode}"):
         folder = undo.workspace() / name  # its logs go with it
-        running = boot(spec, distribution, run_id=name, record_dir=folder, journal=Journal(None), outlives=True)
+        running = boot(spec, distribution, run_id=name, record_dir=folder, journal=Journal(None), outlives_harness=True)
         running.keep()
     click.echo("\n".join([f"{name}: logs in {folder / 'brokers'}", *how_to_reach(running)]))
     return EXIT_VALID

@@ -1,4 +1,4 @@
-"""A broker: its node, its log dirs, and its answers."""
+"""A broker: its node, its log dirs, and its answers to requests."""
 
 from __future__ import annotations
 
@@ -20,21 +20,23 @@ from harness.kafka.mbeans import MBeans
 from harness.kafka.metadata import ClusterState, LogDirState, ReplicaInDir
 from harness.waiting import await_until, let_pass
 
-_HEARD = r"Updating node {id} with new configuration|Processing override for entityPath: brokers/{id}\b"
-"""``DynamicConfigPublisher`` in KRaft, ``ZkConfigManager`` in ZooKeeper mode."""
-_MEANINGLESS = "jbod.configured"
+_MARKER_CONFIG = "jbod.configured"
+"""A dynamic config without any effect; see :meth:`Broker.configure`."""
 
 
-def heard(broker: int) -> str:
-    """A regular expression of what a broker logs that has heard of a change of its dynamic configs."""
-    return _HEARD.format(id=broker)
+def config_change_pattern(broker: int) -> str:
+    """A regular expression for the line that a broker logs when it learns of a change of its dynamic configs.
+
+    ``DynamicConfigPublisher`` writes it in KRaft, ``ZkConfigManager`` in ZooKeeper mode.
+    """
+    return rf"Updating node {broker} with new configuration|Processing override for entityPath: brokers/{broker}\b"
 
 
 class Broker:
-    """One broker of the cluster under test.
+    """A broker of the cluster under test.
 
-    :ivar mbeans: None where the spec does without
-    :ivar started_at: when it was last spawned
+    :ivar mbeans: None if the spec has no MBeans
+    :ivar started_at: when its process was last started
     """
 
     def __init__(
@@ -47,7 +49,7 @@ class Broker:
         log_dirs: Mapping[Path, Volume | None],
         journal: Journal,
         undo_log: UndoLog,
-        registration_outlives_s: float,
+        registration_ttl_s: float,
     ) -> None:
         self.id = id
         self.journal = journal
@@ -58,102 +60,101 @@ class Broker:
         self.log_dirs = tuple(LogDir(self, path, volume) for path, volume in log_dirs.items())
         self.log = node.log
         self.started_at: datetime = now()
-        self._registration_outlives_s = registration_outlives_s
+        self._registration_ttl_s = registration_ttl_s
         self._killed_at: float | None = None
         self._paused = False
-        self._connection = Connection(HOST, port)
-        self.admin = Admin(self._connection)
+        self.admin = Admin(Connection(HOST, port))
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Spawn the broker; :meth:`harness.cluster.cluster.Cluster.await_healthy` waits for it."""
+        """Start the process; :meth:`harness.cluster.cluster.Cluster.await_healthy` waits until the broker is ready."""
         if self._killed_at is not None:
-            let_pass(self._registration_outlives_s, since=self._killed_at)
+            let_pass(self._registration_ttl_s, since=self._killed_at)
         self._killed_at = None
         self.started_at = now()
         self.node.start()
 
     def stop(self) -> None:
-        """A controlled shutdown (SIGTERM)."""
+        """Shut down in a controlled way (SIGTERM)."""
         self.node.stop(timeouts.STOP_S)
         self._paused = False
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """End the process with SIGKILL."""
         self.node.kill()
         self._paused = False
         self._killed_at = time.monotonic()
 
     def pause(self) -> None:
-        """Stop it where it is: it holds its connections and answers nobody."""
+        """Suspend the process: it keeps its connections and answers no request."""
         self.node.pause()
         self._paused = True
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let the suspended process continue."""
         self.node.resume()
         self._paused = False
 
     def restart(self) -> None:
-        """A controlled shutdown, then a start."""
+        """Shut down in a controlled way, then start."""
         self.stop()
         self.start()
 
     def use_log_dirs(self, *log_dirs: LogDir) -> None:
-        """Have only these in its ``log.dirs`` from its next start on."""
+        """Set ``log.dirs`` to these, with effect from the next start."""
         self.log_dirs = log_dirs
         self.node.configure({"log.dirs": ",".join(str(log_dir.path) for log_dir in log_dirs)})
 
     def use_rack(self, rack: str | None) -> None:
-        """Be in this rack, or in none, from its next start on."""
+        """Set ``broker.rack``, or remove it (None), with effect from the next start."""
         self.node.configure({"broker.rack": rack})
 
     def configure(self, configs: Mapping[str, str | None]) -> None:
-        """Set some of its dynamic configs, or take them away (None), and wait until it has acted on them.
+        """Set dynamic configs, or remove them (None), and wait until they are in force.
 
-        A broker logs what was set before it acts on it, and what is set next only after it has: so something is set
-        next that means nothing to it.
+        A broker logs a change before it applies it, and logs the next change only after that. So a second change
+        follows, which has no effect.
         """
         self._set(configs)
-        self._set({_MEANINGLESS: str(time.monotonic_ns())})
+        self._set({_MARKER_CONFIG: str(time.monotonic_ns())})
         self.journal.write("broker.configured", broker=self.id, configs=dict(configs))
 
     def configure_as(self, then: DynamicConfigs) -> None:
-        """Take those dynamic configs away that it did not have then, its own and those of all brokers.
+        """Remove the dynamic configs that are not in ``then``: the broker's own and the cluster-wide ones.
 
-        :raises Refused: with Kafka's error
+        :raises Refused: Kafka returns an error
         """
         has = self.admin.dynamic_configs(self.id)
         if more := has.of_all.keys() - then.of_all.keys():
             self.admin.set_broker_configs(None, dict.fromkeys(more))
         if more := has.own.keys() - then.own.keys():
-            if set_by_cases := more - {_MEANINGLESS}:
+            if set_by_cases := more - {_MARKER_CONFIG}:
                 self.configure(dict.fromkeys(set_by_cases))
-            self.admin.set_broker_configs(self.id, {_MEANINGLESS: None})
+            self.admin.set_broker_configs(self.id, {_MARKER_CONFIG: None})
 
     def _set(self, configs: Mapping[str, str | None]) -> None:
-        """Set them, and wait until it logs that it has heard of a change.
+        """Set dynamic configs, and wait until the broker logs that it learned of a change.
 
-        It logs those that it then has: of one that was taken away, nothing.
+        The line lists the configs that are set after the change, so it does not name one that was removed.
         """
         since = now()
         self.admin.set_broker_configs(self.id, configs)
         await_until(
-            lambda: self.log.first(heard(self.id), since=since),
+            lambda: self.log.first(config_change_pattern(self.id), since=since),
             timeout_s=timeouts.REQUEST_S,
-            what=f"{self} to log that it has heard of {dict(configs)}",
+            what=f"{self} to log the change of its configs to {dict(configs)}",
             watch=self.node.check_alive,
         )
 
     @property
     def is_alive(self) -> bool:
-        """Whether its process runs, or is paused."""
+        """Whether the process exists, running or paused."""
         return self.node.is_alive()
 
     @property
     def is_running(self) -> bool:
-        """Whether its process runs, and so can be asked."""
+        """Whether the process runs and is not paused, so that it can answer."""
         return self.is_alive and not self._paused
 
     # --- answers ----------------------------------------------------------------------------------------------------
@@ -163,20 +164,20 @@ class Broker:
         return self.admin.describe_cluster()
 
     def describe_log_dirs(self) -> tuple[LogDirState, ...]:
-        """Its log dirs as it describes them."""
+        """The broker's log dirs, from DescribeLogDirs."""
         return self.admin.describe_log_dirs()
 
     def find_replica(
         self, topic: str, partition: int, *, is_future: bool = False
     ) -> tuple[LogDir, ReplicaInDir] | None:
-        """Its replica and the log dir that holds it, as it says; None for none.
+        """The replica on this broker and its log dir, from DescribeLogDirs; None if there is none.
 
-        :param is_future: look for the future replica, which a move creates in another log dir, and not for the replica
+        :param is_future: look for the future replica instead
         """
         return self.find_replicas(is_future=is_future).get((topic, partition))
 
     def find_replicas(self, *, is_future: bool = False) -> dict[tuple[str, int], tuple[LogDir, ReplicaInDir]]:
-        """As :meth:`find_replica`, all of them by topic and partition, asked for once."""
+        """All replicas on this broker and their log dirs, by topic and partition; see :meth:`find_replica`."""
         log_dirs = {str(log_dir.path): log_dir for log_dir in self.log_dirs}
         return {
             (replica.topic, replica.partition): (log_dirs[state.path], replica)
@@ -186,7 +187,7 @@ class Broker:
         }
 
     def log_dir_of(self, topic: str, partition: int) -> LogDir | None:
-        """Which of its log dirs holds the (current) replica, as it says; None for none."""
+        """The log dir of the current replica, from DescribeLogDirs; None if there is none."""
         found = self.find_replica(topic, partition)
         return found and found[0]
 

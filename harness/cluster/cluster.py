@@ -1,5 +1,6 @@
-"""The cluster under test, as Kafka's users have it: topics, reassignments, controllers, health; its members are
-:mod:`harness.cluster.lifecycle`'s.
+"""The cluster under test: topics, reassignments, controllers and health.
+
+Starting, stopping and changing its nodes is in :mod:`harness.cluster.lifecycle`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 
 from harness import timeouts
 from harness.cluster.broker import Broker
-from harness.cluster.lifecycle import Members
-from harness.cluster.nodes.node import Node, Site
+from harness.cluster.lifecycle import ClusterLifecycle
+from harness.cluster.nodes.node import ClusterContext, Node
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.topic import Partition, Topic
 from harness.errors import AwaitTimeout, EngineGone, Inconclusive, JbodError, PromiseBroken
@@ -27,34 +28,35 @@ from harness.kafka.metadata import ClusterState, PartitionState, Reassignment
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
 
-_MADE = r"\] CreateTopics result\(s\): .*CreatableTopic\(name='{topic}',(?:(?!CreatableTopic\().)*\): SUCCESS"
-"""What ``ReplicationControlManager.createTopics`` logs of a topic that it has made."""
+
+def topic_created_pattern(topic: str) -> str:
+    """A regular expression for the line that the KRaft controller logs when it creates the topic.
+
+    ``ReplicationControlManager.createTopics`` writes it.
+    """
+    name = re.escape(topic)
+    return rf"\] CreateTopics result\(s\): .*CreatableTopic\(name='{name}',(?:(?!CreatableTopic\().)*\): SUCCESS"
 
 
-def topics_made(topic: str) -> str:
-    """A regular expression of what KRaft's controller logs that has made the topic."""
-    return _MADE.format(topic=re.escape(topic))
+class Cluster(ClusterLifecycle):
+    """A cluster of real brokers; :func:`boot` starts one.
 
-
-class Cluster(Members):
-    """A cluster of real brokers; build it with :func:`boot`.
-
-    :ivar topics: those that the harness made and that are still there, by name
+    :ivar topics: the topics that the harness created and has not deleted, by name
     """
 
-    def __init__(self, site: Site, jvm_options: tuple[str, ...] | None = None) -> None:
-        super().__init__(site, jvm_options)
+    def __init__(self, context: ClusterContext, jvm_options: tuple[str, ...] | None = None) -> None:
+        super().__init__(context, jvm_options)
         self.topics: dict[str, Topic] = {}
 
     def attach_case(self, journal: Journal, record_dir: Path) -> None:
-        """Be another case's cluster from now on, as :meth:`Members.attach_case` has it, with no topics in it."""
+        """Hand the cluster to another case; see :meth:`ClusterLifecycle.attach_case`. It must have no topics."""
         super().attach_case(journal, record_dir)
         self.topics.clear()
 
     def describe(self, via: Broker | None = None) -> ClusterState:
-        """The cluster as ``via`` sees it, or else the first live broker that answers.
+        """The cluster as ``via`` sees it, or as the first live broker that answers.
 
-        :raises NoAnswer: nobody answers
+        :raises NoAnswer: no broker answers
         """
         if via is not None:
             return via.describe_cluster()
@@ -62,8 +64,8 @@ class Cluster(Members):
         for broker in self.live_brokers():
             try:
                 return broker.describe_cluster()
-            except NoAnswer as silence:
-                error = silence
+            except NoAnswer as no_answer:
+                error = no_answer
         raise error
 
     def create_topic(
@@ -75,27 +77,27 @@ class Cluster(Members):
         configs: Mapping[str, str] | None = None,
         failure: type[JbodError] = AwaitTimeout,
     ) -> Topic:
-        """Create a topic and wait until it is there, as :meth:`create_topics` has it."""
+        """Create a topic and wait until it is ready; see :meth:`create_topics`."""
         [topic] = self.create_topics(
             NewTopic(name=name, partitions=partitions, replicas=replicas, configs=configs or {}), failure=failure
         )
         return topic
 
     def create_topics(self, *topics: NewTopic, failure: type[JbodError] = AwaitTimeout) -> list[Topic]:
-        """Create topics, in one request, and wait until they are there.
+        """Create topics in one request and wait until they are ready.
 
-        That is: every live broker sees a leader and a full ISR for each partition, and each replica has its log. The
-        last is not implied: a new partition's ISR is full by decree before any broker has made a log for it. In KRaft
-        the controller also knows by then in which log dir each is (brokers tell it a little later; it is asked of their
-        MBeans, where the spec has them): of one that is killed before and comes back without that log dir it takes the
-        replica for a new one (KIP-858).
+        A topic is ready when every live broker sees a leader and a full ISR for each partition, and each replica has a
+        log. The log is checked because a new partition has a full ISR before any broker has created its log. In KRaft,
+        the controller must also know the log dir of each replica. If a broker is killed before it reports that, and
+        returns without the log dir, the controller takes the replica for a new one (KIP-858). The brokers' MBeans show
+        what is not yet reported, if the spec has MBeans.
 
-        :param failure: what a time-out means; with PromiseBroken a refusal means no less, and a broker that ends: under
-            a fault, that Kafka doesn't make new replicas where it can
-        :raises Refused: with Kafka's error for one of them
+        :param failure: the error for a time-out. With PromiseBroken, a refusal and a broker that ends by itself break
+            the promise too: Kafka must be able to create replicas despite the fault
+        :raises Refused: Kafka returns an error for a topic
         """
         try:
-            self.begin_topics(*topics)
+            self.request_topics(*topics)
         except Refused as refusal:
             if failure is not PromiseBroken:
                 raise
@@ -106,42 +108,42 @@ class Cluster(Members):
             self.journal.write("topic.created", topic=new.name, partitions=len(topic), replicas=new.replicas)
         return created
 
-    def begin_topics(self, *topics: NewTopic) -> None:
-        """Have topics created, in one request, and wait for nothing more; :meth:`await_topics` does.
+    def request_topics(self, *topics: NewTopic) -> None:
+        """Ask for topics in one request and do not wait for them; :meth:`await_topics` waits.
 
-        In KRaft a broker forwards the request, and again where the controller resigns before it has answered; the
-        second is told that what the first made is there already (``TOPIC_ALREADY_EXISTS``, as any client's retry is).
-        That is no refusal where a controller says that it made them since.
+        A KRaft broker forwards the request, and forwards it again if the controller resigns before it answers. The
+        second controller answers ``TOPIC_ALREADY_EXISTS`` for topics that the first one created. This is no error if a
+        controller logged that it created the topics after the request.
 
-        :raises Refused: with Kafka's error for one of them
+        :raises Refused: Kafka returns an error for a topic
         """
         since = now()
         try:
-            self._controlling().admin.create_topics(topics)
+            self._controller_or_any().admin.create_topics(topics)
         except Refused as refusal:
-            if refusal.error != "TOPIC_ALREADY_EXISTS" or not all(self._was_made(new.name, since) for new in topics):
+            if refusal.error != "TOPIC_ALREADY_EXISTS" or not all(self._was_created(new.name, since) for new in topics):
                 raise
             self.journal.write("topic.asked_twice", topics=[new.name for new in topics], says=str(refusal))
 
-    def _was_made(self, topic: str, since: datetime) -> bool:
-        """Whether a controller of KRaft's logged since then that it made the topic."""
-        return any(node.log.first(topics_made(topic), since=since) is not None for node in self._nodes())
+    def _was_created(self, topic: str, since: datetime) -> bool:
+        """Whether a KRaft controller has logged since then that it created the topic."""
+        return any(node.log.first(topic_created_pattern(topic), since=since) is not None for node in self._nodes())
 
     def create_partitions(self, counts: Mapping[str, int]) -> list[Topic]:
-        """Give topics so many partitions in all, and wait until they are there, as :meth:`create_topics` does.
+        """Increase the number of partitions of topics to these totals, and wait as :meth:`create_topics` does.
 
-        :raises Refused: with Kafka's error for one of them
+        :raises Refused: Kafka returns an error for a topic
         """
         for name, count in counts.items():
-            self._controlling().admin.create_partitions(name, count)
+            self._controller_or_any().admin.create_partitions(name, count)
         topics = self.await_topics(counts)
         self.journal.write("partitions.created", topics=dict(counts))
         return topics
 
     def await_topics(self, counts: Mapping[str, int], *, failure: type[JbodError] = AwaitTimeout) -> list[Topic]:
-        """Wait until topics with so many partitions are led and replicated in full; they are known from then on.
+        """Wait until these topics, with these numbers of partitions, are ready; then add them to :attr:`topics`.
 
-        :param failure: what a time-out means, and a broker that ends by itself
+        :param failure: the error for a time-out and for a broker that ends by itself
         """
 
         def missing() -> list[str]:
@@ -149,7 +151,7 @@ class Cluster(Members):
             for broker in self.live_brokers():
                 seen = broker.admin.describe_cluster(topics=counts).partitions
                 found += [str(s) for s in seen if s.leader is None or s.under_replicated]
-                found += self._unmade(broker, seen)
+                found += self._missing_replicas(broker, seen)
                 if len(seen) < sum(counts.values()):
                     found.append(f"{broker} sees {len(seen)} of {sum(counts.values())} partitions")
             return found
@@ -166,15 +168,17 @@ class Cluster(Members):
         self.topics |= {name: Topic(self, name, partitions) for name, partitions in counts.items()}
         return [self.topics[name] for name in counts]
 
-    def await_made(self) -> None:
-        """Wait until all replicas are made, of all topics, as :meth:`create_topics` has it; but not offline ones.
+    def await_replicas_created(self) -> None:
+        """Wait until every online replica of every topic is created, as in :meth:`create_topics`.
 
-        For Kafka's own topics, which nobody creates: the first client that asks for them may be answered long before.
+        For Kafka's internal topics: the client whose request creates them may get its answer long before.
 
-        :raises Inconclusive: they are not, in :data:`harness.timeouts.RECOVERY_S`
+        :raises Inconclusive: not within :data:`harness.timeouts.RECOVERY_S`
         """
         await_until(
-            lambda: [each for b in self.live_brokers() for each in self._unmade(b, b.describe_cluster().partitions)],
+            lambda: [
+                each for b in self.live_brokers() for each in self._missing_replicas(b, b.describe_cluster().partitions)
+            ],
             lambda found: not found,
             timeout_s=timeouts.RECOVERY_S,
             what="all replicas to have a log, and the controller to know in which log dir",
@@ -183,8 +187,8 @@ class Cluster(Members):
             failure=Inconclusive,
         )
 
-    def _unmade(self, broker: Broker, seen: Iterable[PartitionState]) -> list[str]:
-        """A phrase for each replica that the broker has yet to make, and for those that it has yet to tell of."""
+    def _missing_replicas(self, broker: Broker, seen: Iterable[PartitionState]) -> list[str]:
+        """The replicas that the broker has not created, and the number that it has not reported to the controller."""
         made = {(r.topic, r.partition) for d in broker.describe_log_dirs() for r in d.replicas}
         found = [
             f"{broker} has no log of {state}"
@@ -193,39 +197,35 @@ class Cluster(Members):
             and (state.topic, state.partition) not in made
         ]
         if self.spec.mode is Mode.KRAFT and broker.mbeans is not None and (queued := broker.mbeans.unassigned()):
-            found.append(f"the controller has yet to hear from {broker} in which log dir {queued} replicas are")
+            found.append(f"{broker} has not yet reported the log dirs of {queued} replicas to the controller")
         return found
 
     def reassign(self, partition: Partition, brokers: Sequence[Broker]) -> None:
-        """Begin to move a partition to these brokers, in this order; :meth:`reassignments` tells how far it is.
+        """Begin to reassign a partition to these brokers, in this order; :meth:`reassignments` shows the progress.
 
-        :raises Refused: with Kafka's error
+        :raises Refused: Kafka returns an error
         """
         ids = [broker.id for broker in brokers]
-        self._controlling().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
+        self._controller_or_any().admin.alter_partition_reassignment(partition.topic, partition.index, ids)
         self.journal.write("reassignment.asked", partition=str(partition), replicas=ids)
 
     def reassignments(self) -> tuple[Reassignment, ...]:
-        """Those that are under way."""
-        return self._controlling().admin.describe_reassignments()
-
-    def delete_topic(self, topic: Topic) -> None:
-        """Delete a topic and wait until no live broker shows it; its data goes later."""
-        self.delete_topics(topic)
+        """The reassignments in progress."""
+        return self._controller_or_any().admin.describe_reassignments()
 
     def delete_topics(self, *topics: Topic) -> None:
-        """Delete topics, in one request, and wait until no live broker shows them; their data goes later."""
+        """Delete topics in one request and wait until no live broker lists them. Brokers delete the data later."""
         names = [topic.name for topic in topics]
-        self._controlling().admin.delete_topics(names)
+        self._controller_or_any().admin.delete_topics(names)
         await_until(
             lambda: [
                 broker
                 for broker in self.live_brokers()
                 if not {p.topic for p in broker.describe_cluster().partitions}.isdisjoint(names)
             ],
-            lambda knowing: not knowing,
+            lambda listing: not listing,
             timeout_s=timeouts.LOG_DIR_FAILURE_S,
-            what=f"{', '.join(names)} to be gone from every broker's metadata",
+            what=f"every broker's metadata to drop {', '.join(names)}",
             retry_on=(NoAnswer,),
             failure=PromiseBroken,
         )
@@ -234,7 +234,7 @@ class Cluster(Members):
             self.journal.write("topic.deleted", topic=name)
 
     def offline_partitions(self) -> int:
-        """OfflinePartitionsCount as the active controller has it.
+        """The active controller's OfflinePartitionsCount.
 
         :raises NoAnswer: no node that answers is the active controller
         """
@@ -242,9 +242,9 @@ class Cluster(Members):
         return count
 
     def active_controller(self) -> Node:
-        """The active controller's node: a controller's of its own, or a broker's.
+        """The node of the active controller: a dedicated controller or a broker.
 
-        Where the spec does without MBeans: the only one, whether it is active or not.
+        Without MBeans it is the only controller, whether that is active or not.
 
         :raises NoAnswer: no node that answers is the active controller, or more than one is
         """
@@ -255,7 +255,7 @@ class Cluster(Members):
         return node
 
     def _active_controller(self) -> tuple[Node, int]:
-        """Who says that it is, by its MBeans, and how many partitions are offline to it."""
+        """The node whose MBeans say that it is the active controller, and its count of offline partitions."""
         found = []
         for node in (*self.quorum_nodes, *(broker.node for broker in self.live_brokers())):
             mbeans = self.mbeans.get(node.spec.name)
@@ -269,18 +269,18 @@ class Cluster(Members):
         raise NoAnswer(f"one node should say that it is the active controller, not {len(names)}: {names}")
 
     def controller_broker(self) -> Broker | None:
-        """The broker that is the controller; None in KRaft, where a node of its own is, unless nodes are combined."""
+        """The broker that is the controller; None in KRaft with dedicated controllers."""
         controller = self.quorum.controller(self.live_brokers()[0].admin)
         return next((broker for broker in self.brokers if broker.id == controller), None)
 
-    def _controlling(self) -> Broker:
-        """The controller's broker where there is one, else any that lives: whom to ask for changes."""
+    def _controller_or_any(self) -> Broker:
+        """The broker that is the controller if there is one, else any live broker; admin requests go to it."""
         controller = self.describe().controller
         alive = {broker.id: broker for broker in self.live_brokers()}
         return alive[controller] if controller in alive else self.live_brokers()[0]
 
     def end_offsets(self, topics: Iterable[Topic]) -> dict[tuple[str, int], int]:
-        """The high watermark of every partition of these topics, asked of its leader."""
+        """The high watermark of every partition of these topics, from its leader."""
         return {
             (topic.name, partition.index): partition.leader().admin.end_offset(topic.name, partition.index)
             for topic in topics
@@ -290,19 +290,20 @@ class Cluster(Members):
     # --- health -----------------------------------------------------------------------------------------------------
 
     def health_problems(self) -> list[str]:
-        """What is not healthy, a phrase each: brokers, leaders, replicas missing; log dirs offline.
+        """One phrase for each problem: a missing broker, leader or replica, or an offline log dir.
 
-        A broker that has just started may know of all brokers and of no topic yet: ZooKeeper's controller sends brokers
-        first when it begins (``KafkaController.onControllerFailover``). So it must know every topic of :attr:`topics`.
+        A broker that has just started may know all brokers and no topic: in ZooKeeper mode, a new controller first
+        sends brokers (``KafkaController.onControllerFailover``). So each broker must also know every topic of
+        :attr:`topics`.
         """
         made = {(topic.name, index) for topic in self.topics.values() for index in range(len(topic))}
         found = [f"{broker} does not run" for broker in self.brokers if not broker.is_running]
         for broker in self.live_brokers():
             seen = broker.describe_cluster()
-            if seen.brokers != self._ids():
+            if seen.brokers != self._broker_ids():
                 found.append(f"{broker} sees brokers {list(seen.brokers)}")
             if unseen := sorted(made - {(state.topic, state.partition) for state in seen.partitions}):
-                found.append(f"{broker} knows nothing of {', '.join(f'{name}-{index}' for name, index in unseen)}")
+                found.append(f"{broker} does not know {', '.join(f'{name}-{index}' for name, index in unseen)}")
             found += [
                 f"{broker} sees {state}"
                 for state in seen.partitions
@@ -314,8 +315,8 @@ class Cluster(Members):
     def await_healthy(self, timeout_s: float = timeouts.RECOVERY_S, failure: type[JbodError] = AwaitTimeout) -> None:
         """Wait until there are no :meth:`health_problems`.
 
-        :param failure: what a time-out means, and a broker that ends by itself: after healing a fault, that Kafka does
-            not recover
+        :param failure: the error for a time-out and for a broker that ends by itself. PromiseBroken after a fault was
+            undone: Kafka must recover
         """
         await_until(
             self.health_problems,
@@ -336,27 +337,28 @@ def boot(
     run_id: str,
     record_dir: Path,
     journal: Journal,
-    outlives: bool = False,
+    outlives_harness: bool = False,
     jvm_options: tuple[str, ...] | None = None,
 ) -> Cluster:
-    """Start a cluster and wait until it is ready; on any error nothing is left behind.
+    """Start a cluster and wait until it is ready. On any error, remove everything that was started.
 
-    What only an engine that has gone away could remove is left for a later clean-up, and the error says so.
+    If the container engine is gone, its containers stay until a later clean-up; the error says so.
 
-    :param jvm_options: for every node, in place of those for fast starts (:mod:`harness.host.class_data`)
+    :param outlives_harness: the nodes may keep running after the harness ends
+    :param jvm_options: for every node, instead of the options for fast starts (:mod:`harness.host.class_data`)
     """
     undo_log = UndoLog(run_id)
     cluster = None
     try:
-        site = Site(
+        context = ClusterContext(
             spec=spec,
             distribution=distribution,
             record_dir=record_dir / "brokers",
             journal=journal,
             undo_log=undo_log,
-            outlives=outlives,
+            outlives_harness=outlives_harness,
         )
-        cluster = Cluster(site, jvm_options)
+        cluster = Cluster(context, jvm_options)
         cluster.start()
         cluster.await_ready()
     except BaseException as error:
@@ -367,7 +369,7 @@ def boot(
                 cluster.stop()
         except EngineGone:
             if isinstance(error, EngineGone):
-                raise EngineGone(f"{error} Once it does, jbod clean removes what there is of {run_id}") from error
+                raise EngineGone(f"{error} When it does, jbod clean removes what is left of {run_id}") from error
             raise
         raise
     return cluster

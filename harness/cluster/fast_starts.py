@@ -1,4 +1,6 @@
-"""The class archive of a build's nodes, made by a cluster that is booted for it (:mod:`harness.host.class_data`)."""
+"""Makes the class data archive that speeds up node starts, from a cluster started for it; see
+:mod:`harness.host.class_data`.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +22,18 @@ from harness.kafka.versions import Mode
 
 
 def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, say: Callable[[str], None]) -> bool:
-    """Make the class archive for this build, mode and backend if it isn't there; a failure costs speed, and is said.
+    """Make the class data archive for this build, mode and backend if it does not exist; returns whether it exists.
 
-    Returns whether it is there.
+    A failure only makes starts slower, so it goes to ``say``.
 
-    :raises EnvironmentLacks: the backend can't be had on this machine, or not any more
+    :raises EnvironmentLacks: the machine does not have the backend
     """
     runtime = backend_kind(backend).runtime(distribution, mode, say)
 
     def make(folder: Path) -> None:
         say("preparing fast starts, once for this build, mode and Java")
         cluster = boot(
-            # The JVM makes no archive with an agent in it.
+            # The JVM makes no archive while an agent is loaded.
             ClusterSpec(mode=mode, brokers=1, log_dirs=1, mbeans=False, backend=backend),
             distribution,
             run_id=f"classes-{secrets.token_hex(3)}",
@@ -51,7 +53,7 @@ def prepare_fast_starts(distribution: Distribution, mode: Mode, backend: str, sa
 
     try:
         class_data.prepare(runtime.classes(mode), runtime.java_version, make)
-    except EnvironmentLacks:  # no case would come any further
+    except EnvironmentLacks:  # cases would fail too
         raise
     except (JbodError, OSError) as error:
         say(f"brokers will start more slowly: {error}")

@@ -1,7 +1,6 @@
-"""The members of a cluster, brokers and the nodes beside them: made from a spec, started, taken away without a trace.
+"""The lifecycle of a cluster: create its nodes from a spec, start them, stop them, and leave nothing behind.
 
-Everything that can start side by side does: ZooKeeper or the controller and all brokers are spawned at once and find
-each other; what is waited for is the outcome, seen through Kafka's own protocol from every broker.
+All nodes start at the same time and find each other. Kafka's protocol shows, for every broker, when they are ready.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from pathlib import Path
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.nodes.backends import backend_kind
-from harness.cluster.nodes.node import AGENT, SERVICE, Node, NodeSpec, Site
-from harness.cluster.quorum.formatted import formatted
+from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Node, NodeSpec
+from harness.cluster.quorum.format_template import format_template
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
@@ -35,38 +34,41 @@ from harness.kafka.versions import Mode, Tool
 from harness.waiting import await_until
 
 
-class Members:
-    """The brokers of a cluster and the nodes beside them.
+class ClusterLifecycle:
+    """The brokers of a cluster, and its ZooKeeper or its controllers.
 
-    :ivar unheard: the brokers, by their ids, that run and of which neither the others nor the controller hear, since
-        they are cut off: what they say is out of date, and they are not asked
+    :ivar unreachable: ids of brokers that run but are cut off from the other brokers and the controller. Their answers
+        are out of date, so they are not asked
     """
 
-    def __init__(self, site: Site, jvm_options: tuple[str, ...] | None = None) -> None:
-        """:param jvm_options: for every node, in place of those for fast starts (:mod:`harness.host.class_data`)"""
-        self._site = site
-        self.spec, self.distribution = site.spec, site.distribution
-        self.journal, self.undo_log = site.journal, site.undo_log
-        self._backend = backend_kind(site.spec.backend).make(site)
-        self._jvm_options = self._fast_start() if jvm_options is None else jvm_options
+    def __init__(self, context: ClusterContext, jvm_options: tuple[str, ...] | None = None) -> None:
+        """:param jvm_options: for all nodes, instead of the options for fast starts (:mod:`harness.host.class_data`)"""
+        self._context = context
+        self.spec, self.distribution = context.spec, context.distribution
+        self.journal, self.undo_log = context.journal, context.undo_log
+        self._backend = backend_kind(context.spec.backend).make(context)
+        if jvm_options is None:
+            archive = self._backend.runtime.classes(self.spec.mode)
+            jvm_options = class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
+        self._jvm_options = jvm_options
         self._main_class = self.distribution.main_class(Tool.BROKER)
         self.quorum = self._make_quorum()
         self.mbeans: dict[str, MBeans] = {}
         self.quorum_nodes: list[Node] = [self._node(node_spec) for node_spec in self.quorum.node_specs()]
         self.brokers = [self._broker(id) for id in self.spec.broker_ids]
         self.unreachable = set[int]()
-        self._reshaped = False
+        self._brokers_changed = False
         self._make_watchers()
 
     def _make_quorum(self) -> Quorum:
         if self.spec.mode is Mode.ZK:
             zookeeper = self.distribution.main_class(Tool.ZOOKEEPER)
-            return ZooKeeperQuorum(work_dir=self._site.work_dir, backend=self._backend, main_class=zookeeper)
+            return ZooKeeperQuorum(work_dir=self._context.work_dir, backend=self._backend, main_class=zookeeper)
         return KRaftQuorum(
             spec=self.spec,
-            work_dir=self._site.work_dir,
+            work_dir=self._context.work_dir,
             backend=self._backend,
-            formatted=formatted(self.distribution, self.spec.metadata_version),
+            template=format_template(self.distribution, self.spec.metadata_version),
             main_class=self._main_class,
         )
 
@@ -82,10 +84,6 @@ class Members:
         if (mbeans := self.mbeans.get(node.spec.name)) is not None:
             self._mbean_watcher.watch(node.spec.name, mbeans, node.is_alive)
 
-    def _fast_start(self) -> tuple[str, ...]:
-        archive = self._backend.runtime.classes(self.spec.mode)
-        return class_data.use_options(self._backend.file(archive)) if archive.exists() else ()
-
     def _broker(self, id: int) -> Broker:
         name, work_dir = f"broker-{id}", self.undo_log.dir
         log_dirs: dict[Path, Volume | None] = {}
@@ -93,7 +91,7 @@ class Members:
             if self.spec.volumes is None:
                 log_dirs[work_dir / f"broker-{id}-log-dir-{n}"] = None
             else:
-                # A folder in the volume, as on real disks: Kafka refuses a log dir with a lost+found in it.
+                # A folder in the volume, as on real disks: Kafka refuses a log dir that contains lost+found.
                 at = work_dir / f"broker-{id}-volume-{n}"
                 volume = Volume(at, kind=self.spec.volumes, size_mb=self.spec.volume_mb, undo_log=self.undo_log)
                 log_dirs[at / f"log-dir-{n}"] = volume
@@ -113,11 +111,11 @@ class Members:
             log_dirs=log_dirs,
             journal=self.journal,
             undo_log=self.undo_log,
-            registration_outlives_s=self.quorum.registration_outlives_s,
+            registration_ttl_s=self.quorum.registration_ttl_s,
         )
 
     def _node(self, node_spec: NodeSpec) -> Node:
-        """A node with an agent in it that answers for its MBeans, where it is Kafka's and that is wanted."""
+        """A node; if it runs Kafka and the spec has MBeans, with an agent that answers for them."""
         options = (*self._jvm_options, *node_spec.jvm_options)
         if self.spec.mbeans and node_spec.main_class == self._main_class:
             agent = self._backend.endpoint(node_spec.name, AGENT)
@@ -125,10 +123,10 @@ class Members:
             options += agent_options(self._backend.file(jolokia_agent(cache_dir())), agent.address)
         return self._backend.node(replace(node_spec, jvm_options=options))
 
-    # --- life -----------------------------------------------------------------------------------------------------
+    # --- lifecycle ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make and format all folders, spawn all nodes, and return without waiting."""
+        """Create and format all folders, start all nodes, and return without waiting."""
         volumes = self._volumes()
         make_volumes(volumes)
         dirs = {broker.id: self._dirs(broker) for broker in self.brokers}
@@ -142,53 +140,53 @@ class Members:
         return [log_dir.volume for b in self.brokers for log_dir in b.log_dirs if log_dir.volume is not None]
 
     def sync(self) -> None:
-        """A power cut takes only what is written from now on."""
+        """Write all data to the volumes' disks, so that a later power cut drops only what is written after this."""
         sync(self._volumes())
 
     def await_ready(self) -> None:
-        """Wait until every broker sees every broker and an elected controller.
+        """Wait until every broker sees every broker and an active controller, then watch the cluster.
 
-        :raises NodeDied: a node ended while it started; the error has its last log lines
+        :raises NodeDied: a node ended during its start; the error has its last log lines
         :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
         """
         self.await_members()
-        self._owed = self.undo_log.due()
+        self._undo_entries = self.undo_log.due()
         self._configs = {broker.id: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
-        self._begin()
+        self._start_watchers()
 
-    def _begin(self) -> None:
+    def _start_watchers(self) -> None:
         self.journal.write("cluster.ready", bootstrap=self.bootstrap)
         self._watcher.start()
         self._mbean_watcher.start()
 
     def attach_case(self, journal: Journal, record_dir: Path) -> None:
-        """Be another case's cluster from now on, and write into its folder; see :mod:`harness.runner.cluster_reuse`."""
+        """Hand the cluster to another case and write into its folder; see :mod:`harness.runner.cluster_reuse`."""
         self.switch_logs(journal, record_dir / "brokers")
         self._make_watchers()
-        self._begin()
+        self._start_watchers()
 
     def switch_logs(self, journal: Journal, record_dir: Path) -> None:
-        """Have what happens written down elsewhere from now on, nodes' logs too.
+        """Write events and the nodes' logs to another place from now on.
 
-        :raises OSError: it can't be done; some logs are written there, some where they were
+        :raises OSError: a log can't be switched; the others may already be
         """
-        self.journal = self._site.journal = journal
-        self._site.record_dir = record_dir
+        self.journal = self._context.journal = journal
+        self._context.record_dir = record_dir
         for broker in self.brokers:
             broker.journal = journal
         for node in self._nodes():
             node.switch_logs()
 
     def reset_configs(self) -> None:
-        """Take all dynamic configs away that its brokers did not have when it was ready.
+        """Remove all dynamic configs that the brokers did not have when the cluster became ready.
 
-        :raises Refused: with Kafka's error
+        :raises Refused: Kafka returns an error
         """
         for broker in self.brokers:
             broker.configure_as(self._configs[broker.id])
 
     def configs_changed(self) -> list[str]:
-        """In which dynamic configs its brokers are not as they were when it was ready, a phrase each."""
+        """One phrase for each broker whose dynamic configs differ from those when the cluster became ready."""
         has = {broker: broker.admin.dynamic_configs(broker.id) for broker in self.brokers}
         return [
             f"{broker} has {configs}, and had {self._configs[broker.id]}"
@@ -197,17 +195,17 @@ class Members:
         ]
 
     def drift(self) -> list[str]:
-        """In what it is not as it was made, beside what is in it, a phrase each: nodes, what is done to the machine."""
-        found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_as_made()]
+        """One phrase for each difference from the cluster's start: nodes, brokers, entries of the undo log."""
+        found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_unchanged()]
         found += [f"{node.spec.name} does not run" for node in self._nodes() if not node.is_alive() or node.is_paused()]
-        if self._reshaped:
+        if self._brokers_changed:
             found.append("brokers were added or removed")
-        if due := self.undo_log.due() ^ self._owed:
-            found.append(f"the undo log differs from that at the cluster's start by {len(due)} entries")
+        if due := self.undo_log.due() ^ self._undo_entries:
+            found.append(f"undo log differs from cluster start by {len(due)} entries")
         return found
 
     def await_members(self) -> None:
-        """Wait until every live broker sees every broker and an elected controller.
+        """Wait until every live broker sees every broker and an active controller.
 
         :raises NodeDied: a node ended meanwhile
         :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
@@ -217,10 +215,10 @@ class Members:
             missing = []
             for broker in self.live_brokers():
                 seen = broker.describe_cluster().brokers
-                if seen != self._ids():
+                if seen != self._broker_ids():
                     missing.append(f"{broker} sees brokers {list(seen)}")
             if self.quorum.controller(self.brokers[0].admin) is None:
-                missing.append("no controller elected")
+                missing.append("no controller is active")
             return missing
 
         await_until(
@@ -236,18 +234,18 @@ class Members:
     def _dirs(self, broker: Broker) -> tuple[Path, ...]:
         return (*self.quorum.broker_dirs(broker.id), *(log_dir.path for log_dir in broker.log_dirs))
 
-    def _ids(self) -> tuple[int, ...]:
+    def _broker_ids(self) -> tuple[int, ...]:
         return tuple(broker.id for broker in self.brokers)
 
     def add_broker(self) -> Broker:
-        """Start one more broker, an empty one with the next id, and wait until every broker sees it.
+        """Start an additional, empty broker with the next id, and wait until every broker sees it.
 
-        Like the others, but for a rack; its log dirs are in one folder, as where the spec names no volumes.
+        Its log dirs share one folder. The spec must have no racks, volumes or combined nodes.
         """
         if self.spec.racks or self.spec.volumes is not None or self.spec.combined:
             raise ValueError("a broker can't be added to a cluster with racks, volumes or combined nodes")
-        self._reshaped = True
-        broker = self._broker(max(self._ids()) + 1)
+        self._brokers_changed = True
+        broker = self._broker(max(self._broker_ids()) + 1)
         for path in self._dirs(broker):
             broker.node.make_dir(path)
         self.quorum.format_broker(broker.id, self._dirs(broker))
@@ -260,8 +258,8 @@ class Members:
         return broker
 
     def remove_broker(self, broker: Broker) -> None:
-        """Stop a broker for good, so that nobody expects it any more: neither the cluster (KRaft) nor the harness."""
-        self._reshaped = True
+        """Stop a broker and remove it from the cluster, in KRaft also from the metadata."""
+        self._brokers_changed = True
         broker.stop()
         self.brokers.remove(broker)
         self.unregister(broker)
@@ -269,7 +267,7 @@ class Members:
         self.journal.write("broker.removed", broker=broker.id)
 
     def unregister(self, *brokers: Broker) -> None:
-        """Have the cluster forget brokers that don't run (KRaft; in ZooKeeper mode it has), until they are started."""
+        """Unregister stopped brokers in KRaft, until they start again. ZooKeeper has removed them already."""
         if self.spec.mode is Mode.KRAFT:
             for broker in brokers:
                 arguments = ("unregister", "--bootstrap-server", self.bootstrap, "--id", str(broker.id))
@@ -277,11 +275,12 @@ class Members:
                     self.journal.write("broker.unregistered", broker=broker.id)
 
     def check_nodes(self, *, promised: bool = False) -> None:
-        """See that no node ended that nobody had ended.
+        """Check that no node ended by itself.
 
-        :param promised: Kafka promises that its brokers go on; SIGKILL is the kernel's, out of memory, all the same
-        :raises NodeDied: one did
-        :raises PromiseBroken: a broker did, against its promise
+        :param promised: Kafka promises that its brokers keep running. A SIGKILL does not break this promise: the kernel
+            sends it when memory runs out
+        :raises NodeDied: a node ended by itself
+        :raises PromiseBroken: a broker ended by itself, against the promise
         """
         for broker in self.brokers:
             try:
@@ -289,36 +288,34 @@ class Members:
             except NodeDied as error:
                 if not promised or broker.node.exit_code() == -signal.SIGKILL:
                     raise
-                raise PromiseBroken(f"{broker} should go on, wounded or not: {error}") from error
+                raise PromiseBroken(f"{broker} should keep running despite the fault: {error}") from error
         for node in self.quorum_nodes:
             node.check_alive()
 
-    def note_ends(self) -> None:
-        """Write into the journal which nodes ended by themselves: a scenario may have looked at none of them since."""
+    def journal_unexpected_ends(self) -> None:
+        """Record in the journal which nodes ended by themselves, for scenarios that did not check."""
         for node in self._nodes():
-            node.note_end()
+            node.journal_unexpected_end()
 
     def check_watched(self) -> None:
-        """What a scenario takes from the journal that it did not see itself is there to be seen.
+        """Check that the metadata watcher still runs, since scenarios rely on the events that it writes.
 
-        :raises HarnessError: the thread that watches who leads what has ended
+        :raises HarnessError: its thread has ended
         """
         if not self._watcher.is_watching:
-            raise HarnessError(
-                "the thread that watches who leads what has ended: standard error has why, or its engine went away"
-            )
+            raise HarnessError("the metadata watcher ended: see standard error, unless the container engine is gone")
 
     def stop_watching(self) -> None:
-        """Nothing more of what it does is written down."""
+        """Stop both watchers."""
         self._watcher.stop()
         self._mbean_watcher.stop()
 
     def stop(self) -> None:
-        """End all nodes at once (their data is about to go) and undo everything that the run did to the machine."""
+        """Kill all nodes (their data is deleted anyway) and undo everything that the run did to the machine."""
         self.stop_watching()
 
         def kill(node: Node) -> None:
-            with contextlib.suppress(EngineGone):  # the undo log knows what is left of it
+            with contextlib.suppress(EngineGone):  # the undo log has what is left of the node
                 node.kill()
 
         try:
@@ -328,16 +325,16 @@ class Members:
             try:
                 self.undo_log.close()
             finally:
-                self._site.ports.release()
+                self._context.ports.release()
 
     def keep(self) -> None:
-        """Leave the cluster standing when the harness ends; ``jbod cluster down`` takes it away."""
+        """Leave the cluster running after the harness ends; ``jbod cluster down`` stops it."""
         self.stop_watching()
         self.undo_log.keep()
 
     @property
     def bootstrap(self) -> str:
-        """Every broker's address, comma separated."""
+        """The addresses of all brokers, separated by commas."""
         return ",".join(broker.bootstrap for broker in self.brokers)
 
     def broker(self, id: int) -> Broker:
@@ -345,9 +342,9 @@ class Members:
         return next(broker for broker in self.brokers if broker.id == id)
 
     def live_brokers(self) -> list[Broker]:
-        """The brokers whose process runs, and is not paused, and of which the others hear."""
+        """The brokers that run, are not paused, and are not :attr:`unreachable`."""
         return [broker for broker in self.brokers if broker.is_running and broker.id not in self.unreachable]
 
     def others(self, *than: Broker) -> list[Broker]:
-        """All brokers but these."""
+        """All brokers except these."""
         return [broker for broker in self.brokers if broker not in than]

@@ -15,13 +15,13 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
-"""Its checkpoint files."""
+"""The checkpoint files of a log dir."""
 
 
 class LogDir:
-    """One of a broker's log dirs, by its absolute path.
+    """A log dir, identified by its absolute path.
 
-    :ivar volume: the file system of its own that it lies on; None where it shares one with the others
+    :ivar volume: its own file system; None if it shares one with other log dirs
     """
 
     def __init__(self, broker: Broker, path: Path, volume: Volume | None = None) -> None:
@@ -30,22 +30,24 @@ class LogDir:
         self.volume = volume
 
     def replica_dir(self, topic: str, partition: int) -> Path:
-        """The folder of a replica in it."""
+        """The folder of a replica in this log dir."""
         return self.path / f"{topic}-{partition}"
 
-    def named_in(self, checkpoint: str) -> set[str]:
-        """The partitions that a checkpoint file names (``CheckpointFile``); none where the cleaner never wrote its own.
+    def partitions_in_checkpoint(self, checkpoint: str) -> set[str]:
+        """The partitions that a checkpoint file lists (``CheckpointFile``), such as "orders-0".
 
-        :raises OSError: it can't be read; each is replaced as a whole
+        The cleaner's file may be absent; then it lists none.
+
+        :raises OSError: the file can't be read
         """
         file = self.path / checkpoint
         if checkpoint == CLEANED and not file.exists():
             return set()
-        entries = (line.split() for line in file.read_text().splitlines()[2:])  # after the version and their count
+        entries = (line.split() for line in file.read_text().splitlines()[2:])  # after the version and the count
         return {f"{topic}-{partition}" for topic, partition, _offset in entries}
 
     def directory_id(self) -> str:
-        """Its ``directory.id`` (KIP-858), as its ``meta.properties`` has it."""
+        """The ``directory.id`` in its ``meta.properties`` (KIP-858)."""
         lines = (self.path / "meta.properties").read_text().splitlines()
         return next(line.partition("=")[2] for line in lines if line.startswith("directory.id="))
 

@@ -1,22 +1,22 @@
-"""kafka-reassign-partitions, the tool with which an operator moves replicas between brokers and log dirs (KIP-113).
+"""kafka-reassign-partitions, the tool that operators move replicas with, between brokers and log dirs (KIP-113).
 
-What is moved where is data (:class:`Placement`); the JSON file that the tool wants, and what it prints, stay in here.
-Kafka's own tool and no protocol of ours, because KIP-113's test plan is about what operators run; single requests go
-through :mod:`harness.kafka.admin`.
+A :class:`Placement` says where a partition's replicas should be; this module writes the tool's JSON file and reads its
+output. Single requests go through :mod:`harness.kafka.admin`; this module exists because KIP-113's test plan is about
+what operators run.
 
-The tool ends with exit code 0 while a move is still going on, and also where it will never come to anything:
-``--verify`` says so in words only, so the words are read (``ReassignPartitionsCommand``:
-``partitionReassignmentStatesToString``, ``replicaMoveStatesToString``).
+The exit code is 0 while a move is in progress, and also if the move can never complete. Only the words of ``--verify``
+tell them apart, so this module reads the words (``ReassignPartitionsCommand``: ``partitionReassignmentStatesToString``,
+``replicaMoveStatesToString``).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness import timeouts
 from harness.cluster.broker import Broker
@@ -32,9 +32,9 @@ _DONE = (" is completed.", " is complete.", " completed successfully.")  # the s
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where one partition's replicas should be.
+    """Where the replicas of one partition should be.
 
-    :ivar on: one for each replica, the preferred leader first: a log dir, or a broker, which then chooses ("any")
+    :ivar on: for each replica, the preferred leader first: a log dir, or a broker that chooses the log dir ("any")
     """
 
     partition: Partition
@@ -42,11 +42,11 @@ class Placement:
 
     @property
     def brokers(self) -> tuple[Broker, ...]:
-        """Of each replica, in order."""
+        """The broker of each replica, in order."""
         return tuple(place.broker if isinstance(place, LogDir) else place for place in self.on)
 
     def to_json(self) -> dict[str, object]:
-        """As the tool reads it (KIP-113, "Scripts" 2)."""
+        """The partition's entry in the tool's JSON file (KIP-113, "Scripts" 2)."""
         return {
             "topic": self.partition.topic,
             "partition": self.partition.index,
@@ -58,6 +58,21 @@ class Placement:
         return f"{self.partition} on {', '.join(map(str, self.on))}"
 
 
+class _Assignment(msgspec.Struct):
+    """A partition in a :class:`_Plan`."""
+
+    topic: str
+    partition: int
+    replicas: list[int]
+    log_dirs: list[str]
+
+
+class _Plan(msgspec.Struct):
+    """A JSON object that ``--generate`` prints."""
+
+    partitions: list[_Assignment]
+
+
 def execute(
     cluster: Cluster,
     *placements: Placement,
@@ -65,13 +80,13 @@ def execute(
     log_dirs_throttle: int | None = None,
     timeout_ms: int | None = None,
 ) -> None:
-    """Begin to move replicas; returns when Kafka has taken the order, long before it is carried out.
+    """Begin to move replicas; returns when Kafka has accepted the request, before the moves complete.
 
-    :param throttle: bytes a second for what goes from broker to broker; :func:`verify` takes it off again
-    :param log_dirs_throttle: bytes a second for what goes from log dir to log dir; :func:`verify` takes it off again
-    :param timeout_ms: how long the tool goes on telling brokers a replica's log dir that haven't got the replica yet;
-        10 s if it isn't told
-    :raises HarnessError: the tool refused or gave up, with what it said
+    :param throttle: bytes a second between brokers; :func:`verify` removes it
+    :param log_dirs_throttle: bytes a second between log dirs; :func:`verify` removes it
+    :param timeout_ms: how long the tool keeps naming the log dir of a replica to a broker that does not have the
+        replica yet; None: the tool's default, 10 s
+    :raises HarnessError: the tool refused or gave up; with its output
     """
     limits = {
         "--throttle": throttle,
@@ -84,55 +99,49 @@ def execute(
 
 
 def verify(cluster: Cluster, *placements: Placement) -> list[str]:
-    """What is not yet as it should be, in the tool's own words; empty where all is. Takes throttles off when it is.
+    """The tool's lines about moves that are not complete; empty if all are. Removes throttles if all are.
 
     :raises HarnessError: the tool failed
     """
     return unfinished(_run_on(cluster, "--verify", placements), placements)
 
 
-def unfinished(said: Sequence[str], placements: Sequence[Placement]) -> list[str]:
-    """Of what ``--verify`` printed, the lines that don't say "done", and whether a line is missing."""
-    status = [line for line in said if line.startswith(("Reassignment of ", "There is no ", "Partition "))]
+def unfinished(output: Sequence[str], placements: Sequence[Placement]) -> list[str]:
+    """The lines of ``--verify`` about moves that are not complete; all lines if one is missing."""
+    status = [line for line in output if line.startswith(("Reassignment of ", "There is no ", "Partition "))]
     wanted = sum(1 + sum(isinstance(place, LogDir) for place in placement.on) for placement in placements)
     if len(status) != wanted:
-        return [f"{len(status)} lines of status instead of {wanted}", *status]
+        return [f"{len(status)} status lines instead of {wanted}", *status]
     return [line for line in status if not line.endswith(_DONE)]
 
 
 def generate(
     cluster: Cluster, topics: Iterable[Topic], brokers: Iterable[Broker], *, ignore_racks: bool = False
 ) -> tuple[list[Placement], ...]:
-    """What the tool says of the topics (``--generate``): where their replicas are, and where it would put them.
+    """The placements that ``--generate`` prints for the topics: the current ones and the proposed ones.
 
-    :param brokers: those among which it may choose
-    :param ignore_racks: ``--disable-rack-aware``
-    :raises HarnessError: the tool refused, with what it said
+    :param brokers: the brokers to choose from
+    :param ignore_racks: pass ``--disable-rack-aware``
+    :raises HarnessError: the tool refused; with its output
     """
     ids = ",".join(str(broker.id) for broker in brokers)
     options = ["--disable-rack-aware"] if ignore_racks else []
-    with _as_file({"version": 1, "topics": [{"topic": topic.name} for topic in topics]}) as file:
-        arguments = ("--generate", "--topics-to-move-json-file", file, "--broker-list", ids, *options)
-        said = _run(cluster, *arguments)
-    return tuple(_placements(cluster, json.loads(line)) for line in said if line.startswith("{"))
+    content = {"version": 1, "topics": [{"topic": topic.name} for topic in topics]}
+    output = _run(cluster, "--generate", "--topics-to-move-json-file", content, "--broker-list", ids, *options)
+    plans = [msgspec.json.decode(line, type=_Plan) for line in output if line.startswith("{")]
+    return tuple([_placement(cluster, each) for each in plan.partitions] for plan in plans)
 
 
-def _placements(cluster: Cluster, answer: Mapping[str, Any]) -> list[Placement]:
-    """As :meth:`Placement.to_json` wrote them."""
-    return [
-        Placement(
-            partition=Partition(cluster, each["topic"], each["partition"]),
-            on=tuple(
-                cluster.broker(id) if path == "any" else LogDir(cluster.broker(id), Path(path))
-                for id, path in zip(each["replicas"], each["log_dirs"], strict=True)
-            ),
-        )
-        for each in answer["partitions"]
-    ]
+def _placement(cluster: Cluster, assignment: _Assignment) -> Placement:
+    on = tuple(
+        cluster.broker(id) if path == "any" else LogDir(cluster.broker(id), Path(path))
+        for id, path in zip(assignment.replicas, assignment.log_dirs, strict=True)
+    )
+    return Placement(partition=Partition(cluster, assignment.topic, assignment.partition), on=on)
 
 
 def cancel(cluster: Cluster, *placements: Placement) -> list[str]:
-    """Call off what :func:`execute` began; returns what the tool said.
+    """Cancel the moves that :func:`execute` began; returns the tool's output.
 
     :raises HarnessError: the tool failed
     """
@@ -142,21 +151,16 @@ def cancel(cluster: Cluster, *placements: Placement) -> list[str]:
 
 def _run_on(cluster: Cluster, action: str, placements: Sequence[Placement], *options: str) -> list[str]:
     content = {"version": 1, "partitions": [placement.to_json() for placement in placements]}
-    with _as_file(content) as file:
-        return _run(cluster, action, "--reassignment-json-file", file, *options)
+    return _run(cluster, action, "--reassignment-json-file", content, *options)
 
 
-def _run(cluster: Cluster, action: str, *options: str) -> list[str]:
-    arguments = ("--bootstrap-server", cluster.bootstrap, action, *options)
-    with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as said:
-        lines = [line.strip() for line in said]
-    cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
-    return lines
-
-
-@contextmanager
-def _as_file(content: Mapping[str, Any]) -> Iterator[str]:
+def _run(cluster: Cluster, action: str, file_option: str, content: object, *options: str) -> list[str]:
+    """Run the tool on a JSON file with this content; returns its output."""
     with scratch("reassignment") as folder:
         file = folder / "reassignment.json"
         file.write_text(json.dumps(content))
-        yield str(file)
+        arguments = ("--bootstrap-server", cluster.bootstrap, action, file_option, str(file), *options)
+        with tool_output(cluster.distribution, Tool.REASSIGN, *arguments, timeout_s=timeouts.TOOL_S) as output:
+            lines = [line.strip() for line in output]
+    cluster.journal.write("reassignment.tool", action=action, said=[line for line in lines if line])
+    return lines

@@ -1,4 +1,4 @@
-"""What a cluster is made of: a frozen description, and the settings that every broker here has."""
+"""The specification of a cluster, and the settings that every broker gets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from typing import TypedDict
 from harness.host.volume import VolumeKind
 from harness.kafka.versions import Mode
 
-# Where a process ended its port refuses at once; the address of a container that ended gives no answer, and who asks
-# there, as for a controller that was, would wait for 10 to 30 s. Builds before 2.7 do: they know no such setting.
-CONNECTS_SOON: Mapping[str, str] = {
+# The port of an ended process refuses a connection at once. The address of an ended container does not answer, and a
+# node that connects to it, such as to a former controller, would wait for 10 to 30 s. Builds before 2.7 still wait.
+SHORT_CONNECT_TIMEOUTS: Mapping[str, str] = {
     "socket.connection.setup.timeout.ms": "1000",
     "socket.connection.setup.timeout.max.ms": "1000",
 }
 
-# Shared by both metadata modes; a spec's overrides win. Each says why it is not Kafka's default.
+# For both metadata modes; a spec's overrides win. The comments say why a value is not Kafka's default.
 BROKER_SETTINGS: Mapping[str, str] = {
-    # A failed log dir is noticed at the next write of a checkpoint: 5 to 60 s by default.
+    # A broker notices a failed log dir at the next write of a checkpoint: 5 to 60 s by default.
     "replica.high.watermark.checkpoint.interval.ms": "500",
     "log.flush.offset.checkpoint.interval.ms": "500",
     "log.flush.start.offset.checkpoint.interval.ms": "500",
-    # In KRaft a leader goes on waiting for a follower whose log dir failed until it has lagged for this long, although
-    # the controller has taken it out of the ISR (Partition.maybeIncrementLeaderHW, shouldWaitForReplicaToJoinIsr: its
-    # broker is alive, so it is still "eligible"). Nobody gets an ack or a record meanwhile: 30 s by default.
+    # In KRaft a leader waits this long for a follower whose log dir failed, although the controller has removed it from
+    # the ISR: its broker is alive, so it is still "eligible" (Partition.maybeIncrementLeaderHW,
+    # shouldWaitForReplicaToJoinIsr). Meanwhile no client gets an ack or a record: 30 s by default.
     "replica.lag.time.max.ms": "5000",
-    # A scenario says who leads; nothing shall move leaders behind its back, nor make topics.
+    # Only a scenario moves leaders and creates topics.
     "auto.leader.rebalance.enable": "false",
     "auto.create.topics.enable": "false",
-    # A lone wounded broker must be able to serve clients by itself.
+    # A single broker with a failed log dir must be able to serve clients.
     "min.insync.replicas": "1",
     "offsets.topic.num.partitions": "1",
     "offsets.topic.replication.factor": "3",
@@ -42,16 +42,16 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "num.io.threads": "4",
     "background.threads": "2",
     "log.cleaner.dedupe.buffer.size": "4194304",
-    **CONNECTS_SOON,
-    # What a deleted topic or a finished move leaves goes after the first of these, 60 s by default, but not in a
-    # broker's first 30 s, which can be set from 3.8 on: a cluster that serves another case is empty by then.
+    **SHORT_CONNECT_TIMEOUTS,
+    # A cluster must be empty before the next case. Brokers delete the files of deleted topics and finished moves after
+    # the first delay (60 s by default), and not before the second (30 s after the start; a setting since 3.8).
     "log.segment.delete.delay.ms": "1000",
     "log.initial.task.delay.ms": "1000",
 }
 
 
 class ClusterSettings(TypedDict, total=False):
-    """The fields of :class:`ClusterSpec` that a scenario or a fault may set: all but ``mode`` and ``backend``."""
+    """The fields of :class:`ClusterSpec` that a scenario or a fault may set: all except ``mode`` and ``backend``."""
 
     brokers: int
     log_dirs: int
@@ -68,19 +68,18 @@ class ClusterSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """A cluster to be: ``brokers`` brokers, numbered from 1, with ``log_dirs`` log dirs each.
+    """A specification: ``brokers`` brokers with ids from 1, each with ``log_dirs`` log dirs.
 
-    :ivar racks: ``broker.rack`` of each broker in order; empty for none at all, None within for none on that broker
-    :ivar controllers: KRaft: how many nodes are controllers and nothing else, of which one is active; 1 or 3
-    :ivar combined: KRaft: each broker is a controller too, and no other node is (``process.roles=broker,controller``)
-    :ivar metadata_apart: KRaft: brokers keep the metadata in a folder of its own; else in the first log dir, which is
-        Kafka's default
-    :ivar metadata_version: KRaft: what the cluster is formatted with, such as 4.2-IV1; None: the build's own
-    :ivar volumes: each log dir lies on a file system of its own, of this kind; None: all in one folder
-    :ivar volume_mb: how big each of these is
-    :ivar mbeans: Kafka's nodes carry an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
-    :ivar backend: what the nodes run in (:mod:`harness.cluster.nodes.backends`)
-    :ivar overrides: broker settings over :data:`BROKER_SETTINGS`
+    :ivar racks: ``broker.rack`` of each broker in order, None for a broker without one; empty: no broker has a rack
+    :ivar controllers: KRaft: the number of dedicated controllers, 1 or 3
+    :ivar combined: KRaft: each broker is a controller too, and there are no dedicated controllers
+    :ivar metadata_apart: KRaft: brokers have a ``metadata.log.dir``; else the metadata log is in the first log dir
+    :ivar metadata_version: KRaft: the release version to format with, such as 4.2-IV1; None: the build's default
+    :ivar volumes: each log dir is on its own file system of this kind; None: all are in one folder
+    :ivar volume_mb: the size of each file system, in MB
+    :ivar mbeans: Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
+    :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)
+    :ivar overrides: broker settings that replace :data:`BROKER_SETTINGS`
     """
 
     mode: Mode
@@ -99,19 +98,17 @@ class ClusterSpec:
 
     def __post_init__(self) -> None:
         if self.brokers < 1 or self.log_dirs < 1:
-            raise ValueError(
-                f"a cluster needs a broker and a log dir: {self.brokers} brokers, {self.log_dirs} log dirs"
-            )
+            raise ValueError(f"a cluster needs brokers and log dirs: {self.brokers} brokers, {self.log_dirs} log dirs")
         if self.racks and len(self.racks) != self.brokers:
             raise ValueError(f"{len(self.racks)} racks for {self.brokers} brokers")
         if self.controllers not in (1, 3):
-            raise ValueError(f"a quorum has 1 controller or 3 here, not {self.controllers}")
+            raise ValueError(f"a quorum has 1 or 3 controllers, not {self.controllers}")
         if self.mode is Mode.ZK and (self.controllers > 1 or self.combined):
-            raise ValueError("ZooKeeper mode has no controllers of its own: a broker is the controller")
+            raise ValueError("ZooKeeper mode has no dedicated controllers: a broker is the controller")
         if self.combined and self.controllers > 1:
-            raise ValueError("combined nodes are the controllers: there are no others")
+            raise ValueError("combined nodes are the controllers: there are no dedicated ones")
         if not self.mbeans and (self.combined or self.controllers > 1):
-            raise ValueError("which of several controllers is active is told by their MBeans: none without them")
+            raise ValueError("several controllers need MBeans, which show which one is active")
 
     @property
     def broker_ids(self) -> range:
@@ -120,5 +117,5 @@ class ClusterSpec:
 
     @property
     def nodes(self) -> int:
-        """How many processes it is: its brokers, and ZooKeeper or the controllers where they are apart."""
+        """The number of nodes: brokers, and ZooKeeper or dedicated controllers."""
         return self.brokers + (0 if self.combined else self.controllers)

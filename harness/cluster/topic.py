@@ -1,4 +1,4 @@
-"""A topic and its partitions, as handles: nothing in them is remembered that a broker can be asked."""
+"""A topic and its partitions: handles that ask a broker each time and cache nothing."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Partition:
         self.index = index
 
     def describe(self, via: Broker | None = None) -> PartitionState:
-        """Its state as a broker (any that answers, unless named) sees it."""
+        """The partition's state as ``via`` sees it, or as any broker that answers."""
         return self.cluster.describe(via)[self.topic, self.index]
 
     def leader(self) -> Broker:
-        """The broker that leads it.
+        """The broker that leads the partition.
 
-        :raises AwaitTimeout: nobody does
+        :raises AwaitTimeout: no broker does
         """
         state = self.describe()
         if state.leader is None:
@@ -37,16 +37,16 @@ class Partition:
         return self.cluster.broker(state.leader)
 
     def followers(self) -> list[Broker]:
-        """The other replicas' brokers, in the order of the assignment."""
+        """The brokers of the other replicas, in the order of the assignment."""
         state = self.describe()
         return [self.cluster.broker(id) for id in state.replicas if id != state.leader]
 
     def delete_records(self, before: int) -> int:
-        """Delete the records below an offset; returns the first offset that is left."""
+        """Delete the records below an offset; returns the new log start offset."""
         return self.leader().admin.delete_records(self.topic, self.index, before)
 
     def log_dir_on(self, broker: Broker) -> LogDir:
-        """The log dir that holds its replica on ``broker``.
+        """The log dir that holds the replica on ``broker``.
 
         :raises AwaitTimeout: the broker names none
         """
@@ -56,9 +56,9 @@ class Partition:
         return log_dir
 
     def move_to(self, log_dir: LogDir) -> None:
-        """Begin to move its replica on the log dir's broker into this log dir (KIP-113), or call such a move off.
+        """Begin to move the replica on the log dir's broker into this log dir (KIP-113).
 
-        Asked for the log dir that the replica is in, the broker gives up a move that is under way.
+        If the replica is already in this log dir, the broker cancels a move that is in progress.
         """
         log_dir.broker.admin.alter_replica_log_dir(self.topic, self.index, str(log_dir.path))
         log_dir.broker.journal.write("replica.move", partition=str(self), to=str(log_dir))
@@ -76,7 +76,7 @@ class Topic:
         self.partitions = tuple(Partition(cluster, name, index) for index in range(partitions))
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Set some of its configs, while it is in use."""
+        """Set some of the topic's configs."""
         self.cluster.live_brokers()[0].admin.set_topic_configs(self.name, configs)
 
     def __getitem__(self, index: int) -> Partition:

@@ -1,15 +1,13 @@
-"""Watches the cluster through every broker's eyes and writes each change into the journal.
+"""Watches the cluster's metadata and MBeans, and writes each change into the journal.
 
-One thread asks some twenty times a second for metadata, the live brokers in turn: they are told of a change at about
-the same time, and each question costs a busy machine a millisecond. What it writes (``partition.changed``,
-``brokers.changed``) dates leader moves to about 0.05 s, by whichever broker knew first, without any scenario having to
-look; what one of them sees it dates to so much for each broker. It is what a timeline of the run is drawn from. A
-broker's answer counts only where it is newer than what is known: a higher leader epoch, or the same epoch seen by the
-same broker with another ISR or other offline replicas; or of a topic that was made again under its name, which begins
-with the first epoch.
+:class:`Watcher` asks the live brokers for metadata in turn, 25 times a second (``partition.changed``,
+``brokers.changed``). All brokers learn of a change at about the same time, and each request costs a busy machine a
+millisecond. So a leader change is dated to about 0.05 s; with n brokers, what a given broker sees is dated to n times
+that. An answer is written only if it is newer than the known state: it has a higher leader epoch, or the same epoch
+with another ISR or other offline replicas, or the topic was created again under its name, with new epochs.
 
-Another asks every live node's MBeans once a second (``mbeans.changed``): what an operator's monitoring would have
-shown. A thread of its own, because an agent takes up to 50 ms for an answer, and one in a hung JVM a second.
+:class:`MBeanWatcher` asks every live node's MBeans once a second (``mbeans.changed``), as an operator's monitoring
+does. It has its own thread, since an agent takes up to 50 ms to answer, and up to a second in a hung JVM.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ _MBEANS_EVERY_S = 1.0
 
 
 class _WatchingThread(ABC):
-    """One that asks until it is stopped."""
+    """A thread that polls until it is stopped."""
 
     def __init__(self, name: str, journal: Journal) -> None:
         self._journal = journal
@@ -41,16 +39,16 @@ class _WatchingThread(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start polling."""
         self._thread.start()
 
     @property
     def is_watching(self) -> bool:
-        """Whether it goes on."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """No more questions to anybody; also where it never began."""
+        """Stop polling, if the thread has started."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -60,40 +58,41 @@ class _WatchingThread(ABC):
 
 
 class Watcher(_WatchingThread):
-    """The thread that watches one cluster's metadata."""
+    """Watches the metadata of a cluster."""
 
     def __init__(self, brokers: Sequence[Broker], journal: Journal) -> None:
         super().__init__("jbod-watcher", journal)
         self._brokers: list[Broker] = []
-        # Connections of its own: a watcher that waits for a hung broker must not hold up the scenario.
+        # Separate connections, so that a hung broker delays the watcher and not the scenario.
         self._connections: dict[int, Connection] = {}
         for broker in brokers:
             self.watch(broker)
-        self._seen: dict[tuple[int, str, int], PartitionState] = {}
-        self._newest: dict[tuple[str, int], PartitionState] = {}
-        self._members: dict[int, tuple[int, ...]] = {}
-        self._deleted: set[str] = set()
+        self._seen: dict[tuple[int, str, int], PartitionState] = {}  # last answer, by broker, topic, partition
+        self._newest: dict[tuple[str, int], PartitionState] = {}  # by topic, partition
+        self._members: dict[int, tuple[int, ...]] = {}  # the brokers that each broker sees
+        self._deleted: set[str] = set()  # topic ids
 
     def watch(self, broker: Broker) -> None:
-        """Look through this broker's eyes too."""
-        self._connections[broker.id] = Connection(*_split(broker.bootstrap), timeout_s=_ANSWER_S)
+        """Poll this broker too."""
+        host, _, port = broker.bootstrap.rpartition(":")
+        self._connections[broker.id] = Connection(host, int(port), timeout_s=_ANSWER_S)
         self._brokers.append(broker)
 
     def stop(self) -> None:
-        """No more questions to any broker; also where it never began."""
+        """Stop polling and close the connections."""
         super().stop()
         for connection in self._connections.values():
             connection.close()
 
     def _run(self) -> None:
-        with contextlib.suppress(EngineGone):  # whoever acts on the cluster says so
+        with contextlib.suppress(EngineGone):  # the scenario's next action reports it
             turn = 0
             while not self._stop.wait(_EVERY_S):
                 if alive := [broker for broker in self._brokers if broker.is_alive]:
-                    self._look_through(alive[turn % len(alive)])
+                    self._poll(alive[turn % len(alive)])
                 turn += 1
 
-    def _look_through(self, broker: Broker) -> None:
+    def _poll(self, broker: Broker) -> None:
         try:
             cluster = Admin(self._connections[broker.id]).describe_cluster()
         except NoAnswer:
@@ -111,7 +110,7 @@ class Watcher(_WatchingThread):
                 self._deleted.add(newest.topic_id)
                 newest = None
             if state.topic_id in self._deleted:
-                continue  # this broker has yet to hear that there is another topic of that name
+                continue  # this broker does not know yet that the topic was deleted
             if newest is None or (state != newest and state.leader_epoch >= newest.leader_epoch):
                 self._newest[key] = state
                 self._journal.write(
@@ -127,7 +126,7 @@ class Watcher(_WatchingThread):
 
 
 class MBeanWatcher(_WatchingThread):
-    """The thread that watches the MBeans of one cluster's nodes."""
+    """Watches the MBeans of a cluster's nodes."""
 
     def __init__(self, journal: Journal) -> None:
         super().__init__("jbod-mbeans", journal)
@@ -135,32 +134,23 @@ class MBeanWatcher(_WatchingThread):
         self._known: dict[str, Mapping[str, int | None]] = {}
 
     def watch(self, name: str, mbeans: MBeans, runs: Callable[[], bool]) -> None:
-        """Ask this node too, while it runs."""
-        self._nodes = {**self._nodes, name: (mbeans, runs)}  # the thread may be walking through the old one
+        """Poll this node too, while ``runs`` is true."""
+        self._nodes = {**self._nodes, name: (mbeans, runs)}  # a new dict: the thread may be iterating over the old one
 
     def _run(self) -> None:
         while not self._stop.wait(_MBEANS_EVERY_S):
             for name, (mbeans, runs) in self._nodes.items():
                 if not self._stop.is_set():
-                    self._note(name, self._ask(mbeans) if runs() else {})
-
-    @staticmethod
-    def _ask(mbeans: MBeans) -> Mapping[str, int]:
-        try:
-            return mbeans.counts(_ANSWER_S)
-        except NoAnswer:
-            return {}
+                    counts: Mapping[str, int] = {}
+                    with contextlib.suppress(NoAnswer):
+                        counts = mbeans.counts(_ANSWER_S) if runs() else {}
+                    self._note(name, counts)
 
     def _note(self, name: str, found: Mapping[str, int]) -> None:
-        """Write what changed; a count that the node no longer gives is null."""
+        """Write the counts that changed; null for a count that the node no longer gives."""
         before = self._known.get(name, {})
         values: Mapping[str, int | None] = {**dict.fromkeys(before), **found}
         if values != before:
             self._known[name] = values
             changed = {key: value for key, value in values.items() if key not in before or before[key] != value}
             self._journal.write("mbeans.changed", node=name, values=changed)
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)

@@ -4,8 +4,8 @@ The docker SDK speaks the engine's protocol; ``docker compose`` starts a whole c
 Debian's docker-compose 1.29 ended in 2021 and does not know ``configs`` with their content in the file.
 
 All that a run makes in the engine carries the run's id as a label (:data:`LABEL`), so that any clean-up finds it. If
-the harness dies, a process of its own cleans up at once (:func:`harness.cluster.nodes.container.leash`), without the
-privileged container that testcontainers has for it (Ryuk).
+the harness dies, a separate process cleans up at once (:func:`harness.cluster.nodes.container.start_watchdog`), without
+the privileged container that testcontainers uses for this (Ryuk).
 """
 
 from __future__ import annotations

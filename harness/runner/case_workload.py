@@ -83,7 +83,7 @@ class CaseWorkload:
             if self._groups:
                 self._case.record(groups=self._groups)
             pair.await_count(self._floors.before, failure=Inconclusive)
-            self._cluster.await_made()  # __consumer_offsets may just have been created for the consumers
+            self._cluster.await_replicas_created()  # __consumer_offsets may just have been created for the consumers
             try:
                 yield pair
             finally:

@@ -144,7 +144,7 @@ def _empty(cluster: Cluster) -> None:
     cluster.await_members()
     last = cluster.create_topic(_LAST, partitions=cluster.spec.log_dirs, replicas=len(cluster.brokers))
     _await_none(lambda: list(_watermarks(cluster)), cluster)
-    cluster.delete_topic(last)
+    cluster.delete_topics(last)
     _await_none(lambda: list(leftovers(cluster)), cluster)
     cluster.sync()
 
@@ -183,7 +183,9 @@ def _watermarks(cluster: Cluster) -> Iterator[str]:
 
 def _others_in(log_dir: LogDir, checkpoint: str) -> Iterator[str]:
     """Yield a phrase if a checkpoint file has partitions other than those of the last topic."""
-    if others := sorted(name for name in log_dir.named_in(checkpoint) if name.rpartition("-")[0] != _LAST):
+    if others := sorted(
+        name for name in log_dir.partitions_in_checkpoint(checkpoint) if name.rpartition("-")[0] != _LAST
+    ):
         yield f"{checkpoint} in {log_dir} names {', '.join(others)}"
 
 

@@ -235,7 +235,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
         run_id=case.run_dir.name,
         record_dir=case.run_dir,
         journal=case.journal,
-        outlives=run.keep_cluster != "never",
+        outlives_harness=run.keep_cluster != "never",
     )
     if run.pause:
         run.pause.how_to_reach = partial(how_to_reach, cluster)
@@ -243,7 +243,7 @@ def cluster(request: pytest.FixtureRequest, case: Case, mode: Mode, spark: Spark
     yield cluster
     case.journal.listener = None
     case.enter("teardown")
-    cluster.note_ends()
+    cluster.journal_unexpected_ends()
     verdict, _ = _concluded(request.node)
     failed = request.node.stash[_CASE_LOG].came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):

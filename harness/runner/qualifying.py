@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.nodes.backends import no_backend
+from harness.cluster.nodes.backends import unknown_backend
 from harness.errors import JbodError, UsageError
 from harness.kafka.builds import BuildOptions, Builds
 from harness.runner import ledger
@@ -147,7 +147,7 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
     scenarios = json.loads(done.stdout)["scenarios"]
     known = scenarios[0]["backends"] if scenarios else [build.backend]  # includes backends of other packages
     if build.backend not in known:
-        raise no_backend(build.backend, known)
+        raise unknown_backend(build.backend, known)
     return Wanted(
         scenarios={case: each for each in scenarios for case in each["cases"] if case not in each["unfit"]},
         unfit=Counter(why for each in scenarios for why in each["unfit"].values()),

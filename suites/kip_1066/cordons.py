@@ -43,7 +43,7 @@ def quorum_of(cluster: Cluster) -> KRaftQuorum:
 
 def controllers_admin(cluster: Cluster) -> Admin:
     """An admin client of the active controller (KIP-919); other controllers refuse changes."""
-    return quorum_of(cluster).door(cluster.active_controller())
+    return quorum_of(cluster).controller_admin(cluster.active_controller())
 
 
 def cordon(state: StateCheck, broker: Broker, *log_dirs: LogDir, value: str | None = None) -> None:

@@ -279,13 +279,13 @@ def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
     at_once = cluster.spec.mode is Mode.KRAFT
     with workload.running(orders) as pair:
         with log_dirs_failed(state, Chmod000(log_dir)):
-            cluster.delete_topic(refunds)
+            cluster.delete_topics(refunds)
             state.remove_topic(refunds)
             if at_once:
                 state.add_topic(cluster.create_topic("refunds", partitions=1, replicas=3, failure=PromiseBroken))
             else:
                 anew = NewTopic(name="refunds", replicas=3)
-                check_refused(lambda: cluster.begin_topics(anew), "TOPIC_ALREADY_EXISTS", "")
+                check_refused(lambda: cluster.request_topics(anew), "TOPIC_ALREADY_EXISTS", "")
             state.check(also=[metadata_log])
             pair.await_progress(after=now())
         restart_after_healing(state, victim)

@@ -145,14 +145,14 @@ def test_killed_while_new(cluster: Cluster) -> None:
         if is_killed_while_new(victim, orders):
             return
         cluster.await_healthy()
-        cluster.delete_topic(orders)
+        cluster.delete_topics(orders)
     raise Inconclusive(f"{victim} reported the log dir of its new replica before it was killed, {TRIES} times")
 
 
 def is_killed_while_new(victim: Broker, orders: Topic) -> bool:
     """Whether the broker is killed in time; if so, check that it creates no second replica. Else start it again."""
     cluster, mode = orders.cluster, orders.cluster.spec.mode
-    cluster.begin_topics(NewTopic(name=orders.name, partitions=1, replicas=3))
+    cluster.request_topics(NewTopic(name=orders.name, partitions=1, replicas=3))
     made = "partition.metadata" if mode is Mode.KRAFT else ""
 
     def has_made(log_dir: LogDir) -> bool:

@@ -149,7 +149,7 @@ def no_controller(cluster: Cluster) -> Fault:
     if isinstance(cluster.quorum, ZooKeeperQuorum):
         controller = cluster.controller_broker()
         assert controller is not None
-        return ControllerUnseated(controller, cluster.quorum.controller_seat())
+        return ControllerUnseated(controller, cluster.quorum.controller_znode())
     return ControllerKilled(cluster, cluster.brokers[0])
 
 

@@ -40,10 +40,10 @@ def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_di
         with log_dirs_failed(state, fail_log_dir(log_dir)):
             state.check()
             pair.await_progress(after=now())
-            if fail_log_dir.heals_unmounted:
+            if fail_log_dir.undo_unmounts:
                 victim.stop()
                 state.broker_gone(victim)
-        if fail_log_dir.heals_unmounted:
+        if fail_log_dir.undo_unmounts:
             start_after_healing(state, victim)
         else:
             check_stays_offline(state, log_dir)

@@ -93,7 +93,7 @@ def operate_for_a_minute(
     """
     orders = cluster.create_topic("orders", partitions=3, replicas=3, configs=ROLLS)
     for broker in cluster.brokers if known else ():
-        broker.node.let_end()  # it ends once its second log dir is offline
+        broker.node.expect_end()  # it ends once its second log dir is offline
     with workload.running(orders, record_bytes=1000) as pair:
         with (
             no_log_dir_fails(cluster, expected=known) as offline,
@@ -128,7 +128,7 @@ def restart(broker: Broker, *, may_end: bool) -> None:
     """Restart a broker in a controlled way; with ``may_end`` it may end by itself afterwards."""
     broker.restart()
     if may_end:
-        broker.node.let_end()
+        broker.node.expect_end()
 
 
 @contextmanager

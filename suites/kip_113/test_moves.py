@@ -245,7 +245,7 @@ def test_topic_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
         with moves_held(another):
             begin_move(refunds[0], other_dir(refunds[0].log_dir_on(another)))
             begin_move(refunds[0], other_dir(refunds[0].log_dir_on(move.broker)), waits=True)
-            cluster.delete_topic(refunds)
+            cluster.delete_topics(refunds)
             check_topic_gone(cluster, "refunds")
         check_under_way(move.partition, move.there)
 

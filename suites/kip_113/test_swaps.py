@@ -126,7 +126,7 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
             finish_move(move.state, refunds[0], place)
             move.state.check()
         move.state.remove_topic(refunds)
-        cluster.delete_topic(refunds)
+        cluster.delete_topics(refunds)
         check_topic_gone(cluster, "refunds")
 
 

@@ -60,7 +60,7 @@ def test_leader_without_controller(cluster: Cluster, workload: CaseWorkload) -> 
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
     others = nodes_of(cluster.others(victim))
-    check_another_leads(workload, orders, CutOff(victim, cluster.quorum_nodes, kept=others))
+    check_another_leads(workload, orders, CutOff(victim, cluster.quorum_nodes, still_reachable=others))
 
 
 def check_another_leads(workload: CaseWorkload, orders: Topic, cut: Cut) -> None:
@@ -149,7 +149,7 @@ def led_by(cluster: Cluster, leader: Broker, configs: dict[str, str] | None = No
 
 def isolated(cluster: Cluster, broker: Broker, cut: type[Cut] = CutOff) -> Cut:
     """The fault that cuts the broker off from the other brokers only, not from the controller or ZooKeeper."""
-    return cut(broker, nodes_of(cluster.others(broker)), kept=cluster.quorum_nodes)
+    return cut(broker, nodes_of(cluster.others(broker)), still_reachable=cluster.quorum_nodes)
 
 
 def check_leads_alone(state: StateCheck, leader: Broker) -> None:

@@ -40,7 +40,7 @@ def _checkpoints(trial: Trial) -> str:
     for checkpoint in (RECOVERY_POINTS, HIGH_WATERMARKS):
         await_until(
             lambda checkpoint=checkpoint: {  # type: ignore[misc]
-                name for log_dir in trial.broker.log_dirs for name in log_dir.named_in(checkpoint)
+                name for log_dir in trial.broker.log_dirs for name in log_dir.partitions_in_checkpoint(checkpoint)
             },
             lambda named: named >= wanted,
             timeout_s=SOON_S + until_cleaning_s(trial.cluster),

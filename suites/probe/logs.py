@@ -7,10 +7,10 @@ import re
 from faults.base import injected
 from faults.log_dir import LOG_DIR_STOPPED, Chmod000
 from faults.quorum import ControllerUnseated
-from harness.cluster.broker import heard
-from harness.cluster.cluster import topics_made
+from harness.cluster.broker import config_change_pattern
+from harness.cluster.cluster import topic_created_pattern
 from harness.cluster.quorum.kraft import node_id
-from harness.cluster.quorum.zookeeper import ControllerSeat, ZooKeeperQuorum
+from harness.cluster.quorum.zookeeper import ControllerZnode, ZooKeeperQuorum
 from harness.journal import now
 from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
@@ -23,14 +23,14 @@ from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
 
 @tries("log-topics-made")
 def _made(trial: Trial) -> str:
-    return trial.logged(topics_made(TOPIC), node=trial.controller)
+    return trial.logged(topic_created_pattern(TOPIC), node=trial.controller)
 
 
 @tries("log-configured")
 def _configured(trial: Trial) -> str:
     since = now()
     trial.admin.set_broker_configs(1, {"jbod.configured": "probe"})
-    return trial.logged(heard(1), since=since)
+    return trial.logged(config_change_pattern(1), since=since)
 
 
 @tries("log-replica-made")
@@ -67,13 +67,13 @@ def _cordons(trial: Trial) -> str:
 @tries("log-resigned")
 def _resigned(trial: Trial) -> str:
     assert isinstance(trial.cluster.quorum, ZooKeeperQuorum)
-    seat = ControllerSeat(trial.cluster.quorum.connect)
-    fault = ControllerUnseated(trial.broker, seat)
+    znode = ControllerZnode(trial.cluster.quorum.connect)
+    fault = ControllerUnseated(trial.broker, znode)
     try:
         with injected(fault):
             return trial.logged(str(fault.noticed_by), since=fault.injected_at)
     finally:
-        seat.leave()
+        znode.release()
 
 
 @tries("log-disconnected")
@@ -109,7 +109,7 @@ def _told_of_log_dir(trial: Trial) -> str:
 @tries("log-all-dirs-failed")
 def _all_dirs_failed(trial: Trial) -> str:
     trial.since["ended"] = now()
-    trial.broker.node.let_end()
+    trial.broker.node.expect_end()
     for log_dir in trial.broker.log_dirs[1:]:
         Chmod000(log_dir).inject()
     return trial.logged(ALL_DIRS_FAILED, since=trial.since["ended"])
@@ -124,5 +124,5 @@ def _fenced(trial: Trial) -> str:
 def _no_dir_usable(trial: Trial) -> str:
     await_until(lambda: not trial.broker.is_alive, timeout_s=SOON_S, what="the broker to have ended")
     trial.broker.start()
-    trial.broker.node.let_end()
+    trial.broker.node.expect_end()
     return trial.logged(NO_DIR_USABLE, since=trial.broker.started_at)

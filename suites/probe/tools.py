@@ -6,10 +6,10 @@ import re
 
 from harness import timeouts
 from harness.cluster import reassign
-from harness.cluster.quorum.formatted import formatted
+from harness.cluster.quorum.format_template import format_template
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.reassign import Placement
-from harness.cluster.spec import BROKER_SETTINGS, CONNECTS_SOON
+from harness.cluster.spec import BROKER_SETTINGS, SHORT_CONNECT_TIMEOUTS
 from harness.errors import ToolFailed
 from harness.explain.segments import read_contents, read_sessions
 from harness.kafka import tool_answers
@@ -93,12 +93,12 @@ def _in_force(trial: Trial, *names: str) -> str:
 
 @tries("config-settings")
 def _settings(trial: Trial) -> str:
-    return _in_force(trial, *(name for name in BROKER_SETTINGS if name not in (*CONNECTS_SOON, _FIRST_TASKS)))
+    return _in_force(trial, *(name for name in BROKER_SETTINGS if name not in (*SHORT_CONNECT_TIMEOUTS, _FIRST_TASKS)))
 
 
 @tries("config-connects-soon")
 def _connects_soon(trial: Trial) -> str:
-    return _in_force(trial, *CONNECTS_SOON)
+    return _in_force(trial, *SHORT_CONNECT_TIMEOUTS)
 
 
 @tries("config-first-tasks")
@@ -193,7 +193,7 @@ def _features(trial: Trial) -> str:
 
 @tries("format-release-version")
 def _format_release(trial: Trial) -> str:
-    return str(sorted(formatted(trial.cluster.distribution, "4.2-IV1").names()))
+    return str(sorted(format_template(trial.cluster.distribution, "4.2-IV1").names()))
 
 
 @tries("format-ignore-formatted")

@@ -131,7 +131,7 @@ class Player:
         self._require_in_sync_elsewhere(broker, log_dir)
         assert step.fault is not None
         fault = LOG_DIR_WAYS[step.fault](log_dir)
-        if fault.heals_unmounted and any(move.there == log_dir for move in self._moves):
+        if fault.undo_unmounts and any(move.there == log_dir for move in self._moves):
             raise PassedOver(f"a future replica in {log_dir} may not have been synced")
         self._outages.append(_Outage(broker=broker, fault=fault))
         fault.inject()
@@ -324,7 +324,7 @@ class Player:
         topic = self._passing[0]
         if any(self._state.expected(topic.name, partition.index).offline for partition in topic.partitions):
             raise PassedOver(f"{topic} has offline replicas")
-        self._cluster.delete_topic(topic)
+        self._cluster.delete_topics(topic)
         self._passing.remove(topic)
         self._state.remove_topic(topic)
         self._state.check()

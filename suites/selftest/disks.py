@@ -123,7 +123,7 @@ def interrupted_after(count: int) -> Iterator[None]:
     left = itertools.count(count, -1)
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
-        if frame.f_code.co_name not in ("break_it", "proof", "_will"):
+        if frame.f_code.co_name not in ("apply", "proof", "_will"):
             return None
         if event == "line" and next(left) == 0:
             raise KeyboardInterrupt

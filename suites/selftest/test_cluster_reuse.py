@@ -19,7 +19,7 @@ from kazoo.exceptions import ConnectionLoss
 from kazoo.handlers.threading import KazooTimeoutError
 
 from harness.cluster.cluster import Cluster, boot
-from harness.cluster.nodes.jvm import move_open
+from harness.cluster.nodes.jvm import rotate_open_file
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.topic import Topic
@@ -227,7 +227,7 @@ def test_a_log_that_can_not_be_moved_stays_what_it_was(tmp_path: Path, monkeypat
 
     monkeypatch.setattr("os.truncate", full)
     with pytest.raises(OSError, match="No space"):
-        move_open(old, new)
+        rotate_open_file(old, new)
     assert (old.read_text(), old.stat().st_nlink, sorted(tmp_path.iterdir())) == ("all of it", 1, [old])
 
 
@@ -240,7 +240,7 @@ def test_a_log_goes_on_elsewhere_without_a_line_lost_or_told_twice(tmp_path: Pat
             await_until(old.stat, lambda stat: stat.st_size > 1000, timeout_s=10, what="some lines")
             writer.send_signal(signal.SIGSTOP)
             await_until(lambda: state.status() == psutil.STATUS_STOPPED, timeout_s=10, what="it to stop")
-            move_open(old, new)
+            rotate_open_file(old, new)
             writer.send_signal(signal.SIGCONT)
         writer.kill()
     told = "".join(file.read_text() for file in files)
@@ -336,7 +336,7 @@ def hung(cluster: Cluster) -> Iterator[None]:
     [
         (strange_file, "left-behind"),
         (other_settings, "broker-1 is set up differently"),
-        (something_to_undo, "the undo log differs from that at the cluster's start by 1"),
+        (something_to_undo, "undo log differs from cluster start by 1"),
         (hung, "broker-1 does not run"),
     ],
 )

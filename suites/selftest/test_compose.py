@@ -26,7 +26,7 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.nodes import container
 from harness.cluster.nodes.images import Image
 from harness.cluster.nodes.jvm import JvmNode
-from harness.cluster.nodes.node import AGENT, SERVICE, Node, NodeSpec, Site
+from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Node, NodeSpec
 from harness.cluster.nodes.process import ProcessBackend, ProcessNode
 from harness.cluster.spec import BROKER_SETTINGS, ClusterSpec
 from harness.host.abilities import ability
@@ -129,28 +129,28 @@ def told(shape: str, backend: str) -> Mapping[str, Settings]:
     """What each node of a cluster is told in a backend; addresses and folders by what they are."""
     spec = ClusterSpec(backend=backend, **SHAPES[shape])
     with tempfile.TemporaryDirectory() as folder:
-        site = Site(
+        context = ClusterContext(
             spec=spec,
             distribution=Builds.choose(BuildOptions(mode=str(spec.mode))).of(spec.mode),
             record_dir=Path(folder),
             journal=Journal(None),
             undo_log=UndoLog(f"Test-{secrets.token_hex(3)}"),
         )
-        cluster = Cluster(site, jvm_options=())
+        cluster = Cluster(context, jvm_options=())
         try:
-            return {node.spec.name: _laid_down(cluster, site, node) for node in cluster._nodes()}
+            return {node.spec.name: _laid_down(cluster, context, node) for node in cluster._nodes()}
         finally:
             cluster.stop()
 
 
-def _laid_down(cluster: Cluster, site: Site, node: Node) -> Settings:
+def _laid_down(cluster: Cluster, context: ClusterContext, node: Node) -> Settings:
     assert isinstance(node, JvmNode)
     runtime, backend = cluster._backend.runtime, cluster._backend
-    command = " ".join(node.lay_down())
+    command = " ".join(node.prepare_start())
     names = {
         " ".join(runtime.java): "java",
         os.pathsep.join(runtime.class_path): "JARS",
-        str(site.work_dir): "DIR",
+        str(context.work_dir): "DIR",
         str(cache_dir() / "jolokia-2.6.0"): "DIR",  # a container is given a link to it
         "198.18.7.": "NETWORK.",
     }
@@ -274,21 +274,21 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[contai
     """A cluster of three, as the files have it."""
     mode: Mode = request.param
     undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
-    site = Site(
+    context = ClusterContext(
         spec=ClusterSpec(mode=mode, backend="docker"),
         distribution=Builds.choose(BuildOptions(mode=str(mode))).of(mode),
         record_dir=tmp_path,
         journal=Journal(None),
         undo_log=undo_log,
     )
-    yield container.ContainerBackend(site)
+    yield container.ContainerBackend(context)
     undo_log.close()
-    site.ports.release()
+    context.ports.release()
 
 
 def test_jbod_sets_the_variables_of_the_file_and_adds_nothing(described: container.ContainerBackend) -> None:
     """Of what a container is, beside what is laid down in its folder, there is no second description."""
-    file = FILES[described.site.spec.mode]
+    file = FILES[described.context.spec.mode]
     asked = {*re.findall(r"\$\{(\w+):-", file.read_text())}
     assert {*variables_of(described.compose)} == asked
     services = rendered(file, {})["services"]
@@ -303,14 +303,16 @@ def test_no_node_is_privileged_or_to_be_reached_from_elsewhere(
 ) -> None:
     """Not one of them, at no port, ZooKeeper's and the agents' among them; and no network is anybody else's."""
     variables = {} if by_hand else variables_of(described.compose)
-    content = rendered(FILES[described.site.spec.mode], variables)
+    content = rendered(FILES[described.context.spec.mode], variables)
     services = content["services"]
     assert {name: {*service} - HARMLESS for name, service in services.items()} == {name: set() for name in services}
     ports = [(name, port["target"], port["host_ip"]) for name, service in services.items() for port in service["ports"]]
     assert {host_ip for _, _, host_ip in ports} == {HOST} == {"127.0.0.1"}
     agents = {name for name, target, _ in ports if target == 8778}
     assert {name for name, _, _ in ports} == {*services} == agents | ({"zookeeper"} & {*services})
-    mounted = "data:/var/lib/kafka/data:rw" if by_hand else f"{described.site.work_dir}:{described.site.work_dir}:rw"
+    mounted = (
+        "data:/var/lib/kafka/data:rw" if by_hand else f"{described.context.work_dir}:{described.context.work_dir}:rw"
+    )
     assert all(
         service["volumes"] == [mounted] and {*service["networks"]} == {"default"} for service in services.values()
     )
@@ -323,10 +325,10 @@ def test_no_node_is_privileged_or_to_be_reached_from_elsewhere(
 
 
 def test_a_container_has_the_environment_of_a_process(described: container.ContainerBackend) -> None:
-    site = described.site
-    process = ProcessNode(ProcessBackend(site), NodeSpec(name="broker-1", main_class="x", properties={}))
+    context = described.context
+    process = ProcessNode(ProcessBackend(context), NodeSpec(name="broker-1", main_class="x", properties={}))
     wanted = {name: value for name, value in process.environment().items() if name != "PATH"}
-    services = rendered(FILES[site.spec.mode], variables_of(described.compose))["services"]
+    services = rendered(FILES[context.spec.mode], variables_of(described.compose))["services"]
     assert [service["environment"] for service in services.values()] == [wanted] * len(services)
 
 

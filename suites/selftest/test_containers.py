@@ -17,15 +17,16 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from harness.cluster.cluster import Cluster, boot
 from harness.cluster.nodes import images
 from harness.cluster.nodes.backends import BACKENDS
-from harness.cluster.nodes.container import ContainerBackend, _Watch, leash
+from harness.cluster.nodes.container import ContainerBackend, _ContainerRun, start_watchdog
 from harness.cluster.nodes.images import image_for
-from harness.cluster.nodes.node import AGENT, SERVICE, Site
+from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext
 from harness.cluster.spec import ClusterSpec
 from harness.errors import EXIT_HARNESS, EXIT_VALID, DistributionError, NodeDied
 from harness.host import undo
@@ -61,15 +62,17 @@ def test_a_container_that_has_a_code_has_ended(tmp_path: Path) -> None:
     """Not before the engine has taken its ports away: one that is said to live isn't started again."""
     asked, answer = threading.Event(), threading.Event()
 
-    def inspect_container(_id: str) -> None:
+    def reload() -> None:
         asked.set()
         answer.wait(30.0)
 
-    api = SimpleNamespace(attach=lambda *_, **__: iter([(b"said", None)]), inspect_container=inspect_container)
     container = SimpleNamespace(
-        id="x", client=SimpleNamespace(api=api), start=lambda: None, wait=lambda: {"StatusCode": 1}
+        attach=lambda **_: iter([(b"said", None)]),
+        start=lambda: None,
+        wait=lambda: {"StatusCode": 1},
+        reload=reload,
     )
-    watch = _Watch(container, tmp_path)
+    watch = _ContainerRun(cast(Any, container), tmp_path)
     watch.begin()
     assert asked.wait(30.0)
     assert (watch.has_ended(), watch.exit_code) == (False, None)
@@ -103,7 +106,7 @@ def test_an_image_without_kafka(workspace: Path) -> None:
     if OWN_BASE not in images_here():
         pytest.skip(f"{OWN_BASE} isn't here (jbod image base)")
     with pytest.raises(DistributionError, match=f"the image {OWN_BASE} can't run Kafka .*: No such file or directory"):
-        images._ask(OWN_BASE)
+        images._inspect(OWN_BASE)
     assert traces("image") == []
 
 
@@ -134,7 +137,7 @@ def test_more_nodes_than_the_file_has(
     undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
     try:
         backend = ContainerBackend(
-            Site(
+            ClusterContext(
                 spec=ClusterSpec(mode=mode, brokers=5, backend="docker"),
                 distribution=Builds.choose(BuildOptions(mode=str(mode))).of(mode),
                 record_dir=tmp_path,
@@ -265,9 +268,9 @@ def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Pat
 LEASHED = """
 import sys
 from harness.host.engine import LABEL, engine
-from harness.cluster.nodes.container import leash
+from harness.cluster.nodes.container import start_watchdog
 run, image = sys.argv[1:]
-held = leash(run)
+held = start_watchdog(run)
 engine().networks.create(run, labels={LABEL: run})
 engine().containers.run(image, ["infinity"], entrypoint=["sleep"], init=True, detach=True, labels={LABEL: run})
 print(held.pid, flush=True)
@@ -276,7 +279,7 @@ sys.stdin.read()
 
 
 def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
-    """Without any later command; where it ends by itself, the leash ends with what else the run has."""
+    """Without any later command; where it ends by itself, the watchdog ends with what else the run has."""
     image, run = images_here()[0], f"leashed-{secrets.token_hex(3)}"
     try:
         with subprocess.Popen(
@@ -297,9 +300,9 @@ def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
         remove_run(run)
 
 
-def test_a_leash_ends_with_its_run(workspace: Path) -> None:
+def test_a_watchdog_ends_with_its_run(workspace: Path) -> None:
     log = UndoLog(f"leashed-{secrets.token_hex(3)}")
-    with leash(log.run_id) as held:
+    with start_watchdog(log.run_id) as held:
         assert held.poll() is None
         log.close()
         assert held.wait() == -signal.SIGKILL
@@ -347,7 +350,7 @@ def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Pa
         assert {*images_here()} - before == {made}
         events = map(json.loads, (run_dir / "events.jsonl").read_text().splitlines())
         assert [event["image"] for event in events if event["kind"] == "image.used"] == [made]
-        inside = {Path(jar).name for jar in images._look_into(made).jars}
+        inside = {Path(jar).name for jar in images._inspect(made).jars}
         assert inside == {each.name for each in (*jars, marker)}
         run.assert_nothing_left()
     finally:

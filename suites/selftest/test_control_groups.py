@@ -103,7 +103,7 @@ def test_a_real_process_in_a_real_freezer() -> None:
         ("cgroup.events: frozen 1", True, "cgroup.events: frozen 1"),
         ("freezer.state: THAWED", True, None),  # the engine is not believed that its order was carried out
         ("freezer.state: FREEZING", True, None),
-        (None, True, "the engine says that it is paused"),
+        (None, True, "the engine reports that it is paused"),
         (None, False, None),
     ],
 )

@@ -47,14 +47,14 @@ class OneBrokersCluster(SimpleNamespace):
         broker = SimpleNamespace(id=1, admin=admin, describe_log_dirs=lambda: (), mbeans=None)
         super().__init__(
             spec=ClusterSpec(mode=Mode.KRAFT),
-            _controlling=lambda: broker,
+            _controller_or_any=lambda: broker,
             live_brokers=lambda: [broker],
             check_nodes=check_nodes,
             journal=Journal(None),
         )
-        self.begin_topics = partial(Cluster.begin_topics, self)  # type: ignore[arg-type]
+        self.request_topics = partial(Cluster.request_topics, self)  # type: ignore[arg-type]
         self.await_topics = partial(Cluster.await_topics, self)  # type: ignore[arg-type]
-        self._unmade = partial(Cluster._unmade, self)  # type: ignore[arg-type]
+        self._missing_replicas = partial(Cluster._missing_replicas, self)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +106,12 @@ def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
     log = tmp_path / "broker.log"
     log.write_text(logged)
     cluster._nodes = lambda: [SimpleNamespace(log=BrokerLog(log))]
-    cluster._was_made = partial(Cluster._was_made, cluster)
+    cluster._was_created = partial(Cluster._was_created, cluster)
     if refused:
         with pytest.raises(Refused):
-            cluster.begin_topics(NewTopic(name="refunds"))
+            cluster.request_topics(NewTopic(name="refunds"))
     else:
-        cluster.begin_topics(NewTopic(name="refunds"))
+        cluster.request_topics(NewTopic(name="refunds"))
         assert [event["topics"] for event in lines_of(cluster.journal, "topic.asked_twice")] == [["refunds"]]
 
 
@@ -127,9 +127,9 @@ def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> 
     cluster: Any = SimpleNamespace(brokers=[broker], live_brokers=lambda: [broker], _ids=lambda: (1,), topics={})
     assert Cluster.health_problems(cluster) == []
     cluster.topics["orders"] = Topic(cluster, "orders", 2)
-    assert Cluster.health_problems(cluster) == ["broker 1 knows nothing of orders-0, orders-1"]
+    assert Cluster.health_problems(cluster) == ["broker 1 does not know orders-0, orders-1"]
     seen.partitions = (replace(WHOLE, partition=1),)
-    assert Cluster.health_problems(cluster) == ["broker 1 knows nothing of orders-0"]
+    assert Cluster.health_problems(cluster) == ["broker 1 does not know orders-0"]
     seen.partitions = (WHOLE, replace(WHOLE, partition=1))
     assert Cluster.health_problems(cluster) == []
 
@@ -149,7 +149,7 @@ FAILED = LogDirState(path="/1", error="KAFKA_STORAGE_ERROR", replicas=())
     ("mode", "seen", "log_dir", "untold", "unmade"),
     [
         (Mode.KRAFT, WHOLE, MADE, 0, None),
-        (Mode.KRAFT, WHOLE, MADE, 2, "the controller has yet to hear from broker 1 in which log dir 2 replicas are"),
+        (Mode.KRAFT, WHOLE, MADE, 2, "broker 1 has not yet reported the log dirs of 2 replicas to the controller"),
         (Mode.ZK, WHOLE, MADE, 2, None),
         (Mode.ZK, WHOLE, FAILED, 0, "broker 1 has no log of orders-0 leader 1"),
         (Mode.KRAFT, replace(WHOLE, offline_replicas=(1,)), FAILED, 0, None),
@@ -177,9 +177,9 @@ def test_a_pair_waits_until_every_replica_is_made_and_its_log_dir_known(
         mbeans=SimpleNamespace(unassigned=lambda: untold),
     )
     cluster: Any = SimpleNamespace(spec=ClusterSpec(mode=mode), live_brokers=lambda: [broker], check_nodes=lambda: None)
-    cluster._unmade = partial(Cluster._unmade, cluster)
+    cluster._missing_replicas = partial(Cluster._missing_replicas, cluster)
     if unmade is None:
-        Cluster.await_made(cluster)
+        Cluster.await_replicas_created(cluster)
     else:
         with pytest.raises(Inconclusive, match=unmade):
-            Cluster.await_made(cluster)
+            Cluster.await_replicas_created(cluster)

@@ -165,14 +165,14 @@ def test_compose_carries_the_mark_of_the_run_that_it_makes_containers_for(monkey
 DOOMED = """
 import sys
 from harness.host.engine import compose
-from harness.cluster.nodes.container import leash
-held = leash(sys.argv[1])
+from harness.cluster.nodes.container import start_watchdog
+held = start_watchdog(sys.argv[1])
 compose(["sleep"], "1000", run=sys.argv[1])
 """
 
 
 def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_looked_for(address: Path) -> None:
-    """It might make the first of them after that; and the leash, which does it, carries the same mark."""
+    """It might make the first of them after that; and the watchdog, which does it, carries the same mark."""
     run = f"doomed-{secrets.token_hex(3)}"
     still_there: list[int] = []
 
@@ -191,7 +191,7 @@ def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_look
         try:
             await_until(lambda: marked(run), lambda both: len(both) == 2, timeout_s=LEASH_S, what="compose to run")
             harness.kill()
-            await_until(lambda: marked(run), lambda left: not left, timeout_s=LEASH_S, what="the leash to end")
+            await_until(lambda: marked(run), lambda left: not left, timeout_s=LEASH_S, what="the watchdog to end")
         finally:
             harness.kill()
             kill_marked(run)

@@ -298,7 +298,7 @@ def test_an_engine_that_goes_away_at_any_question(user: User, questions: int) ->
     with fleeting(user.socket, questions):
         done = user.jbod(*BUILD, "--base", "base:1")
     said = (done.stdout + done.stderr).splitlines()
-    notes = [line for line in said if "making the image" in line]
+    notes = [line for line in said if "building the image" in line]
     assert bool(notes) == (questions == 5)
     [line] = [line for line in said if line not in notes]
     assert done.returncode == EXIT_HARNESS
@@ -423,9 +423,9 @@ def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, sma
     done = user.jbod(*BUILD, "--base", "tiny:1")
     assert done.returncode == EXIT_HARNESS
     making, line = (done.stdout + done.stderr).splitlines()
-    image = r"the image jbod-kafka:\S+ can't be made on tiny:1"
+    image = r"the image jbod-kafka:\S+ can't be built on tiny:1"
     room = r"the Docker engine's disk is full; docker system prune makes room \(.*no space left on device.*\)"
-    assert "making the image" in making
+    assert "building the image" in making
     assert re.fullmatch(f"jbod: {image}: {room}", line)
     disk = doctor(user)["container disk"]
     assert (disk["present"], disk["fix"]) == (

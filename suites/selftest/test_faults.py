@@ -106,11 +106,11 @@ def test_a_broker_that_is_down_can_not_be_killed(log_dir: LogDir) -> None:
 def test_a_controller_whose_seat_is_not_taken_is_still_there() -> None:
     """ZooKeeper refused the exchange of the znode, or somebody was quicker."""
     left = []
-    seat = SimpleNamespace(take=lambda: None, is_taken=lambda: False, leave=lambda: left.append(True))
+    znode = SimpleNamespace(take_over=lambda: None, is_taken_over=lambda: False, release=lambda: left.append(True))
     broker: Any = SimpleNamespace(id=1, journal=Journal(None))
     with (
         pytest.raises(FaultNotProven, match="controller_unseated"),
-        injected(ControllerUnseated(broker, cast(Any, seat))),
+        injected(ControllerUnseated(broker, cast(Any, znode))),
     ):
         pass
     assert left
@@ -234,12 +234,12 @@ def test_a_controller_that_is_not_followed_by_another_proves_nothing(
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"controllers": 2}, "a quorum has 1 controller or 3 here, not 2"),
+        ({"controllers": 2}, "a quorum has 1 or 3 controllers, not 2"),
         ({"controllers": 5}, "not 5"),
-        ({"mode": Mode.ZK, "controllers": 3}, "ZooKeeper mode has no controllers of its own"),
-        ({"mode": Mode.ZK, "combined": True}, "ZooKeeper mode has no controllers of its own"),
+        ({"mode": Mode.ZK, "controllers": 3}, "ZooKeeper mode has no dedicated controllers"),
+        ({"mode": Mode.ZK, "combined": True}, "ZooKeeper mode has no dedicated controllers"),
         ({"controllers": 3, "combined": True}, "combined nodes are the controllers"),
-        ({"controllers": 3, "mbeans": False}, "which of several controllers is active is told by their MBeans"),
+        ({"controllers": 3, "mbeans": False}, "several controllers need MBeans, which show which one is active"),
     ],
 )
 def test_controllers_that_there_can_not_be(fields: dict[str, Any], says: str) -> None:

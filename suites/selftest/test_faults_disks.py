@@ -58,7 +58,7 @@ def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pa
     """A workspace, and nothing left of it afterwards."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     before = traces()
-    monkeypatch.setattr("faults.file_system.LET_GO_S", 0.5)  # the stand-in never lets go
+    monkeypatch.setattr("faults.file_system.RELEASE_S", 0.5)  # the stand-in never lets go
     yield open_folder
     undo.clean()
     check_left(before)
@@ -170,7 +170,7 @@ def test_a_disk_that_is_mounted_elsewhere_too_comes_back(
 ) -> None:
     """A mount namespace that is made meanwhile takes along what is mounted: to mount it again then brings back the file
     system that was shut down."""
-    monkeypatch.setattr("faults.file_system.LET_GO_S", 5.0)
+    monkeypatch.setattr("faults.file_system.RELEASE_S", 5.0)
     broker = disks.broker(need(fault_type), running=True)
     with subprocess.Popen(
         ["unshare", "--mount", "sh", "-c", "echo made; exec sleep 1"], stdout=subprocess.PIPE
@@ -186,7 +186,7 @@ def test_a_disk_that_is_mounted_elsewhere_too_comes_back(
 def test_a_file_system_that_did_not_fail_proves_nothing(
     disks: Disks, fault_type: type[VolumeFault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fault_type, "break_it", lambda _self: None)
+    monkeypatch.setattr(fault_type, "apply", lambda _self: None)
     broker = disks.broker(need(fault_type))
     with pytest.raises(FaultNotProven, match="nothing outside Kafka"), injected(make(fault_type, broker)):
         pytest.fail("must not get here")
@@ -216,15 +216,15 @@ def test_what_a_broker_lets_go_of_at_the_end_is_used_up_too(
     held.write(bytes(1 << 20))
     held.flush()
     deleted.unlink()
-    break_it: Callable[[Any], None] = fault_type.break_it
+    apply: Callable[[Any], None] = fault_type.apply
 
     def then_let_go(fault: Full | NoInodes) -> None:
-        break_it(fault)
+        apply(fault)
         held.close()
 
-    monkeypatch.setattr(fault_type, "break_it", then_let_go)
+    monkeypatch.setattr(fault_type, "apply", then_let_go)
     with injected(fault_type(broker.log_dirs[0])) as fault:
-        assert fault.error_of_writing() is not None
+        assert fault.write_error() is not None
     assert lines_of(broker.journal, "volume.used_up_again")
 
 

@@ -64,9 +64,9 @@ def cut(fault_type: type[Cut], *links: str, combined: bool = False) -> Cut:
     with ``kept``, from which it isn't."""
     down: set[Link] = set()
     me, peer, kept = (cast(Any, StandIn(name, down, combined=combined)) for name in ("me", "peer", "kept"))
-    fault = fault_type(broker_in(me), [peer], kept=[kept])
+    fault = fault_type(broker_in(me), [peer], still_reachable=[kept])
     ends = (link.split(">") for link in links)
-    fault.break_it = partial(down.update, [(a, b) for a, b in ends])  # type: ignore[method-assign]
+    fault.apply = partial(down.update, [(a, b) for a, b in ends])  # type: ignore[method-assign]
     return fault
 
 
@@ -131,7 +131,7 @@ def test_a_node_that_does_not_run_tells_nothing() -> None:
 
 def test_who_could_not_reach_whom_before_shows_nothing() -> None:
     fault = cut(CutOffInwards, "peer>me")
-    fault.break_it()
+    fault.apply()
     with pytest.raises(FaultNotProven, match="broker 1 and peer could not reach each other before cut_off_inwards"):
         fault.inject()
 
@@ -236,7 +236,7 @@ def test_who_does_not_listen_is_cut_off_no_longer(neighbours: tuple[Networked, N
     fault.inject()
     peer.spec.properties["listeners"] += ",CONTROLLER://198.18.0.2:9094"
     fault.undo()
-    fault.break_it()
+    fault.apply()
     peer.end()
     fault.undo()
     assert [event["shown_with"] for event in lines_of(fault.broker.journal, "cut.gone")] == [["peer"], []]

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster.quorum import formatted as module
-from harness.cluster.quorum.formatted import META, Formatted, formatted, random_uuid
+from harness.cluster.quorum import format_template as module
+from harness.cluster.quorum.format_template import META, FormatTemplate, format_template, random_uuid
 from harness.errors import DistributionError
 from harness.host.cache import cache_dir
 from harness.kafka.distribution import Distribution, from_maven
@@ -35,7 +35,7 @@ def ids(dir: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("version", LEFT)
 def test_a_controller_is_given_all_that_the_tool_leaves(version: str, tmp_path: Path) -> None:
-    template, cluster = formatted(build(version)), random_uuid()
+    template, cluster = format_template(build(version)), random_uuid()
     for id in (100, 101):
         dir = tmp_path / str(id)
         dir.mkdir()
@@ -58,7 +58,7 @@ def test_a_release_with_files_of_its_own_is_taken_as_it_is(tmp_path: Path) -> No
     (of_metadata / META).write_text("#\nversion=2\nnode.id=1\ncluster.id=x\ndirectory.id=y\nzone.id=z\n")
     dir = tmp_path / "dir"
     dir.mkdir()
-    Formatted(path=tmp_path / "template").write(dir, role="broker", metadata=True, cluster_id="c", node_id=7)
+    FormatTemplate(path=tmp_path / "template").write(dir, role="broker", metadata=True, cluster_id="c", node_id=7)
     assert (dir / "features" / "0" / "finalized").read_bytes() == b"\0x"
     assert ids(dir) | {"directory.id": ""} == {
         "version": "2",
@@ -71,7 +71,7 @@ def test_a_release_with_files_of_its_own_is_taken_as_it_is(tmp_path: Path) -> No
 
 def test_what_the_tool_refuses_is_said_in_its_words() -> None:
     with pytest.raises(DistributionError, match=r"kafka-storage format of .*4\.4\.0 failed: .*9\.9-IV0"):
-        formatted(build("4.4.0"), "9.9-IV0")
+        format_template(build("4.4.0"), "9.9-IV0")
 
 
 @pytest.mark.parametrize("kind", ["text", "raw"])

@@ -11,6 +11,7 @@ import pytest
 
 from harness.cluster.nodes import images
 from harness.cluster.nodes.images import image_for
+from harness.cluster.nodes.node import Say
 from harness.errors import EnvironmentLacks
 from harness.host.engine import OWN_BASE
 from harness.kafka.distribution import Distribution, Source
@@ -93,13 +94,13 @@ def test_which_image_is_used(
         did.append(f"fetch {name}")
         return name in registry
 
-    def make(distribution: Distribution, *, base: str | None = None, say: images.Say) -> str:
+    def make(distribution: Distribution, *, base: str | None = None, say: Say) -> str:
         did.append(f"build on {images._base(base, say)}")
         return images._own_name(distribution)
 
     monkeypatch.setattr(images, "_labels", lambda name: {images._MADE_ON: TEMURIN} if name in here else None)
     monkeypatch.setattr(images, "_pull", pull)
     monkeypatch.setattr(images, "build", make)
-    monkeypatch.setattr(images, "_look_into", lambda name: images.Image(name=name, id="x", java_version="17", jars=()))
+    monkeypatch.setattr(images, "_inspect", lambda name: images.Image(name=name, id="x", java_version="17", jars=()))
     monkeypatch.setenv("JBOD_BASE_IMAGE", "".join(base))
     assert (image_for(distribution, Mode(mode), print).name, did) == (used, asked)

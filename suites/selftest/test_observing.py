@@ -288,7 +288,7 @@ def test_a_broker_refuses_to_start_as_it_should_or_joins(
     monkeypatch.setattr("suites.checks.timeouts.RECOVERY_S", 0.2)
     started_at = now()
     (tmp_path / "broker.log").write_text(logged(log))
-    node = SimpleNamespace(exit_code=lambda: exit_code, let_end=lambda: None)
+    node = SimpleNamespace(exit_code=lambda: exit_code, expect_end=lambda: None)
     broker: Any = PlantedBroker(id=1, node=node, log=BrokerLog(tmp_path / "broker.log"), journal=Journal(None))
     broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,) if joins else ()), started_at
     if isinstance(outcome, str):

@@ -177,7 +177,7 @@ def test_a_broker_may_end_on_what_it_can_not_write_to_where_that_is_known(
 ) -> None:
     started_at, cluster = now(), of_build(version, Mode.ZK)
     (tmp_path / "broker.log").write_text(logged(log))
-    node = SimpleNamespace(exit_code=lambda: exit_code, let_end=lambda: None)
+    node = SimpleNamespace(exit_code=lambda: exit_code, expect_end=lambda: None)
     broker: Any = PlantedBroker(id=1, node=node, log=BrokerLog(tmp_path / "broker.log"), journal=Journal(None))
     broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,)), started_at
     with breaks(says):
@@ -234,7 +234,7 @@ def test_a_build_is_not_said_to_be_mended_where_too_little_happened(
         id=1,
         log=BrokerLog(tmp_path / "broker.log"),
         mbeans=SimpleNamespace(describe_broker=lambda: metrics),
-        node=SimpleNamespace(let_end=lambda: None),
+        node=SimpleNamespace(expect_end=lambda: None),
     )
     cluster.brokers, cluster.live_brokers, cluster.create_topic = [broker], lambda: [broker], lambda *_, **__: None
     monkeypatch.setattr(test_no_fault, "daily_operations", lambda *_, **__: nullcontext(collections.Counter()))

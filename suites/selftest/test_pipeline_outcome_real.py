@@ -30,7 +30,7 @@ from faults.base import injected
 from faults.broker import BrokerPaused
 from faults.log_dir import Chmod000
 from harness.cluster.cluster import Cluster
-from harness.cluster.nodes.node import Site
+from harness.cluster.nodes.node import ClusterContext
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.topic import Partition
 from harness.history.record_outcome import Outcome, outcome_of
@@ -69,7 +69,7 @@ IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True, "message.send.max.retr
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two brokers that ask an authorizer."""
     ones = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
-    site = Site(
+    site = ClusterContext(
         spec=ClusterSpec(mode=Mode.KRAFT, brokers=2, overrides=AUTHORIZER | dict.fromkeys(ones, "1")),
         distribution=Builds.choose(BuildOptions()).of(Mode.KRAFT),
         record_dir=tmp_path_factory.mktemp("brokers"),
@@ -243,7 +243,7 @@ def test_topics_and_partitions_that_are_not_there(cluster: Cluster) -> None:
     known = Sending(cluster, gone[0])
     known.send()
     assert known.ended() == [None]
-    cluster.delete_topic(gone)
+    cluster.delete_topics(gone)
     known.send()
     assert known.ended() == [None, "_UNKNOWN_PARTITION"]
     assert known.outcomes[1] == "indeterminate"

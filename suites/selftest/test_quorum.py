@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from harness.cluster.quorum.formatted import Formatted
+from harness.cluster.quorum.format_template import FormatTemplate
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.spec import ClusterSpec
 from harness.kafka.versions import Mode
@@ -24,7 +24,7 @@ def test_controllers_are_told_the_settings_that_are_theirs_to_read(tmp_path: Pat
         spec=spec,
         work_dir=tmp_path,
         backend=cast(Any, backend),
-        formatted=Formatted(path=tmp_path),
+        template=FormatTemplate(path=tmp_path),
         main_class="kafka.Kafka",
     )
     for node in quorum.node_specs():

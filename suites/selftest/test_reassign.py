@@ -62,4 +62,4 @@ def test_a_partition_that_is_not_there_is_named(line: str) -> None:
 
 
 def test_a_tool_that_says_less_than_it_should_has_not_said_that_all_is_done() -> None:
-    assert unfinished([HEAD, REASSIGNED], [ORDERS]) == ["1 lines of status instead of 2", REASSIGNED]
+    assert unfinished([HEAD, REASSIGNED], [ORDERS]) == ["1 status lines instead of 2", REASSIGNED]

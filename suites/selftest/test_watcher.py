@@ -47,6 +47,6 @@ def test_a_topic_made_again_begins_with_the_first_epoch(ids: tuple[str, str], mo
     journal = Journal(None)
     watch = Watcher(brokers, journal)
     for id, _ in answers:
-        watch._look_through(brokers[id - 1])
+        watch._poll(brokers[id - 1])
     told = [(event["leader"], event["leader_epoch"]) for event in lines_of(journal, "partition.changed")]
     assert told == ([(1, 7), (1, 0), (2, 1), (1, 2)] if old else [(1, 7), (2, 7)])

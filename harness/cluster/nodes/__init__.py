@@ -1,1 +1,1 @@
-"""What nodes run in: local processes or containers."""
+"""Runs nodes as local processes or as containers."""

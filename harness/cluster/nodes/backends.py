@@ -1,45 +1,40 @@
-"""The backends by name: what nodes run in, and on which Java and jars they do.
-
-A table, so that one more is one more entry (see harness/README.md): neither suites nor faults know which they run on.
-"""
+"""The table of backends; harness/README.md says how to add one. Suites and faults do not know the backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from harness.cluster.nodes.node import Backend, Runtime, Site
+from harness.cluster.nodes.node import Backend, ClusterContext, Runtime, Say
 from harness.cluster.nodes.process import ProcessBackend, process_runtime
 from harness.errors import UsageError
 from harness.host.abilities import Ability
 from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, kw_only=True)
 class BackendKind:
-    """What there is to know of a backend before there is a cluster.
+    """What is known of a backend before a cluster exists.
 
-    :ivar runtime: what nodes of a build run on; made ready, if need be, and said; raises EnvironmentLacks where it
-        can't be had on this machine
-    :ivar make: the backend of one cluster
-    :ivar lacks: what can't be done in it, whatever the machine can do
-    :ivar check: whether it can be had at all, asked before anything is fetched or begun; raises EnvironmentLacks
+    :ivar runtime: the Java and jars for nodes of a build, prepared if necessary; raises EnvironmentLacks if the machine
+        can't provide them
+    :ivar make: makes the backend of one cluster
+    :ivar lacks: what the backend can't do on any machine
+    :ivar check: checks early, before anything is fetched, that the machine has the backend; raises EnvironmentLacks
     """
 
     runtime: Callable[[Distribution, Mode, Say], Runtime]
-    make: Callable[[Site], Backend]
+    make: Callable[[ClusterContext], Backend]
     lacks: tuple[Ability, ...] = ()
     check: Callable[[], object] = lambda: None
 
 
 def _check_containers() -> None:
-    # Only who wants containers waits for the SDK to load.
+    # Imported here, since the Docker SDK is slow to load.
     from harness.host.engine import check_room, compose_version, engine
 
-    engine()  # which brings compose more often than not: who has neither is told of it first
+    engine()  # first, since installing an engine usually installs compose too
     compose_version()
     check_room()
 
@@ -52,17 +47,17 @@ def _container_runtime(distribution: Distribution, mode: Mode, say: Say) -> Runt
     return container_runtime(image_for(distribution, mode, say))
 
 
-def _container_backend(site: Site) -> Backend:
+def _container_backend(context: ClusterContext) -> Backend:
     from harness.cluster.nodes.container import ContainerBackend
 
-    return ContainerBackend(site)
+    return ContainerBackend(context)
 
 
 _SHARED_NETWORK = Ability(
     name="own networks",
     present=False,
-    found="brokers that are processes share this machine's network",
-    needed_for="brokers that are cut off",
+    found="processes share this machine's network",
+    needed_for="faults that cut brokers off",
     fix="--backend docker",
 )
 BACKENDS = {
@@ -76,16 +71,15 @@ BACKENDS = {
 
 
 def backend_kind(name: str) -> BackendKind:
-    """The backend of that name.
+    """The backend with this name.
 
     :raises UsageError: there is none
     """
-    try:
-        return BACKENDS[name]
-    except KeyError:
-        raise no_backend(name, BACKENDS) from None
+    if name not in BACKENDS:
+        raise unknown_backend(name, BACKENDS)
+    return BACKENDS[name]
 
 
-def no_backend(name: str, known: Iterable[str]) -> UsageError:
-    """What is said where there is none of that name."""
-    return UsageError(f"--backend {name}: there is {' and '.join(known)}")
+def unknown_backend(name: str, known: Collection[str]) -> UsageError:
+    """The error for a name that is not among the known backends."""
+    return UsageError(f"--backend {name}: choose {' or '.join(known)}")

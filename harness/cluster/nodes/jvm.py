@@ -1,4 +1,4 @@
-"""What is the same of a node whatever it runs in: its folder, its configuration, the command line of its JVM."""
+"""The part of a node that is the same in every backend: its folder, its configuration, and its JVM's command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
-from harness.cluster.nodes.node import NodeSpec, Runtime, Site
+from harness.cluster.nodes.node import ClusterContext, NodeSpec, Runtime
 from harness.errors import NodeDied
 from harness.host.broker_user import BrokerUser
 from harness.host.java import FAST_START
@@ -39,20 +39,20 @@ Configuration:
         ref: stderr
 """
 
-# What a broker does in a case it does for seconds, and mostly interpreted. Compiled after half as many calls it takes
-# 7 % less CPU (eight cases of KIP-112, all their processes: 126 s instead of 135; after a quarter as many: 134).
-_COMPILES_EARLY = "-XX:CompileThresholdScaling=0.5"
+# A broker runs for seconds in a case, mostly interpreted code. Compiling after half as many calls takes 7 % less CPU
+# (all processes of eight KIP-112 cases: 126 s instead of 135; after a quarter as many calls: 134).
+_COMPILE_EARLY = "-XX:CompileThresholdScaling=0.5"
 
 LOG, STDOUT = "broker.log", "stdout.log"
-"""What a node prints, by the files' names in its folder of the run: its log, on standard error, and the rest."""
+"""The files in a node's record folder: its log, from standard error, and its standard output."""
 
 
-def move_open(file: Path, to: Path) -> None:
-    """Give a file that somebody appends to another name and an empty beginning; under its old one stays what it has.
+def rotate_open_file(file: Path, to: Path) -> None:
+    """Rename a file that a process appends to, and leave a copy under the old name; the process then writes to ``to``.
 
-    Nobody may write meanwhile: what is written between the last look and the cut would be lost.
+    ``to`` is empty afterwards. The process must not write meanwhile: bytes written after the copy would be lost.
 
-    :raises OSError: it can't be done, such as between two file systems
+    :raises OSError: it failed, for example because the names are on two file systems
     """
     copy = file.with_name(f"{file.name}.copy")
     try:
@@ -68,158 +68,136 @@ def move_open(file: Path, to: Path) -> None:
         raise
 
 
-def _command(spec: NodeSpec, config: Path, runtime: Runtime, log4j2: bool) -> list[str]:
-    """Write a node's configuration and that of its logging, and return the command that starts it."""
-    home = config.parent
-    config.write_text("".join(f"{key}={value}\n" for key, value in sorted(spec.properties.items())))
-    if log4j2:
-        logging, text, option = home / "log4j2.yaml", _LOG4J2, "log4j2.configurationFile"
-    else:
-        logging, text, option = home / "log4j.properties", _LOG4J1, "log4j.configuration"
-    logging.write_text(text)
-    for file in (config, logging):
-        file.chmod(0o644)
-    return [
-        *runtime.java,
-        f"-Xmx{spec.heap_mb}m",
-        *FAST_START,
-        _COMPILES_EARLY,
-        *(each.replace("{home}", str(home)) for each in spec.jvm_options),
-        "-Duser.timezone=UTC",
-        f"-Duser.home={home}",
-        f"-Djava.io.tmpdir={home}",
-        f"-D{option}=file:{logging}",
-        "-Djava.awt.headless=true",
-        "-cp",
-        os.pathsep.join(runtime.class_path),
-        spec.main_class,
-        str(config),
-    ]
-
-
 class JvmNode(ABC):
-    """The part of :class:`harness.cluster.nodes.node.Node` that is no backend's business."""
+    """The part of a node that is the same in every backend; see :class:`harness.cluster.nodes.node.Node`."""
 
-    def __init__(self, site: Site, runtime: Runtime, user: BrokerUser, spec: NodeSpec) -> None:
+    def __init__(self, context: ClusterContext, runtime: Runtime, user: BrokerUser, spec: NodeSpec) -> None:
         self.spec = spec
-        self._site = site
+        self._context = context
         self._runtime = runtime
         self._user = user
-        self._record_dir = self._page()
+        self._record_dir = self._make_record_dir()
         self.log = BrokerLog(self._record_dir / LOG)
-        self.config = site.work_dir / spec.name / "server.properties"
-        self._meant_to_run = False
-        self._made = self._started = spec
+        self.config = context.work_dir / spec.name / "server.properties"
+        self._should_run = False
+        self._original = self._started = spec
 
     @abstractmethod
-    def is_alive(self) -> bool:
-        """See :meth:`harness.cluster.nodes.node.Node.is_alive`."""
+    def is_alive(self) -> bool: ...
 
     @abstractmethod
-    def paused_proof(self) -> str | None:
-        """See :meth:`harness.cluster.nodes.node.Node.paused_proof`."""
+    def paused_proof(self) -> str | None: ...
 
     @abstractmethod
-    def exit_code(self) -> int | None:
-        """See :meth:`harness.cluster.nodes.node.Node.exit_code`."""
+    def exit_code(self) -> int | None: ...
 
     @abstractmethod
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
-        """Start the process; returns what the journal should have of it."""
+        """Start the process; returns fields for the journal, such as its id."""
 
     @abstractmethod
-    def _silent(self) -> AbstractContextManager[object]:
-        """Nothing is written into its logs inside the block."""
+    def _logging_paused(self) -> AbstractContextManager[object]:
+        """A context manager: inside its block the node writes nothing into its logs."""
 
     @abstractmethod
     def _send(self, signum: signal.Signals) -> None:
-        """Send the process, which was alive just now, a signal."""
+        """Send a signal to the process, which was alive just now."""
 
     def start(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.start`."""
         if self.is_alive():
             return
-        self.note_end()
+        self.journal_unexpected_end()
         self._started = self.spec
-        self._journal("node.started", **self._launch(self.lay_down()))
-        self._meant_to_run = True
+        self._journal("node.started", **self._launch(self.prepare_start()))
+        self._should_run = True
 
     def is_paused(self) -> bool:
-        """See :meth:`harness.cluster.nodes.node.Node.is_paused`."""
         return self.paused_proof() is not None
 
     def request_stop(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.request_stop`."""
         self._end(signal.SIGTERM, "node.stopping")
 
     def _end(self, signum: signal.Signals, event: str) -> None:
-        """What ends it is ours from here on; so it is seen first whether it had ended by itself."""
-        self.note_end()
-        self.let_end()
+        """Send a signal that ends the node, after a check whether it had ended by itself."""
+        self.journal_unexpected_end()
+        self.expect_end()
         if self.is_alive():
             self._send(signum)
             self._journal(event)
 
-    def let_end(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.let_end`."""
-        self._meant_to_run = False
+    def expect_end(self) -> None:
+        self._should_run = False
 
     def check_alive(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.check_alive`."""
-        if self._meant_to_run and not self.is_alive():
+        if self._should_run and not self.is_alive():
             raise NodeDied(
-                f"{self.spec.name} ended with exit code {self.exit_code()} and nobody had stopped it; "
+                f"{self.spec.name} ended with exit code {self.exit_code()}, although nothing stopped it; "
                 f"its log ends with:\n{self.log.tail()}"
             )
 
-    def note_end(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.note_end`."""
-        if self._meant_to_run and not self.is_alive():
-            self._meant_to_run = False
+    def journal_unexpected_end(self) -> None:
+        if self._should_run and not self.is_alive():
+            self._should_run = False
             self._journal("node.ended_by_itself", exit_code=self.exit_code())
 
     def configure(self, changes: Mapping[str, str | None]) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.configure`."""
         changed = {**self.spec.properties, **changes}
         self.spec = replace(self.spec, properties={key: value for key, value in changed.items() if value is not None})
         self._journal("node.configured", changes=dict(changes))
 
-    def is_as_made(self) -> bool:
-        """See :meth:`harness.cluster.nodes.node.Node.is_as_made`."""
-        return self.spec == self._started == self._made and self._meant_to_run
+    def is_unchanged(self) -> bool:
+        return self.spec == self._started == self._original and self._should_run
 
     def switch_logs(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.switch_logs`.
-
-        Whoever writes its logs goes on, at their end, in the very files, which get other names; what is in them is
-        copied for their old ones.
-        """
-        old, self._record_dir = self._record_dir, self._page()
-        with self._silent():
+        """The process that writes the logs keeps its open files, which get new names; the old names get copies."""
+        old, self._record_dir = self._record_dir, self._make_record_dir()
+        with self._logging_paused():
             for name in (LOG, STDOUT):
-                move_open(old / name, self._record_dir / name)
+                rotate_open_file(old / name, self._record_dir / name)
         shutil.copyfile(self.config, self._record_dir / "server.properties")
         self.log.path = self._record_dir / LOG
         self._journal("node.goes_on")
 
-    def _page(self) -> Path:
-        page = self._site.record_dir / self.spec.name.removeprefix("broker-")
-        page.mkdir(parents=True, exist_ok=True)
-        return page
+    def _make_record_dir(self) -> Path:
+        folder = self._context.record_dir / self.spec.name.removeprefix("broker-")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
 
     def make_dir(self, path: Path) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.make_dir`."""
         path.mkdir(parents=True)
         if self._user.drop:
             os.chown(path, self._user.uid, self._user.gid)
 
-    def lay_down(self) -> list[str]:
-        """Write what the node reads when it starts, and return the command that starts it."""
-        if not self.config.parent.exists():
-            self.make_dir(self.config.parent)
-        command = _command(self.spec, self.config, self._runtime, self._site.distribution.uses_log4j2)
+    def prepare_start(self) -> list[str]:
+        """Write the configuration of the node and of its logging; returns the command that starts the node."""
+        home = self.config.parent
+        if not home.exists():
+            self.make_dir(home)
+        if self._context.distribution.uses_log4j2:
+            logging, text, option = home / "log4j2.yaml", _LOG4J2, "log4j2.configurationFile"
+        else:
+            logging, text, option = home / "log4j.properties", _LOG4J1, "log4j.configuration"
+        logging.write_text(text)
+        self.config.write_text("".join(f"{key}={value}\n" for key, value in sorted(self.spec.properties.items())))
+        for file in (self.config, logging):
+            file.chmod(0o644)
         shutil.copyfile(self.config, self._record_dir / "server.properties")
-        return command
+        return [
+            *self._runtime.java,
+            f"-Xmx{self.spec.heap_mb}m",
+            *FAST_START,
+            _COMPILE_EARLY,
+            *(each.replace("{home}", str(home)) for each in self.spec.jvm_options),
+            "-Duser.timezone=UTC",
+            f"-Duser.home={home}",
+            f"-Djava.io.tmpdir={home}",
+            f"-D{option}=file:{logging}",
+            "-Djava.awt.headless=true",
+            "-cp",
+            os.pathsep.join(self._runtime.class_path),
+            self.spec.main_class,
+            str(self.config),
+        ]
 
     def _journal(self, kind: str, **fields: object) -> None:
-        self._site.journal.write(kind, node=self.spec.name, **fields)
+        self._context.journal.write(kind, node=self.spec.name, **fields)

@@ -1,16 +1,17 @@
-"""What a backend runs, and what it must be able to do with it.
+"""The interface of a backend: how the harness creates, starts, stops and asks a node.
 
-A *node* is one JVM of the cluster: a broker, a KRaft controller or a ZooKeeper server. The roles are the cluster's
-business; a backend (local processes, or containers) knows only this.
+A *node* is one JVM of the cluster: a broker, a KRaft controller or a ZooKeeper server. A backend runs nodes as local
+processes or as containers, and does not know their roles.
 
-Folders have one path, to the harness and to a node, whatever the backend: containers get the run's folder mounted where
-it lies. So log dirs, faults and checks are the same in both; what a node's own user sees of them is asked of the node.
+A path is the same to the harness and to a node in any backend: a container gets the run's folder mounted at its own
+path. So log dirs, faults and checks do not depend on the backend. What the node's own user may access is tried on the
+node (:meth:`Node.run_as_user`).
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,17 +28,21 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode, Tool
 
 SERVICE = "service"
-"""The port at which a node does its work for the harness and its clients, and a quorum's node for brokers."""
+"""A node's port for the harness and clients, and for the brokers if it is ZooKeeper or a controller."""
 AGENT = "agent"
-"""The port at which the agent in a node answers for its MBeans (:mod:`harness.kafka.mbeans`)."""
+"""The port of the node's agent for MBeans (:mod:`harness.kafka.mbeans`)."""
+
+
+Say = Callable[[str], None]
+"""Shows a line of progress to the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A port of a node, for those who have to know it.
+    """A port of a node.
 
-    :ivar address: ``host:port`` that the node listens at and other nodes reach it at
-    :ivar port: where the harness and clients reach it, on :data:`harness.host.ports.HOST`
+    :ivar address: ``host:port`` for the node itself and for other nodes
+    :ivar port: the port for the harness and clients, on :data:`harness.host.ports.HOST`
     """
 
     address: str
@@ -46,11 +51,11 @@ class Endpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """What a backend's JVMs run on.
+    """The Java and the Kafka jars of a backend.
 
-    :ivar java: the command that starts Java where the nodes live
-    :ivar java_version: as Java says it
-    :ivar class_path: Kafka's jars, by their paths there
+    :ivar java: the command that starts Java
+    :ivar java_version: as Java reports it
+    :ivar class_path: the paths of Kafka's jars, as a node sees them
     :ivar build: a checksum of the jars
     """
 
@@ -60,7 +65,7 @@ class Runtime:
     build: str
 
     def classes(self, mode: Mode) -> Path:
-        """Where the archive of the classes that its nodes load belongs; made by :mod:`harness.cluster.fast_starts`."""
+        """The path of the class data archive for nodes; :mod:`harness.cluster.fast_starts` makes it."""
         return class_data.archive_path(
             mode, build=self.build, class_path=self.class_path, java_version=self.java_version
         )
@@ -68,9 +73,9 @@ class Runtime:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """One JVM: what to run with which configuration.
+    """The main class, configuration and JVM options of a node.
 
-    :ivar jvm_options: beside those that all nodes have; ``{home}`` in them is the node's own folder
+    :ivar jvm_options: in addition to those of all nodes; ``{home}`` stands for the node's own folder
     """
 
     name: str
@@ -81,12 +86,12 @@ class NodeSpec:
 
 
 @dataclass(kw_only=True)
-class Site:
-    """What a backend is given for one cluster; where it writes down what happens changes from case to case.
+class ClusterContext:
+    """What a backend needs to know of its cluster. ``journal`` and ``record_dir`` change from case to case.
 
-    :ivar record_dir: the case's ``brokers/``: configuration and logs for people
-    :ivar undo_log: of the run, whose id marks all that a backend makes (:mod:`harness.host.undo`)
-    :ivar outlives: the nodes may outlive the harness (``--keep-cluster``, ``cluster up``)
+    :ivar record_dir: the case's ``brokers/`` folder, for configurations and logs
+    :ivar undo_log: of the run; its run id marks everything that a backend makes (:mod:`harness.host.undo`)
+    :ivar outlives_harness: the nodes may keep running after the harness ends (``--keep-cluster``, ``cluster up``)
     """
 
     spec: ClusterSpec
@@ -94,127 +99,128 @@ class Site:
     record_dir: Path
     journal: Journal
     undo_log: UndoLog
-    outlives: bool = False
+    outlives_harness: bool = False
     ports: PortBlock = field(default_factory=PortBlock)
 
     @property
     def work_dir(self) -> Path:
-        """The run's folder in the workspace, open to the broker user."""
+        """The run's folder, which the broker user may read."""
         return self.undo_log.dir
 
 
 class Backend(Protocol):
-    """Makes the nodes of one cluster."""
+    """Makes and starts the nodes of one cluster."""
 
     runtime: Runtime
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
-        """A port of the node of that name, :data:`SERVICE` or :data:`AGENT`; the same one however often asked."""
+        """The node's port for :data:`SERVICE` or :data:`AGENT`; the same at each call."""
 
     def quorum_address(self, broker: str) -> str:
-        """``host:port`` where the broker of that name, if it is a controller too, listens for the quorum."""
+        """``host:port`` of the controller listener of a combined node."""
 
     def listeners(self, broker: str) -> Mapping[str, str]:
-        """The settings that say where the broker of that name listens, for clients and for other brokers."""
+        """The broker's settings for its listeners."""
 
     def file(self, path: Path) -> Path:
-        """A file of the harness's as nodes can read it."""
+        """The path at which nodes can read a file of the harness."""
 
     def node(self, spec: NodeSpec) -> Node:
-        """A node that has not been started."""
+        """A node, not yet started."""
 
     def start(self, nodes: Sequence[Node]) -> None:
-        """Start all these nodes for the first time, side by side, and return without waiting until they serve.
+        """Start these nodes for the first time, and return without waiting until they are ready.
 
-        :param nodes: first the one that the others look for
-        :raises HarnessError: the backend can't
+        :param nodes: first the node that the others connect to
+        :raises HarnessError: the backend can't start them
         """
 
 
 class Node(Protocol):
-    """One JVM that can be started, ended and asked; every method may be called in any state."""
+    """A JVM; every method may be called in any state."""
 
     spec: NodeSpec
     log: BrokerLog
     config: Path
-    """Its properties file, where the node lives."""
+    """The node's properties file."""
 
     def start(self) -> None:
-        """Start it and return at once; does nothing where it runs."""
+        """Start the node and return at once; does nothing if it runs."""
 
     def stop(self, timeout_s: float) -> None:
-        """SIGTERM and wait until it is gone; SIGKILL after ``timeout_s``."""
+        """Send SIGTERM and wait for the end; send SIGKILL after ``timeout_s``."""
 
     def request_stop(self) -> None:
-        """SIGTERM only; :meth:`stop` or :meth:`kill` then waits."""
+        """Send SIGTERM; :meth:`stop` or :meth:`kill` then waits."""
 
     def kill(self) -> None:
-        """SIGKILL and wait until it is gone."""
+        """Send SIGKILL and wait for the end."""
 
     def pause(self) -> None:
-        """Stop it where it is; it keeps its connections."""
+        """Suspend the node; it keeps its connections."""
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let a suspended node continue."""
 
     def is_alive(self) -> bool:
-        """Whether the process runs (or is paused)."""
+        """Whether the process exists, running or paused."""
 
     def is_paused(self) -> bool:
-        """Whether the kernel holds it stopped."""
+        """Whether the kernel has suspended the node."""
 
     def paused_proof(self) -> str | None:
-        """What shows that the kernel holds it stopped; None where it doesn't."""
+        """Evidence that the kernel has suspended the node; None if it has not."""
 
-    def let_end(self) -> None:
-        """From now on it may end by itself; :meth:`check_alive` says nothing of it until it is started again."""
+    def expect_end(self) -> None:
+        """Let the node end by itself from now on: :meth:`check_alive` passes until the next start."""
 
     def pid(self) -> int | None:
-        """Its JVM's process id on this machine; None while it doesn't run."""
+        """The JVM's process id on this machine; None if it does not run."""
 
     def exit_code(self) -> int | None:
-        """How it ended: the exit status, minus the signal's number if by a signal; None while it runs or never ran."""
+        """The exit status, or minus the number of the signal that ended it; None if it runs or was never started."""
 
     def check_alive(self) -> None:
-        """:raises NodeDied: it ended and nobody of the harness had ended it; carries its last log lines."""
+        """Check that the node has not ended by itself.
 
-    def note_end(self) -> None:
-        """Write into the journal that it ended by itself, where it did and was not let; ``node.ended_by_itself``.
+        :raises NodeDied: it has; with its last log lines
+        """
 
-        So it is with everything that ends or starts it, lest an end that nobody had looked for be forgotten.
+    def journal_unexpected_end(self) -> None:
+        """Write ``node.ended_by_itself`` into the journal if the node has ended by itself.
+
+        Everything that stops or starts the node calls this first, so that no end goes unnoticed.
         """
 
     def configure(self, changes: Mapping[str, str | None]) -> None:
-        """Change its properties, or take those out that are None; in force when it is next started."""
+        """Set properties, or remove them (None), with effect from the next start."""
 
-    def is_as_made(self) -> bool:
-        """Whether its properties are those that it was made with, and those that it was last started with, too; and
-        that it ends would be told by :meth:`check_alive`.
-        """
+    def is_unchanged(self) -> bool:
+        """Whether its properties are the original ones, it runs with them, and its end would be unexpected."""
 
     def switch_logs(self) -> None:
-        """Write down from now on where the site has it by now; what was there so far stays where it is.
+        """Write the logs into the context's current ``record_dir``; the old folder keeps what was written so far.
 
-        :raises OSError: that can't be done
+        :raises OSError: the logs can't be switched
         """
 
     def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
-        """Run a small command where the node lives, as the node's own user.
+        """Run a short command as the node's user and in its environment, such as its container.
 
-        :raises subprocess.TimeoutExpired: it took longer, and was killed
+        :raises subprocess.TimeoutExpired: it took longer than ``timeout_s`` and was killed
         """
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one of Kafka's own programs where the node lives, as the node's own user; bounded in time."""
+        """Run one of Kafka's tools as :meth:`run_as_user` does, for at most :data:`harness.timeouts.TOOL_S`."""
 
     def in_network(self) -> list[str]:
-        """What to put before a command so that it runs, as root, in the node's own network.
+        """The prefix that makes a command run in the node's network, as root.
 
-        :raises EnvironmentLacks: it has none of its own
+        :raises EnvironmentLacks: the node has no network of its own
         """
 
     def slow_group(self, device: str) -> SlowGroup:
-        """A control group with the node in it, in which writes to a block device (``major:minor``) can be limited."""
+        """A control group of the node, to limit its writes to a block device (``major:minor``)."""
 
     def make_dir(self, path: Path) -> None:
-        """Make a folder that the node's user owns."""
+        """Create a folder that belongs to the node's user."""

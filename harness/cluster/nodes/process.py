@@ -1,12 +1,11 @@
-"""Nodes as local JVMs.
+"""Nodes as local processes.
 
-Started by root, a node drops to an ordinary user (a root broker would not notice ``chmod 000``). The kernel kills it
-when the harness dies (``setpriv --pdeathsig``), unless the cluster is to stay; and it carries the run's mark in its
-environment, by which ``jbod clean`` finds it in any case (:mod:`harness.host.undo`).
+Under root, a node runs as an ordinary user, since a root broker would not notice ``chmod 000``. The kernel kills a node
+when the harness dies (``setpriv --pdeathsig``), unless the cluster may outlive it. ``jbod clean`` finds any node by the
+run's mark in its environment (:mod:`harness.host.undo`).
 
-``--pdeathsig`` fires when the *thread* that started the child ends, not its process: nodes must be started from a
-thread that lives as long as the harness. So :meth:`ProcessNode.start` only spawns, which takes milliseconds, and
-whoever wants several nodes up side by side starts them one after another and then waits for all.
+``--pdeathsig`` fires when the *thread* that started the child ends, so a node must be started from a thread that lives
+as long as the harness. :meth:`ProcessNode.start` takes milliseconds: start several nodes one after another, then wait.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import psutil
 
 from harness import timeouts
 from harness.cluster.nodes.jvm import LOG, STDOUT, JvmNode
-from harness.cluster.nodes.node import SERVICE, Endpoint, Node, NodeSpec, Runtime, Site
+from harness.cluster.nodes.node import SERVICE, ClusterContext, Endpoint, Node, NodeSpec, Runtime
 from harness.errors import AwaitTimeout, EnvironmentLacks, HarnessError
 from harness.host.broker_user import broker_user
 from harness.host.control_group import SlowGroup
@@ -37,7 +36,7 @@ from harness.waiting import await_until
 
 
 def process_runtime(distribution: Distribution) -> Runtime:
-    """This machine's Java and the build's jars where they lie.
+    """This machine's Java and the build's jars.
 
     :raises EnvironmentLacks: there is no Java
     """
@@ -52,76 +51,69 @@ def process_runtime(distribution: Distribution) -> Runtime:
 class ProcessBackend:
     """Makes nodes that are local processes; see :class:`harness.cluster.nodes.node.Backend`."""
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.runtime = process_runtime(site.distribution)
+    def __init__(self, context: ClusterContext) -> None:
+        self.context = context
+        self.runtime = process_runtime(context.distribution)
         self.user = broker_user()
         self._endpoints: dict[tuple[str, str], Endpoint] = {}
 
     def endpoint(self, node: str, purpose: str) -> Endpoint:
-        """See :meth:`harness.cluster.nodes.node.Backend.endpoint`."""
         if (node, purpose) not in self._endpoints:
-            port = self.site.ports.take()
+            port = self.context.ports.take()
             self._endpoints[node, purpose] = Endpoint(address=f"{HOST}:{port}", port=port)
         return self._endpoints[node, purpose]
 
     def quorum_address(self, broker: str) -> str:
-        """A port of its own."""
         return self.endpoint(broker, "quorum").address
 
     def listeners(self, broker: str) -> Mapping[str, str]:
-        """One for all."""
         listener = f"PLAINTEXT://{self.endpoint(broker, SERVICE).address}"
         return {"listeners": listener, "advertised.listeners": listener}
 
     def file(self, path: Path) -> Path:
-        """Where it lies."""
         return path
 
     def node(self, spec: NodeSpec) -> Node:
-        """See :meth:`harness.cluster.nodes.node.Backend.node`."""
         return ProcessNode(self, spec)
 
     def start(self, nodes: Sequence[Node]) -> None:
-        """See :meth:`harness.cluster.nodes.node.Backend.start`."""
         for node in nodes:
             node.start()
 
 
 class ProcessNode(JvmNode):
-    """One local JVM; see :class:`harness.cluster.nodes.node.Node`."""
+    """A local JVM; see :class:`harness.cluster.nodes.node.Node`."""
 
     def __init__(self, backend: ProcessBackend, spec: NodeSpec) -> None:
-        super().__init__(backend.site, backend.runtime, backend.user, spec)
+        super().__init__(backend.context, backend.runtime, backend.user, spec)
         self._process: subprocess.Popen[bytes] | None = None
 
-    # --- life ---------------------------------------------------------------------------------------------------
+    # --- lifecycle ----------------------------------------------------------------------------------------------
 
     def _launch(self, command: Sequence[str]) -> Mapping[str, object]:
-        # In this order: the kernel forgets a pdeathsig when credentials change.
-        leash = [] if self._site.outlives else ["setpriv", "--pdeathsig", "KILL"]
+        # The user first: the kernel drops pdeathsig when credentials change.
+        death_signal = [] if self._context.outlives_harness else ["setpriv", "--pdeathsig", "KILL"]
         with self._append(LOG) as broker_log, self._append(STDOUT) as stdout:
             self._process = subprocess.Popen(
-                [*self._user.command(), *leash, *command],
-                cwd=self._site.work_dir,
+                [*self._user.command(), *death_signal, *command],
+                cwd=self._context.work_dir,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=broker_log,
-                start_new_session=True,  # a Ctrl-C in the terminal is for the harness, which then stops its nodes
+                start_new_session=True,  # Ctrl-C goes to the harness only, which then stops its nodes
             )
         return {"pid": self._process.pid}
 
     def environment(self) -> dict[str, str]:
-        """What a node is given of it; a container's is in compose/."""
+        """The environment of a node; compose/ has that of a container."""
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C.UTF-8",
-            MARK: self._site.undo_log.run_id,
+            MARK: self._context.undo_log.run_id,
         }
 
     def stop(self, timeout_s: float = timeouts.STOP_S) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.stop`."""
         self.request_stop()
         if self._process is not None:
             try:
@@ -132,56 +124,47 @@ class ProcessNode(JvmNode):
         self._journal("node.stopped", exit_code=self.exit_code())
 
     def kill(self) -> None:
-        """See :meth:`harness.cluster.nodes.node.Node.kill`."""
         self._end(signal.SIGKILL, "node.killed")
         if self._process is not None:
             self._process.wait(timeouts.STOP_S)
 
     def pause(self) -> None:
-        """SIGSTOP."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         self._await_paused()
         self._journal("node.paused")
 
     def resume(self) -> None:
-        """SIGCONT."""
         if self.is_alive():
             assert self._process is not None
             self._process.send_signal(signal.SIGCONT)
             self._journal("node.resumed")
 
     def is_alive(self) -> bool:
-        """See :meth:`harness.cluster.nodes.node.Node.is_alive`."""
         return self._process is not None and self._process.poll() is None
 
     def paused_proof(self) -> str | None:
-        """The state that the kernel has it in."""
         with contextlib.suppress(psutil.NoSuchProcess):
             if (pid := self.pid()) and psutil.Process(pid).status() == psutil.STATUS_STOPPED:
                 return f"process state: {psutil.STATUS_STOPPED}"
         return None
 
     def pid(self) -> int | None:
-        """See :meth:`harness.cluster.nodes.node.Node.pid`."""
         return self._process.pid if self._process is not None and self.is_alive() else None
 
     def exit_code(self) -> int | None:
-        """See :meth:`harness.cluster.nodes.node.Node.exit_code`."""
         return None if self._process is None else self._process.poll()
 
-    # --- its surroundings -----------------------------------------------------------------------------------------
+    # --- commands on the node ---------------------------------------------------------------------------------------
 
     def run_tool(self, tool: Tool, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """See :meth:`harness.cluster.nodes.node.Node.run_tool`."""
-        return self.run_as_user(tool_command(self._site.distribution, tool, *arguments), timeouts.TOOL_S)
+        return self.run_as_user(tool_command(self._context.distribution, tool, *arguments), timeouts.TOOL_S)
 
     def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
-        """See :meth:`harness.cluster.nodes.node.Node.run_as_user`."""
         return subprocess.run(
             [*self._user.command(), *argv],
             cwd="/",
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", MARK: self._site.undo_log.run_id},
+            env=self.environment() | {"LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -190,17 +173,15 @@ class ProcessNode(JvmNode):
         )
 
     def in_network(self) -> list[str]:
-        """See :meth:`harness.cluster.nodes.node.Node.in_network`."""
         raise EnvironmentLacks(f"{self.spec.name} is a process and shares this machine's network: --backend docker")
 
     def slow_group(self, device: str) -> SlowGroup:
-        """See :meth:`harness.cluster.nodes.node.Node.slow_group`."""
-        return SlowGroup.make(device, self._site.undo_log, self._user.command(), self.pid())
+        return SlowGroup.make(device, self._context.undo_log, self._user.command(), self.pid())
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def _silent(self) -> Iterator[None]:
+    def _logging_paused(self) -> Iterator[None]:
         self._send(signal.SIGSTOP)
         try:
             self._await_paused()
@@ -209,7 +190,7 @@ class ProcessNode(JvmNode):
             self._send(signal.SIGCONT)
 
     def _await_paused(self) -> None:
-        """The kernel stops a process's threads one by one after kill(2) has returned."""
+        """Wait for the kernel, which stops a process's threads one by one after kill(2) has returned."""
         with contextlib.suppress(AwaitTimeout):
             await_until(self.is_paused, timeout_s=1.0, what=f"{self.spec.name} to stop")
 

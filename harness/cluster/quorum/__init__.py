@@ -1,1 +1,1 @@
-"""What the metadata mode decides for a cluster's nodes: ZooKeeper or KRaft."""
+"""The two metadata modes of a cluster: ZooKeeper and KRaft."""

@@ -1,4 +1,4 @@
-"""What the metadata mode decides: which nodes run beside the brokers, and what a broker must be told of them."""
+"""The interface of a metadata mode: the nodes beside the brokers, and the settings that it adds to a broker."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from harness.kafka.versions import Mode
 
 
 class Quorum(Protocol):
-    """ZooKeeper or KRaft, seen from a cluster."""
+    """ZooKeeper or a KRaft quorum."""
 
     mode: Mode
-    registration_outlives_s: float
-    """For so long after a broker was killed its registration stands, and one that starts under its id would end."""
+    registration_ttl_s: float
+    """A killed broker stays registered for so long; a broker with the same id can't start before."""
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
         """The nodes beside the brokers."""
 
     def dirs(self) -> tuple[Path, ...]:
-        """Folders of those nodes, to be made as their user before :meth:`format`."""
+        """The folders of those nodes. They must exist before :meth:`format`, and belong to the nodes' user."""
 
     def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
-        """What a broker's configuration needs in this mode.
+        """The settings that a broker needs in this mode.
 
-        :param listeners: the settings that say where it listens for clients and other brokers
+        :param listeners: its settings for listeners of clients and other brokers
         """
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
-        """Folders that a broker needs in this mode beside its log dirs."""
+        """The folders that a broker needs in this mode in addition to its log dirs."""
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
-        """Write what must stand in the folders before the cluster's first start."""
+        """Format the folders of all nodes before the cluster's first start."""
 
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
-        """Write what must stand in one broker's folders before its first start."""
+        """Format a broker's folders before its first start."""
 
     def leftovers(self) -> list[str]:
-        """What the metadata store holds beside what brokers know, and would not without topics; a phrase each."""
+        """One phrase for each entry of a topic that the metadata store still has, and that brokers do not show."""
 
     def controller(self, admin: Admin) -> int | None:
-        """The active controller's node id as this broker knows it; None while there is none."""
+        """The node id of the active controller, as the admin client's broker knows it; None if there is none."""

@@ -1,4 +1,4 @@
-"""ZooKeeper mode: one ZooKeeper server; a broker is the controller."""
+"""ZooKeeper mode: one ZooKeeper server; one of the brokers is the controller."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
@@ -20,31 +20,38 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import DescribedPartition, Key
 from harness.kafka.versions import Mode
 
-_SESSION_MS = 4000  # with 2 s, one start in some hundreds on 2 busy cores ended with SessionExpiredException
+_SESSION_MS = 4000  # with 2 s, one start in a few hundred ended with SessionExpiredException on two busy cores
 _TICK_MS = 500
 _ZOOKEEPER = "zookeeper"
-# kafka.zk.ZkData
-_OF_TOPICS = (
+# Znodes with a child for each topic, and znodes that exist during an operation (kafka.zk.ZkData).
+_TOPIC_PARENTS = (
     "/brokers/topics",
     "/config/topics",
     "/admin/delete_topics",
     "/isr_change_notification",
     "/log_dir_event_notification",
 )
-_UNDER_WAY = ("/admin/reassign_partitions", "/admin/preferred_replica_election")
+_IN_PROGRESS = ("/admin/reassign_partitions", "/admin/preferred_replica_election")
+
+
+class BrokerZnode(TypedDict):
+    """The data of ``/brokers/ids/<id>``, as far as it is used (``kafka.zk.BrokerIdZNode``)."""
+
+    version: int
+    rack: NotRequired[str | None]
 
 
 class ZooKeeperQuorum:
     """One ZooKeeper server; see :class:`harness.cluster.quorum.quorum.Quorum`.
 
-    :ivar connect: where the harness reaches it
+    :ivar connect: its address for the harness
     """
 
     mode = Mode.ZK
-    registration_outlives_s = (_SESSION_MS + _TICK_MS) / 1000  # ephemeral; sessions end at a tick (NodeExists)
+    registration_ttl_s = (_SESSION_MS + _TICK_MS) / 1000  # an ephemeral znode; sessions end at a tick
 
     def __init__(self, *, work_dir: Path, backend: Backend, main_class: str) -> None:
-        """:param main_class: of the build's ZooKeeper"""
+        """:param main_class: of the build's ZooKeeper server"""
         self._main_class = main_class
         self._data_dir = work_dir / "zookeeper-data"
         self._endpoint = backend.endpoint(_ZOOKEEPER, SERVICE)
@@ -63,23 +70,23 @@ class ZooKeeperQuorum:
                     "clientPortAddress": host,
                     "admin.enableServer": "false",
                     "maxClientCnxns": "0",
-                    # Sessions last 2 to 20 ticks; brokers ask for 4 s (broker_settings).
+                    # A session may last 2 to 20 ticks; brokers ask for 4 s.
                     "tickTime": str(_TICK_MS),
                 },
             ),
         )
 
     def dirs(self) -> tuple[Path, ...]:
-        """ZooKeeper's own data dir."""
+        """ZooKeeper's data dir."""
         return (self._data_dir,)
 
     def broker_settings(self, broker_id: int, listeners: Mapping[str, str]) -> Mapping[str, str]:
-        """Id, ZooKeeper's address, and a session so short that a dead broker is missed after 4 s (default: 18 s)."""
+        """Id, ZooKeeper's address, and a session that ends 4 s after a broker's death (default: 18 s)."""
         return {
             "broker.id": str(broker_id),
             "zookeeper.connect": self._endpoint.address,
             "zookeeper.session.timeout.ms": str(_SESSION_MS),
-            "controlled.shutdown.retry.backoff.ms": "500",  # 5 s by default; a KRaft broker asks with its heartbeats
+            "controlled.shutdown.retry.backoff.ms": "500",  # 5 s by default; KRaft brokers ask with each heartbeat
             "zookeeper.connection.timeout.ms": "60000",
             **listeners,
         }
@@ -89,10 +96,10 @@ class ZooKeeperQuorum:
         return ()
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
-        """Nothing: brokers write their meta.properties themselves."""
+        """Does nothing: brokers write their meta.properties."""
 
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
-        """Nothing, likewise."""
+        """Does nothing; see :meth:`format`."""
 
     @contextmanager
     def _client(self) -> Iterator[KazooClient]:
@@ -106,25 +113,25 @@ class ZooKeeperQuorum:
 
     @contextmanager
     def log_dir_events(self) -> Iterator[LogDirEvents]:
-        """Watches, inside the block, what brokers tell the controller of failed log dirs (KIP-112, "Zookeeper")."""
+        """Watch the notifications of failed log dirs that brokers send inside the block (KIP-112, "Zookeeper")."""
         with self._client() as client:
             yield LogDirEvents(client, self._data_dir)
 
-    def controller_seat(self) -> ControllerSeat:
-        """By which brokers are kept from being the controller."""
-        return ControllerSeat(self.connect)
+    def controller_znode(self) -> ControllerZnode:
+        """The znode that makes a broker the controller."""
+        return ControllerZnode(self.connect)
 
-    def registrations(self) -> dict[int, dict[str, Any]]:
-        """What each registered broker's znode says, ``/brokers/ids/<id>`` (``kafka.zk.BrokerIdZNode``)."""
+    def registrations(self) -> dict[int, BrokerZnode]:
+        """The data of each registered broker's znode, by broker id."""
         with self._client() as client:
             return {
                 int(id): json.loads(client.get(f"/brokers/ids/{id}")[0]) for id in client.get_children("/brokers/ids")
             }
 
     def partitions(self) -> dict[Key, DescribedPartition]:
-        """Every partition, as its topic's znode and its own have it (``TopicZNode``, ``TopicPartitionStateZNode``).
+        """Every partition, from the topics' and the partitions' znodes (``TopicZNode``, ``TopicPartitionStateZNode``).
 
-        :raises NoAnswer: one has no state yet, or not any more
+        :raises NoAnswer: a partition has no state znode
         """
         found = {}
         with self._client() as client:
@@ -143,50 +150,50 @@ class ZooKeeperQuorum:
         return found
 
     def leftovers(self) -> list[str]:
-        """Znodes of topics, of what is to be done with them, and of what brokers tell the controller.
+        """Znodes of topics, of operations on them, and of notifications to the controller.
 
-        :raises NoAnswer: ZooKeeper doesn't say
+        :raises NoAnswer: ZooKeeper does not answer
         """
         found = []
         try:
             with self._client() as client:
-                for parent in _OF_TOPICS:
+                for parent in _TOPIC_PARENTS:
                     if client.exists(parent):
                         found += [f"ZooKeeper has {parent}/{name}" for name in client.get_children(parent)]
-                found += [f"ZooKeeper has {path}" for path in _UNDER_WAY if client.exists(path)]
+                found += [f"ZooKeeper has {path}" for path in _IN_PROGRESS if client.exists(path)]
         except (KazooException, KazooTimeoutError) as error:
-            raise NoAnswer(f"ZooKeeper does not say what is left in it: {error!r}") from error
+            raise NoAnswer(f"ZooKeeper does not list its znodes: {error!r}") from error
         return found
 
     def controller(self, admin: Admin) -> int | None:
-        """The controller's broker, as Metadata has it."""
+        """The controller's broker id, from the Metadata response."""
         return admin.describe_cluster(topics=()).controller
 
 
-class ControllerSeat:
-    """The ephemeral znode ``/controller``: whoever made it is the controller, and all others wait until it is gone.
+class ControllerZnode:
+    """The ephemeral znode ``/controller``: the broker that created it is the controller.
 
-    Taken by the harness it names no broker: there is no controller then, as with one that hangs and whose session lives
-    on. It goes with the harness's own session, also when that is killed.
+    The harness can replace it by one that names no broker. Then no broker is the controller, as if the controller hung
+    and its session lived on. The znode is gone when the harness's session ends, also after ``kill -9``.
     """
 
     _PATH = "/controller"
-    _NOBODY = 999_999
+    _NO_BROKER = 999_999
 
     def __init__(self, connect: str) -> None:
         self._client = KazooClient(connect)
 
-    def take(self) -> None:
-        """Put another znode in the place of the controller's, with nothing in between."""
+    def take_over(self) -> None:
+        """Replace the controller's znode in one transaction."""
         self._client.start()
-        says = json.loads(self._client.get(self._PATH)[0])
+        data = json.loads(self._client.get(self._PATH)[0])
         exchange = self._client.transaction()
         exchange.delete(self._PATH)
-        exchange.create(self._PATH, json.dumps(says | {"brokerid": self._NOBODY}).encode(), ephemeral=True)
+        exchange.create(self._PATH, json.dumps(data | {"brokerid": self._NO_BROKER}).encode(), ephemeral=True)
         exchange.commit()
 
-    def is_taken(self) -> bool:
-        """Whether the znode that is there is of the harness's session."""
+    def is_taken_over(self) -> bool:
+        """Whether the znode belongs to the harness's session."""
         stat = self._client.exists(self._PATH)
         return (
             stat is not None
@@ -194,40 +201,40 @@ class ControllerSeat:
             and stat.owner_session_id == self._client.client_id[0]
         )
 
-    def leave(self) -> None:
-        """End the session, and so the znode; also twice."""
+    def release(self) -> None:
+        """End the harness's session, and so the znode; may be called twice."""
         self._client.stop()
         self._client.close()
 
 
 class LogDirEvents:
-    """The notification znodes ``/log_dir_event_notification/log_dir_event_N``, which live for milliseconds.
+    """The notification znodes ``/log_dir_event_notification/log_dir_event_N``, which exist for milliseconds.
 
-    That there was one is seen by a watch on their parent. What it said is read from ZooKeeper's own transaction log:
-    whoever is told by the watch and then asks comes too late when the controller was quicker (measured: once in four).
+    A watch on their parent shows that there was one. Its data comes from ZooKeeper's transaction log, because the
+    controller may delete the znode before the watcher reads it (measured: one time in four).
     """
 
     _PARENT = "/log_dir_event_notification"
-    # A transaction has the path, four bytes with the data's length, the data.
+    # In a transaction: the path, the length of the data in four bytes, the data.
     _CREATED = re.compile(rb"/log_dir_event_notification/(log_dir_event_\d+).{4}(\{[^}]*\})", re.DOTALL)
 
     def __init__(self, client: KazooClient, data_dir: Path) -> None:
         self._client = client
         self._data_dir = data_dir
         self._before = set(self._all())
-        self.changes = -1  # a watch is called once when it is set
+        self.changes = -1  # setting a watch calls it once
         client.ChildrenWatch(self._PARENT, self._changed)
 
     def _changed(self, _children: list[str]) -> None:
         self.changes += 1
 
     def seen(self) -> dict[str, object]:
-        """What each znode said that came since then, by its name; nothing until the watch has been called."""
+        """The data of each new znode, by its name; empty until the watch has been called."""
         created = self._all() if self.changes > 0 else {}
-        return {name: said for name, said in created.items() if name not in self._before}
+        return {name: data for name, data in created.items() if name not in self._before}
 
     def left(self) -> list[str]:
-        """The znodes that are there now."""
+        """The znodes that exist now."""
         return sorted(self._client.get_children(self._PARENT))
 
     def _all(self) -> dict[str, object]:

@@ -1,8 +1,7 @@
-"""What ``kafka-storage format`` leaves in a node's dirs, made once a build and cached as a template for every cluster.
+"""The files that ``kafka-storage format`` writes, made once for each build and cached as a template for every cluster.
 
-The tool's own files are taken as they are, whatever they are called: a ``bootstrap.checkpoint`` up to 4.3, a snapshot
-in ``__cluster_metadata-0`` since 4.4, and what the next release thinks of. Only the ids in ``meta.properties`` are a
-node's own, and are written anew for each. One run of the tool costs a JVM's start (0.7 to 2 s), a template nothing.
+Whatever files the tool writes are copied: a ``bootstrap.checkpoint`` up to 4.3, a snapshot in ``__cluster_metadata-0``
+since 4.4. Only ``meta.properties`` has ids, which are written for each node. A run of the tool takes 0.7 to 2 s.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from harness.kafka.versions import Tool
 META = "meta.properties"
 
 Role = Literal["controller", "broker"]
-"""What a node is to the metadata log; a combined node is a controller."""
+"""A combined node is a controller."""
 _ROLES: tuple[Role, ...] = ("controller", "broker")
 _KINDS = ("metadata", "data")
 
@@ -35,18 +34,18 @@ _ID = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Formatted:
-    """A template of formatted dirs.
+class FormatTemplate:
+    """A template of formatted folders.
 
-    :ivar path: has a folder for each role, and in it ``metadata``, as the dir with the metadata log, and ``data``
+    :ivar path: has a folder for each role, which has ``metadata``, for the folder with the metadata log, and ``data``
     """
 
     path: Path
 
     def write(self, dir: Path, *, role: Role, metadata: bool, cluster_id: str, node_id: int) -> None:
-        """Format an empty dir of a node; all in it belongs to whom the dir belongs to.
+        """Format an empty folder of a node; its files get the folder's owner.
 
-        :param metadata: it is the dir with the metadata log
+        :param metadata: the folder is to have the metadata log
         """
         template = self.path / role / ("metadata" if metadata else "data")
         owner = dir.stat()
@@ -63,29 +62,29 @@ class Formatted:
                 os.chown(made, owner.st_uid, owner.st_gid)
 
     def names(self) -> set[str]:
-        """The files and folders at the top of a formatted dir, of any role."""
+        """The names at the top of a formatted folder, of all roles."""
         return {each.name for role in _ROLES for kind in _KINDS for each in (self.path / role / kind).iterdir()}
 
 
-def formatted(distribution: Distribution, metadata_version: str | None = None) -> Formatted:
-    """The template of this build; made if it isn't there yet.
+def format_template(distribution: Distribution, metadata_version: str | None = None) -> FormatTemplate:
+    """The template of this build, made if it does not exist.
 
-    :param metadata_version: with the features of that version, such as 4.2-IV1; None: the build's own
-    :raises DistributionError: ``kafka-storage format`` refused, with its reason, or left what can't be a template
+    :param metadata_version: the release version to format with, such as 4.2-IV1; None: the build's default
+    :raises DistributionError: ``kafka-storage format`` failed, or its files can't be a template
     """
-    of = "" if metadata_version is None else f"-{metadata_version}"
-    target = cache_dir() / f"kraft-formatted-{distribution.sha256[:16]}{of}"
+    suffix = "" if metadata_version is None else f"-{metadata_version}"
     release = () if metadata_version is None else ("--release-version", metadata_version)
+    target = cache_dir() / f"kraft-formatted-{distribution.sha256[:16]}{suffix}"
 
     def make(folder: Path) -> None:
         for role in _ROLES:
             _format(distribution, folder / role, role, *release)
 
-    return Formatted(path=publish(target, make, _is_whole))
+    return FormatTemplate(path=publish(target, make, _is_whole))
 
 
 def random_uuid() -> str:
-    """A UUID as Kafka writes it: 22 characters of URL-safe base64, never beginning with a dash."""
+    """A UUID in Kafka's format: 22 characters of URL-safe base64, of which the first is no dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -118,13 +117,13 @@ def _format(distribution: Distribution, into: Path, role: Role, *release: str) -
             if not (dir / META).is_file():
                 left = sorted(str(each.relative_to(dir)) for each in dir.rglob("*")) or "nothing"
                 raise DistributionError(f"{what} left no {META} in a {role}'s {dir.name} dir, but {left}")
-            _check_anonymous(dir, what, cluster_id)
+            _check_no_ids(dir, what, cluster_id)
 
 
-def _check_anonymous(dir: Path, what: str, cluster_id: str) -> None:
-    """See that no file but meta.properties has an id in it, which would make every cluster this one.
+def _check_no_ids(dir: Path, what: str, cluster_id: str) -> None:
+    """Check that only meta.properties contains ids, since every cluster gets copies of the other files.
 
-    :raises DistributionError: one has
+    :raises DistributionError: another file contains an id
     """
     ids = _properties((dir / META).read_text())
     for name, text in {"cluster.id": cluster_id, "directory.id": ids.get("directory.id", "")}.items():
@@ -132,7 +131,7 @@ def _check_anonymous(dir: Path, what: str, cluster_id: str) -> None:
         for file in (each for each in dir.rglob("*") if each.is_file() and each.name != META):
             content = file.read_bytes()
             if text and (text.encode() in content or raw in content):
-                raise DistributionError(f"{what} wrote the {name} into {file.name}, which jbod can't write anew")
+                raise DistributionError(f"{what} wrote the {name} into {file.name}, which jbod can't replace")
 
 
 def _properties(text: str) -> Mapping[str, str]:
@@ -141,5 +140,5 @@ def _properties(text: str) -> Mapping[str, str]:
 
 
 def _with_ids(text: str, ids: Mapping[str, str]) -> str:
-    """The same properties with these ids; ``directory.id`` also where the build has none yet (before 3.7)."""
+    """The properties with other ids; adds ``directory.id`` if the build does not write one (before 3.7)."""
     return "".join(f"{key}={value}\n" for key, value in {**_properties(text), **ids}.items())
