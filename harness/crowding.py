@@ -5,18 +5,27 @@ run at all for that long, which says nothing about Kafka. So a wait gets longer 
 (:func:`harness.waiting.await_until`).
 
 Two measurements, both without root: the threads that are ready to run, from ``/proc/stat``, and how late a sleep ends.
-The second one also shows time that a hypervisor or a CPU quota takes away. ``/proc/pressure/cpu`` is no use: it is
-near 100 % as soon as one thread more than there are cores is ready, and says no more at twenty.
+The second one also shows time that a hypervisor or a CPU quota takes away. ``/proc/pressure/cpu`` is no use: it is near
+100 % as soon as there are more ready threads than cores, and says no more at twenty per core. A thread of its own
+measures, since what is awaited may block for as long as its time-out.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
 _READY = re.compile(rb"^procs_running (\d+)$", re.MULTILINE)
+_EVERY_S = 0.25
+_KEPT = 4096
+"""Samples that are kept: 17 minutes."""
 
 EASY = 2.0
 """Threads ready to run per core that the time-outs allow for."""
@@ -24,42 +33,71 @@ PATIENCE = 4.0
 """The longest that a crowded wait may take, as a multiple of its time-out."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Crowding:
-    """The crowding during one wait: the mean of what :meth:`sample` saw, and the sleeps that ended late."""
+    """The crowding of this machine for some time.
 
-    def __init__(self) -> None:
-        self._cores = len(os.sched_getaffinity(0))
-        self._ready = 0
-        self._samples = 0
-        self._asked_s = 0.0
-        self._slept_s = 0.0
+    :ivar per_core: the mean number of threads that were ready to run, per core
+    :ivar lateness: the seconds that sleeps took, as a multiple of the seconds asked for
+    """
 
-    def sample(self) -> None:
-        """Count the threads that are ready to run now. Without ``/proc``, none are counted."""
-        try:
-            found = _READY.search(_STAT.read_bytes())
-        except OSError:
-            return
-        if found is not None:
-            self._ready += int(found[1])
-            self._samples += 1
-
-    def slept(self, asked_s: float, took_s: float) -> None:
-        """Note a sleep of ``asked_s`` seconds that took ``took_s``."""
-        self._asked_s += asked_s
-        self._slept_s += took_s
-
-    @property
-    def per_core(self) -> float:
-        """The mean number of threads that were ready to run, per core."""
-        return self._ready / self._samples / self._cores if self._samples else 0.0
+    per_core: float = 0.0
+    lateness: float = 1.0
 
     @property
     def stretch(self) -> float:
         """How many times its time-out a wait may take: 1 on a machine that is not crowded, at most :data:`PATIENCE`."""
-        late = self._slept_s / self._asked_s if self._asked_s else 1.0
-        return min(PATIENCE, max(1.0, self.per_core / EASY, late / EASY))
+        return min(PATIENCE, max(1.0, self.per_core / EASY, self.lateness / EASY))
 
     def __str__(self) -> str:
-        late = max(0.0, self._slept_s - self._asked_s)
-        return f"{self.per_core:.1f} threads per core were ready to run, and sleeps ended {late:.1f} s late in all"
+        return (
+            f"{self.per_core:.1f} threads per core were ready to run, and sleeps took {self.lateness:.1f} times as long"
+        )
+
+
+class _Sampler(threading.Thread):
+    """Samples the crowding of this machine until the process ends."""
+
+    def __init__(self) -> None:
+        super().__init__(name="crowding", daemon=True)
+        self._cores = len(os.sched_getaffinity(0))
+        self._samples: deque[tuple[float, float, float]] = deque(maxlen=_KEPT)  # time, threads per core, lateness
+
+    def run(self) -> None:
+        began = time.monotonic()
+        while True:
+            time.sleep(_EVERY_S)
+            ended = time.monotonic()
+            self._samples.append((ended, _ready() / self._cores, (ended - began) / _EVERY_S))
+            began = ended
+
+    def since(self, start: float) -> Crowding:
+        found = [*takewhile(lambda sample: sample[0] >= start, reversed([*self._samples]))]
+        if not found:
+            return Crowding()
+        return Crowding(
+            per_core=sum(each[1] for each in found) / len(found), lateness=sum(each[2] for each in found) / len(found)
+        )
+
+
+def _ready() -> int:
+    """Return the number of threads that are ready to run now; 0 where ``/proc`` does not tell."""
+    try:
+        found = _READY.search(_STAT.read_bytes())
+    except OSError:
+        return 0
+    return int(found[1]) if found else 0
+
+
+_sampler = _Sampler()
+_starting = threading.Lock()
+
+
+def crowding_since(start: float) -> Crowding:
+    """Return the crowding since an instant on the monotonic clock; the first call of a process begins to measure."""
+    global _sampler
+    with _starting:
+        if not _sampler.is_alive():  # not yet, or not in this fork of the process
+            _sampler = _Sampler()
+            _sampler.start()
+    return _sampler.since(start)

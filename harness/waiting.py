@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.crowding import Crowding
+from harness.crowding import crowding_since
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 
 T = TypeVar("T")
@@ -55,10 +55,10 @@ def await_until(
     :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
         observation failed: a tool that did not get to run proves nothing about Kafka
     """
-    start, crowding = time.monotonic(), Crowding()
+    start = time.monotonic()
+    crowding_since(start)  # begins to measure, before an observation that may take long
     last: object = "nothing seen yet"
     while True:
-        crowding.sample()
         began, answered = time.monotonic(), False
         if watch is not None:
             watch()
@@ -70,12 +70,10 @@ def await_until(
             if until(value):
                 return value
             last, answered = value, True
-        ended = time.monotonic()
+        ended, crowding = time.monotonic(), crowding_since(start)
         if ended >= start + timeout_s * crowding.stretch:
             break
-        pause = max(poll_s, ended - began)
-        time.sleep(pause)
-        crowding.slept(pause, time.monotonic() - ended)
+        time.sleep(max(poll_s, ended - began))
     more = hint() if callable(hint) else hint
     message = f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}"
     if crowding.stretch == 1.0:

@@ -31,7 +31,7 @@ from py4j.java_collections import JavaArray
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView, find_jar_path
 
 from harness import timeouts
-from harness.crowding import Crowding
+from harness.crowding import crowding_since
 from harness.errors import HarnessError, ToolFailed
 from harness.host.java import FAST_START, java_command
 from harness.kafka.distribution import Distribution
@@ -40,7 +40,7 @@ from harness.kafka.tools import reason, tool_output
 from harness.kafka.versions import Tool
 
 _STOP_S = 10.0
-_SAMPLED_EVERY_S = 0.25
+_LOOK_S = 0.5
 _UNCAUGHT = "Exception in thread "
 """How Java begins to print an exception that ends a thread; a tool that ends so has no exit code, and its JVM has 1."""
 _OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
@@ -112,13 +112,11 @@ class _ToolsJvm:
         :raises TimeoutError: it takes longer, also with the time that a crowded machine adds
             (:mod:`harness.crowding`): a JVM that is ended for being slow has to start again, which takes longer still
         """
-        answer, crowding, start = self._asker.submit(do, *arguments, **named), Crowding(), time.monotonic()
-        while True:
-            crowding.sample()
-            if wait([answer], timeout=min(_SAMPLED_EVERY_S, timeout_s)).done:
-                return answer.result()
-            if time.monotonic() >= start + timeout_s * crowding.stretch:
+        answer, start = self._asker.submit(do, *arguments, **named), time.monotonic()
+        while not wait([answer], timeout=min(_LOOK_S, timeout_s)).done:
+            if time.monotonic() >= start + timeout_s * crowding_since(start).stretch:
                 raise TimeoutError
+        return answer.result()
 
     def _prepare(self) -> None:
         assert self._process.stdout is not None
@@ -183,10 +181,11 @@ class _ToolsJvm:
         return array
 
     def _give_up(self) -> None:
-        """End this JVM, whose tool may still run and print; the next question starts another."""
+        """Kill this JVM, whose tool may still run and print; the next question starts another."""
         with _changing:
             if _standing.get(self._distribution.class_path) is self:
                 del _standing[self._distribution.class_path]
+        self._process.kill()
         self.end()
 
     def end(self) -> None:
