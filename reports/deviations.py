@@ -1,4 +1,4 @@
-"""Known deviations over all cases: which were seen, which are mended, and how a candidate differs from its baseline."""
+"""Known deviations over all cases: which are seen, which are mended, and how candidate and baseline compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reports.rows import Row
 
 _ORDER: Mapping[State, int] = {"mended": 0, "seen": 1, "undeclared": 2}
 Key = tuple[int, str, str, str]
-"""By which a deviation is the same in two run folders: its KIP, what that says, what builds do, and the issue."""
+"""Identifies a deviation across run folders: its KIP, what the KIP promises, what builds do, and the issue."""
 
 
 def _key(noted: NotedDeviation) -> Key:
@@ -20,14 +20,14 @@ def _key(noted: NotedDeviation) -> Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Noted:
-    """A deviation in one state, with the cases that have it so."""
+    """A deviation in one state, with the runs that have it in this state."""
 
     deviation: NotedDeviation
     rows: list[Row] = field(default_factory=list)
 
 
 def noted(rows: Iterable[Row]) -> list[Noted]:
-    """The mended ones first, those that scenarios don't declare last."""
+    """All deviations of these runs: mended ones first, undeclared ones last."""
     found: dict[tuple[Key, State], Noted] = {}
     for row in rows:
         for each in row.deviations:
@@ -37,13 +37,13 @@ def noted(rows: Iterable[Row]) -> list[Noted]:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A deviation of a candidate, or of its baseline.
+    """A deviation of the candidate, the baseline or both.
 
-    :ivar candidate: the cases in which the candidate was seen to deviate
-    :ivar baseline: those in which the baseline was
-    :ivar mended: those in which the candidate keeps the promise: it is newer than all builds on which the deviation was
-        confirmed, or the declaration ends before it and the baseline was seen to deviate there
-    :ivar state: of the candidate; ``unseen`` where it shows nothing either way
+    :ivar candidate: the cases in which the candidate deviates
+    :ivar baseline: the cases in which the baseline deviates
+    :ivar mended: the cases in which the candidate keeps the promise. Either it is newer than all confirmed builds, or
+        the declaration excludes it and the baseline deviates in this case
+    :ivar state: the state for the candidate; ``unseen`` if the candidate shows nothing either way
     """
 
     kip: int
@@ -57,14 +57,14 @@ class Compared:
 
     @property
     def is_mended(self) -> bool:
-        """The candidate keeps the promise, and does not deviate anywhere."""
+        """Whether the candidate keeps the promise, and deviates in no case."""
         return self.state == "mended"
 
 
 def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]) -> list[Compared]:
-    """Each deviation once; those that the candidate alone shows first.
+    """Compare all deviations; those of the candidate alone come first.
 
-    :param cases: the id of each, with the candidate's and the baseline's runs of it
+    :param cases: for each case its id, the candidate's runs and the baseline's runs
     """
     found: dict[Key, _Sides] = {}
     for id, ours, theirs in cases:
@@ -92,9 +92,9 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
 
 
 def _kept(deviation: NotedDeviation, rows: Sequence[Row]) -> bool:
-    """Whether the runs of a case all came out valid, and none shows this deviation: its promise was checked, and held.
+    """Whether the promise was checked and held: all runs of the case are valid, and none shows the deviation.
 
-    A scenario that looks for a deviation of the build and sees neither is not valid.
+    A run is not valid if its scenario found neither the promise kept nor the declared deviation.
     """
     ran = [row for row in rows if row.verdict != "skipped"]
     shown = {_key(each) for row in ran for each in row.deviations}
@@ -102,7 +102,7 @@ def _kept(deviation: NotedDeviation, rows: Sequence[Row]) -> bool:
 
 
 class _Sides:
-    """The cases that show one deviation, by side and by whether it was seen there or is mended, in order."""
+    """The cases with one deviation, by side and by whether it is seen or mended there."""
 
     def __init__(self) -> None:
         self.of: dict[tuple[str, str], dict[str, None]] = {

@@ -159,7 +159,7 @@ def _told(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[str] = ()
     """
     there = {row.id for row in run.rows if row.backend == backend}
     # A schedule's row is named after what was played.
-    there |= {each.run["case"] for each in run.folders.values() if each.run.get("backend") == backend}
+    there |= {each.run.case for each in run.folders.values() if each.run.backend == backend}
     never = [
         Row(
             id=case,
