@@ -339,7 +339,7 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     assert told == [("kip-112/b[zk]", True, 1, 2.2), ("kip-112/a[zk]", False, 2, 2.2)]
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "2 were to run in several, of which 1 came out differently" in page
+    assert "2 cases were selected in several backends; 1 came out differently" in page
     # As loud as what failed: in the answer, above the tables, and on a pull request's page.
     assert index.answer.says.endswith("1 came out differently from backend to backend")
     assert index.answer.verdict == "unknown"
@@ -484,7 +484,7 @@ def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
     index = make_index(read_runs_dir(tmp_path))
     assert index.not_run == [("no root", ["kip-112/b[zk]"])]
     assert index.notes == ("suites/x.py::c was selected and never began",)
-    assert index.answer.verdict == "unknown"  # what never got its turn is no pass
+    assert index.answer.verdict == "unknown"  # a case that never began is no pass
 
 
 _THREE = """
