@@ -66,29 +66,48 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
 
     :param cases: for each case its id, the candidate's runs and the baseline's runs
     """
-    found: dict[Key, _Sides] = {}
+    found: dict[Key, _Cases] = {}
     for id, ours, theirs in cases:
-        for side, rows in (("ours", ours), ("theirs", theirs)):
-            for each in (each for row in rows for each in row.deviations):
-                where = "mended" if each.state == "mended" else "seen"
-                found.setdefault(_key(each), _Sides()).add(side, where, id, declared=each.state != "undeclared")
-        for each in (each for row in theirs for each in row.deviations_in("seen")):
-            if each.deterministic and _kept(each, ours):
-                found[_key(each)].add("ours", "mended", id, declared=True)
+        for each in (each for row in ours for each in row.deviations):
+            of = found.setdefault(_key(each), _Cases())
+            (of.mended if each.state == "mended" else of.candidate)[id] = None
+            of.declared |= each.state == "seen"
+        for each in (each for row in theirs for each in row.deviations):
+            of = found.setdefault(_key(each), _Cases())
+            if each.state != "mended":
+                of.baseline[id] = None
+            if each.state == "seen" and each.deterministic and _kept(each, ours):
+                of.mended[id] = None
     compared = [
         Compared(
             kip=kip,
             says=says,
             does=does,
             issue=issue,
-            candidate=[*sides.of["ours", "seen"]],
-            baseline=[*sides.of["theirs", "seen"]],
-            mended=[*sides.of["ours", "mended"]],
-            state=sides.state,
+            candidate=[*of.candidate],
+            baseline=[*of.baseline],
+            mended=[*of.mended],
+            state=of.state,
         )
-        for (kip, says, does, issue), sides in found.items()
+        for (kip, says, does, issue), of in found.items()
     ]
     return sorted(compared, key=lambda each: (not each.candidate, bool(each.baseline), each.kip, each.issue))
+
+
+@dataclass
+class _Cases:
+    """The cases with one deviation, in order; the fields are those of :class:`Compared`."""
+
+    candidate: dict[str, None] = field(default_factory=dict)
+    baseline: dict[str, None] = field(default_factory=dict)
+    mended: dict[str, None] = field(default_factory=dict)
+    declared: bool = False
+
+    @property
+    def state(self) -> State | Literal["unseen"]:
+        if self.candidate:
+            return "seen" if self.declared else "undeclared"
+        return "mended" if self.mended else "unseen"
 
 
 def _kept(deviation: NotedDeviation, rows: Sequence[Row]) -> bool:
@@ -99,23 +118,3 @@ def _kept(deviation: NotedDeviation, rows: Sequence[Row]) -> bool:
     ran = [row for row in rows if row.verdict != "skipped"]
     shown = {_key(each) for row in ran for each in row.deviations}
     return bool(ran) and all(row.verdict == "valid" for row in ran) and _key(deviation) not in shown
-
-
-class _Sides:
-    """The cases with one deviation, by side and by whether it is seen or mended there."""
-
-    def __init__(self) -> None:
-        self.of: dict[tuple[str, str], dict[str, None]] = {
-            (side, where): {} for side in ("ours", "theirs") for where in ("seen", "mended")
-        }
-        self._declared = False
-
-    def add(self, side: str, where: str, case: str, *, declared: bool) -> None:
-        self.of[side, where][case] = None
-        self._declared |= declared and (side, where) == ("ours", "seen")
-
-    @property
-    def state(self) -> State | Literal["unseen"]:
-        if self.of["ours", "seen"]:
-            return "seen" if self._declared else "undeclared"
-        return "mended" if self.of["ours", "mended"] else "unseen"

@@ -13,7 +13,7 @@ from statistics import median
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
 from reports.deviations import Noted, noted
-from reports.rows import VERDICTS, Row, RunsRead, newest, so_many_cases
+from reports.rows import VERDICTS, Row, RunsRead, grouped, newest, so_many_cases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +133,8 @@ def make_index(run: RunsRead) -> Index:
     rows = [row for row, _ in cases]
     totals = {word: sum(row.standing == word for row in rows) for word in VERDICTS}
     wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs} - {"skipped"}) > 1]
-    reasons: dict[str, list[str]] = {}
-    for last in (runs[-1] for _, runs in cases):
-        if last.verdict == "skipped":
-            reasons.setdefault(last.reason, []).append(last.id)
+    skipped = [runs[-1] for _, runs in cases if runs[-1].verdict == "skipped"]
+    reasons = [(reason, [row.id for row in of]) for reason, of in grouped(skipped, lambda row: row.reason).items()]
     beside = in_several_backends(run.rows)
     backends = {backend for each in beside for backend in each.runs}
     return Index(
@@ -145,12 +143,12 @@ def make_index(run: RunsRead) -> Index:
             wavering=len(wavering),
             damaged=len(run.notes),
             differing=[each for each in beside if each.differs],
-            not_since=sum(map(len, reasons.values())) - totals["skipped"],
+            not_since=len(skipped) - totals["skipped"],
         ),
         totals=totals,
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
-        not_run=sorted(reasons.items(), key=lambda item: -len(item[1])),
+        not_run=sorted(reasons, key=lambda item: -len(item[1])),
         deviations=noted(rows),
         measured=[row for row in rows if row.measured],
         wavering=wavering,
@@ -217,12 +215,8 @@ def _answer(
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
     """What each proven fault cost, by role, mode and build."""
-    found: dict[tuple[str, str, str, str], list[FaultCosts]] = {}
-    for row in rows:
-        for fault in row.faults:
-            if fault.proven:
-                role = fault.role or "–"
-                found.setdefault((fault.name, role, row.mode, row.build), []).append(fault)
+    proven = [(row, fault) for row in rows for fault in row.faults if fault.proven]
+    found = grouped(proven, lambda each: (each[1].name, each[1].role or "–", each[0].mode, each[0].build))
     return [
         Cell(
             fault=name,
@@ -234,7 +228,8 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
             measured={cost: len(_known(faults, cost)) for cost in COSTS},
             never=sum(fault.never_came("other_leader_s") for fault in faults),
         )
-        for (name, role, mode, build), faults in sorted(found.items())
+        for (name, role, mode, build), pairs in sorted(found.items(), key=lambda item: item[0])
+        for faults in [[fault for _, fault in pairs]]
     ]
 
 
@@ -249,11 +244,10 @@ def in_several_backends(rows: Sequence[Row]) -> list[Beside]:
 
     :param rows: all, oldest first
     """
-    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for row in rows:
-        found.setdefault((row.id, row.kafka), {}).setdefault(row.backend, []).append(row)
     several = [
-        Beside(id=id, kafka=kafka, runs=_to_compare(runs)) for (id, kafka), runs in found.items() if len(runs) > 1
+        Beside(id=id, kafka=kafka, runs=_to_compare(runs))
+        for (id, kafka), of in grouped(rows, lambda row: (row.id, row.kafka)).items()
+        if len(runs := grouped(of, lambda row: row.backend)) > 1
     ]
     ran = [each for each in several if any(row.verdict != "skipped" for row in each.runs.values())]
     return sorted(ran, key=lambda each: (not each.differs, each.id))
@@ -275,9 +269,7 @@ def _spread(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _suites(rows: Sequence[Row]) -> list[tuple[str, Mapping[str, int], float]]:
-    suites: dict[str, list[Row]] = {}
-    for row in rows:
-        suites.setdefault(row.suite, []).append(row)
     return [
-        (name, Counter(row.standing for row in own), sum(row.duration_s for row in own)) for name, own in suites.items()
+        (name, Counter(row.standing for row in own), sum(row.duration_s for row in own))
+        for name, own in grouped(rows, lambda row: row.suite).items()
     ]

@@ -20,7 +20,7 @@ from reports.costs import COSTS
 from reports.deviations import Compared, compare_deviations
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, holm, signed_rank
-from reports.rows import VERDICTS, Row, RunsRead, so_many_cases
+from reports.rows import VERDICTS, Row, RunsRead, grouped, so_many_cases
 
 _RARE = 0.05
 _MATTERS_S = 0.1
@@ -85,8 +85,8 @@ class ComparedCase:
     mode: str
     backend: str
     change: Change
-    candidate: tuple[Row, ...]
-    baseline: tuple[Row, ...]
+    candidate: Sequence[Row]
+    baseline: Sequence[Row]
     faults: Mapping[str, tuple[Measure, ...]]
 
     @property
@@ -170,7 +170,7 @@ class Qualification:
 
 def qualify(candidate: RunsRead, baseline: RunsRead | None) -> Qualification:
     """Compare the runs of two builds, or judge one alone."""
-    ours, theirs = _by_case(candidate.rows), _by_case(baseline.rows if baseline else ())
+    ours, theirs = (grouped(of.rows if of else (), lambda row: (row.id, row.backend)) for of in (candidate, baseline))
     alone = baseline is None
     cases = [_case(key, ours.get(key, ()), theirs.get(key, ()), alone) for key in sorted({*ours, *theirs})]
     cases = _with_chances(cases)
@@ -210,13 +210,6 @@ def _missing(cases: Sequence[ComparedCase], alone: bool) -> list[tuple[str, Sequ
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
-def _by_case(rows: Sequence[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row.id, row.backend), []).append(row)
-    return {key: tuple(of) for key, of in found.items()}
-
-
 def _names(ours: Sequence[Row], theirs: Sequence[Row] | None) -> tuple[str, str]:
     """The names of candidate and baseline. Equal versions are named by their side."""
     candidate, baseline = (", ".join(sorted({row.kafka for row in rows})) or "?" for rows in (ours, theirs or ()))
@@ -229,17 +222,14 @@ def _names(ours: Sequence[Row], theirs: Sequence[Row] | None) -> tuple[str, str]
 
 def _several_builds(rows: Sequence[Row]) -> list[str]:
     """A note for each mode with runs of several builds, because they count as repeats of one build."""
-    versions: dict[str, set[str]] = {}
-    for row in rows:
-        versions.setdefault(row.mode, set()).add(row.kafka)
     return [
-        f"mode {mode} has runs of several builds, which count as one: {', '.join(sorted(of))}"
-        for mode, of in sorted(versions.items())
-        if len(of) > 1
+        f"mode {mode} has runs of several builds, which count as one: {', '.join(sorted(versions))}"
+        for mode, of in sorted(grouped(rows, lambda row: row.mode).items())
+        if len(versions := {row.kafka for row in of}) > 1
     ]
 
 
-def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], alone: bool) -> ComparedCase:
+def _case(key: tuple[str, str], ours: Sequence[Row], theirs: Sequence[Row], alone: bool) -> ComparedCase:
     known = (*ours, *theirs)[0]
     return ComparedCase(
         id=key[0],
@@ -309,10 +299,9 @@ def _with_chances(cases: Sequence[ComparedCase]) -> list[ComparedCase]:
     """The cases with the chance of each measure."""
     found = []
     for case, chances in zip(cases, beyond_chance([_runs(case) for case in cases]), strict=True):
-        left = iter(chances)
+        left = iter([None if np.isnan(chance) else float(chance) for chance in chances])
         faults = {
-            fault: tuple(replace(measure, chance=_or_none(next(left))) for measure in of)
-            for fault, of in case.faults.items()
+            fault: tuple(replace(measure, chance=next(left)) for measure in of) for fault, of in case.faults.items()
         }
         found.append(replace(case, faults=faults))
     return found
@@ -327,10 +316,6 @@ def _runs(case: ComparedCase) -> Runs:
         return np.array(times, dtype=float).reshape(len(rows), len(columns))
 
     return Runs(ours=table(case.candidate), theirs=table(case.baseline), kinds=tuple(cost for _, cost in columns))
-
-
-def _or_none(chance: float) -> float | None:
-    return None if np.isnan(chance) else float(chance)
 
 
 def _overall(cases: Sequence[ComparedCase]) -> list[Overall]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +22,9 @@ from harness.runner.deviation import NotedDeviation, State
 from harness.runner.results import RESULTS_FILES
 from harness.runner.suite_kinds import is_control, must_be_valid, suite_of
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 VERDICTS = ("invalid", "error", "unknown", "skipped", "valid")
 """The worst first."""
@@ -300,10 +304,16 @@ def newest(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
 
     A skipped run counts as the newest only if the case never ran: that it cannot run now takes no earlier result back.
     """
-    by_case: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        by_case.setdefault((row.id, row.kafka, row.backend), []).append(row)
-    return [(next((row for row in reversed(of) if row.verdict != "skipped"), of[-1]), of) for of in by_case.values()]
+    cases = grouped(rows, lambda row: (row.id, row.kafka, row.backend)).values()
+    return [(next((row for row in reversed(of) if row.verdict != "skipped"), of[-1]), of) for of in cases]
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their keys; both in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for each in items:
+        found.setdefault(key(each), []).append(each)
+    return found
 
 
 def so_many_cases(count: int) -> str:

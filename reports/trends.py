@@ -8,13 +8,13 @@ each run has other ones.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from harness.runner.ledger import Entry
 from harness.runner.suite_kinds import is_random
-from reports.rows import standing
+from reports.rows import grouped, standing
 
 _LATEST = 20  # runs of a case that are shown
 _DAYS = 30
@@ -63,21 +63,18 @@ class Trends:
     steady: int
 
 
-def make_trends(entries: Iterable[Entry]) -> Trends:
+def make_trends(entries: Sequence[Entry]) -> Trends:
     """Find the trends.
 
     :param entries: the ledger, oldest first
     """
-    cases: dict[tuple[str, str, str], list[Entry]] = {}
-    days: dict[str, Counter[str]] = {}
-    for entry in entries:
-        if not is_random(entry.id):
-            cases.setdefault((entry.id, entry.kafka, entry.backend), []).append(entry)
-        days.setdefault(f"{entry.at:%Y-%m-%d}", Counter())[standing(entry.id, entry.verdict)] += 1
+    fixed = [entry for entry in entries if not is_random(entry.id)]
+    cases = grouped(fixed, lambda entry: (entry.id, entry.kafka, entry.backend))
+    days = grouped(entries, lambda entry: f"{entry.at:%Y-%m-%d}")
     trends = [_trend(runs) for runs in cases.values() if len(runs) > 1]
     telling = [each for each in trends if each.valid < each.runs or each.is_slower]
     return Trends(
-        days=[*days.items()][-_DAYS:],
+        days=[(day, Counter(standing(e.id, e.verdict) for e in of)) for day, of in [*days.items()][-_DAYS:]],
         telling=sorted(telling, key=lambda each: (each.valid / each.runs, each.id)),
         steady=len(trends) - len(telling),
     )
