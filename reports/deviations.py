@@ -19,24 +19,24 @@ def _key(noted: NotedDeviation) -> Key:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
+class DeviationRuns:
     """A deviation in one state, with the runs that have it in this state."""
 
     deviation: NotedDeviation
     rows: list[Row] = field(default_factory=list)
 
 
-def noted(rows: Iterable[Row]) -> list[Noted]:
+def deviation_runs(rows: Iterable[Row]) -> list[DeviationRuns]:
     """All deviations of these runs: mended ones first, undeclared ones last."""
-    found: dict[tuple[Key, State], Noted] = {}
+    found: dict[tuple[Key, State], DeviationRuns] = {}
     for row in rows:
         for each in row.deviations:
-            found.setdefault((_key(each), each.state), Noted(deviation=each)).rows.append(row)
+            found.setdefault((_key(each), each.state), DeviationRuns(deviation=each)).rows.append(row)
     return sorted(found.values(), key=lambda each: _ORDER[each.deviation.state])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class ComparedDeviation:
     """A deviation of the candidate, the baseline or both.
 
     :ivar candidate: the cases in which the candidate deviates
@@ -61,7 +61,7 @@ class Compared:
         return self.state == "mended"
 
 
-def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]) -> list[Compared]:
+def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]) -> list[ComparedDeviation]:
     """Compare all deviations; those of the candidate alone come first.
 
     :param cases: for each case its id, the candidate's runs and the baseline's runs
@@ -79,7 +79,7 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
             if each.state == "seen" and each.deterministic and _kept(each, ours):
                 of.mended[id] = None
     compared = [
-        Compared(
+        ComparedDeviation(
             kip=kip,
             says=says,
             does=does,
@@ -96,7 +96,7 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
 
 @dataclass
 class _Cases:
-    """The cases with one deviation, in order; the fields are those of :class:`Compared`."""
+    """The cases with one deviation, in order; the fields are those of :class:`ComparedDeviation`."""
 
     candidate: dict[str, None] = field(default_factory=dict)
     baseline: dict[str, None] = field(default_factory=dict)

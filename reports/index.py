@@ -12,8 +12,8 @@ from statistics import median
 
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
-from reports.deviations import Noted, noted
-from reports.rows import VERDICTS, Row, RunsRead, grouped, newest, so_many_cases
+from reports.deviations import DeviationRuns, deviation_runs
+from reports.rows import VERDICTS, Row, RunsRead, count_cases, grouped, newest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +56,10 @@ class Cell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
+class BackendComparison:
     """One case on one build in several backends.
 
-    :ivar runs: by backend, the run to compare (:func:`in_several_backends`)
+    :ivar runs: by backend, the run to compare (:func:`compare_backends`)
     """
 
     id: str
@@ -106,7 +106,7 @@ class Index:
     :ivar not_run: by reason, the cases that could not run when they were last asked for
     :ivar wavering: the cases whose verdicts differ from run to run
     :ivar backends: the backends of the cases that ran in several
-    :ivar beside: these cases, the differing ones first
+    :ivar backend_comparisons: these cases, the differing ones first
     :ivar suites: name, number of cases by standing, and seconds of each suite
     """
 
@@ -115,12 +115,12 @@ class Index:
     cases: Sequence[tuple[Row, Sequence[Row]]]
     wrong: Sequence[Row]
     not_run: Sequence[tuple[str, Sequence[str]]]
-    deviations: Sequence[Noted]
+    deviations: Sequence[DeviationRuns]
     measured: Sequence[Row]
     wavering: Sequence[tuple[Row, Sequence[Row]]]
     cells: Sequence[Cell]
     backends: Sequence[str]
-    beside: Sequence[Beside]
+    backend_comparisons: Sequence[BackendComparison]
     suites: Sequence[tuple[str, Mapping[str, int], float]]
     notes: Sequence[str]
     kafka: Sequence[str]
@@ -135,26 +135,26 @@ def make_index(run: RunsRead) -> Index:
     wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs} - {"skipped"}) > 1]
     skipped = [runs[-1] for _, runs in cases if runs[-1].verdict == "skipped"]
     reasons = [(reason, [row.id for row in of]) for reason, of in grouped(skipped, lambda row: row.reason).items()]
-    beside = in_several_backends(run.rows)
-    backends = {backend for each in beside for backend in each.runs}
+    comparisons = compare_backends(run.rows)
+    backends = {backend for each in comparisons for backend in each.runs}
     return Index(
         answer=_answer(
             totals,
             wavering=len(wavering),
             damaged=len(run.notes),
-            differing=[each for each in beside if each.differs],
+            differing=[each for each in comparisons if each.differs],
             not_since=len(skipped) - totals["skipped"],
         ),
         totals=totals,
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
         not_run=sorted(reasons, key=lambda item: -len(item[1])),
-        deviations=noted(rows),
+        deviations=deviation_runs(rows),
         measured=[row for row in rows if row.measured],
         wavering=wavering,
         cells=cells(run.rows),
         backends=sorted(backends, key=lambda name: (name != "process", name)),
-        beside=beside,
+        backend_comparisons=comparisons,
         suites=_suites(rows),
         notes=run.notes,
         kafka=sorted({f"{row.kafka} {row.mode}" for row in rows}),
@@ -172,7 +172,7 @@ _COUNTED = {
 
 
 def _answer(
-    totals: Mapping[str, int], *, wavering: int, damaged: int, differing: Sequence[Beside], not_since: int
+    totals: Mapping[str, int], *, wavering: int, damaged: int, differing: Sequence[BackendComparison], not_since: int
 ) -> Answer:
     """The worst verdict decides. The answer names everything that is missing.
 
@@ -203,14 +203,12 @@ def _answer(
         ),
     ):
         if count:
-            return Answer(
-                verdict=verdict, headline=headline.format(so_many_cases(count)), says=says or "no run folders"
-            )
+            return Answer(verdict=verdict, headline=headline.format(count_cases(count)), says=says or "no run folders")
     if totals["skipped"]:
-        headline = f"Every guarantee held in the {so_many_cases(ran)} that ran; {totals['skipped']} did not run"
+        headline = f"Every guarantee held in the {count_cases(ran)} that ran; {totals['skipped']} did not run"
         return Answer(verdict="valid", headline=headline, says=says)
     since = f"; {not_since} of them did not run the last time" if not_since else ""
-    return Answer(verdict="valid", headline=f"Every guarantee held in {so_many_cases(ran)}{since}", says=says)
+    return Answer(verdict="valid", headline=f"Every guarantee held in {count_cases(ran)}{since}", says=says)
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
@@ -237,15 +235,15 @@ def _known(faults: Sequence[FaultCosts], cost: str) -> list[float]:
     return [figure for fault in faults if (figure := fault.figure(cost)) is not None]
 
 
-def in_several_backends(rows: Sequence[Row]) -> list[Beside]:
+def compare_backends(rows: Sequence[Row]) -> list[BackendComparison]:
     """The cases with runs in several backends on one build, the differing ones first. One that ran nowhere is left out.
 
-    Compared are the newest runs with the same seed, if there are any, and else the newest runs.
+    ComparedDeviation are the newest runs with the same seed, if there are any, and else the newest runs.
 
     :param rows: all, oldest first
     """
     several = [
-        Beside(id=id, kafka=kafka, runs=_to_compare(runs))
+        BackendComparison(id=id, kafka=kafka, runs=_to_compare(runs))
         for (id, kafka), of in grouped(rows, lambda row: (row.id, row.kafka)).items()
         if len(runs := grouped(of, lambda row: row.backend)) > 1
     ]

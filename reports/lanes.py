@@ -160,7 +160,7 @@ def log_dirs(folder: RunFolder) -> list[Lane]:
                 state[key] = value
                 if key == "up":
                     state["offline"] = ""
-                look, says = _worst(state)
+                look, says = _log_dir_look(state)
                 points.append((at, look, look, says))
             spans = _spans(points, folder.ended)
             hurt = {span.look for span in spans} & {"hurt", "offline", "cordoned"}
@@ -184,16 +184,16 @@ def _log_dir_changes(folder: RunFolder, broker: int, path: Path) -> Iterator[tup
                 yield at, "hurt", ""
         elif isinstance(event, CordonInForce) and event.broker == broker:
             yield at, "cordoned", "yes" if f"{path.name} of broker {broker}" in event.log_dirs else ""
-    said = re.compile(
+    offline_line = re.compile(
         r"(Stopping serving logs in dir|Failed to create or validate data directory|Error while loading log dir) "
         rf"{re.escape(str(path))}(?![\w.-])"
     )
     for line in folder.logs.get(f"broker-{broker}", ()):
-        if said.search(line.text):
+        if offline_line.search(line.text):
             yield folder.at(line.at), "offline", line.text.splitlines()[0]
 
 
-def _worst(state: Mapping[str, str]) -> tuple[str, str]:
+def _log_dir_look(state: Mapping[str, str]) -> tuple[str, str]:
     if not state["up"]:
         return "down", "its broker is down"
     if state["offline"]:

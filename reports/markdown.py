@@ -33,7 +33,7 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
         yield from ("", f"**{row.verdict}** `{row.id}` on Kafka {row.build}: {_text(row.says)}", "", f"    {row.rerun}")
     if len(index.wrong) > _MOST:
         yield from ("", f"and {len(index.wrong) - _MOST} more")
-    for each in index.beside:
+    for each in index.backend_comparisons:
         if each.differs:
             yield from ("", f"**differs** `{each.id}` on Kafka {each.kafka}: {_text(each.says)}")
     if index.not_run or index.notes:

@@ -17,10 +17,10 @@ import numpy as np
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
-from reports.deviations import Compared, compare_deviations
+from reports.deviations import ComparedDeviation, compare_deviations
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, holm, signed_rank
-from reports.rows import VERDICTS, Row, RunsRead, grouped, so_many_cases
+from reports.rows import VERDICTS, Row, RunsRead, count_cases, grouped
 
 _RARE = 0.05
 _MATTERS_S = 0.1
@@ -148,8 +148,8 @@ class Qualification:
     overall: Sequence[Overall]
     missing: Sequence[tuple[str, Sequence[str]]]
     differing: Sequence[tuple[ComparedCase, str, Measure]]
-    deviations: Sequence[Compared]
-    mended: Sequence[Compared]
+    deviations: Sequence[ComparedDeviation]
+    mended: Sequence[ComparedDeviation]
     repeats: str
     notes: Sequence[str]
 
@@ -367,21 +367,21 @@ def _answer(
     says += f"; {len(differing)} times differ beyond noise, {slower} of them longer" if differing else ""
     says += f"; {mended} known deviation{'' if mended == 1 else 's'} mended" if mended else ""
     unshown = totals["unshown"] + totals["only baseline's"] + totals["wavers"]
-    beside: dict[Change, str] = {
+    where_by_change: dict[Change, str] = {
         "broke": f" where {theirs} keeps it" if theirs else "",
         "uncompared": f" for which {theirs} has no result",
     }
-    broke = [f"in {so_many_cases(totals[change])}{where}" for change, where in beside.items() if totals[change]]
+    broke = [f"in {count_cases(totals[change])}{where}" for change, where in where_by_change.items() if totals[change]]
     if broke:
         headline = f"Not qualified: {ours} breaks a guarantee {', and '.join(broke)}"
         return Answer(verdict="invalid", headline=headline, says=says)
     if totals["broken"]:
-        headline = f"Not qualified: {ours} breaks a guarantee in {so_many_cases(totals['broken'])}, as {theirs} does"
+        headline = f"Not qualified: {ours} breaks a guarantee in {count_cases(totals['broken'])}, as {theirs} does"
         return Answer(verdict="invalid", headline=headline, says=says)
     if unshown or not totals["held"] + totals["mended"]:
-        headline = f"Not shown: {so_many_cases(unshown)} gave no reliable result for {ours}"
+        headline = f"Not shown: {count_cases(unshown)} gave no reliable result for {ours}"
         return Answer(verdict="unknown", headline=headline if unshown else "Nothing ran", says=says or "no case ran")
-    headline = f"Qualified: {ours} kept every guarantee in {so_many_cases(totals['held'] + totals['mended'])}"
+    headline = f"Qualified: {ours} kept every guarantee in {count_cases(totals['held'] + totals['mended'])}"
     if uncompared:
         headline += f"; {theirs} has no result for {uncompared} of them"
     if slower:

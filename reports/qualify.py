@@ -21,7 +21,7 @@ from harness.runner.suite_kinds import not_asked, suite_of
 from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
 from reports.qualification import ComparedCase, Qualification
 from reports.qualification import qualify as compare
-from reports.rows import Row, RunsRead, so_many_cases
+from reports.rows import Row, RunsRead, count_cases
 
 
 @click.command()
@@ -88,7 +88,7 @@ def qualify(
         _with_missing(read([each.runs_dir]), wanted[each.name], each.backend, lacks[each.name]) for each in sides
     )
     left_out = Counter(suite_of(case) for case in {*selected["candidate"].cases} - {*wanted["candidate"].cases})
-    unnamed = [f"left out, because not selected: {suite} ({so_many_cases(count)})" for suite, count in left_out.items()]
+    unnamed = [f"left out, because not selected: {suite} ({count_cases(count)})" for suite, count in left_out.items()]
     ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(unnamed)))
     compared = compare(ours, write_baseline(others[0], out / "report") if others else None)
     compared = _with_repeats(compared, {each.name: run_too_seldom(each, wanted[each.name], repeats) for each in sides})
@@ -111,7 +111,7 @@ def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) 
     if not any(seldom.values()):
         return compared
     notes = [
-        f"{side}: {so_many_cases(len(of))} ran less often than asked: {', '.join(of)}"
+        f"{side}: {count_cases(len(of))} ran less often than asked: {', '.join(of)}"
         for side, of in seldom.items()
         if of
     ]
@@ -119,7 +119,7 @@ def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) 
     if answer.verdict == "valid":
         count = len({case for of in seldom.values() for case in of})
         answer = replace(
-            answer, verdict="unknown", headline=f"Not shown: {so_many_cases(count)} ran less often than asked"
+            answer, verdict="unknown", headline=f"Not shown: {count_cases(count)} ran less often than asked"
         )
     return replace(compared, answer=answer, notes=(*compared.notes, *notes))
 
@@ -177,6 +177,6 @@ def _with_missing(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[s
         for case, scenario in wanted.scenarios.items()
         if case not in ran
     ]
-    unfit = [f"{why}: {so_many_cases(count)} left out" for why, count in wanted.unfit.items()]
-    missing = [f"{so_many_cases(len(never))} never began"] if never else []
+    unfit = [f"{why}: {count_cases(count)} left out" for why, count in wanted.unfit.items()]
+    missing = [f"{count_cases(len(never))} never began"] if never else []
     return replace(run, rows=(*run.rows, *never), notes=(*lacks, *unfit, *missing, *run.notes))

@@ -316,6 +316,6 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return found
 
 
-def so_many_cases(count: int) -> str:
+def count_cases(count: int) -> str:
     """Such as "1 case"."""
     return f"{count} case{'' if count == 1 else 's'}"

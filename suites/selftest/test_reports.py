@@ -334,7 +334,9 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     with_verdict(tmp_path, "unknown", "4", case="kip-112/b[zk]", backend="docker")
     with_verdict(tmp_path, "valid", "5", case="kip-112/c[zk]")  # in one only
     index = make_index(read_runs_dir(tmp_path))
-    told = [(each.id, each.differs, each.seeds, each.cost("docker", "first_ack_s")) for each in index.beside]
+    told = [
+        (each.id, each.differs, each.seeds, each.cost("docker", "first_ack_s")) for each in index.backend_comparisons
+    ]
     assert index.backends == ["process", "docker"]
     assert told == [("kip-112/b[zk]", True, 1, 2.2), ("kip-112/a[zk]", False, 2, 2.2)]
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
@@ -364,7 +366,7 @@ def test_runs_of_equal_seed_are_compared(tmp_path: Path, ran: str, compared: str
     for number, each in enumerate(ran.split(), 1):
         verdict = "unknown" if each.endswith("!") else "valid"
         with_verdict(tmp_path, verdict, str(number), backend=names[each[0]], seed=int(each[1]))
-    [beside] = make_index(read_runs_dir(tmp_path)).beside
+    [beside] = make_index(read_runs_dir(tmp_path)).backend_comparisons
     told = [f"{name[0]}{row.seed}{'' if row.verdict == 'valid' else '!'}" for name, row in beside.runs.items()]
     assert (sorted(told), beside.differs) == (sorted(compared.split()), differs)
 
@@ -401,7 +403,7 @@ def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
                 noted = {"kip": 113, "does": f"{each} is so", "always": each != "now-and-then"}
                 journal.write(json.dumps(event(5.0, "deviation.seen", **noted)) + "\n")
     index = make_index(read_runs_dir(tmp_path))
-    [beside] = index.beside
+    [beside] = index.backend_comparisons
     no_pass = ("unknown", "1 case came out differently from backend to backend with the same seed")
     assert (index.answer.verdict, index.answer.headline) == (
         no_pass if differs else ("valid", "Every guarantee held in 2 cases")
@@ -451,7 +453,10 @@ def test_a_case_that_one_backend_lacks_stands_beside_its_run_in_the_other(tmp_pa
     content = {"started_at": "2026-01-01T00:00:00+00:00", "scenarios": [skipped]}
     (tmp_path / "results-20260101T000000-aaaaaa.json").write_text(json.dumps(content))
     index = make_index(read_runs_dir(tmp_path))
-    told = [({name: row.verdict for name, row in each.runs.items()}, each.differs, each.seeds) for each in index.beside]
+    told = [
+        ({name: row.verdict for name, row in each.runs.items()}, each.differs, each.seeds)
+        for each in index.backend_comparisons
+    ]
     assert told == [({"docker": "valid", "process": "skipped"}, False, 1)]
     assert index.not_run == [("no networks", ["network/a[zk]"])]
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
@@ -702,7 +707,11 @@ def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
         ("results-1.json", '{"scenarios": [{}]}', "results-1.json is damaged: Object missing required field `id`"),
         ("results-1.json", '{"scenarios": 3}', "results-1.json is damaged: Expected `array`, got `int`"),
         ("results-1.json", '{"scenarios": ["x"]}', "results-1.json is damaged: Expected `object`, got `str`"),
-        ("2/run.json", '{"case":"x","kip":1,"mode":"zk","seed":1,"started_at":"2026-01-01"}', "2026-01-01 has no time zone"),
+        (
+            "2/run.json",
+            '{"case":"x","kip":1,"mode":"zk","seed":1,"started_at":"2026-01-01"}',
+            "2026-01-01 has no time zone",
+        ),
         (
             "2/run.json",
             '{"case":"x","kip":1,"mode":"zk","seed":1,"started_at":"2026-01-01T00:00:00Z","kafka":"4"}',
