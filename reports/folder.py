@@ -86,7 +86,7 @@ class RunFolder:
     @cached_property
     def deviations(self) -> tuple[NotedDeviation, ...]:
         """The deviations that run.json names, with their states."""
-        return tuple(map(NotedDeviation.from_json, self.run.deviations))
+        return tuple(map(NotedDeviation.from_json, self.run.deviations or ()))
 
     @property
     def outcome(self) -> tuple[str, str]:

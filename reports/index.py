@@ -238,7 +238,7 @@ def _known(faults: Sequence[FaultCosts], cost: str) -> list[float]:
 def compare_backends(rows: Sequence[Row]) -> list[BackendComparison]:
     """The cases with runs in several backends on one build, the differing ones first. One that ran nowhere is left out.
 
-    ComparedDeviation are the newest runs with the same seed, if there are any, and else the newest runs.
+    The newest runs with the same seed are compared, if there are any, and else the newest runs.
 
     :param rows: all, oldest first
     """

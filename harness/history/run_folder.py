@@ -38,6 +38,7 @@ class RunRecord:
     :ivar schedule: the random schedule that was played; None for other cases
     :ivar steps_done: how many of its ``steps`` were done
     :ivar outcome: None if the case never ended
+    :ivar deviations: None if unknown, as for a case that never ended
     """
 
     case: str
@@ -59,7 +60,7 @@ class RunRecord:
     steps: int = 0
     outcome: OutcomeRecord | None = None
     faults: Sequence[Mapping[str, object]] = ()
-    deviations: Sequence[Mapping[str, object]] = ()
+    deviations: Sequence[Mapping[str, object]] | None = None
     errors_logged: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, int | float] = field(default_factory=dict)
 

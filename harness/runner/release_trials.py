@@ -53,7 +53,9 @@ class Trials:
                 with suppress(JbodError, msgspec.ValidationError):
                     run_dir = self.runs_dir / entry.run_id
                     run = read_run_json(run_dir)
-                    if run.outcome and run.kafka.source == "maven" and run.file == self.case.file:
+                    if run.outcome is None or run.deviations is None:
+                        continue
+                    if run.kafka.source == "maven" and run.file == self.case.file:
                         noted = map(NotedDeviation.from_json, run.deviations)
                         self._earlier.setdefault(entry.kafka, []).append(
                             CaseRun(
