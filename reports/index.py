@@ -184,7 +184,7 @@ def _answer(
     counts += [
         (wavering, "came out differently from run to run"),
         (len(differing), "came out differently from backend to backend"),
-        (damaged, "damaged or never began"),
+        (damaged, "damaged or missing"),
         (not_since, "of them did not run the last time"),
     ]
     says = ", ".join(f"{count} {words}" for count, words in counts if count)
