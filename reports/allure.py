@@ -1,11 +1,11 @@
-"""Allure 3's report in one file that can be mailed, made from the run folders.
+"""The report of Allure 3, in one file that can be mailed, made from the run folders.
 
-Its results are written anew from what a run left, instead of taking allure-pytest's: pytest knows passed and failed, a
-run folder knows the five verdicts, phases, faults with what they cost, deviations and the command that runs it again;
-and it knows them of every run that is in the folder, also of one that was killed.
+The results are written from the run folders and not taken from allure-pytest, because pytest only knows passed and
+failed. A run folder has the five verdicts, phases, faults and their costs, deviations, and the command to run it again,
+also after a run that was killed.
 
-Allure 3 is a program for Node.js, pinned by ``assets/package-lock.json`` and installed once into jbod's cache by npm.
-Where that can't be, it is said, and the other pages are made all the same.
+Allure 3 runs on Node.js. ``assets/package-lock.json`` pins it, and npm installs it once into jbod's cache. If that
+fails, the error says why, and the other pages are made all the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from harness.errors import EnvironmentLacks
 from harness.host.abilities import ability
@@ -34,19 +33,19 @@ from reports.rows import Row, RunsRead, newest
 _HERE = Path(__file__).parent / "assets"
 _TIMEOUT_S = 300
 _LOG_TAIL = 256 * 1024
-_HISTORY_LIMIT = 20  # reports; the page has them all, 150 KB of each for 200 cases
-_NOT_INSTALLED = "npm could not install Allure (npm config set registry URL, for one that can be reached)"
+_HISTORY_LIMIT = 20  # reports; each adds 150 KB to the file for 200 cases
+_NOT_INSTALLED = "npm could not install Allure (npm config set registry URL, if there is one that can be reached)"
 ALLURE = "allure.html"
 HISTORY = "allure-history.jsonl"
 
-# Allure's page tells its makers that it was opened, and has no option against it; what is mailed must work offline.
+# Allure's page reports each opening to its makers, without an option against it. A mailed file must work offline.
 _CALLS_HOME = re.compile(
     r'<script async src="https://www\.googletagmanager\.com[^>]*></script>\s*<script>.*?</script>', re.DOTALL
 )
 
 _STATUS = {"valid": "passed", "invalid": "failed", "unknown": "unknown", "error": "broken", "skipped": "skipped"}
 
-# The first that fits has the case: one that was cut short after it had deviated is no known deviation.
+# A case is in the first category that fits. One that deviated and then was cut short is no known deviation.
 _CATEGORIES = [
     {"name": "Kafka broke a promise", "matchers": {"statuses": ["failed"]}},
     {"name": "Known deviation", "matchers": {"statuses": ["passed"], "labels": {"tag": "^deviates$"}}},
@@ -58,7 +57,7 @@ _CATEGORIES = [
 
 _TAGS: Mapping[State, str] = {"seen": "deviates", "mended": "mended"}
 
-# Of Allure's charts those that know something here: the others go by severity, layer, feature, story or environment.
+# The others of Allure's charts go by severity, layer, feature, story or environment, which are not used here.
 _CHARTS = [
     {"type": "currentStatus", "title": "How the cases came out"},
     {"type": "statusDynamics", "title": "How they came out, from report to report"},
@@ -69,11 +68,10 @@ _CHARTS = [
 
 
 def write_allure(run: RunsRead, out: Path, say: Callable[[str], None]) -> Path:
-    """Write ``out``/allure.html; the history of earlier reports of this runs folder is kept in it.
+    """Write ``out``/allure.html. The runs folder keeps the history of earlier reports.
 
-    :param say: is told what takes long
-    :raises EnvironmentLacks: there is no Node.js that is new enough, npm can't install Allure, or Allure fails; the
-        message says which
+    :param say: called before steps that take long
+    :raises EnvironmentLacks: Node.js is missing or too old, npm cannot install Allure, or Allure fails
     """
     program = _program(say)
     work = out / ".allure"
@@ -82,7 +80,7 @@ def write_allure(run: RunsRead, out: Path, say: Callable[[str], None]) -> Path:
     results.mkdir(parents=True)
     for newest_run, runs in newest(run.rows):
         for row in runs:
-            # Allure takes a case's last result for its status: that it could not be run since would hide a broken one.
+            # Allure shows the last result of a case, so a later skip would hide a broken guarantee.
             if row is newest_run or row.verdict != "skipped":
                 write_result(results, row, run.folders.get(row.run_id or ""))
     (results / "environment.properties").write_text(_environment(run))
@@ -93,10 +91,10 @@ def write_allure(run: RunsRead, out: Path, say: Callable[[str], None]) -> Path:
         "groupBy": ["parentSuite", "suite"],
         "charts": _CHARTS,
         "sections": ["charts"],
-        "defaultSortBy": "status,asc",  # it scrolls to the first case: the worst, below the answer
+        "defaultSortBy": "status,asc",  # the page scrolls to the first case; now it is the worst
     }
     config = {
-        # Allure's own figure leaves out what is inconclusive: 100% may stand where nothing was shown.
+        # Allure's percentage leaves out inconclusive cases: it may be 100 % where nothing was shown.
         "name": f"jbod: {make_index(run).answer.headline}",
         "output": str(work / "report"),
         "historyPath": str(known),
@@ -108,7 +106,7 @@ def write_allure(run: RunsRead, out: Path, say: Callable[[str], None]) -> Path:
     _call([*program, "generate", "--config", str(work / "allurerc.json"), str(results)], work, "Allure failed")
     made = sorted((work / "report").rglob("index.html"), key=lambda path: -path.stat().st_size)
     if not made:
-        raise EnvironmentLacks(f"Allure wrote no report; what it was given is in {work}")
+        raise EnvironmentLacks(f"Allure wrote no report; its input is in {work}")
     page = made[0].read_text(encoding="utf-8")
     write_atomically(out / ALLURE, _CALLS_HOME.sub("", page))
     write_atomically(history, known.read_text(encoding="utf-8"))
@@ -117,7 +115,7 @@ def write_allure(run: RunsRead, out: Path, say: Callable[[str], None]) -> Path:
 
 
 def _earlier(run: RunsRead, history: Path) -> list[str]:
-    """What earlier reports told, a line each; a report that is made again takes its own last place, as no new run."""
+    """The lines of earlier reports. Without new runs, this report replaces the last one."""
     if not history.exists():
         return []
     lines = history.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -155,19 +153,19 @@ def _call(argv: list[str], cwd: Path, failure: str) -> None:
 
 
 def _complaint(done: subprocess.CompletedProcess[str]) -> str:
-    """What a program failed of, in a line; npm's last line is but where its log is, so it is asked for JSON."""
+    """The error message of a program, in one line. npm's last line only names its log, so it prints JSON."""
     try:
-        said = str(json.loads(done.stdout)["error"]["summary"])
+        output = str(json.loads(done.stdout)["error"]["summary"])
     except (ValueError, KeyError, TypeError):
-        said = done.stderr.strip() or done.stdout.strip()
-    return (said.splitlines() or ["it said nothing"])[-1]
+        output = done.stderr.strip() or done.stdout.strip()
+    return (output.splitlines() or ["no output"])[-1]
 
 
 # --- results --------------------------------------------------------------------------------------------------------
 
 
 def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
-    """Write one run of a case, with its attachments, as Allure has it."""
+    """Write Allure's result of one run of a case, with its attachments."""
     name = hashlib.sha256((row.run_id or f"{row.id} {row.kafka} {row.began}").encode()).hexdigest()[:32]
     began = int(datetime.fromisoformat(row.began).timestamp() * 1000) if row.began else 0
     result = {
@@ -195,7 +193,7 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
             {"name": "Kafka", "value": row.kafka},
             {"name": "backend", "value": row.backend},
             *([{"name": "seed", "value": str(row.seed), "excluded": True}] if row.seed is not None else []),
-            # Excluded from what makes a test the same test: which broker a fault hits is left to chance.
+            # Excluded from the identity of the test, because the broker that a fault hits is random.
             *({"name": "fault", "value": f"{f.name} on {f.target}", "excluded": True} for f in row.faults),
         ],
         "links": list(_links(row)),
@@ -206,22 +204,22 @@ def write_result(results: Path, row: Row, folder: RunFolder | None) -> None:
 
 
 def _message(row: Row) -> str:
-    """What its category groups it by: of a known deviation, or of one that is mended, which."""
+    """The text by which its category groups it: the deviations, if there are any, and else the reason."""
     for state in _TAGS if row.standing == "valid" else ():
-        if told := row.deviations_in(state):
-            return "; ".join(map(_deviates, told))
+        if deviations := row.deviations_in(state):
+            return "; ".join(map(_deviates, deviations))
     return row.says
 
 
 def _deviates(deviation: NotedDeviation) -> str:
     says = f"KIP-{deviation.kip} says “{deviation.promised}”"
     if deviation.state == "mended":
-        return f"{says}, and this build keeps it; before it: {deviation.actual}"
+        return f"{says}, and this build keeps the promise; earlier builds: {deviation.actual}"
     return f"{says}, this build: {deviation.actual}"
 
 
 def _description(row: Row) -> str:
-    lines = [f"**{row.verdict}**: {row.says}", "", f"Again: `{row.rerun}`"]
+    lines = [f"**{row.verdict}**: {row.says}", "", f"To run it again: `{row.rerun}`"]
     for fault in row.faults:
         figures = {words: fault.figure(key) for key, (words, _) in COSTS.items()}
         costs = ", ".join(f"{words} {figure} s" for words, figure in figures.items() if figure is not None)
@@ -239,34 +237,26 @@ def _links(row: Row) -> Iterator[Mapping[str, str]]:
         yield {"name": issue, "url": f"https://issues.apache.org/jira/browse/{issue}", "type": "issue"}
 
 
-def _steps(folder: RunFolder, began: int, status: str) -> Iterator[Mapping[str, Any]]:
-    """The phases, and in each the faults that began in it; the one that the case came to has the case's status."""
-    faults, spans = lanes.faults(folder), lanes.phases(folder).spans
-    came_to = next((span for span in reversed(spans) if span.text != "teardown"), None)
-    for phase in spans:
-        inside = [(event, span) for event, span in faults if phase.start <= span.start < phase.end]
-        yield {
-            "name": phase.text,
-            "status": status if phase is came_to else "passed",
-            "stage": "finished",
-            "start": began + int(phase.start * 1000),
-            "stop": began + int(phase.end * 1000),
-            "steps": [
-                {
-                    "name": span.text,
-                    "status": "broken" if "unproven" in span.look else "passed",
-                    "statusDetails": {"message": span.says},
-                    "stage": "finished",
-                    "start": began + int(span.start * 1000),
-                    "stop": began + int(span.end * 1000),
-                }
-                for _, span in inside
-            ],
-        }
+def _steps(folder: RunFolder, began: int, status: str) -> Iterator[Mapping[str, object]]:
+    """The phases, each with the faults that began in it. The last one before the teardown has the case's status."""
+
+    def step(span: lanes.Span, status: str) -> dict[str, object]:
+        start, stop = (began + int(seconds * 1000) for seconds in (span.start, span.end))
+        return {"name": span.text, "status": status, "stage": "finished", "start": start, "stop": stop}
+
+    faults, phases = lanes.faults(folder), lanes.phases(folder).spans
+    last = next((span for span in reversed(phases) if span.text != "teardown"), None)
+    for phase in phases:
+        inside = [
+            step(fault, "broken" if "unproven" in fault.look else "passed") | {"statusDetails": {"message": fault.says}}
+            for fault in faults
+            if phase.start <= fault.start < phase.end
+        ]
+        yield step(phase, status if phase is last else "passed") | {"steps": inside}
 
 
 def _attachments(results: Path, name: str, row: Row, folder: RunFolder) -> Iterator[Mapping[str, str]]:
-    """What the run says of itself; of one that went wrong also its journal and the ends of its logs."""
+    """run.json and verdict.json; if the case is not valid, also its journal, stories and the ends of its logs."""
     wanted = [folder.path / "run.json", folder.path / "verdict.json"]
     if row.verdict not in ("valid", "skipped"):
         wanted += [folder.path / "explained.json", folder.path / "events.jsonl"]
@@ -279,7 +269,7 @@ def _attachments(results: Path, name: str, row: Row, folder: RunFolder) -> Itera
 
 
 def _environment(run: RunsRead) -> str:
-    hosts = [folder.run.get("host") or {} for folder in run.folders.values()]
+    hosts = [folder.run.host for folder in run.folders.values()]
     facts = {"Kafka": {f"{row.kafka} {row.mode}" for row in run.rows}, "backend": {row.backend for row in run.rows}}
     for key in dict.fromkeys(key for host in hosts for key in host):
         facts[f"host {key}"] = {str(host[key]) for host in hosts if key in host}

@@ -1,15 +1,14 @@
-"""What the clients saw, from the history: throughput, latency, and the stretches in which they got nothing.
+"""What the clients saw, from the history: throughput, latency, and where they got no acks or no records.
 
-Instants are put into bins of equal width, so that a page stays small and quick however long the case was; a minute has
-about a thousand points a line. Read with pyarrow alone, part by part: a part that is damaged is left out and named.
+The instants are counted in bins of equal width, so that the page of a long case stays small. A minute has about 600
+bins. The tables are read part by part with pyarrow. A part that cannot be read is left out, with a note.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +23,15 @@ _MOST_BINS = 6000
 _LEAST_BIN_S = 0.1
 _MICROSECONDS = 1e6
 
-Span = tuple[float, float]
+Stretch = tuple[float, float]
+"""From one instant to another, in seconds since the case began."""
 Name = tuple[str, int]
-"""A record's: its producer and its seq."""
+"""Identifies a record: its producer and its seq."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of a chart: a value for each bin, None where there is none."""
+    """One line of a chart: for each bin a value, or None."""
 
     name: str
     values: Sequence[float | None]
@@ -39,43 +39,39 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class Silence:
-    """Where one partition's clients got nothing though they asked, in seconds from the case's beginning.
-
-    :ivar no_ack, no_read: as long as an interruption (:func:`harness.measure.gaps.interruption_s`)
-    """
+    """The interruptions of one partition (:func:`harness.measure.gaps.interruption_s`) while a pair ran."""
 
     topic: str
     partition: int
-    no_ack: Sequence[Span]
-    no_read: Sequence[Span]
+    no_ack: Sequence[Stretch]
+    no_read: Sequence[Stretch]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
-    """What is drawn of the clients.
+    """What a case's page draws of the clients.
 
-    :ivar middles: of the bins, in seconds from the case's beginning
-    :ivar throughput: records a second
-    :ivar latency: milliseconds, at the instant of sending
-    :ivar sent: when a record was sent; of those asked for
-    :ivar of_transactions: the records of each transaction asked for, in the order of their numbers
+    :ivar middles: the middle of each bin, in seconds since the case began
+    :ivar throughput: records per second
+    :ivar latency: milliseconds, in the bin of the instant of sending
+    :ivar sent: when each record that was asked for was sent, in seconds since the case began
+    :ivar of_transactions: the records of each transaction that was asked for, by producer and seq
     """
 
-    bin_s: float
-    middles: Sequence[float]
-    throughput: Sequence[Line]
-    latency: Sequence[Line]
-    silences: Sequence[Silence]
-    sent: Mapping[Name, float]
-    of_transactions: Mapping[str, Sequence[Name]]
-    notes: Sequence[str]
+    bin_s: float = _LEAST_BIN_S
+    middles: Sequence[float] = ()
+    throughput: Sequence[Line] = ()
+    latency: Sequence[Line] = ()
+    silences: Sequence[Silence] = ()
+    sent: Mapping[Name, float] = field(default_factory=dict)
+    of_transactions: Mapping[str, Sequence[Name]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 def look_at_clients(folder: RunFolder, records: Iterable[Name] = (), transactions: Collection[str] = ()) -> Clients:
-    """Read the history of a run folder; an absent one is empty.
+    """Read the history of a run folder; without one, nothing was seen.
 
-    :param records: those whose instant of sending is wanted
-    :param transactions: those whose records are wanted, with their instants of sending
+    :param records, transactions: look up when these records, and the records of these transactions, were sent
     """
     notes: list[str] = []
     columns = ["producer", "seq", "topic", "partition", "outcome", "sent_at", "ended_at"]
@@ -85,27 +81,21 @@ def look_at_clients(folder: RunFolder, records: Iterable[Name] = (), transaction
     )
     if consumed is not None:
         consumed = consumed.filter(pa.compute.equal(consumed["role"], "live"))
-    # From the first sending on: what waited for the first ack of all waited for the longest, maybe.
+    # From the first send on, because the first records often wait longest for their acks.
     seen = ((produced, "sent_at"), (produced, "ended_at"), (consumed, "read_at"))
     times = [_seconds(folder, table, column) for table, column in seen if table is not None]
     known = np.concatenate([each[~np.isnan(each)] for each in times]) if times else np.empty(0)
     if produced is None or known.size == 0:
-        nothing: dict[str, Any] = {"middles": (), "throughput": (), "latency": (), "silences": ()}
-        return Clients(bin_s=_LEAST_BIN_S, **nothing, sent={}, of_transactions={}, notes=notes)
+        return Clients(notes=notes)
     first, last = float(known.min()), float(known.max())
     bin_s = max(_LEAST_BIN_S, (last - first) / _MOST_BINS)
     edges = first + bin_s * np.arange(int((last - first) / bin_s) + 2)
     sent, ended = _seconds(folder, produced, "sent_at"), _seconds(folder, produced, "ended_at")
     outcome = _text(produced, "outcome")
-    latency = [
-        Line(name=name, values=values)
-        for name, values in zip(
-            ("ack, median", "ack, longest"),
-            _quantiles(edges, sent[outcome == "acked"], (ended - sent)[outcome == "acked"], (50, 100)),
-            strict=True,
-        )
-    ]
-    throughput = [Line(name="acked", values=_rate(edges, ended[outcome == "acked"]))]
+    acked = outcome == "acked"
+    middle, longest = _quantiles(edges, sent[acked], (ended - sent)[acked], (50, 100))
+    latency = [Line(name="ack, median", values=middle), Line(name="ack, longest", values=longest)]
+    throughput = [Line(name="acked", values=_rate(edges, ended[acked]))]
     for word in ("failed", "indeterminate"):
         if (outcome == word).any():
             throughput.append(Line(name=word, values=_rate(edges, ended[outcome == word])))
@@ -114,10 +104,10 @@ def look_at_clients(folder: RunFolder, records: Iterable[Name] = (), transaction
         consumer = _text(consumed, "consumer")
         for name, which in _readers(consumer):
             throughput.append(Line(name=f"read, {name}", values=_rate(edges, read[which])))
-        waited = read - _sent_at(produced, sent, consumed)
-        pair = np.array([name.startswith("c") for name in consumer], dtype=bool)
-        values = _quantiles(edges, (read - waited)[pair], waited[pair], (100,))
-        latency.append(Line(name="read, longest", values=values[0]))
+        pair = _of_pair(consumer)
+        sent_then = _sent_at(produced, sent, consumed)[pair]
+        [values] = _quantiles(edges, sent_then, read[pair] - sent_then, (100,))
+        latency.append(Line(name="read, longest", values=values))
     of_transactions = _of_transactions(produced, transactions)
     return Clients(
         bin_s=round(bin_s, 4),
@@ -125,7 +115,7 @@ def look_at_clients(folder: RunFolder, records: Iterable[Name] = (), transaction
         throughput=throughput,
         latency=latency,
         silences=_silences(folder, produced, ended, outcome, consumed),
-        sent=_of(produced, sent, {*records, *chain.from_iterable(of_transactions.values())}),
+        sent=_sent_of(produced, sent, {*records, *chain.from_iterable(of_transactions.values())}),
         of_transactions=of_transactions,
         notes=notes,
     )
@@ -150,7 +140,7 @@ def _rows(folder: RunFolder, table: TableName, columns: list[str], notes: list[s
 
 
 def _seconds(folder: RunFolder, table: pa.Table, column: str) -> np.ndarray:
-    """Instants as seconds from the case's beginning; not a number where there is none."""
+    """Instants in seconds since the case began; NaN for null."""
     stamps = table[column].cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     values: np.ndarray = stamps.to_numpy(zero_copy_only=False).astype(float)
     return values / _MICROSECONDS - folder.began.timestamp()
@@ -161,8 +151,13 @@ def _text(table: pa.Table, column: str) -> np.ndarray:
     return values
 
 
+def _of_pair(consumer: np.ndarray) -> np.ndarray:
+    """Which rows are of the pair's own consumers."""
+    return np.array([name.startswith("c") for name in consumer], dtype=bool)
+
+
 def _readers(consumer: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
-    """The pair's own consumers one by one, streams and groups each together."""
+    """The rows of each of the pair's own consumers (at most four), of all streams, and of all groups."""
     names = sorted(set(consumer))
     for name in [name for name in names if name.startswith("c")][:4]:
         yield name, consumer == name
@@ -172,7 +167,7 @@ def _readers(consumer: np.ndarray) -> Iterable[tuple[str, np.ndarray]]:
 
 
 def _sent_at(produced: pa.Table, sent: np.ndarray, consumed: pa.Table) -> np.ndarray:
-    """When each record that was read had been sent; not a number where nobody sent it."""
+    """For each row of ``consumed``, when its record was sent; NaN if it never was."""
     producer, seq = _text(produced, "producer"), produced["seq"].to_numpy()
     whose, which = _text(consumed, "producer"), consumed["seq"].to_numpy(zero_copy_only=False).astype(float)
     found = np.full(len(whose), np.nan)
@@ -198,7 +193,7 @@ def _of_transactions(produced: pa.Table, transactions: Collection[str]) -> dict[
     return found
 
 
-def _of(produced: pa.Table, sent: np.ndarray, records: set[Name]) -> dict[Name, float]:
+def _sent_of(produced: pa.Table, sent: np.ndarray, records: set[Name]) -> dict[Name, float]:
     if not records:
         return {}
     wanted = np.isin(produced["seq"].to_numpy(), [seq for _, seq in records])
@@ -206,11 +201,11 @@ def _of(produced: pa.Table, sent: np.ndarray, records: set[Name]) -> dict[Name, 
     return {(p, int(s)): round(float(at), 3) for p, s, at in rows if (p, int(s)) in records and not np.isnan(at)}
 
 
-# --- reckoning ------------------------------------------------------------------------------------------------------
+# --- calculating ----------------------------------------------------------------------------------------------------
 
 
 def _rate(edges: np.ndarray, instants: np.ndarray) -> list[float | None]:
-    """From the first of the instants to the last; before and after, nobody was at it."""
+    """How many of the instants are in each bin, per second; None before the first and after the last."""
     counts, _ = np.histogram(instants[~np.isnan(instants)], edges)
     there = np.flatnonzero(counts)
     if not there.size:
@@ -222,7 +217,7 @@ def _rate(edges: np.ndarray, instants: np.ndarray) -> list[float | None]:
 def _quantiles(
     edges: np.ndarray, instants: np.ndarray, seconds: np.ndarray, percents: Sequence[int]
 ) -> list[list[float | None]]:
-    """Quantiles of the seconds in each bin, in milliseconds."""
+    """For each percentile, its value in each bin, in milliseconds; None for an empty bin."""
     there = ~np.isnan(seconds) & ~np.isnan(instants)
     bins = np.searchsorted(edges, instants[there], "right") - 1
     order = np.argsort(bins, kind="stable")
@@ -243,8 +238,7 @@ def _silences(
     acked = _by_partition(produced, ended, outcome == "acked")
     read: dict[tuple[str, int], np.ndarray] = {}
     if consumed is not None and consumed.num_rows:
-        pair = np.array([name.startswith("c") for name in _text(consumed, "consumer")], dtype=bool)
-        read = _by_partition(consumed, _seconds(folder, consumed, "read_at"), pair)
+        read = _by_partition(consumed, _seconds(folder, consumed, "read_at"), _of_pair(_text(consumed, "consumer")))
     nothing = np.empty(0)
     return [
         Silence(
@@ -258,14 +252,14 @@ def _silences(
 
 
 def _partitions(table: pa.Table) -> set[tuple[str, int]]:
-    """All that a row names, whatever came of it."""
+    """All partitions that records were sent to, whatever their outcome."""
     rows = table.select(["topic", "partition"]).filter(pa.compute.is_valid(table["partition"]))
     return {(row["topic"], row["partition"]) for row in rows.group_by(["topic", "partition"]).aggregate([]).to_pylist()}
 
 
-def _windows(folder: RunFolder) -> dict[str, list[Span]]:
-    """While a pair was running, by topic."""
-    found: dict[str, list[Span]] = {}
+def _windows(folder: RunFolder) -> dict[str, list[Stretch]]:
+    """When a pair ran, by topic."""
+    found: dict[str, list[Stretch]] = {}
     for index, event in enumerate(folder.events):
         if isinstance(event, PairReady):
             stops = (e for e in folder.events[index:] if isinstance(e, PairStopping) and e.topic == event.topic)
@@ -285,8 +279,8 @@ def _by_partition(table: pa.Table, instants: np.ndarray, which: np.ndarray) -> d
     return found
 
 
-def _pauses(times: np.ndarray, windows: Sequence[Span]) -> list[Span]:
-    """The stretches of the windows that hold none of the times, where they are interruptions."""
+def _pauses(times: np.ndarray, windows: Sequence[Stretch]) -> list[Stretch]:
+    """The stretches of the windows without any of the times that are long enough to be interruptions."""
     least = interruption_s(times)
     found = []
     for start, end in windows:
@@ -295,8 +289,3 @@ def _pauses(times: np.ndarray, windows: Sequence[Span]) -> list[Span]:
         for index in np.flatnonzero(np.diff(edges) >= least):
             found.append((round(float(edges[index]), 3), round(float(edges[index + 1]), 3)))
     return found
-
-
-def to_json(line: Line) -> dict[str, Any]:
-    """As the page has it."""
-    return {"name": line.name, "values": list(line.values)}

@@ -1,6 +1,6 @@
 """``jbod report``: the pages of a run, and of a candidate beside its baseline.
 
-A command of jbod's by entry point (``jbod.commands``), because nothing of the harness may import the reports.
+The command is an entry point (``jbod.commands``), because the harness must not import the reports.
 """
 
 from __future__ import annotations
@@ -30,31 +30,35 @@ DEFAULT_RUNS_DIR = Path("reports/runs")
 OUT = "report"
 QUALIFICATION = "qualification.html"
 BASELINE = "baseline"
-# With the folders of a history's tables: a part that has gone leaves no other trace.
-_TOLD_OF = ("*.json*", "history/*", "history/*/*.parquet", "brokers/*/*")
+# What a case's page is made from. The folders of the tables show that a part was deleted.
+_SOURCES = ("*.json*", "history/*", "history/*/*.parquet", "brokers/*/*")
 
 
 @click.command()
 @click.argument("runs", metavar="[RUNS_DIR|RUN_DIR]…", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--out", metavar="DIR", type=click.Path(path_type=Path), help="Where to (default: RUNS_DIR/report).")
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), help="Folder of the report (default: RUNS_DIR/report)."
+)
 @click.option("--baseline", metavar="RUNS_DIR", type=click.Path(path_type=Path), help="Compare with these runs.")
-@click.option("--allure/--no-allure", default=True, show_default=True, help="Allure's report too (needs Node.js).")
+@click.option(
+    "--allure/--no-allure", default=True, show_default=True, help="Also make Allure's report (needs Node.js)."
+)
 @click.option("--open", "open_it", is_flag=True, help="Open it in a browser.")
 def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allure: bool, open_it: bool) -> int:
     """Make the HTML report of runs: an index with one answer, and a page for each case.
 
-    RUNS_DIR is a folder of run folders (default: reports/runs); a RUN_DIR is one case. All given are one report. With
-    --baseline they are a candidate's, and a page compares them with the baseline's.
+    RUNS_DIR is a folder of run folders (default: reports/runs); RUN_DIR is the folder of one case. Several make one
+    report. With --baseline, a further page compares these runs, of a candidate, with those of the baseline.
     """
     run = read(runs or (DEFAULT_RUNS_DIR,))
     out = (out or run.runs_dir / OUT).absolute()
-    theirs = None if baseline is None else read((baseline,))
+    baseline_run = None if baseline is None else read((baseline,))
     try:
         run = write_cases(run, out)
-        compared = None if theirs is None else qualify(run, write_baseline(theirs, out))
+        compared = None if baseline_run is None else qualify(run, write_baseline(baseline_run, out))
         index = write_report(run, out, compared, allure=allure)
     except OSError as error:
-        raise HarnessError(f"the report can't be written to {out}: {error.strerror}; see --out") from error
+        raise HarnessError(f"cannot write the report to {out}: {error.strerror}; see --out") from error
     for note in run.notes:
         _say(note)
     click.echo(f"{make_index(run).answer.headline}\n{index}")
@@ -66,10 +70,10 @@ def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allu
 
 
 def read(paths: Sequence[Path]) -> RunsRead:
-    """Everything named, as one run.
+    """Read runs folders and single run folders as one run.
 
-    :raises UsageError: one of them is no folder
-    :raises HarnessError: one is a single run folder, and damaged
+    :raises UsageError: a path is no folder
+    :raises Damaged: a single run folder is damaged
     """
     for path in paths:
         if not path.is_dir():
@@ -79,10 +83,12 @@ def read(paths: Sequence[Path]) -> RunsRead:
         read_folder(path)
     parts = [read_runs_dir(path) for path in paths if path not in singles]
     parts += [read_runs([path], path) for path in singles]
-    # Once, also where a runs folder and one of its run folders are named.
+    # Each run once, also if a runs folder and one of its run folders are given.
     rows = {row.run_id or (row.id, row.kafka, row.backend, row.began): row for part in parts for row in part.rows}
     return RunsRead(
-        runs_dir=paths[0].absolute(),  # a single one's report is its own, and not that of all the others beside it
+        runs_dir=paths[
+            0
+        ].absolute(),  # of a single run folder, so that its report does not replace that of the runs folder
         folders={name: folder for part in parts for name, folder in part.folders.items()},
         rows=tuple(sorted(rows.values(), key=lambda row: row.began)),
         notes=tuple(note for part in parts for note in part.notes),
@@ -90,25 +96,23 @@ def read(paths: Sequence[Path]) -> RunsRead:
 
 
 def write_baseline(run: RunsRead, out: Path) -> RunsRead:
-    """Write each of a baseline's cases' pages, to which the qualification leads and which leads back there."""
+    """Write the pages of a baseline's cases. They link back to the qualification page."""
     return write_cases(run, out / BASELINE, home=f"../../{QUALIFICATION}")
 
 
 def write_cases(run: RunsRead, out: Path, *, home: str = "../index.html") -> RunsRead:
-    """Write each case's page; returns the run, which says of which folders none could be made.
+    """Write the page of each case. Returns the run with a note for each folder of which no page can be made.
 
-    :param home: where a page's way back leads
-
-    What is in a damaged folder can be anything, and one of two hundred must not keep the others from being told of.
+    :param home: the link from a case's page back to the report
     """
     failed = {}
     for name, folder in run.folders.items():
         try:
             if not _is_current(out / "cases" / f"{name}.html", folder.path):
-                write_case(replace(folder), row_of(folder), out, home)  # a copy, that keeps no logs for the next
+                write_case(replace(folder), row_of(folder), out, home)  # on a copy, so that its logs are not kept
         except OSError:
             raise
-        except Exception as error:
+        except Exception as error:  # a damaged folder may hold anything, and must not stop the report of the others
             failed[name] = f"{folder.path} is damaged: no page can be made of it: {error!r}"
     return replace(
         run,
@@ -118,15 +122,15 @@ def write_cases(run: RunsRead, out: Path, *, home: str = "../index.html") -> Run
 
 
 def _is_current(page: Path, run_dir: Path) -> bool:
-    """Whether a page is newer than what it tells of and than what it is made with: a night adds few to a thousand."""
+    """Whether a page is newer than its sources and this code. A night adds few run folders to perhaps a thousand."""
     here = Path(__file__).parent
-    sources = [path for pattern in _TOLD_OF for path in run_dir.glob(pattern)]
+    sources = [path for pattern in _SOURCES for path in run_dir.glob(pattern)]
     sources += [*here.glob("*.py"), *here.glob("assets/*"), *here.glob("templates/*")]
     return page.exists() and page.stat().st_mtime > max(path.stat().st_mtime for path in sources)
 
 
 def write_report(run: RunsRead, out: Path, compared: Qualification | None, *, allure: bool) -> Path:
-    """Write the pages of a run as a whole below a folder; returns the index."""
+    """Write the pages of the whole run into a folder; returns the index page."""
     links: dict[str, str | None] = {"qualification": None, "allure": None, "no_allure": None}
     if compared is not None:
         page = write_page(out / QUALIFICATION, QUALIFICATION, q=compared)
@@ -135,7 +139,7 @@ def write_report(run: RunsRead, out: Path, compared: Qualification | None, *, al
         try:
             links["allure"] = write_allure(run, out, _say).name
         except HarnessError as error:
-            (out / ALLURE).unlink(missing_ok=True)  # an earlier report's would be taken for this one's
+            (out / ALLURE).unlink(missing_ok=True)  # it would be of an earlier report
             links["no_allure"] = str(error)
             _say(str(error))
     index = make_index(run)
@@ -148,16 +152,8 @@ def _say(line: str) -> None:
     click.echo(f"jbod: {line}", err=True)
 
 
-def _play(folder: RunFolder) -> str | None:
-    """The command that plays the smallest schedule that fails; None where there is none, or nobody knows the build."""
-    try:
-        return play_command(folder.path / "smallest.json", folder.run) if folder.smallest else None
-    except (KeyError, TypeError):
-        return None
-
-
 def write_case(folder: RunFolder, row: Row, out: Path, home: str) -> Path:
-    """Write one case's page."""
+    """Write the page of one case."""
     return write_page(
         out / "cases" / f"{folder.name}.html",
         "case.html",
@@ -166,5 +162,12 @@ def write_case(folder: RunFolder, row: Row, out: Path, home: str) -> Path:
         row=row,
         timeline=make_timeline(folder),
         play=_play(folder),
-        run_json=json.dumps(folder.run, indent=2),
+        run_json=json.dumps(json.loads((folder.path / "run.json").read_text()), indent=2),
     )
+
+
+def _play(folder: RunFolder) -> str | None:
+    """The command that plays the smallest failing schedule; None without one, or if the build is unknown."""
+    if not folder.smallest or not folder.run.kafka.source:
+        return None
+    return play_command(folder.path / "smallest.json", folder.run)

@@ -1,4 +1,4 @@
-"""Known deviations over all cases: which were seen, which are mended, and how a candidate differs from its baseline."""
+"""Known deviations over all cases: which are seen, which are mended, and how candidate and baseline compare."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reports.rows import Row
 
 _ORDER: Mapping[State, int] = {"mended": 0, "seen": 1, "undeclared": 2}
 Key = tuple[int, str, str, str]
-"""By which a deviation is the same in two run folders: its KIP, what that says, what builds do, and the issue."""
+"""Identifies a deviation across run folders: its KIP, what the KIP promises, what builds do, and the issue."""
 
 
 def _key(noted: NotedDeviation) -> Key:
@@ -19,31 +19,31 @@ def _key(noted: NotedDeviation) -> Key:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Noted:
-    """A deviation in one state, with the cases that have it so."""
+class DeviationRuns:
+    """A deviation in one state, with the runs that have it in this state."""
 
     deviation: NotedDeviation
     rows: list[Row] = field(default_factory=list)
 
 
-def noted(rows: Iterable[Row]) -> list[Noted]:
-    """The mended ones first, those that scenarios don't declare last."""
-    found: dict[tuple[Key, State], Noted] = {}
+def deviation_runs(rows: Iterable[Row]) -> list[DeviationRuns]:
+    """All deviations of these runs: mended ones first, undeclared ones last."""
+    found: dict[tuple[Key, State], DeviationRuns] = {}
     for row in rows:
         for each in row.deviations:
-            found.setdefault((_key(each), each.state), Noted(deviation=each)).rows.append(row)
+            found.setdefault((_key(each), each.state), DeviationRuns(deviation=each)).rows.append(row)
     return sorted(found.values(), key=lambda each: _ORDER[each.deviation.state])
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
-    """A deviation of a candidate, or of its baseline.
+class ComparedDeviation:
+    """A deviation of the candidate, the baseline or both.
 
-    :ivar candidate: the cases in which the candidate was seen to deviate
-    :ivar baseline: those in which the baseline was
-    :ivar mended: those in which the candidate keeps the promise: it is newer than all builds on which the deviation was
-        confirmed, or the declaration ends before it and the baseline was seen to deviate there
-    :ivar state: of the candidate; ``unseen`` where it shows nothing either way
+    :ivar candidate: the cases in which the candidate deviates
+    :ivar baseline: the cases in which the baseline deviates
+    :ivar mended: the cases in which the candidate keeps the promise. Either it is newer than all confirmed builds, or
+        the declaration excludes it and the baseline deviates in this case
+    :ivar state: the state for the candidate; ``unseen`` if the candidate shows nothing either way
     """
 
     kip: int
@@ -57,65 +57,64 @@ class Compared:
 
     @property
     def is_mended(self) -> bool:
-        """The candidate keeps the promise, and does not deviate anywhere."""
+        """Whether the candidate keeps the promise, and deviates in no case."""
         return self.state == "mended"
 
 
-def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]) -> list[Compared]:
-    """Each deviation once; those that the candidate alone shows first.
+def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]) -> list[ComparedDeviation]:
+    """Compare all deviations; those of the candidate alone come first.
 
-    :param cases: the id of each, with the candidate's and the baseline's runs of it
+    :param cases: for each case its id, the candidate's runs and the baseline's runs
     """
-    found: dict[Key, _Sides] = {}
+    found: dict[Key, _Cases] = {}
     for id, ours, theirs in cases:
-        for side, rows in (("ours", ours), ("theirs", theirs)):
-            for each in (each for row in rows for each in row.deviations):
-                where = "mended" if each.state == "mended" else "seen"
-                found.setdefault(_key(each), _Sides()).add(side, where, id, declared=each.state != "undeclared")
-        for each in (each for row in theirs for each in row.deviations_in("seen")):
-            if each.deterministic and _kept(each, ours):
-                found[_key(each)].add("ours", "mended", id, declared=True)
+        for each in (each for row in ours for each in row.deviations):
+            of = found.setdefault(_key(each), _Cases())
+            (of.mended if each.state == "mended" else of.candidate)[id] = None
+            of.declared |= each.state == "seen"
+        for each in (each for row in theirs for each in row.deviations):
+            of = found.setdefault(_key(each), _Cases())
+            if each.state != "mended":
+                of.baseline[id] = None
+            if each.state == "seen" and each.deterministic and _kept(each, ours):
+                of.mended[id] = None
     compared = [
-        Compared(
+        ComparedDeviation(
             kip=kip,
             says=says,
             does=does,
             issue=issue,
-            candidate=[*sides.of["ours", "seen"]],
-            baseline=[*sides.of["theirs", "seen"]],
-            mended=[*sides.of["ours", "mended"]],
-            state=sides.state,
+            candidate=[*of.candidate],
+            baseline=[*of.baseline],
+            mended=[*of.mended],
+            state=of.state,
         )
-        for (kip, says, does, issue), sides in found.items()
+        for (kip, says, does, issue), of in found.items()
     ]
     return sorted(compared, key=lambda each: (not each.candidate, bool(each.baseline), each.kip, each.issue))
 
 
-def _kept(deviation: NotedDeviation, rows: Sequence[Row]) -> bool:
-    """Whether the runs of a case all came out valid, and none shows this deviation: its promise was checked, and held.
+@dataclass
+class _Cases:
+    """The cases with one deviation, in order; the fields are those of :class:`ComparedDeviation`."""
 
-    A scenario that looks for a deviation of the build and sees neither is not valid.
+    candidate: dict[str, None] = field(default_factory=dict)
+    baseline: dict[str, None] = field(default_factory=dict)
+    mended: dict[str, None] = field(default_factory=dict)
+    declared: bool = False
+
+    @property
+    def state(self) -> State | Literal["unseen"]:
+        if self.candidate:
+            return "seen" if self.declared else "undeclared"
+        return "mended" if self.mended else "unseen"
+
+
+def _kept(deviation: NotedDeviation, rows: Sequence[Row]) -> bool:
+    """Whether the promise was checked and held: all runs of the case are valid, and none shows the deviation.
+
+    A run is not valid if its scenario found neither the promise kept nor the declared deviation.
     """
     ran = [row for row in rows if row.verdict != "skipped"]
     shown = {_key(each) for row in ran for each in row.deviations}
     return bool(ran) and all(row.verdict == "valid" for row in ran) and _key(deviation) not in shown
-
-
-class _Sides:
-    """The cases that show one deviation, by side and by whether it was seen there or is mended, in order."""
-
-    def __init__(self) -> None:
-        self.of: dict[tuple[str, str], dict[str, None]] = {
-            (side, where): {} for side in ("ours", "theirs") for where in ("seen", "mended")
-        }
-        self._declared = False
-
-    def add(self, side: str, where: str, case: str, *, declared: bool) -> None:
-        self.of[side, where][case] = None
-        self._declared |= declared and (side, where) == ("ours", "seen")
-
-    @property
-    def state(self) -> State | Literal["unseen"]:
-        if self.of["ours", "seen"]:
-            return "seen" if self._declared else "undeclared"
-        return "mended" if self.of["ours", "mended"] else "unseen"

@@ -1,56 +1,63 @@
-"""A run folder as the reports see it: what is there is read once, and what is damaged is said in one line.
+"""Reads a run folder for the pages, and names in one line each what is damaged.
 
-A report is asked for most urgently when something went wrong, so a folder that was cut off, copied by half or scribbled
-on still gets its row and, as far as it goes, its page. Only a folder that doesn't even say what ran is
-:class:`Damaged`.
+Reports are needed most when something went wrong. So a folder that was cut off, half copied or overwritten still gets
+its row, and as much of its page as can be read. Only a folder that does not say what ran is :class:`Damaged`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from harness.errors import HarnessError
 from harness.events import Event, from_json
 from harness.explain.story import EXPLAINED_FILE
-from harness.history.run_folder import read_run_json
+from harness.history.run_folder import AnomalyRecord, RunRecord, read_run_json
 from harness.kafka.broker_log import BrokerLog, LogLine
 from harness.measure.fault_costs import FaultCosts
+from harness.runner.deviation import NotedDeviation
 
 _FIRST_FILES = ("run.json", "events.jsonl")
-NOT_ENDED = "it was cut off: the case began and never ended"
 
 
 class Damaged(HarnessError):
-    """A run folder that doesn't say what ran."""
+    """A run folder that does not say what ran."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoryRecord:
+    """The story of one record, as explained.json has it (:class:`harness.explain.story.Story`)."""
+
+    producer: str
+    seq: int
+    kinds: Sequence[str] = ()
+    summary: str = ""
+    timeline: Sequence[object] = ()
+    replicas: Sequence[object] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """One case's folder.
+    """The folder of one case.
 
-    :ivar run: run.json
-    :ivar events: the journal, as far as it can be read, oldest first
-    :ivar verdict: verdict.json; None where the case was not judged, or it can't be read
-    :ivar stories: of the worst records, as explained.json has them
-    :ivar smallest: of a random schedule that failed, the smallest part of it that still does
-    :ivar notes: what is missing or damaged, a sentence each
+    :ivar events: the journal, oldest first, up to the first line that cannot be read
+    :ivar smallest: the smallest part of a failing random schedule that still fails
+    :ivar notes: one sentence for each file that is missing or damaged
     """
 
     path: Path
-    run: Mapping[str, Any]
+    run: RunRecord
     events: tuple[Event, ...]
-    verdict: Mapping[str, Any] | None
-    stories: tuple[Mapping[str, Any], ...]
-    smallest: Mapping[str, Any] | None
+    smallest: Mapping[str, object] | None
     notes: tuple[str, ...]
+    _verdict: Mapping[str, object]
+    _explained: Mapping[str, object]
 
     @property
     def name(self) -> str:
@@ -60,34 +67,53 @@ class RunFolder:
     @cached_property
     def began(self) -> datetime:
         """When the case began: second 0 of its page."""
-        return _instant(self.run["started_at"])
+        return _instant(self.run.started_at)
 
-    def at(self, instant: str | datetime) -> float:
-        """Seconds from the case's beginning, to the millisecond."""
-        then = _instant(instant) if isinstance(instant, str) else instant
-        return round((then - self.began).total_seconds(), 3)
+    def at(self, instant: datetime) -> float:
+        """Seconds since the case began, to the millisecond."""
+        return round((instant - self.began).total_seconds(), 3)
 
     @cached_property
     def ended(self) -> float:
-        """When the last thing happened, in seconds from the beginning."""
+        """When the last event happened, in seconds since the case began."""
         return max((self.at(event.at) for event in self.events), default=0.0)
 
     @cached_property
     def faults(self) -> tuple[FaultCosts, ...]:
         """What each fault cost, in the order of injection."""
-        return tuple(map(FaultCosts.from_json, self.run.get("faults") or ()))
+        return tuple(map(FaultCosts.from_json, self.run.faults))
+
+    @cached_property
+    def deviations(self) -> tuple[NotedDeviation, ...]:
+        """The deviations that run.json names, with their states."""
+        return tuple(map(NotedDeviation.from_json, self.run.deviations or ()))
 
     @property
     def outcome(self) -> tuple[str, str]:
-        """Verdict and reason; a case that never ended is an error."""
-        outcome = self.run.get("outcome")
-        if isinstance(outcome, Mapping):
-            return str(outcome.get("verdict", "error")), str(outcome.get("reason", ""))
-        return "error", f"{NOT_ENDED} (the last thing in its journal is at {self.ended:.1f} s)"
+        """Verdict and reason. A case that never ended is an error."""
+        if self.run.outcome is None:
+            return "error", f"the case was cut off: it never ended (last event in its journal: {self.ended:.1f} s)"
+        return self.run.outcome.verdict, self.run.outcome.reason
+
+    @cached_property
+    def anomalies(self) -> tuple[AnomalyRecord, ...]:
+        """The anomalies in verdict.json; empty if the case was not judged.
+
+        :raises msgspec.ValidationError: verdict.json has another form
+        """
+        return msgspec.convert(self._verdict.get("anomalies", ()), tuple[AnomalyRecord, ...])
+
+    @cached_property
+    def stories(self) -> tuple[StoryRecord, ...]:
+        """The stories of the worst records, from explained.json.
+
+        :raises msgspec.ValidationError: explained.json has another form
+        """
+        return msgspec.convert(self._explained.get("stories", ()), tuple[StoryRecord, ...])
 
     @cached_property
     def log_dirs(self) -> Mapping[int, tuple[Path, ...]]:
-        """Each broker's log dirs, from its server.properties."""
+        """The log dirs of each broker, from its server.properties."""
         found = {}
         for path in self.path.glob("brokers/*/server.properties"):
             if path.parent.name.isdigit():
@@ -98,59 +124,60 @@ class RunFolder:
 
     @cached_property
     def logs(self) -> Mapping[str, tuple[LogLine, ...]]:
-        """The lines of each node's log, by the name that the journal has for the node."""
-        paths = {path.parent.name: path for path in self.path.glob("brokers/*/broker.log")}
-        names = sorted(paths, key=lambda name: (not name.isdigit(), int(name) if name.isdigit() else 0, name))
-        return {f"broker-{n}" if n.isdigit() else n: tuple(BrokerLog(paths[n]).lines()) for n in names}
+        """The lines of each node's log, by the node's name in the journal."""
+        logs = {path.parent.name: path for path in self.path.glob("brokers/*/broker.log")}
+        logs = {f"broker-{name}" if name.isdigit() else name: path for name, path in logs.items()}
+        return {name: tuple(BrokerLog(logs[name]).lines()) for name in sorted(logs, key=node_order)}
 
 
 def read_folder(path: Path) -> RunFolder:
     """Read a run folder.
 
-    :raises UsageError: there is no such folder
-    :raises Damaged: it has no run.json that says what ran and when
+    :raises Damaged: there is no run.json that says what ran and when
     """
-    try:
-        run = read_run_json(path)
-        run["case"], run["kip"], run["mode"], _instant(run["started_at"])
-        for fault in run.get("faults") or ():
-            FaultCosts.from_json(fault)
-    except (HarnessError, KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-        said = f"run.json lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise Damaged(f"{path} is damaged: {said}") from error
     notes: list[str] = []
-    stored = _json(path / EXPLAINED_FILE, notes)
-    stories = stored.get("stories", []) if stored else []
-    return RunFolder(
-        path=path,
-        run=run,
-        events=tuple(_events(path / "events.jsonl", notes)),
-        verdict=_json(path / "verdict.json", notes),
-        stories=tuple(stories) if isinstance(stories, list) else (),
-        smallest=_json(path / "smallest.json", notes),
-        notes=tuple(notes),
-    )
+    try:
+        folder = RunFolder(
+            path=path,
+            run=read_run_json(path),
+            events=tuple(_events(path / "events.jsonl", notes)),
+            smallest=_object(path / "smallest.json", notes),
+            _verdict=_object(path / "verdict.json", notes) or {},
+            _explained=_object(path / EXPLAINED_FILE, notes) or {},
+            notes=tuple(notes),
+        )
+        folder.began, folder.faults, folder.deviations  # noqa: B018  read here, so that the errors are raised here
+    except (HarnessError, ValueError, msgspec.ValidationError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from error
+    return folder
 
 
 def run_folders(runs_dir: Path) -> list[Path]:
-    """The run folders in a runs folder, oldest first, damaged ones among them."""
+    """The run folders in a runs folder, oldest first, with the damaged ones."""
     return sorted(path for path in runs_dir.glob("*") if is_run_folder(path))
 
 
 def is_run_folder(path: Path) -> bool:
-    """Whether a folder is one by what a case writes first, so that one that lost its run.json is not passed over."""
+    """Whether a folder has one of the files that a case writes first. It may have lost its run.json."""
     return any((path / name).exists() for name in _FIRST_FILES)
 
 
+def node_order(node: str) -> tuple[bool, int, str]:
+    """The sort key of nodes by name: brokers by number, then the others."""
+    number = node.removeprefix("broker-")
+    return not number.isdigit(), int(number) if number.isdigit() else 0, node
+
+
 def _instant(text: str) -> datetime:
-    """:raises ValueError: it is none, or in nobody knows which time zone"""
+    """:raises ValueError: it is no instant, or has no time zone"""
     instant = datetime.fromisoformat(text)
     if instant.tzinfo is None:
         raise ValueError(f"{text} has no time zone")
     return instant
 
 
-def _json(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
+def _object(path: Path, notes: list[str]) -> Mapping[str, object] | None:
+    """The JSON object in a file; None, with a note, if it cannot be read."""
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError:
@@ -165,7 +192,7 @@ def _json(path: Path, notes: list[str]) -> Mapping[str, Any] | None:
 
 
 def _events(path: Path, notes: list[str]) -> list[Event]:
-    """As far as each line is an event."""
+    """The events up to the first line that is none."""
     events: list[Event] = []
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

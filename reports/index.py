@@ -1,7 +1,6 @@
-"""What a run comes to: one answer, what is wrong, what did not run, and what each fault cost.
+"""The index page of a run: one answer, what is wrong, what did not run, and what each fault cost.
 
-Of a case that ran several times the newest run counts; that its verdicts differ is said beside it, because a case that
-wavers has not been shown.
+Of several runs of a case the newest counts. If their verdicts differ, the page says so and the run is no pass.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from statistics import median
 
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
-from reports.deviations import Noted, noted
-from reports.rows import VERDICTS, Row, RunsRead, newest, so_many_cases
+from reports.deviations import DeviationRuns, deviation_runs
+from reports.rows import VERDICTS, Row, RunsRead, count_cases, grouped, newest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The one answer.
+    """The one answer to a run.
 
-    :ivar verdict: the worst of all, which decides
+    :ivar verdict: the worst of all verdicts
+    :ivar says: the counts behind the headline
     """
 
     verdict: str
@@ -31,12 +31,12 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What one way of failing cost in one mode at brokers of one role, over all of its runs.
+    """What one fault cost on one build, in one mode, on brokers of one role, over all runs.
 
-    :ivar role: "leader" or "follower" of what the pair was at work on; "–" where the broker was neither
-    :ivar times: how often it was proven
-    :ivar costs: by name, the median and the longest; None where it was never measured
-    :ivar measured: by name, how often it was
+    :ivar role: as :attr:`harness.measure.fault_costs.FaultCosts.role`; "–" for none
+    :ivar times: how often the fault was proven
+    :ivar costs: by figure, the median and the longest; None if it was never measured
+    :ivar measured: by figure, how often it was measured
     :ivar never: how often a partition never had another leader
     """
 
@@ -50,16 +50,16 @@ class Cell:
     never: int
 
     def of(self, cost: str) -> str:
-        """What a figure is of, where that isn't every time: "8 of 28", and how often it never came."""
-        told = [f"{self.measured[cost]} of {self.times}"] if 0 < self.measured[cost] < self.times else []
-        return ", ".join(told + ([f"never: {self.never}"] if cost == "other_leader_s" and self.never else []))
+        """How often a figure was measured, if not each time, such as "8 of 28", and how often it never came."""
+        some = [f"{self.measured[cost]} of {self.times}"] if 0 < self.measured[cost] < self.times else []
+        return ", ".join(some + ([f"never: {self.never}"] if cost == "other_leader_s" and self.never else []))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beside:
-    """One case on one build in every backend that it was to run in.
+class BackendComparison:
+    """One case on one build in several backends.
 
-    :ivar runs: by backend, the newest, of equal seed where there are such; of one that it was skipped in, that
+    :ivar runs: by backend, the run to compare (:func:`compare_backends`)
     """
 
     id: str
@@ -68,15 +68,13 @@ class Beside:
 
     @property
     def differs(self) -> bool:
-        """Whether it came out differently where it ran, or showed other deviations; with the same seed it must not."""
+        """Whether its verdicts or deviations differ from backend to backend. With the same seed they must not."""
         standings = {row.standing for row in self.runs.values() if row.verdict != "skipped"}
         return len(standings) > 1 or bool(self.seen_in_some)
 
     @property
     def seen_in_some(self) -> Mapping[str, Sequence[str]]:
-        """Deviations that were seen in some of the backends that it ran in and not in all, each with these; but none
-        that a build shows or not as it happens.
-        """
+        """The deviations seen in some backends only, with these backends. Only deterministic ones count."""
         ran = {backend: row.seen for backend, row in self.runs.items() if row.run_id is not None}
         must = dict.fromkeys(does for seen in ran.values() for does, always in seen.items() if always)
         found = {does: [backend for backend, seen in ran.items() if does in seen] for does in must}
@@ -84,31 +82,32 @@ class Beside:
 
     @property
     def says(self) -> str:
-        """How it came out in each."""
-        told = ", ".join(f"{row.verdict} in {backend}" for backend, row in self.runs.items())
-        apart = "".join(f"; in {', '.join(names)} alone {does}" for does, names in self.seen_in_some.items())
-        return f"{told}, with {'the same seed' if self.seeds == 1 else 'different seeds'}{apart}"
+        """How it came out in each backend."""
+        verdicts = ", ".join(f"{row.verdict} in {backend}" for backend, row in self.runs.items())
+        apart = "".join(f"; in {', '.join(names)} alone: {does}" for does, names in self.seen_in_some.items())
+        return f"{verdicts}, with {'the same seed' if self.seeds == 1 else 'different seeds'}{apart}"
 
     @property
     def seeds(self) -> int:
-        """How many seeds it was run with: 1, where it was the same in all."""
+        """The number of different seeds of its runs."""
         return len({row.seed for row in self.runs.values() if row.run_id is not None})
 
     def cost(self, backend: str, name: str) -> float | None:
-        """The longest of what its faults cost there."""
+        """The highest figure of this name among its faults in a backend."""
         row = self.runs.get(backend)
         return max(_known(row.faults, name), default=None) if row else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Index:
-    """The index page, as data.
+    """The data of the index page.
 
-    :ivar cases: the newest run of each case with all of its runs, the worst first within a KIP
-    :ivar not_run: by reason, the cases that it kept from running, the last time or ever
-    :ivar wavering: cases whose runs differ in verdict
-    :ivar backends: of the cases that were to run in several, in order; empty where there is none
-    :ivar beside: these cases, those that came out differently first
+    :ivar cases: the newest run of each case, with all of its runs; by suite
+    :ivar not_run: by reason, the cases that could not run when they were last asked for
+    :ivar wavering: the cases whose verdicts differ from run to run
+    :ivar backends: the backends of the cases that ran in several
+    :ivar backend_comparisons: these cases, the differing ones first
+    :ivar suites: name, number of cases by standing, and seconds of each suite
     """
 
     answer: Answer
@@ -116,124 +115,106 @@ class Index:
     cases: Sequence[tuple[Row, Sequence[Row]]]
     wrong: Sequence[Row]
     not_run: Sequence[tuple[str, Sequence[str]]]
-    deviations: Sequence[Noted]
+    deviations: Sequence[DeviationRuns]
     measured: Sequence[Row]
     wavering: Sequence[tuple[Row, Sequence[Row]]]
     cells: Sequence[Cell]
     backends: Sequence[str]
-    beside: Sequence[Beside]
+    backend_comparisons: Sequence[BackendComparison]
     suites: Sequence[tuple[str, Mapping[str, int], float]]
     notes: Sequence[str]
     kafka: Sequence[str]
     began: str
-    took_s: float
 
 
 def make_index(run: RunsRead) -> Index:
-    """Put it together."""
+    """Make the data of the index page."""
     cases = sorted(newest(run.rows), key=lambda each: (each[0].suite, each[0].id, each[0].build))
     rows = [row for row, _ in cases]
     totals = {word: sum(row.standing == word for row in rows) for word in VERDICTS}
     wavering = [(row, runs) for row, runs in cases if len({each.verdict for each in runs} - {"skipped"}) > 1]
-    reasons: dict[str, list[str]] = {}
-    for last in (runs[-1] for _, runs in cases):
-        if last.verdict == "skipped":
-            reasons.setdefault(last.reason, []).append(last.id)
-    beside = in_several_backends(run.rows)
-    not_run = sorted(reasons.items(), key=lambda item: -len(item[1]))
+    skipped = [runs[-1] for _, runs in cases if runs[-1].verdict == "skipped"]
+    reasons = [(reason, [row.id for row in of]) for reason, of in grouped(skipped, lambda row: row.reason).items()]
+    comparisons = compare_backends(run.rows)
+    backends = {backend for each in comparisons for backend in each.runs}
     return Index(
-        answer=answer(
+        answer=_answer(
             totals,
-            len(wavering),
-            len(run.notes),
-            [each for each in beside if each.differs],
-            sum(map(len, reasons.values())) - totals["skipped"],
+            wavering=len(wavering),
+            damaged=len(run.notes),
+            differing=[each for each in comparisons if each.differs],
+            not_since=len(skipped) - totals["skipped"],
         ),
         totals=totals,
         cases=cases,
         wrong=sorted((r for r in rows if r.standing in VERDICTS[:3]), key=lambda r: VERDICTS.index(r.standing)),
-        not_run=not_run,
-        deviations=noted(rows),
+        not_run=sorted(reasons, key=lambda item: -len(item[1])),
+        deviations=deviation_runs(rows),
         measured=[row for row in rows if row.measured],
         wavering=wavering,
         cells=cells(run.rows),
-        backends=sorted(
-            {backend for each in beside for backend in each.runs}, key=lambda name: (name != "process", name)
-        ),
-        beside=beside,
+        backends=sorted(backends, key=lambda name: (name != "process", name)),
+        backend_comparisons=comparisons,
         suites=_suites(rows),
         notes=run.notes,
         kafka=sorted({f"{row.kafka} {row.mode}" for row in rows}),
         began=min((row.began for row in run.rows), default=""),
-        took_s=sum(row.duration_s for row in run.rows),
     )
 
 
-def answer(
-    totals: Mapping[str, int], wavering: int, damaged: int, differing: Sequence[Beside] = (), not_since: int = 0
-) -> Answer:
-    """One answer from all verdicts: what is worst decides, and nothing that is missing is left out.
+_COUNTED = {
+    "invalid": "broken",
+    "error": "failed in the harness or its environment",
+    "unknown": "inconclusive",
+    "skipped": "did not run",
+    "valid": "held",
+}
 
-    :param differing: the cases that came out differently from backend to backend
-    :param not_since: how many ran, and could not be run the last time
+
+def _answer(
+    totals: Mapping[str, int], *, wavering: int, damaged: int, differing: Sequence[BackendComparison], not_since: int
+) -> Answer:
+    """The worst verdict decides. The answer names everything that is missing.
+
+    :param differing: the cases that differ from backend to backend
+    :param not_since: how many cases ran, but could not run when they were last asked for
     """
     ran = sum(count for word, count in totals.items() if word != "skipped")
-    beside = [
-        f"{totals[word]} {words}"
-        for word, words in (
-            ("invalid", "broken"),
-            ("error", "failed in the harness or its environment"),
-            ("unknown", "inconclusive"),
-            ("skipped", "did not run"),
-            ("valid", "held"),
-        )
-        if totals[word]
+    counts = [(totals[word], words) for word, words in _COUNTED.items()]
+    counts += [
+        (wavering, "came out differently from run to run"),
+        (len(differing), "came out differently from backend to backend"),
+        (damaged, "damaged or missing"),
+        (not_since, "of them did not run the last time"),
     ]
-    beside += [f"{wavering} came out differently from run to run"] if wavering else []
-    beside += [f"{len(differing)} came out differently from backend to backend"] if differing else []
-    beside += [f"{damaged} damaged or never reached"] if damaged else []
-    beside += [f"{not_since} of them did not run the last time"] if not_since else []
-    says = ", ".join(beside)
-    if totals["invalid"]:
-        many = totals["invalid"]
-        return Answer(
-            verdict="invalid", headline=f"Kafka broke a guarantee in {so_many_cases(many)} of {ran}", says=says
-        )
-    if totals["error"]:
-        return Answer(
-            verdict="error",
-            headline=f"The harness or its environment failed in {so_many_cases(totals['error'])} of {ran}",
-            says=says,
-        )
-    if totals["unknown"]:
-        return Answer(
-            verdict="unknown", headline=f"Nothing was shown in {so_many_cases(totals['unknown'])} of {ran}", says=says
-        )
-    if not ran:
-        return Answer(verdict="unknown", headline="Nothing ran", says=says or "there is no run folder here")
+    says = ", ".join(f"{count} {words}" for count, words in counts if count)
     torn = sum(each.seeds == 1 for each in differing)
-    for many, headline in (
-        (wavering, f"{so_many_cases(wavering)} came out differently from run to run"),
-        (torn, f"{so_many_cases(torn)} came out differently from backend to backend with the same seed"),
-        (damaged, f"{damaged} of the folders and cases asked for tell{'s' if damaged == 1 else ''} nothing"),
+    for verdict, count, headline in (
+        ("invalid", totals["invalid"], f"Kafka broke a guarantee in {{}} of {ran}"),
+        ("error", totals["error"], f"The harness or its environment failed in {{}} of {ran}"),
+        ("unknown", totals["unknown"], f"Nothing was shown in {{}} of {ran}"),
+        ("unknown", not ran, "Nothing ran"),
+        ("unknown", wavering, "{} came out differently from run to run"),
+        ("unknown", torn, "{} came out differently from backend to backend with the same seed"),
+        (
+            "unknown",
+            damaged,
+            f"{damaged} of the run folders and cases {'is' if damaged == 1 else 'are'} damaged or missing",
+        ),
     ):
-        if many:
-            return Answer(verdict="unknown", headline=headline, says=says)
+        if count:
+            return Answer(verdict=verdict, headline=headline.format(count_cases(count)), says=says or "no run folders")
     if totals["skipped"]:
-        headline = f"Every guarantee held in the {so_many_cases(ran)} that ran; {totals['skipped']} did not run"
+        headline = f"Every guarantee held in the {count_cases(ran)} that ran; {totals['skipped']} did not run"
         return Answer(verdict="valid", headline=headline, says=says)
     since = f"; {not_since} of them did not run the last time" if not_since else ""
-    return Answer(verdict="valid", headline=f"Every guarantee held in {so_many_cases(ran)}{since}", says=says)
+    return Answer(verdict="valid", headline=f"Every guarantee held in {count_cases(ran)}{since}", says=says)
 
 
 def cells(rows: Sequence[Row]) -> list[Cell]:
-    """What each way of failing cost in each role and mode, over all times that it was proven and the cost measured."""
-    found: dict[tuple[str, str, str, str], list[FaultCosts]] = {}
-    for row in rows:
-        for fault in row.faults:
-            if fault.proven:
-                role = fault.role or "–"
-                found.setdefault((fault.name, role, row.mode, row.build), []).append(fault)
+    """What each proven fault cost, by role, mode and build."""
+    proven = [(row, fault) for row in rows for fault in row.faults if fault.proven]
+    found = grouped(proven, lambda each: (each[1].name, each[1].role or "–", each[0].mode, each[0].build))
     return [
         Cell(
             fault=name,
@@ -245,7 +226,8 @@ def cells(rows: Sequence[Row]) -> list[Cell]:
             measured={cost: len(_known(faults, cost)) for cost in COSTS},
             never=sum(fault.never_came("other_leader_s") for fault in faults),
         )
-        for (name, role, mode, build), faults in sorted(found.items())
+        for (name, role, mode, build), pairs in sorted(found.items(), key=lambda item: item[0])
+        for faults in [[fault for _, fault in pairs]]
     ]
 
 
@@ -253,27 +235,24 @@ def _known(faults: Sequence[FaultCosts], cost: str) -> list[float]:
     return [figure for fault in faults if (figure := fault.figure(cost)) is not None]
 
 
-def in_several_backends(rows: Sequence[Row]) -> list[Beside]:
-    """The cases that were to run in several backends on one build and did in one, those that came out differently
-    first.
+def compare_backends(rows: Sequence[Row]) -> list[BackendComparison]:
+    """The cases with runs in several backends on one build, the differing ones first. One that ran nowhere is left out.
 
-    :param rows: all, in order of time
+    The newest runs with the same seed are compared, if there are any, and else the newest runs.
+
+    :param rows: all, oldest first
     """
-    found: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for row in rows:
-        found.setdefault((row.id, row.kafka), {}).setdefault(row.backend, []).append(row)
     several = [
-        Beside(id=id, kafka=kafka, runs=_to_compare(runs)) for (id, kafka), runs in found.items() if len(runs) > 1
+        BackendComparison(id=id, kafka=kafka, runs=_to_compare(runs))
+        for (id, kafka), of in grouped(rows, lambda row: (row.id, row.kafka)).items()
+        if len(runs := grouped(of, lambda row: row.backend)) > 1
     ]
     ran = [each for each in several if any(row.verdict != "skipped" for row in each.runs.values())]
     return sorted(ran, key=lambda each: (not each.differs, each.id))
 
 
 def _to_compare(runs: Mapping[str, Sequence[Row]]) -> Mapping[str, Row]:
-    """Of each backend one run: the newest with a seed that all have that ran it, or else the newest.
-
-    Of several such seeds it is that of the newest pair: the one whose older run is the newest.
-    """
+    """One run for each backend. Of several seeds that all have, the one whose older run is the newest is chosen."""
     by_seed = {name: {row.seed: row for row in rows if row.seed is not None} for name, rows in runs.items()}
     ran = [seeds for seeds in by_seed.values() if seeds]
     shared = set.intersection(*({*seeds} for seeds in ran)) if ran else set()
@@ -288,10 +267,7 @@ def _spread(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _suites(rows: Sequence[Row]) -> list[tuple[str, Mapping[str, int], float]]:
-    """Each suite's verdicts and seconds."""
-    names = list(dict.fromkeys(row.suite for row in rows))
-    found: list[tuple[str, Mapping[str, int], float]] = []
-    for name in names:
-        own = [row for row in rows if row.suite == name]
-        found.append((name, Counter(row.standing for row in own), sum(row.duration_s for row in own)))
-    return found
+    return [
+        (name, Counter(row.standing for row in own), sum(row.duration_s for row in own))
+        for name, own in grouped(rows, lambda row: row.suite).items()
+    ]

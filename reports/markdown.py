@@ -1,6 +1,6 @@
-"""A run in Markdown: what a CI system shows on the page of a pull request (GitHub's ``GITHUB_STEP_SUMMARY``).
+"""The summary of a run in Markdown, for the page of a pull request (GitHub's ``GITHUB_STEP_SUMMARY``).
 
-The answer, what is wrong with the command that shows it again, what did not run; the rest is in the pages.
+It has the answer, what is wrong with the commands to run it again, what did not run, and what each fault cost.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _MARK = {"valid": "✅", "invalid": "❌", "unknown": "❔", "error": "💥"}
 _MOST = 50
 
 
-def write_summary(path: Path, index: Index, compared: Qualification | None) -> Path:
-    """Write it, whole or not at all; its folder must be there."""
-    return write_atomically(path, "\n".join(_lines(index, compared)) + "\n")
+def write_summary(path: Path, index: Index, compared: Qualification | None) -> None:
+    """Write the summary atomically into an existing folder."""
+    write_atomically(path, "\n".join(_lines(index, compared)) + "\n")
 
 
 def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
@@ -33,7 +33,7 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
         yield from ("", f"**{row.verdict}** `{row.id}` on Kafka {row.build}: {_text(row.says)}", "", f"    {row.rerun}")
     if len(index.wrong) > _MOST:
         yield from ("", f"and {len(index.wrong) - _MOST} more")
-    for each in index.beside:
+    for each in index.backend_comparisons:
         if each.differs:
             yield from ("", f"**differs** `{each.id}` on Kafka {each.kafka}: {_text(each.says)}")
     if index.not_run or index.notes:
@@ -42,16 +42,16 @@ def _lines(index: Index, compared: Qualification | None) -> Iterator[str]:
         yield f"- {_text(reason)}: {', '.join(f'`{id}`' for id in ids)}"
     yield from (f"- {_text(note)}" for note in index.notes)
     if index.cells:
-        yield from ("", "### What each fault cost, in seconds (median; of so many of its times, where not of all)", "")
-        yield "| fault | of the | mode | Kafka | times | " + " | ".join(cost.words for cost in COSTS.values()) + " |"
+        yield from ("", "### What each fault cost, in seconds (median; “8 of 28”: measured in 8 of 28 injections)", "")
+        yield (
+            "| fault | broker’s role | mode | Kafka | times | "
+            + " | ".join(cost.words for cost in COSTS.values())
+            + " |"
+        )
         yield "|---|---|---|---|--:|" + "--:|" * len(COSTS)
         for cell in index.cells:
-            costs = (_cost(cell, name) for name in COSTS)
-            yield (
-                f"| {cell.fault} | {cell.role} | {cell.mode} | {cell.build} | {cell.times} | "
-                + " | ".join(costs)
-                + " |"
-            )
+            columns = (cell.fault, cell.role, cell.mode, cell.build, cell.times, *(_cost(cell, cost) for cost in COSTS))
+            yield f"| {' | '.join(map(str, columns))} |"
 
 
 def _cost(cell: Cell, name: str) -> str:
@@ -60,6 +60,6 @@ def _cost(cell: Cell, name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """In one line, and with nothing that Markdown or HTML would take for its own."""
+    """The text in one line, with the special characters of Markdown and HTML escaped."""
     plain = " ".join(short(text).split())
     return "".join(f"\\{letter}" if letter in "\\`*_[]<>|#" else letter for letter in plain)

@@ -1,8 +1,8 @@
-"""A candidate beside its baseline: one answer; for each case what held, what it cost, and what differs beyond noise.
+"""Compares a candidate with a baseline: one answer, and for each case what held, what it cost, and what differs.
 
-A broken promise is broken however rarely it shows, so verdicts are compared without statistics: it is enough that the
-candidate broke once what the baseline was seen to keep, and never to break. Times are compared by :mod:`reports.noise`,
-and only a difference that matters to somebody is named: a tenth of a second, and a fifth of the baseline's figure.
+Verdicts are compared without statistics: one broken guarantee is enough, if the baseline was seen to keep it and never
+to break it. Times are compared by :mod:`reports.noise`. A difference is named only if it is more than noise, and at
+least 0.1 s and a fifth of the baseline's figure.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import numpy as np
 from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_NOTHING_RAN, EXIT_VALID
 from harness.measure.fault_costs import FaultCosts
 from reports.costs import COSTS
-from reports.deviations import Compared, compare_deviations
+from reports.deviations import ComparedDeviation, compare_deviations
 from reports.index import Answer
 from reports.noise import Runs, beyond_chance, holm, signed_rank
-from reports.rows import VERDICTS, Row, RunsRead, so_many_cases
+from reports.rows import VERDICTS, Row, RunsRead, count_cases, grouped
 
 _RARE = 0.05
 _MATTERS_S = 0.1
@@ -28,26 +28,26 @@ _MATTERS_SHARE = 0.2
 
 Change = Literal["broke", "uncompared", "broken", "unshown", "wavers", "mended", "held", "only baseline's"]
 CHANGES: Mapping[Change, str] = {
-    "broke": "broken by the candidate alone",
-    "uncompared": "broken by the candidate, with nothing shown by the baseline",
+    "broke": "broken by the candidate only",
+    "uncompared": "broken by the candidate, with no result for the baseline",
     "broken": "broken by both",
     "unshown": "not shown for the candidate",
-    "only baseline's": "ran for the baseline alone",
+    "only baseline's": "ran for the baseline only",
     "wavers": "differs from run to run",
-    "mended": "broken by the baseline alone",
+    "mended": "broken by the baseline only",
     "held": "held",
 }
-"""The worst first."""
+"""What the change of each case is called; the worst first."""
 ALONE: Mapping[Change, str] = {**CHANGES, "broke": "broken"}
-"""The same where there is no baseline."""
+"""The same without a baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measure:
-    """One figure of one fault of one case: every repeat of either build, in seconds.
+    """One figure of one fault of one case, in seconds: one value for each run of the candidate and the baseline.
 
-    :ivar chance: of it, or any that differs less, to differ so much by noise alone; None where there are too few runs
-    :ivar differs: it is rare by noise, and big enough to matter
+    :ivar chance: the probability that noise alone makes a difference as large (:func:`reports.noise.beyond_chance`);
+        None if there are too few runs
     """
 
     name: str
@@ -57,28 +57,27 @@ class Measure:
 
     @property
     def medians(self) -> tuple[float | None, float | None]:
-        """The baseline's and the candidate's."""
+        """The medians of the baseline and of the candidate."""
         return (median(self.baseline) if self.baseline else None, median(self.candidate) if self.candidate else None)
 
     @property
     def difference_s(self) -> float:
-        """How much more the candidate takes; 0 where one of them has none."""
-        theirs, ours = self.medians
-        return 0.0 if theirs is None or ours is None else ours - theirs
+        """How much longer the candidate takes; 0 if either has no value."""
+        baseline, candidate = self.medians
+        return 0.0 if baseline is None or candidate is None else candidate - baseline
 
     @property
     def differs(self) -> bool:
-        """More than noise, and enough to matter."""
-        theirs = self.medians[0]
-        matters = abs(self.difference_s) >= max(_MATTERS_S, _MATTERS_SHARE * (theirs or 0.0))
+        """Whether the difference is more than noise and large enough to matter."""
+        matters = abs(self.difference_s) >= max(_MATTERS_S, _MATTERS_SHARE * (self.medians[0] or 0.0))
         return self.chance is not None and self.chance <= _RARE and matters
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedCase:
-    """One case of both builds.
+    """The runs of one case on both builds.
 
-    :ivar faults: each fault's measures, by its name
+    :ivar faults: the measures of each fault, by its name
     """
 
     id: str
@@ -86,23 +85,23 @@ class ComparedCase:
     mode: str
     backend: str
     change: Change
-    candidate: tuple[Row, ...]
-    baseline: tuple[Row, ...]
+    candidate: Sequence[Row]
+    baseline: Sequence[Row]
     faults: Mapping[str, tuple[Measure, ...]]
 
     @property
     def is_compared(self) -> bool:
-        """The baseline shows something to compare it with."""
+        """Whether the baseline has a verdict to compare with."""
         return bool(_standings(self.baseline) & {"valid", "invalid"})
 
     @property
     def why(self) -> str:
-        """The reason of the worst of the candidate's runs, the newest of those."""
+        """The reason of the candidate's worst run; of several, the newest."""
         return self._worst.says if self._worst else ""
 
     @property
     def rerun(self) -> str:
-        """The command that shows that again."""
+        """The command to run it again."""
         return self._worst.rerun if self._worst else ""
 
     @property
@@ -115,11 +114,12 @@ class ComparedCase:
 
 @dataclass(frozen=True, kw_only=True)
 class Overall:
-    """One figure over all cases of a mode: how the candidate's medians compare with the baseline's.
+    """One figure over all cases of a mode.
 
-    :ivar cases: how many have it on both sides, a case in each backend by itself
+    :ivar cases: how many cases have it on both sides; the same case in another backend counts as another one
     :ivar ratio: the median over the cases of candidate / baseline
-    :ivar chance: of so much by noise alone, allowing for all figures of all modes (:func:`reports.noise.holm`)
+    :ivar difference_s: the median over the cases of candidate - baseline
+    :ivar chance: the probability of such a difference by noise alone, corrected for all figures of all modes
     """
 
     name: str
@@ -132,11 +132,13 @@ class Overall:
 
 @dataclass(frozen=True, kw_only=True)
 class Qualification:
-    """The page, as data.
+    """The data of the qualification page.
 
-    :ivar names: of the builds; the second is empty where there is no baseline
-    :ivar mended: the deviations that are since the baseline; without one, since the builds that are known for them
-    :ivar missing: by reason, the cases that show nothing of the candidate, or nothing of it beside the baseline
+    :ivar names: the names of candidate and baseline; the second is empty without a baseline
+    :ivar missing: by reason, the cases without a result for the candidate, or without one to compare it with
+    :ivar differing: the measures that differ, with their cases and faults
+    :ivar mended: the deviations mended since the baseline; without one, since the builds known to deviate
+    :ivar repeats: how many runs of a case both sides have
     """
 
     answer: Answer
@@ -146,14 +148,14 @@ class Qualification:
     overall: Sequence[Overall]
     missing: Sequence[tuple[str, Sequence[str]]]
     differing: Sequence[tuple[ComparedCase, str, Measure]]
-    deviations: Sequence[Compared]
-    mended: Sequence[Compared]
+    deviations: Sequence[ComparedDeviation]
+    mended: Sequence[ComparedDeviation]
     repeats: str
     notes: Sequence[str]
 
     @property
     def exit_code(self) -> int:
-        """As jbod's commands have them: what the harness failed in is told from what came out neither way."""
+        """The exit code of ``jbod qualify``. It is another one if the harness failed in each run of a case."""
         if all(row.verdict == "skipped" for case in self.cases for row in case.candidate):
             return EXIT_NOTHING_RAN
         failed = any(case.change == "unshown" and _standings(case.candidate) == {"error"} for case in self.cases)
@@ -162,13 +164,13 @@ class Qualification:
 
     @property
     def changes(self) -> Mapping[Change, str]:
-        """What each change is called here."""
+        """What each change is called on this page."""
         return CHANGES if self.names[1] else ALONE
 
 
 def qualify(candidate: RunsRead, baseline: RunsRead | None) -> Qualification:
-    """Compare the runs of two builds, or look at one alone."""
-    ours, theirs = _by_case(candidate.rows), _by_case(baseline.rows if baseline else ())
+    """Compare the runs of two builds, or judge one alone."""
+    ours, theirs = (grouped(of.rows if of else (), lambda row: (row.id, row.backend)) for of in (candidate, baseline))
     alone = baseline is None
     cases = [_case(key, ours.get(key, ()), theirs.get(key, ()), alone) for key in sorted({*ours, *theirs})]
     cases = _with_chances(cases)
@@ -179,9 +181,10 @@ def qualify(candidate: RunsRead, baseline: RunsRead | None) -> Qualification:
     deviations = compare_deviations((case.id, case.candidate, case.baseline) for case in cases)
     mended = [each for each in deviations if each.is_mended and (alone or each.baseline)]
     sides = {"candidate": candidate, **({"baseline": baseline} if baseline else {})}
+    uncompared = 0 if alone else sum(case.change == "held" and not case.is_compared for case in cases)
     fewest = [min(len(case.candidate), len(case.baseline)) for case in cases if case.candidate and case.baseline]
     return Qualification(
-        answer=_answer(names, totals, differing, 0 if alone else _held_uncompared(cases), len(mended)),
+        answer=_answer(names, totals, differing, uncompared, len(mended)),
         names=names,
         cases=sorted(cases, key=lambda case: (list(CHANGES).index(case.change), case.id)),
         totals=totals,
@@ -195,31 +198,20 @@ def qualify(candidate: RunsRead, baseline: RunsRead | None) -> Qualification:
     )
 
 
-def _held_uncompared(cases: Sequence[ComparedCase]) -> int:
-    return sum(case.change == "held" and not case.is_compared for case in cases)
-
-
 def _missing(cases: Sequence[ComparedCase], alone: bool) -> list[tuple[str, Sequence[str]]]:
     found: dict[str, list[str]] = {}
     for case in cases:
         if case.change == "unshown":
             found.setdefault(case.why, []).append(case.id)
         elif case.change == "only baseline's":
-            found.setdefault("ran for the baseline, and not for the candidate", []).append(case.id)
+            found.setdefault("ran for the baseline and not for the candidate", []).append(case.id)
         elif not alone and not case.is_compared:
-            found.setdefault("the baseline shows nothing to compare it with", []).append(case.id)
+            found.setdefault("the baseline has no result to compare with", []).append(case.id)
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
-def _by_case(rows: Sequence[Row]) -> dict[tuple[str, str], tuple[Row, ...]]:
-    found: dict[tuple[str, str], list[Row]] = {}
-    for row in rows:
-        found.setdefault((row.id, row.backend), []).append(row)
-    return {key: tuple(of) for key, of in found.items()}
-
-
 def _names(ours: Sequence[Row], theirs: Sequence[Row] | None) -> tuple[str, str]:
-    """The second is empty where there is no baseline. Builds of one version are told apart by what they are here."""
+    """The names of candidate and baseline. Equal versions are named by their side."""
     candidate, baseline = (", ".join(sorted({row.kafka for row in rows})) or "?" for rows in (ours, theirs or ()))
     if theirs is None:
         return f"Kafka {candidate}", ""
@@ -229,18 +221,15 @@ def _names(ours: Sequence[Row], theirs: Sequence[Row] | None) -> tuple[str, str]
 
 
 def _several_builds(rows: Sequence[Row]) -> list[str]:
-    """Said, since a folder that was used for another build, too, has that one's runs told as repeats of this one's."""
-    versions: dict[str, set[str]] = {}
-    for row in rows:
-        versions.setdefault(row.mode, set()).add(row.kafka)
+    """A note for each mode with runs of several builds, because they count as repeats of one build."""
     return [
-        f"in mode {mode} runs of several builds are told as one: {', '.join(sorted(of))}"
-        for mode, of in sorted(versions.items())
-        if len(of) > 1
+        f"mode {mode} has runs of several builds, which count as one: {', '.join(sorted(versions))}"
+        for mode, of in sorted(grouped(rows, lambda row: row.mode).items())
+        if len(versions := {row.kafka for row in of}) > 1
     ]
 
 
-def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], alone: bool) -> ComparedCase:
+def _case(key: tuple[str, str], ours: Sequence[Row], theirs: Sequence[Row], alone: bool) -> ComparedCase:
     known = (*ours, *theirs)[0]
     return ComparedCase(
         id=key[0],
@@ -255,14 +244,15 @@ def _case(key: tuple[str, str], ours: tuple[Row, ...], theirs: tuple[Row, ...], 
 
 
 def _standings(rows: Sequence[Row]) -> set[str]:
-    """How a case's runs came out; one in which the harness failed, or was cut off, shows nothing beside others, nor
-    does it that another time it could not be run.
-    """
+    """The standings of a case's runs. Errors and skips count only if there is nothing else."""
     return {row.standing for row in rows if row.verdict not in ("error", "skipped")} or {row.standing for row in rows}
 
 
 def _change(ours: set[str], theirs: set[str], alone: bool) -> Change:
-    """:param alone: there is no baseline"""
+    """The change of a case, from the standings of its runs.
+
+    :param alone: there is no baseline
+    """
     if "invalid" in ours:
         if "invalid" in theirs:
             return "broken"
@@ -291,7 +281,7 @@ def _measures(ours: Sequence[Row], theirs: Sequence[Row]) -> dict[str, tuple[Mea
 
 
 def _faults(row: Row) -> dict[str, FaultCosts]:
-    """A row's proven faults by name, numbered if several have one name: chance chose which broker each hit."""
+    """A row's proven faults by name. Faults of one name are numbered, because the brokers that they hit are random."""
     found: dict[str, FaultCosts] = {}
     for fault in row.faults:
         if fault.proven:
@@ -306,40 +296,34 @@ def _figure(row: Row, fault: str, cost: str) -> float | None:
 
 
 def _with_chances(cases: Sequence[ComparedCase]) -> list[ComparedCase]:
-    """The same, with each measure's chance."""
+    """The cases with the chance of each measure."""
     found = []
     for case, chances in zip(cases, beyond_chance([_runs(case) for case in cases]), strict=True):
-        left = iter(chances)
+        left = iter([None if np.isnan(chance) else float(chance) for chance in chances])
         faults = {
-            fault: tuple(replace(measure, chance=_or_none(next(left))) for measure in of)
-            for fault, of in case.faults.items()
+            fault: tuple(replace(measure, chance=next(left)) for measure in of) for fault, of in case.faults.items()
         }
         found.append(replace(case, faults=faults))
     return found
 
 
 def _runs(case: ComparedCase) -> Runs:
-    """A case's times as the statistics have them: its measures in order, a row for each run."""
+    """The times of a case for the statistics: a row for each run, a column for each measure."""
+    columns = [(fault, measure.name) for fault, of in case.faults.items() for measure in of]
 
     def table(rows: Sequence[Row]) -> np.ndarray:
-        told = [[_figure(row, f, m.name) for f, of in case.faults.items() for m in of] for row in rows]
-        columns = sum(len(of) for of in case.faults.values())
-        return np.array(told, dtype=float).reshape(len(rows), columns)
+        times = [[_figure(row, *column) for column in columns] for row in rows]
+        return np.array(times, dtype=float).reshape(len(rows), len(columns))
 
-    kinds = tuple(measure.name for of in case.faults.values() for measure in of)
-    return Runs(ours=table(case.candidate), theirs=table(case.baseline), kinds=kinds)
-
-
-def _or_none(chance: float) -> float | None:
-    return None if np.isnan(chance) else float(chance)
+    return Runs(ours=table(case.candidate), theirs=table(case.baseline), kinds=tuple(cost for _, cost in columns))
 
 
 def _overall(cases: Sequence[ComparedCase]) -> list[Overall]:
     found = []
     for mode in sorted({case.mode for case in cases}):
         for cost in COSTS:
-            told = (_over_its_faults(case, cost) for case in cases if case.mode == mode)
-            pairs = [pair for pair in told if pair is not None]
+            figures = (_over_its_faults(case, cost) for case in cases if case.mode == mode)
+            pairs = [pair for pair in figures if pair is not None]
             if pairs:
                 found.append(
                     Overall(
@@ -356,7 +340,7 @@ def _overall(cases: Sequence[ComparedCase]) -> list[Overall]:
 
 
 def _over_its_faults(case: ComparedCase, cost: str) -> tuple[float, float] | None:
-    """The baseline's and the candidate's figure of a case: faults of one run hang together, and are no cases each."""
+    """The baseline's and the candidate's median over the faults of a case, because these are not independent."""
     medians = [measure.medians for of in case.faults.values() for measure in of if measure.name == cost]
     pairs = [(theirs, ours) for theirs, ours in medians if theirs is not None and ours is not None]
     if not pairs:
@@ -371,7 +355,9 @@ def _answer(
     uncompared: int,
     mended: int,
 ) -> Answer:
-    """:param uncompared: how many held, with nothing shown by the baseline
+    """The answer.
+
+    :param uncompared: how many cases held for which the baseline has no result
     :param mended: how many known deviations are mended
     """
     ours, theirs = names
@@ -381,23 +367,23 @@ def _answer(
     says += f"; {len(differing)} times differ beyond noise, {slower} of them longer" if differing else ""
     says += f"; {mended} known deviation{'' if mended == 1 else 's'} mended" if mended else ""
     unshown = totals["unshown"] + totals["only baseline's"] + totals["wavers"]
-    beside: dict[Change, str] = {
+    where_by_change: dict[Change, str] = {
         "broke": f" where {theirs} keeps it" if theirs else "",
-        "uncompared": f" of which {theirs} shows nothing",
+        "uncompared": f" for which {theirs} has no result",
     }
-    broke = [f"in {so_many_cases(totals[change])}{where}" for change, where in beside.items() if totals[change]]
+    broke = [f"in {count_cases(totals[change])}{where}" for change, where in where_by_change.items() if totals[change]]
     if broke:
         headline = f"Not qualified: {ours} breaks a guarantee {', and '.join(broke)}"
         return Answer(verdict="invalid", headline=headline, says=says)
     if totals["broken"]:
-        headline = f"Not qualified: {ours} breaks a guarantee in {so_many_cases(totals['broken'])}, as {theirs} does"
+        headline = f"Not qualified: {ours} breaks a guarantee in {count_cases(totals['broken'])}, as {theirs} does"
         return Answer(verdict="invalid", headline=headline, says=says)
     if unshown or not totals["held"] + totals["mended"]:
-        headline = f"Not shown: {so_many_cases(unshown)} can't be relied on for {ours}"
+        headline = f"Not shown: {count_cases(unshown)} gave no reliable result for {ours}"
         return Answer(verdict="unknown", headline=headline if unshown else "Nothing ran", says=says or "no case ran")
-    headline = f"Qualified: {ours} kept every guarantee in {so_many_cases(totals['held'] + totals['mended'])}"
+    headline = f"Qualified: {ours} kept every guarantee in {count_cases(totals['held'] + totals['mended'])}"
     if uncompared:
-        headline += f", of which {theirs} shows nothing in {uncompared}"
+        headline += f"; {theirs} has no result for {uncompared} of them"
     if slower:
         headline += f"; {slower} times are longer than {theirs}'s"
     return Answer(verdict="valid", headline=headline, says=says)

@@ -1,4 +1,4 @@
-"""``jbod qualify``: a candidate beside a baseline, run and told on one page."""
+"""``jbod qualify``: runs a candidate and a baseline, and compares them on one page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,7 +21,7 @@ from harness.runner.suite_kinds import not_asked, suite_of
 from reports.command import QUALIFICATION, read, write_baseline, write_cases, write_report
 from reports.qualification import ComparedCase, Qualification
 from reports.qualification import qualify as compare
-from reports.rows import Row, RunsRead, so_many_cases
+from reports.rows import Row, RunsRead, count_cases
 
 
 @click.command()
@@ -38,13 +37,15 @@ from reports.rows import Row, RunsRead, so_many_cases
     "--baseline",
     metavar="BUILD",
     callback=settled,
-    help="What it is compared with; without one it is looked at alone.",
+    help="The build to compare it with.",
 )
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
 @BACKEND
-@click.option("--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Of each case, at least.")
+@click.option(
+    "--repeats", default=1, show_default=True, type=click.IntRange(1, 100), help="Least number of runs of each case."
+)
 @JOBS
-@click.option("--seed", type=int, metavar="N", help="Of both sides, for what is left to chance.")
+@click.option("--seed", type=int, metavar="N", help="Seed of both sides.")
 @click.option("--out", default="reports/qualify", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the answer as JSON.")
 def qualify(
@@ -59,10 +60,10 @@ def qualify(
     out: Path,
     json_file: Path | None,
 ) -> int:
-    """Release qualification: every case of every KIP for the candidate beside the baseline; one answer.
+    """Release qualification: run every case of every KIP on the candidate and the baseline; give one answer.
 
-    Without SELECTORs: all suites but the controls, the known bugs and the random schedules, which the page names.
-    Asked again with the same --out it goes on where it was left. Cases that aren't valid are run three times.
+    Without a SELECTOR, all suites run except controls, known bugs and random schedules. The page names what is left
+    out. With the same --out, the command continues where it stopped. A case that is not valid runs three times.
     """
     builds = [("candidate", candidate)] + ([("baseline", baseline)] if baseline else [])
     sides = [side(name, build, out / name, mode, backend) for name, build in builds]
@@ -70,9 +71,9 @@ def qualify(
     for each in sides:
         check_runs_dir(each.runs_dir)
         check_same_build(each)
-    there = {each.name: cases_of(each, selector) for each in sides}
+    selected = {each.name: cases_of(each, selector) for each in sides}
     probed = {each.name: probe_apart(each.build, each.probe, click.echo) for each in sides}
-    wanted = there if selector else {name: of.without(not_asked(backend)) for name, of in there.items()}
+    wanted = selected if selector else {name: of.without(not_asked(backend)) for name, of in selected.items()}
     if baseline:
         wanted["baseline"] = wanted["baseline"].beside(wanted["candidate"])
     lacks = {name: lack_lines(of, wanted[name].cases) for name, of in probed.items()}
@@ -81,13 +82,13 @@ def qualify(
             click.echo(f"{name}: {line}")
     seed = _kept_seed(out / "seed") if seed is None else seed
     codes = run_sides(sides, wanted, [f"--jobs={jobs}"], repeats=repeats, seed=seed, say=click.echo)
-    if EXIT_USAGE in codes.values():  # it has said what can't be
+    if EXIT_USAGE in codes.values():  # the run has printed the reason
         return EXIT_USAGE
-    ours, *others = (_told(read([each.runs_dir]), wanted[each.name], each.backend, lacks[each.name]) for each in sides)
-    left_out = Counter(suite_of(case) for case in {*there["candidate"].cases} - {*wanted["candidate"].cases})
-    unnamed = [
-        f"left out, since nobody named it: {suite} ({so_many_cases(count)})" for suite, count in left_out.items()
-    ]
+    ours, *others = (
+        _with_missing(read([each.runs_dir]), wanted[each.name], each.backend, lacks[each.name]) for each in sides
+    )
+    left_out = Counter(suite_of(case) for case in {*selected["candidate"].cases} - {*wanted["candidate"].cases})
+    unnamed = [f"left out, because not selected: {suite} ({count_cases(count)})" for suite, count in left_out.items()]
     ours = replace(write_cases(ours, out / "report"), notes=(*ours.notes, *sorted(unnamed)))
     compared = compare(ours, write_baseline(others[0], out / "report") if others else None)
     compared = _with_repeats(compared, {each.name: run_too_seldom(each, wanted[each.name], repeats) for each in sides})
@@ -95,7 +96,7 @@ def qualify(
     for note in compared.notes:
         click.echo(note)
     for why, ids in compared.missing:
-        click.echo(f"not shown, because {why}: {', '.join(ids)}")
+        click.echo(f"not shown: {why}: {', '.join(ids)}")
     for deviation in compared.mended:
         click.echo(f"mended: {deviation.does} ({deviation.issue}): {', '.join(deviation.mended)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
@@ -103,14 +104,14 @@ def qualify(
 
 
 def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) -> Qualification:
-    """The same, where cases did not run as often as they were to: that was asked for since one run is not enough.
+    """The comparison, not a pass if cases ran less often than ``--repeats`` asks for.
 
     :param seldom: these cases, by side
     """
     if not any(seldom.values()):
         return compared
-    told = [
-        f"{side}: {so_many_cases(len(of))} ran less often than asked: {', '.join(of)}"
+    notes = [
+        f"{side}: {count_cases(len(of))} ran less often than asked: {', '.join(of)}"
         for side, of in seldom.items()
         if of
     ]
@@ -118,19 +119,19 @@ def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) 
     if answer.verdict == "valid":
         count = len({case for of in seldom.values() for case in of})
         answer = replace(
-            answer, verdict="unknown", headline=f"Not shown: {so_many_cases(count)} ran less often than asked"
+            answer, verdict="unknown", headline=f"Not shown: {count_cases(count)} ran less often than asked"
         )
-    return replace(compared, answer=answer, notes=(*compared.notes, *told))
+    return replace(compared, answer=answer, notes=(*compared.notes, *notes))
 
 
 def _kept_seed(file: Path) -> int:
-    """The one that was drawn when this qualification began: a side that is run later is to have the same."""
+    """The seed drawn when this qualification began. A side that runs later has the same one."""
     if not file.exists():
         write_atomically(file, f"{random.SystemRandom().randrange(2**31)}\n")
     return int(file.read_text())
 
 
-def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
+def _to_json(compared: Qualification, seed: int) -> dict[str, object]:
     wrong = [each for each in compared.cases if each.why]
     several = len({each.backend for each in compared.cases}) > 1
 
@@ -152,14 +153,14 @@ def _to_json(compared: Qualification, seed: int) -> dict[str, Any]:
     }
 
 
-def _told(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[str] = ()) -> RunsRead:
-    """With what this build can't run, and why, and with what was to run and left no trace, as errors.
+def _with_missing(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[str] = ()) -> RunsRead:
+    """The run with notes on what the build cannot run, and an error for each case that should have run and did not.
 
-    :param lacks: what it lacks of what it should have, a line each
+    :param lacks: one line for each thing that the build lacks
     """
-    there = {row.id for row in run.rows if row.backend == backend}
-    # A schedule's row is named after what was played.
-    there |= {each.run["case"] for each in run.folders.values() if each.run.get("backend") == backend}
+    ran = {row.id for row in run.rows if row.backend == backend}
+    # The row of a random schedule is named after its content.
+    ran |= {each.run.case for each in run.folders.values() if each.run.backend == backend}
     never = [
         Row(
             id=case,
@@ -170,17 +171,12 @@ def _told(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[str] = ()
             kafka=scenario["kafka"][0],
             backend=backend,
             verdict="error",
-            reason="its run ended before its turn had come, and said nothing of it",
-            duration_s=0.0,
+            reason="the run ended before this case began, and did not report it",
             began="",
-            run_id=None,
-            faults=(),
-            deviations=(),
-            rerun="",
         )
         for case, scenario in wanted.scenarios.items()
-        if case not in there
+        if case not in ran
     ]
-    unfit = [f"{why}: {so_many_cases(count)} left out" for why, count in wanted.unfit.items()]
-    missing = [f"{so_many_cases(len(never))} never got a turn"] if never else []
+    unfit = [f"{why}: {count_cases(count)} left out" for why, count in wanted.unfit.items()]
+    missing = [f"{count_cases(len(never))} never began"] if never else []
     return replace(run, rows=(*run.rows, *never), notes=(*lacks, *unfit, *missing, *run.notes))

@@ -1,17 +1,19 @@
-"""One row a case: how it came out, from its run folder or, where it left none, from its run's results.
+"""One row for each run of a case: how it came out.
 
-A case that was skipped, or never got its turn, has no folder; ``jbod run`` leaves ``results-….json`` beside the run
-folders, which names it. So what did not run can be said, and why.
+The row comes from the run folder. A case that was skipped or never began has no folder; it is named in the
+``results-….json`` that ``jbod run`` leaves beside the run folders, with the reason.
 """
 
 from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from harness.events import DeviationSeen
 from harness.measure.fault_costs import FaultCosts
@@ -20,6 +22,9 @@ from harness.runner.deviation import NotedDeviation, State
 from harness.runner.results import RESULTS_FILES
 from harness.runner.suite_kinds import is_control, must_be_valid, suite_of
 from reports.folder import Damaged, RunFolder, read_folder, run_folders
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 VERDICTS = ("invalid", "error", "unknown", "skipped", "valid")
 """The worst first."""
@@ -46,88 +51,76 @@ _KIPS = {
 class Row:
     """How one run of one case came out.
 
-    :ivar run_id: of its run folder; None where it left none
-    :ivar faults: what each cost
-    :ivar deviations: what it says of known deviations
-    :ivar seen: what the build was seen to do other than a KIP says, however the case came out, and whether it must show
-        it each time: else that is Kafka's choice
-    :ivar measured: figures by name, of scenarios that take any
+    :ivar began: ISO 8601; of a case without a run folder, when its session began
+    :ivar run_id: None if the case left no run folder
+    :ivar seen: the deviations that the build showed, whatever the verdict; by what it did, whether it must show that in
+        each run
+    :ivar measured: figures of the scenario, by name
     """
 
     id: str
     kip: int
     plan: str
-    issue: str | None
     mode: str
     kafka: str
     backend: str
     verdict: str
     reason: str
-    duration_s: float
     began: str
-    run_id: str | None
-    faults: tuple[FaultCosts, ...]
-    deviations: Sequence[NotedDeviation]
-    rerun: str
+    issue: str | None = None
+    duration_s: float = 0.0
+    run_id: str | None = None
+    faults: Sequence[FaultCosts] = ()
+    deviations: Sequence[NotedDeviation] = ()
+    rerun: str = ""
     seed: int | None = None
-    errors_logged: Sequence[Mapping[str, Any]] = ()
+    errors_logged: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     seen: Mapping[str, bool] = field(default_factory=dict)
 
-    @property
-    def is_control(self) -> bool:
-        """Whether it shows that harm is found, and must be red but for its green twin (suites/controls)."""
-        return is_control(self.id)
-
-    def deviations_in(self, *states: State) -> list[NotedDeviation]:
-        """Those of its deviations that are in any of these states."""
-        return [each for each in self.deviations if each.state in states]
+    def deviations_in(self, state: State) -> list[NotedDeviation]:
+        """Its deviations in this state."""
+        return [each for each in self.deviations if each.state == state]
 
     @property
     def standing(self) -> str:
-        """What the verdict counts as."""
+        """What the verdict counts as (:func:`standing`)."""
         return standing(self.id, self.verdict)
 
     @property
     def headline(self) -> str:
-        """The verdict, for the top of its page."""
-        return (
-            f"{self.verdict}, as this control must be" if self.is_control and self.standing == "valid" else self.verdict
-        )
+        """The verdict, for the top of the case's page."""
+        as_it_must = is_control(self.id) and self.standing == "valid"
+        return f"{self.verdict}, as this control must be" if as_it_must else self.verdict
 
     @property
     def says(self) -> str:
         """The reason, or what the verdict means."""
-        if self.is_control and self.verdict == "invalid" and self.standing == "valid":
+        if is_control(self.id) and self.verdict == "invalid" and self.standing == "valid":
             return f"harm was done on purpose: {self.reason}"
-        if self.is_control and self.standing == "error" and self.verdict != "error":
-            return f"a control that should have come out otherwise: {self.verdict} {self.reason}"
-        return self.reason or self.meaning
-
-    @property
-    def meaning(self) -> str:
-        """What the verdict means."""
-        return _MEANS.get(self.verdict, "")
+        if is_control(self.id) and self.standing == "error" and self.verdict != "error":
+            return f"this control must not be {self.verdict}. {self.reason}".rstrip()
+        return self.reason or _MEANS.get(self.verdict, "")
 
     @property
     def page(self) -> str | None:
-        """Its page, from the index page."""
+        """The case's page, relative to the index page."""
         return f"cases/{self.run_id}.html" if self.run_id else None
 
     @property
     def kip_link(self) -> str | None:
-        """The KIP's text."""
+        """The address of the KIP."""
         name = _KIPS.get(self.kip)
         return f"https://cwiki.apache.org/confluence/display/KAFKA/{name}" if name else None
 
     @property
     def build(self) -> str:
-        """The Kafka that it ran on, and in what, where that is no process."""
+        """The Kafka version, with the backend unless it is processes."""
         return self.kafka if self.backend in ("process", "?") else f"{self.kafka} in {self.backend}"
 
     @property
     def suite(self) -> str:
-        """What its id begins with."""
+        """The first part of its id."""
         return suite_of(self.id)
 
     @property
@@ -137,56 +130,56 @@ class Row:
 
 
 def standing(case: str, verdict: str) -> str:
-    """What a verdict counts as: a control that came out as it must is ``valid``, one that didn't ``error``."""
+    """What a verdict counts as. A control counts as ``valid`` if it came out as it must, and else as ``error``."""
     if not is_control(case) or verdict not in ("valid", "invalid"):
         return verdict
     return "valid" if verdict == ("valid" if must_be_valid(case) else "invalid") else "error"
 
 
 def row_of(folder: RunFolder) -> Row:
-    """The row of a case that left a folder."""
+    """The row of a run folder."""
     run = folder.run
     verdict, reason = folder.outcome
     return Row(
-        id=_id(run),
-        kip=run["kip"],
-        plan=run.get("plan") or "",
-        issue=run.get("issue"),
-        mode=run["mode"],
-        kafka=str((run.get("kafka") or {}).get("version", "?")),
-        backend=run.get("backend") or "?",
+        id=_id(folder),
+        kip=run.kip,
+        plan=run.plan,
+        issue=run.issue,
+        mode=run.mode,
+        kafka=run.kafka.version,
+        backend=run.backend or "?",
         verdict=verdict if verdict in VERDICTS else "error",
         reason=reason,
         duration_s=folder.ended,
-        began=run["started_at"],
+        began=run.started_at,
         run_id=folder.name,
         faults=folder.faults,
-        deviations=[NotedDeviation.from_json(each) for each in run.get("deviations") or ()],
+        deviations=folder.deviations,
         rerun=rerun_command(folder.path),
-        seed=run.get("seed"),
-        errors_logged=run.get("errors_logged") or (),
-        measured=run.get("measured") or {},
+        seed=run.seed,
+        errors_logged=run.errors_logged,
+        measured=run.measured,
         seen={event.does: event.always for event in folder.events if isinstance(event, DeviationSeen)},
     )
 
 
-def _id(run: Mapping[str, Any]) -> str:
-    """The case's id; of a random schedule, which is numbered anew in each run, by what it was drawn from or holds."""
-    schedule = run.get("schedule")
-    if not isinstance(schedule, Mapping):
-        return str(run["case"])
-    content = json.dumps(schedule, sort_keys=True)
-    drawn = f"seed {schedule['seed']}" if schedule.get("seed") is not None else "steps"
-    return f"{run['case'].partition('[')[0]}[{run['mode']}, {drawn}, {zlib.crc32(content.encode()):08x}]"
+def _id(folder: RunFolder) -> str:
+    """The case's id. Random schedules are numbered anew in each run, so they are named after their content."""
+    run = folder.run
+    if run.schedule is None:
+        return run.case
+    content = json.dumps(run.schedule, sort_keys=True)
+    drawn = "steps" if run.schedule.get("seed") is None else f"seed {run.schedule['seed']}"
+    return f"{run.case.partition('[')[0]}[{run.mode}, {drawn}, {zlib.crc32(content.encode()):08x}]"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunsRead:
-    """All that a runs folder tells.
+    """The content of a runs folder.
 
-    :ivar folders: those that can be read, by their run id
-    :ivar rows: of every case, in order of time
-    :ivar notes: what is damaged, and what never got its turn, a sentence each
+    :ivar folders: the folders that can be read, by run id
+    :ivar rows: all runs of all cases, oldest first
+    :ivar notes: one sentence for each thing that is damaged, and for each case that never began
     """
 
     runs_dir: Path
@@ -195,43 +188,41 @@ class RunsRead:
     notes: tuple[str, ...]
 
 
+def read_runs_dir(runs_dir: Path) -> RunsRead:
+    """Read everything in a runs folder."""
+    return read_runs(run_folders(runs_dir), runs_dir)
+
+
 def read_runs(paths: Iterable[Path], runs_dir: Path) -> RunsRead:
-    """Read run folders, and what the runs' own results say of cases that left none."""
+    """Read run folders, and the results in ``runs_dir`` for the cases that left none."""
     folders, notes = {}, []
     rows: list[Row] = []
     ran = _Ran()
     for path in paths:
         try:
             folder = read_folder(path)
-            row = row_of(folder)
         except Damaged as damage:
             notes.append(str(damage))
             continue
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            notes.append(f"{path} is damaged: {error!r}")
-            continue
+        row = row_of(folder)
         folders[folder.name] = folder
         rows.append(row)
-        for name in (folder.run["case"], folder.run.get("nodeid", "")):
-            ran.note(name, row.kafka, row.backend, row.began)
-    without: dict[tuple[str, str, str], Row] = {}  # the last of each; a night says each night what it can't run
+        for name in (folder.run.case, folder.run.nodeid):
+            ran.note(name, row)
+    without: dict[tuple[str, str, str], Row] = {}  # the newest; each night names anew what it cannot run
     overdue: dict[str, str] = {}
-    for path, session in _sessions(runs_dir, notes):
-        began = str(session.get("started_at", ""))
-        try:
-            for entry in session.get("scenarios", ()):
-                on = entry["kafka"], entry["backend"]
-                if entry.get("run_dir") is None and not ran.since(began, entry["id"], *on):
-                    without[entry["id"], *on] = _row_of_entry(entry, began)
-            for nodeid in session.get("not_reached", ()):
-                mode = nodeid.rpartition("[")[2].rstrip("]").partition("-")[0]
-                if not ran.since(began, nodeid, session.get("kafka", {}).get(mode), session.get("backend")):
-                    notes.append(f"{nodeid} was selected and never got its turn")
-            for id, last in session.get("overdue", {}).items():
-                if not ran.since(began, id, **session.get("overdue_on", {}).get(id, {})):
-                    overdue[id] = f"{id} had to run by now, and didn't: it last ran {(last or 'never')[:16]}"
-        except (KeyError, TypeError, AttributeError) as error:
-            notes.append(f"{path.name} is damaged: {error!r}")
+    for session in _sessions(runs_dir, notes):
+        began = session.started_at
+        for entry in session.scenarios:
+            if entry.run_dir is None and not ran.since(began, entry.id, entry.kafka, entry.backend):
+                without[entry.id, entry.kafka, entry.backend] = entry.row(began)
+        for nodeid in session.not_reached:
+            mode = nodeid.rpartition("[")[2].rstrip("]").partition("-")[0]
+            if not ran.since(began, nodeid, session.kafka.get(mode), session.backend):
+                notes.append(f"{nodeid} was selected and never began")
+        for id, last in session.overdue.items():
+            if not ran.since(began, id, **session.overdue_on.get(id, {})):
+                overdue[id] = f"{id} was due and did not run; last run: {(last or 'never')[:16]}"
     rows += without.values()
     notes += overdue.values()
     return RunsRead(
@@ -240,63 +231,91 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> RunsRead:
 
 
 class _Ran:
-    """When each case, or node id, was last run so that a folder was left; one that was skipped has not run."""
+    """When each case, by its id or node id, last left a run folder. A case that was skipped has not run."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[tuple[str, str], str]] = {}
 
-    def note(self, name: str, kafka: str, backend: str, began: str) -> None:
+    def note(self, name: str, row: Row) -> None:
         last = self._last.setdefault(name, {})
-        last[kafka, backend] = max(began, last.get((kafka, backend), ""))
+        on = row.kafka, row.backend
+        last[on] = max(row.began, last.get(on, ""))
 
     def since(self, began: str, name: str, kafka: str | None = None, backend: str | None = None) -> bool:
-        """Whether it ran then or later; on any version, in any backend, where an old file doesn't tell them."""
+        """Whether it ran then or later. Old files lack version and backend; then any will do."""
         return any(
             last >= began and kafka in (on, None) and backend in (within, None)
             for (on, within), last in self._last.get(name, {}).items()
         )
 
 
-def read_runs_dir(runs_dir: Path) -> RunsRead:
-    """Everything in a runs folder."""
-    return read_runs(run_folders(runs_dir), runs_dir)
+@dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """An entry of ``scenarios`` (:meth:`harness.runner.case.CaseResult.to_json`)."""
+
+    id: str
+    kip: int
+    plan: str
+    mode: str
+    kafka: str
+    backend: str
+    verdict: str
+    reason: str
+    issue: str | None = None
+    duration_s: float = 0.0
+    run_dir: str | None = None
+    rerun: str = ""
+
+    def row(self, began: str) -> Row:
+        fields = {name: value for name, value in vars(self).items() if name != "run_dir"}
+        return Row(**fields, began=began)
 
 
-def _sessions(runs_dir: Path, notes: list[str]) -> Iterable[tuple[Path, Mapping[str, Any]]]:
+@dataclass(frozen=True, kw_only=True)
+class _Session:
+    """One of :data:`RESULTS_FILES`. Files of old versions lack fields.
+
+    :ivar kafka: the version, by metadata mode
+    :ivar overdue: when each overdue case last ran
+    :ivar overdue_on: the ``kafka`` and ``backend`` on which it was due
+    """
+
+    started_at: str = ""
+    scenarios: Sequence[_Entry] = ()
+    not_reached: Sequence[str] = ()
+    kafka: Mapping[str, str] = field(default_factory=dict)
+    backend: str | None = None
+    overdue: Mapping[str, str | None] = field(default_factory=dict)
+    overdue_on: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def _sessions(runs_dir: Path, notes: list[str]) -> Iterable[_Session]:
     for path in sorted(runs_dir.glob(RESULTS_FILES)):
         try:
-            content = json.loads(path.read_text())
-            if isinstance(content, dict):
-                yield path, content
-        except (OSError, ValueError) as error:
+            yield msgspec.json.decode(path.read_bytes(), type=_Session)
+        except msgspec.ValidationError as error:
+            notes.append(f"{path.name} is damaged: {error}")
+        except (OSError, msgspec.DecodeError) as error:
             notes.append(f"{path.name} can't be read: {error}")
 
 
-def _row_of_entry(entry: Mapping[str, Any], began: str) -> Row:
-    fields = {name: entry[name] for name in ("id", "kip", "plan", "mode", "kafka", "backend", "verdict", "reason")}
-    return Row(
-        **fields,
-        issue=entry.get("issue"),
-        duration_s=entry.get("duration_s", 0.0),
-        began=began,
-        run_id=None,
-        faults=(),
-        deviations=(),
-        rerun=entry.get("rerun", ""),
-    )
-
-
 def newest(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
-    """Of each case, build and backend the newest run, with all of its runs, oldest first.
+    """For each case on each build and backend, its newest run, and all of its runs, oldest first.
 
-    That it could not be run since takes nothing back: such a row is the newest only where the case never ran.
+    A skipped run counts as the newest only if the case never ran: that it cannot run now takes no earlier result back.
     """
-    by_case: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        by_case.setdefault((row.id, row.kafka, row.backend), []).append(row)
-    return [(next((row for row in reversed(of) if row.verdict != "skipped"), of[-1]), of) for of in by_case.values()]
+    cases = grouped(rows, lambda row: (row.id, row.kafka, row.backend)).values()
+    return [(next((row for row in reversed(of) if row.verdict != "skipped"), of[-1]), of) for of in cases]
 
 
-def so_many_cases(count: int) -> str:
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their keys; both in the order in which they come."""
+    found: dict[K, list[T]] = {}
+    for each in items:
+        found.setdefault(key(each), []).append(each)
+    return found
+
+
+def count_cases(count: int) -> str:
     """Such as "1 case"."""
     return f"{count} case{'' if count == 1 else 's'}"

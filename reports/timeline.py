@@ -1,39 +1,41 @@
-"""What a case's page draws, as data: everything on one axis of time, in seconds from the case's beginning.
+"""The data of a case's page: everything on one time axis, in seconds since the case began.
 
-Kept apart from how it is drawn, so that it can be tested without a browser; ``assets/timeline.js`` knows the shape.
+The data is separate from the drawing, so that it can be tested without a browser. ``assets/timeline.js`` draws it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
 
-from harness.events import FaultInjecting, Trouble
+from harness.events import Trouble
 from harness.measure.fault_costs import FaultCosts
 from reports import lanes
-from reports.clients import Clients, Name, look_at_clients, to_json
+from reports.clients import Clients, Name, look_at_clients
 from reports.costs import COSTS
-from reports.folder import RunFolder
+from reports.folder import RunFolder, StoryRecord
 from reports.lanes import Lane, Span
 from reports.lines import Mark, harness_events, log_lines
 
 JUDGE = "the judge"
 _TROUBLES = {"PromiseBroken": "a promise is broken", "Inconclusive": "nothing is shown"}
-_SILENT_LANES = 8
+_LONGEST_INTERRUPTIONS = 8
 _MBEANS = "MBeans: how many are offline"
 _PARTITIONS = "partitions: leader · ISR"
-_KEYS = {_PARTITIONS: "coloured by leader; underlined amber: not all replicas in sync, red: replicas offline"}
+_KEYS = {
+    _PARTITIONS: "colour: the leader; underlined amber: not all replicas are in sync; underlined red: replicas offline"
+}
+
+Example = Mapping[str, str | int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Anomaly:
-    """An example of the verdict's, where it is known when; or what ended the scenario, such as a promise that it found
-    broken.
+class MarkedAnomaly:
+    """An example of an anomaly in the verdict, or the error that ended the scenario.
 
-    :ivar at: when the record was sent, of a transaction the first of its records; None where nobody knows of any
-    :ivar by: who says so
-    :ivar stories: those told of it, by their places among all
+    :ivar at: when the record was sent, or the first record of the transaction; None if unknown
+    :ivar by: who found it: the judge or the scenario
+    :ivar stories: the indexes of its stories among those of the timeline
     """
 
     at: float | None
@@ -45,11 +47,11 @@ class Anomaly:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A case's page, all of it that has a time.
+    """Everything on a case's page that has a time.
 
-    :ivar groups: lanes by what they are of, in the order in which they are shown
-    :ivar notes: what of the run folder is damaged
-    :ivar cut: what is there and not shown
+    :ivar groups: groups of lanes, with their headings, in the order of the page
+    :ivar notes: one sentence for each damaged file
+    :ivar cut: one sentence for each log of which only a part is shown
     """
 
     end: float
@@ -58,21 +60,22 @@ class Timeline:
     faults: Sequence[tuple[Span, FaultCosts | None]]
     groups: Sequence[tuple[str, Sequence[Lane]]]
     marks: Sequence[Mark]
-    anomalies: Sequence[Anomaly]
-    stories: Sequence[Mapping[str, Any]]
+    anomalies: Sequence[MarkedAnomaly]
+    stories: Sequence[StoryRecord]
     notes: Sequence[str]
     cut: Sequence[str]
 
-    def to_json(self) -> dict[str, Any]:
-        """As the page has it."""
+    def to_json(self) -> dict[str, object]:
+        """The data that the page embeds."""
+        throughput, latency = ([asdict(line) for line in of] for of in (self.clients.throughput, self.clients.latency))
         return {
             "end": self.end,
             "began_ms": self.began_ms,
             "bin_s": self.clients.bin_s,
             "x": list(self.clients.middles),
             "charts": [
-                {"name": "throughput", "unit": "records/s", "lines": [to_json(x) for x in self.clients.throughput]},
-                {"name": "latency", "unit": "ms", "log": True, "lines": [to_json(x) for x in self.clients.latency]},
+                {"name": "throughput", "unit": "records/s", "lines": throughput},
+                {"name": "latency", "unit": "ms", "log": True, "lines": latency},
             ],
             "faults": [[*span.to_json(), costs.to_json() if costs else {}] for span, costs in self.faults],
             "costs": {name: cost.words for name, cost in COSTS.items()},
@@ -83,25 +86,27 @@ class Timeline:
             ],
             "marks": [mark.to_json() for mark in self.marks],
             "anomalies": [[each.at, each.by, each.kind, each.says, list(each.stories)] for each in self.anomalies],
-            "stories": [_story(story) for story in self.stories],
+            "stories": [asdict(story) for story in self.stories],
         }
 
 
 def make_timeline(folder: RunFolder) -> Timeline:
-    """Gather it from a run folder."""
-    examples = list(_examples(folder))
-    named = [name for _, example in examples for name in _named(example)]
-    torn = [example["transaction"] for _, example in examples if "transaction" in example]
-    clients = look_at_clients(folder, named, torn)
+    """Gather the data from a run folder."""
+    examples = [(anomaly.kind, example) for anomaly in folder.anomalies for example in anomaly.examples]
+    records = [name for _, example in examples for name in _named(example)]
+    transactions = [str(example["transaction"]) for _, example in examples if "transaction" in example]
+    clients = look_at_clients(folder, records, transactions)
     lines, cut = log_lines(folder)
+    faults = lanes.faults(folder)
     return Timeline(
         end=folder.ended,
         began_ms=folder.began.timestamp() * 1000,
         clients=clients,
-        faults=_with_costs(folder, lanes.faults(folder)),
+        # run.json has the costs in the same order; of a case that was cut off it has none.
+        faults=[(span, folder.faults[n] if n < len(folder.faults) else None) for n, span in enumerate(faults)],
         groups=(
             ("", (lanes.phases(folder),)),
-            ("clients without", _silent(clients)),
+            ("clients without", _interruptions(clients)),
             ("brokers", lanes.nodes(folder)),
             ("log dirs", lanes.log_dirs(folder)),
             (_PARTITIONS, lanes.partitions(folder)),
@@ -115,64 +120,45 @@ def make_timeline(folder: RunFolder) -> Timeline:
     )
 
 
-def _troubles(folder: RunFolder) -> Iterator[Anomaly]:
-    """What ended the scenario, or its setting up or taking down; but for the judge's word, which has examples."""
+def _troubles(folder: RunFolder) -> Iterator[MarkedAnomaly]:
     for event in folder.events:
         if isinstance(event, Trouble):
             kind = _TROUBLES.get(event.error) or event.error
-            yield Anomaly(at=folder.at(event.at), by="the scenario", kind=kind, says=event.says)
+            yield MarkedAnomaly(at=folder.at(event.at), by="the scenario", kind=kind, says=event.says)
 
 
 def _judged(
-    examples: Iterable[tuple[str, Mapping[str, Any]]], clients: Clients, stories: Sequence[Mapping[str, Any]]
-) -> Iterator[Anomaly]:
-    told = {(story["producer"], story["seq"]): index for index, story in enumerate(stories)}
+    examples: Iterable[tuple[str, Example]], clients: Clients, stories: Sequence[StoryRecord]
+) -> Iterator[MarkedAnomaly]:
+    story_of = {(story.producer, story.seq): index for index, story in enumerate(stories)}
     for kind, example in examples:
-        names = clients.of_transactions.get(example.get("transaction", ""), _named(example))
-        yield Anomaly(
+        names = clients.of_transactions.get(str(example.get("transaction")), _named(example))
+        yield MarkedAnomaly(
             at=min((clients.sent[name] for name in names if name in clients.sent), default=None),
             by=JUDGE,
             kind=kind,
             says=", ".join(f"{key} {value}" for key, value in example.items() if value is not None),
-            stories=[told[name] for name in names if name in told],
+            stories=[story_of[name] for name in names if name in story_of],
         )
 
 
-def _examples(folder: RunFolder) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for anomaly in (folder.verdict or {}).get("anomalies", ()):
-        for example in anomaly.get("examples", ()):
-            yield anomaly["kind"], example
-
-
-def _named(example: Mapping[str, Any]) -> Sequence[Name]:
-    """The record that an example names, if it does."""
+def _named(example: Example) -> Sequence[Name]:
+    """The record that an example names, if any."""
     producer, seq = example.get("producer"), example.get("seq")
-    return () if producer is None or seq is None else ((producer, seq),)
+    return ((producer, seq),) if isinstance(producer, str) and isinstance(seq, int) else ()
 
 
-def _with_costs(
-    folder: RunFolder, found: Sequence[tuple[FaultInjecting, Span]]
-) -> list[tuple[Span, FaultCosts | None]]:
-    """Each fault with what it cost; run.json has the same order."""
-    costs = folder.faults
-    return [(span, costs[index] if index < len(costs) else None) for index, (_, span) in enumerate(found)]
-
-
-def _silent(clients: Clients) -> list[Lane]:
-    """A lane for each partition whose clients went without, those that did for the longest first."""
+def _interruptions(clients: Clients) -> list[Lane]:
+    """Two lanes for each partition, without acks and without reads; only the longest interruptions are not folded."""
     found = []
     for silence in clients.silences:
-        for what, spans in (("ack", silence.no_ack), ("read", silence.no_read)):
+        for what, stretches in (("ack", silence.no_ack), ("read", silence.no_read)):
             name = f"{silence.topic}-{silence.partition} no {what}"
-            drawn = tuple(
+            spans = tuple(
                 Span(start=a, end=b, look=f"without {what}", text=f"{b - a:.2f} s", says=f"{name} for {b - a:.3f} s")
-                for a, b in spans
+                for a, b in stretches
             )
-            found.append((max((b - a for a, b in spans), default=0.0), Lane(name=name, spans=drawn, quiet=not spans)))
-    longest = sorted(found, key=lambda each: -each[0])
-    shown = {lane.name for _, lane in longest[:_SILENT_LANES]}
-    return [Lane(name=lane.name, spans=lane.spans, quiet=lane.quiet or lane.name not in shown) for _, lane in found]
-
-
-def _story(story: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: story.get(key) for key in ("producer", "seq", "kinds", "summary", "timeline", "replicas")}
+            longest = max((b - a for a, b in stretches), default=0.0)
+            found.append((longest, Lane(name=name, spans=spans, quiet=not spans)))
+    shown = sorted(found, key=lambda each: -each[0])[:_LONGEST_INTERRUPTIONS]
+    return [each[1] if each in shown else replace(each[1], quiet=True) for each in found]

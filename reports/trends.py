@@ -1,34 +1,33 @@
-"""How cases came out from run to run and from night to night: what the ledger of the runs folder remembers.
+"""How cases came out over time, from the ledger of the runs folder.
 
-The run folders of earlier nights may be gone, and what a report shows is the newest of each. What a single run can't
-show is here: what fails now and then, and what has become slower. Random schedules are another thing each time.
+Run folders of earlier nights may be deleted, and the index shows the newest run of each case. The ledger shows what a
+single run cannot: cases that fail now and then, and cases that became slower. Random schedules are left out, because
+each run has other ones.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from harness.runner.ledger import Entry
 from harness.runner.suite_kinds import is_random
-from reports.rows import standing
+from reports.rows import grouped, standing
 
-LATEST = 20
-"""So many runs of a case are shown."""
-DAYS = 30
-SLOWER = 1.5
-"""So many times what it took before is worth a word."""
-_FEW = 3
+_LATEST = 20  # runs of a case that are shown
+_DAYS = 30
+_SLOWER = 1.5  # times the earlier median
+_FEWEST = 3  # runs whose median is compared
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """One case on one build in one backend, over its runs.
+    """The runs of one case on one build and backend.
 
-    :ivar latest: the last runs, oldest first: day, and what the verdict counts as (:func:`reports.rows.standing`)
-    :ivar took_s: the median of the last runs' seconds, and of those before; None where there are too few of either
+    :ivar latest: day and standing (:func:`reports.rows.standing`) of the latest runs, oldest first
+    :ivar took_s: the median duration of the latest valid runs and of those before; None if there are too few
     """
 
     id: str
@@ -41,22 +40,22 @@ class Trend:
 
     @property
     def wavers(self) -> bool:
-        """Whether it came out differently, an error of the harness left aside."""
+        """Whether its verdicts differ. Errors of the harness do not count."""
         return len({verdict for _, verdict in self.latest if verdict != "error"}) > 1
 
     @property
     def is_slower(self) -> bool:
-        """Whether it takes much longer than it did."""
-        return self.took_s is not None and self.took_s[0] > SLOWER * self.took_s[1]
+        """Whether it takes much longer than before."""
+        return self.took_s is not None and self.took_s[0] > _SLOWER * self.took_s[1]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trends:
-    """All that is worth a look.
+    """The trends of all cases.
 
-    :ivar days: the last days on which anything ran, oldest first, with how often each verdict was come to
-    :ivar telling: the cases that waver, fail or have become slower, the worst first
-    :ivar steady: how many others ran more than once, and came out valid each time
+    :ivar days: the latest days with runs, oldest first, and the number of runs by standing
+    :ivar telling: the cases that waver, fail or became slower, the worst first
+    :ivar steady: how many other cases ran more than once; they were valid each time
     """
 
     days: Sequence[tuple[str, Mapping[str, int]]]
@@ -64,21 +63,18 @@ class Trends:
     steady: int
 
 
-def make_trends(entries: Iterable[Entry]) -> Trends:
-    """Put them together.
+def make_trends(entries: Sequence[Entry]) -> Trends:
+    """Find the trends.
 
-    :param entries: oldest first
+    :param entries: the ledger, oldest first
     """
-    cases: dict[tuple[str, str, str], list[Entry]] = {}
-    days: dict[str, Counter[str]] = {}
-    for entry in entries:
-        if not is_random(entry.id):
-            cases.setdefault((entry.id, entry.kafka, entry.backend), []).append(entry)
-        days.setdefault(f"{entry.at:%Y-%m-%d}", Counter())[standing(entry.id, entry.verdict)] += 1
+    fixed = [entry for entry in entries if not is_random(entry.id)]
+    cases = grouped(fixed, lambda entry: (entry.id, entry.kafka, entry.backend))
+    days = grouped(entries, lambda entry: f"{entry.at:%Y-%m-%d}")
     trends = [_trend(runs) for runs in cases.values() if len(runs) > 1]
     telling = [each for each in trends if each.valid < each.runs or each.is_slower]
     return Trends(
-        days=[*days.items()][-DAYS:],
+        days=[(day, Counter(standing(e.id, e.verdict) for e in of)) for day, of in [*days.items()][-_DAYS:]],
         telling=sorted(telling, key=lambda each: (each.valid / each.runs, each.id)),
         steady=len(trends) - len(telling),
     )
@@ -94,6 +90,6 @@ def _trend(runs: Sequence[Entry]) -> Trend:
         backend=runs[0].backend,
         runs=len(runs),
         valid=verdicts.count("valid"),
-        latest=[(f"{entry.at:%Y-%m-%d}", verdict) for entry, verdict in zip(runs, verdicts, strict=True)][-LATEST:],
-        took_s=(median(took[-half:]), median(took[:-half])) if half >= _FEW else None,
+        latest=[(f"{entry.at:%Y-%m-%d}", verdict) for entry, verdict in zip(runs, verdicts, strict=True)][-_LATEST:],
+        took_s=(median(took[-half:]), median(took[:-half])) if half >= _FEWEST else None,
     )

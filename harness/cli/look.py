@@ -22,7 +22,6 @@ from harness.cli.shared import (
     err,
     fixed_cases,
     out,
-    reading_run_json,
     seconds,
     where,
     with_options,
@@ -248,7 +247,7 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     """Judge a stored history again, without a cluster. Other reasons for the case's verdict are only printed."""
     from harness.checkers.judge import judge, write_verdict
     from harness.history import write_ahead
-    from harness.history.run_folder import read_run_json
+    from harness.history.run_folder import read_outcome
     from harness.runner.results import VERDICT_CODES
     from harness.spark.session import check_master, end_spark, spark_session
 
@@ -271,8 +270,8 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     out.print(
         Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
     )
-    if (came_out := read_run_json(run_dir).get("outcome")) and came_out["verdict"] != verdict.verdict:
-        out.print(Text(f"  of the history only; the case was {came_out['verdict']}: {came_out['reason']}", "yellow"))
+    if (came_out := read_outcome(run_dir)) and came_out.verdict != verdict.verdict:
+        out.print(Text(f"  of the history only; the case was {came_out.verdict}: {came_out.reason}", "yellow"))
     return VERDICT_CODES[verdict.verdict]
 
 
@@ -295,9 +294,7 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
     run = read_run_json(run_dir)
 
     def distribution() -> Distribution:
-        with reading_run_json(run_dir):
-            options = BuildOptions.recorded(run)
-        return Builds.choose(options).of(Mode(run["mode"]))
+        return Builds.choose(BuildOptions.of(run.kafka, run.mode)).of(Mode(run.mode))
 
     with err.status("looking through history, journal, logs and segments"):
         if producer is not None and seq is not None:

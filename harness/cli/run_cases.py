@@ -27,7 +27,6 @@ from harness.cli.shared import (
     collect,
     fixed_cases,
     out,
-    reading_run_json,
     run_pytest,
     say,
     say_other_build,
@@ -136,19 +135,18 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     from harness.runner.suite_kinds import is_random
 
     run = read_run_json(run_dir)
-    with reading_run_json(run_dir):
-        build = BuildOptions.recorded(run)
-        again = {"backend": run["backend"], "seed": str(run["seed"]), **vars(build)}
-        selector = selector_of(run["case"], run.get("file"))
+    build = BuildOptions.of(run.kafka, run.mode)
+    again = {"backend": run.backend, "seed": str(run.seed), **vars(build)}
+    selector = selector_of(run.case, run.file)
     if repeat is not None and repeat != "until-fail" and not repeat.isdecimal():
         raise UsageError(f"--repeat {repeat}: neither a number nor until-fail")
     say_other_build(run, build)
-    served = run.get("served", [])
+    served = run.served
     if served and not any(map(is_random, served)):  # the id of a random case does not name its schedule
         first = shlex.join(["jbod", "run", *served, selector, *arguments_of(again)])
         tell(f"its cluster had served {len(served)} cases before, this run has a new one; with them first: {first}")
     schedules: tuple[str, ...] = ()
-    if "schedule" in run:
+    if run.schedule:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0
         schedules = (str(run_dir / "run.json"),)
     if repeat is None:
@@ -160,7 +158,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     runs = repeat_apart(arguments, times, say)
     code = worst([each.exit_code for each in runs])
     cases = [case for each in runs for case in each.cases]
-    return results.write_json(json_file, results.to_json(cases, code, run["seed"]), say)
+    return results.write_json(json_file, results.to_json(cases, code, run.seed), say)
 
 
 @click.command()
@@ -173,11 +171,10 @@ def shrink(run_dir: Path, jobs: int) -> int:
     from harness.runner.shrinking import play_command, shrink_run
 
     run = read_run_json(run_dir)
-    if "schedule" not in run:
+    if not run.schedule:
         raise UsageError(f"{run_dir} is not a run of a random schedule")
-    with reading_run_json(run_dir):
-        build = BuildOptions.recorded(run)
-        again = arguments_of({**vars(build), "backend": run["backend"]})
+    build = BuildOptions.of(run.kafka, run.mode)
+    again = arguments_of({**vars(build), "backend": run.backend})
     say_other_build(run, build)
     shrunk = shrink_run(run_dir, [*again, f"--jobs={jobs}"], say)
     if shrunk.file is None:

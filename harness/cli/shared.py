@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import click
 import pytest
 from rich.console import Console
 from rich.text import Text
 
-from harness.errors import HarnessError, UsageError
+from harness.errors import UsageError
 from harness.runner import run_options
 from harness.runner.run_options import RunOption
 from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
+    from harness.history.run_folder import RunRecord
     from harness.kafka.builds import BuildOptions
     from harness.runner.nightly import Fixed
     from harness.runner.run import Run
@@ -184,17 +184,17 @@ def fixed_cases(options: Mapping[str, str | None], backend: str, probes: Sequenc
     return Fixed(planned=planned, unable=unable, lacking=without)
 
 
-def say_other_build(run: Mapping[str, Any], options: BuildOptions) -> None:
+def say_other_build(run: RunRecord, options: BuildOptions) -> None:
     """Print a warning if the build that a run.json names is not the one that it ran on."""
     from harness.kafka.builds import Builds
     from harness.kafka.versions import Mode
 
-    then = run["kafka"].get("sha256")
-    build = Builds.choose(options).of(Mode(run["mode"]), tell)
+    then = run.kafka.sha256
+    build = Builds.choose(options).of(Mode(run.mode), tell)
     if then and build.sha256 != then:
         tell(
             f"{build.origin} is now another build (sha256 {build.sha256[:12]}, Kafka {build.version}) than the one "
-            f"that ran (sha256 {then[:12]}, Kafka {run['kafka'].get('version')})"
+            f"that ran (sha256 {then[:12]}, Kafka {run.kafka.version})"
         )
 
 
@@ -207,15 +207,3 @@ def seconds(text: str) -> float:
     if not found:
         raise UsageError(f"{text!r} is not a time; write 90s, 30m, 8h or 7d")
     return int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
-
-
-@contextmanager
-def reading_run_json(run_dir: Path) -> Iterator[None]:
-    """Read fields of a run.json in the block.
-
-    :raises HarnessError: a field is missing
-    """
-    try:
-        yield
-    except (KeyError, TypeError) as error:
-        raise HarnessError(f"{run_dir}/run.json does not say what ran: {error} is missing") from error

@@ -67,6 +67,6 @@ def _stories(
     known = [facts for name in records if (facts := gather(run_dir, name)) is not None]
     replicas = stored_replicas(run_dir)
     if known and brokers_of(run_dir):
-        replicas |= look(run_dir, distribution(), read_run_json(run_dir)["run_token"], known)
+        replicas |= look(run_dir, distribution(), read_run_json(run_dir).run_token, known)
     sources = read_sources(run_dir)
     return [tell(sources, facts, records[facts.name], replicas.get(facts.name)) for facts in known]

@@ -1,20 +1,102 @@
-"""Reads ``run.json`` of a run folder."""
+"""The records that a run folder stores as JSON: ``run.json``, and the anomalies of ``verdict.json``.
+
+A file of an older version, or of a case that was cut off, lacks fields. A field that is absent or null has its default.
+Fields that no reader needs are not here.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from harness.errors import HarnessError, UsageError
+from harness.kafka.builds import BuildRecord
+
+T = TypeVar("T")
 
 
-def read_run_json(run_dir: Path) -> dict[str, Any]:
-    """The content of ``run.json``.
+@dataclass(frozen=True, kw_only=True)
+class OutcomeRecord:
+    """How a case ended."""
+
+    verdict: str = "error"
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """``run.json``: what ran, on what, and how it ended.
+
+    :ivar started_at: ISO 8601 with the time zone
+    :ivar file: the test file, if it is outside the suites
+    :ivar served: the ids of the cases that the cluster had served before
+    :ivar schedule: the random schedule that was played; None for other cases
+    :ivar steps_done: how many of its ``steps`` were done
+    :ivar outcome: None if the case never ended
+    :ivar deviations: None if unknown, as for a case that never ended
+    """
+
+    case: str
+    kip: int
+    mode: str
+    seed: int
+    started_at: str
+    plan: str = ""
+    issue: str | None = None
+    nodeid: str = ""
+    file: str | None = None
+    run_token: str = ""
+    host: Mapping[str, object] = field(default_factory=dict)
+    kafka: BuildRecord = field(default_factory=BuildRecord)
+    backend: str | None = None
+    served: Sequence[str] = ()
+    schedule: Mapping[str, object] | None = None
+    steps_done: int = 0
+    steps: int = 0
+    outcome: OutcomeRecord | None = None
+    faults: Sequence[Mapping[str, object]] = ()
+    deviations: Sequence[Mapping[str, object]] | None = None
+    errors_logged: Sequence[Mapping[str, object]] = ()
+    measured: Mapping[str, int | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnomalyRecord:
+    """All findings of one kind in ``verdict.json``: how many, and the first examples."""
+
+    kind: str
+    count: int
+    examples: Sequence[Mapping[str, str | int | None]] = ()
+
+
+def read_run_json(run_dir: Path) -> RunRecord:
+    """Read ``run.json``.
 
     :raises UsageError: there is no such run folder
-    :raises HarnessError: ``run.json`` is missing or cut off
+    :raises HarnessError: ``run.json`` is missing or damaged
     """
+    return _read(run_dir, RunRecord)
+
+
+def read_outcome(run_dir: Path) -> OutcomeRecord | None:
+    """Read how a case ended; None if it never ended, or if another tool wrote ``run.json``.
+
+    :raises UsageError, HarnessError: as :func:`read_run_json`
+    """
+    return _read(run_dir, _Ending).outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ending:
+    outcome: OutcomeRecord | None = None
+
+
+def _read(run_dir: Path, record: type[T]) -> T:
     if not run_dir.is_dir():
         raise UsageError(f"no such run folder: {run_dir}")
     path = run_dir / "run.json"
@@ -24,4 +106,7 @@ def read_run_json(run_dir: Path) -> dict[str, Any]:
         raise HarnessError(f"{path} can't be read: {error}") from error
     if not isinstance(content, dict):
         raise HarnessError(f"{path} is no JSON object")
-    return content
+    try:
+        return msgspec.convert({name: value for name, value in content.items() if value is not None}, record)
+    except msgspec.ValidationError as error:
+        raise HarnessError(f"{path} does not say what ran: {error}") from error

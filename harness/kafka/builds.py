@@ -5,14 +5,24 @@ A named build runs in each mode that it has. Without one, each mode has its defa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.errors import HarnessError, UsageError
 from harness.host.cache import cache_dir
 from harness.kafka.distribution import Distribution, from_home, from_maven, from_tarball
 from harness.kafka.versions import DEFAULT_BUILDS, KafkaVersion, Mode
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildRecord:
+    """A build as run.json records it (:meth:`.distribution.Distribution.to_json`)."""
+
+    version: str = "?"
+    source: str = ""
+    origin: str = ""
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,24 +35,15 @@ class BuildOptions:
     mode: str | None = None
 
     @classmethod
-    def recorded(cls, run: Mapping[str, object]) -> BuildOptions:
-        """The options that choose a run.json's build and mode again.
+    def of(cls, build: Distribution | BuildRecord, mode: str | None = None) -> BuildOptions:
+        """The options that choose a build again.
 
-        :raises KeyError: a field is missing
+        :raises HarnessError: the record does not name the build, because the case ended before it was known
         """
-        build = run["kafka"]
-        if not isinstance(build, Mapping):
-            raise KeyError("kafka")
-        return cls.of(build, str(run["mode"]))
-
-    @classmethod
-    def of(cls, build: Mapping[str, object], mode: str | None = None) -> BuildOptions:
-        """The options that choose a build.
-
-        :param build: as :meth:`.distribution.Distribution.to_json` has it
-        """
-        option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}[str(build["source"])]
-        return cls(mode=mode, **{option: str(build["version" if option == "kafka" else "origin"])})
+        option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}.get(build.source)
+        if option is None:
+            raise HarnessError("run.json does not name the Kafka build")
+        return cls(mode=mode, **{option: str(build.version if option == "kafka" else build.origin)})
 
 
 @dataclass

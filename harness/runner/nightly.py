@@ -192,7 +192,7 @@ def steps_done(played: Sequence[CaseResult]) -> tuple[int, int]:
     for run_dir in filter(None, (case.run_dir for case in played)):
         with suppress(JbodError):
             run = read_run_json(run_dir)
-            done, steps = done + run.get("steps_done", 0), steps + run.get("steps", 0)
+            done, steps = done + run.steps_done, steps + run.steps
     return done, steps
 
 

@@ -50,15 +50,17 @@ class Trials:
         """Read the earlier runs."""
         for entry in ledger.read(self.runs_dir):
             if (entry.id, entry.backend) == (self.case.id, self.backend) and entry.verdict in _JUDGED:
-                with suppress(JbodError, KeyError, TypeError, msgspec.ValidationError):
+                with suppress(JbodError, msgspec.ValidationError):
                     run_dir = self.runs_dir / entry.run_id
                     run = read_run_json(run_dir)
-                    if run["kafka"]["source"] == "maven" and run.get("file") == self.case.file:
-                        outcome, noted = run["outcome"], map(NotedDeviation.from_json, run["deviations"])
+                    if run.outcome is None or run.deviations is None:
+                        continue
+                    if run.kafka.source == "maven" and run.file == self.case.file:
+                        noted = map(NotedDeviation.from_json, run.deviations)
                         self._earlier.setdefault(entry.kafka, []).append(
                             CaseRun(
-                                verdict=outcome["verdict"],
-                                reason=outcome["reason"],
+                                verdict=run.outcome.verdict,
+                                reason=run.outcome.reason,
                                 deviations=_shown(noted),
                                 run_dir=str(run_dir),
                                 earlier=True,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import HarnessError
+from harness.history.run_folder import RunRecord
 from harness.host.atomic_write import write_atomically
 from harness.kafka.builds import BuildOptions
 from harness.runner.delta_debugging import shrink
@@ -148,10 +149,7 @@ def shrink_command(run_dir: str | Path) -> str:
     return shlex.join(["jbod", "shrink", str(run_dir)])
 
 
-def play_command(file: str | Path, run: Mapping[str, Any]) -> str:
-    """Return the command that plays a schedule on the build and backend of its original run.
-
-    :param run: run.json of the original run
-    """
-    chosen = arguments_of({**vars(BuildOptions.recorded(run)), "backend": run["backend"]})
+def play_command(file: str | Path, run: RunRecord) -> str:
+    """Return the command that plays a schedule on the build and backend of its original run."""
+    chosen = arguments_of({**vars(BuildOptions.of(run.kafka, run.mode)), "backend": run.backend})
     return shlex.join(["jbod", "run", SCHEDULES, *chosen, f"--schedule={file}"])

@@ -11,7 +11,7 @@ from harness.runner.subrun import arguments_of
 
 def how_to_reach(cluster: Cluster) -> list[str]:
     """Return lines with its brokers and log dirs, and the commands to inspect it and to stop it."""
-    build = shlex.join(arguments_of(vars(BuildOptions.of(cluster.distribution.to_json()))))
+    build = shlex.join(arguments_of(vars(BuildOptions.of(cluster.distribution))))
     where = f"--bootstrap-server {cluster.brokers[0].bootstrap}"
     return [
         f"Kafka {cluster.distribution.version}, {cluster.spec.mode}, bootstrap {cluster.bootstrap}",

@@ -1,5 +1,5 @@
 "use strict";
-// The sieve over the table of cases.
+// Filters the table of cases.
 (() => {
   const filter = document.getElementById("filter"), shown = document.getElementById("shown");
   const buttons = [...document.querySelectorAll(".sieve")], cases = [...document.querySelectorAll("#table .case")];

@@ -1,5 +1,5 @@
 "use strict";
-// What every page has: light and dark by choice, commands that copy themselves.
+// For every page: switch between light and dark, copy commands.
 (() => {
   const root = document.documentElement, button = document.getElementById("theme");
   const dark = () => (root.style.colorScheme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
@@ -16,7 +16,7 @@
         await navigator.clipboard.writeText(code.textContent);
         copy.textContent = "copied";
       } catch {
-        getSelection().selectAllChildren(code);  // pages from disk may not write to the clipboard everywhere
+        getSelection().selectAllChildren(code);  // some browsers do not let pages from disk write to the clipboard
         copy.textContent = "selected";
       }
     });

@@ -4,7 +4,7 @@
   const data = JSON.parse(document.getElementById("timeline-data").textContent);
   const root = document.getElementById("timeline");
   const drawer = document.getElementById("drawer");
-  const BRIDGED_S = 0.5;  // a line runs on over bins that nothing fell into for less than that
+  const BRIDGED_S = 0.5;  // a line is drawn across empty bins if they are shorter than this
   let [from, to] = [0, Math.max(data.end, 0.001)];
   const whole = to;
 
@@ -118,7 +118,7 @@
     for (const each of charts) {
       if (each.plot) each.plot.destroy();
       const wide = gutter();
-      // Of a scale of powers of ten only these are drawn; what lies between would be a carpet of lines.
+      // A logarithmic scale has lines at powers of ten only.
       const powers = (u, splits) => splits.map((v) => (v === 0 || Number.isInteger(Math.round(Math.log10(v) * 1e6) / 1e6) ? v : null));
       const grid = { stroke: css("rule"), width: 1, filter: powers };
       each.plot = new uPlot({
@@ -127,7 +127,7 @@
         scales: { x: { time: false, min: from, max: to },
                   y: each.chart.log
                     ? { distr: 3, range: (u, low, high) => [10 ** Math.floor(Math.log10(low || 1)), 10 ** Math.ceil(Math.log10((high || 10) * 1.05))] }
-                    // Nothing is a value here, and a burst after a pause is a hundred times the usual.
+                    // 0 is a value here, and a burst after a pause is a hundred times the usual rate.
                     : { distr: 4, asinh: 30, range: (u, low, high) => [0, Math.max(high || 1, 10) * 1.3] } },
         axes: [{ show: false }, {
           size: wide, stroke: css("dim"), grid, ticks: { show: false }, gap: 6, font: "11px system-ui",
@@ -156,7 +156,7 @@
         button.addEventListener("click", () => {
           const shown = box.classList.toggle("all");
           button.setAttribute("aria-expanded", String(shown));
-          button.textContent = shown ? "fold them" : words;
+          button.textContent = shown ? "fold" : words;
           place();
         });
         head.append(button);
@@ -175,7 +175,7 @@
   sources.sort((a, b) => (a === "jbod") - (b === "jbod") || a.localeCompare(b, undefined, { numeric: true }));
   if (sources.length) root.append(make("div", "group", "log lines that matter"));
   for (const source of sources) {
-    const [element, track] = row(source === "jbod" ? "jbod did" : source, "marks");
+    const [element, track] = row(source, "marks");
     for (const mark of data.marks.filter((each) => each[1] === source))
       addMark(track, mark[0], mark[2], mark[3], () => openMark(mark));
     root.append(element);
@@ -190,7 +190,7 @@
       element.style.display = right < 0 || left > 100 ? "none" : "";
       element.style.left = left + "%";
       element.style.width = Math.max(right - left, 0) + "%";
-      // A word that is cut off in its middle is noise; what there is no room for is in the title.
+      // A label without room is hidden; the title has it.
       if (element.dataset.letters) element.classList.toggle("narrow", (right - left) * pixels < element.dataset.letters * 6.3 + 9);
     }
     for (const [element, start, end] of labels) {
@@ -358,9 +358,9 @@
   function openAnomaly(by, kind, says, indices) {
     const stories = indices.map((index) => data.stories[index]), name = (story) => `${story.producer} #${story.seq}`;
     if (by !== "the judge") return open(kind, make("pre", "", says));
-    if (!stories.length) return open(kind, make("p", "", says), make("p", "dim", "No story of it is stored; this tells it:"), make("pre", "", document.body.dataset.explain));
+    if (!stories.length) return open(kind, make("p", "", says), make("p", "dim", "Its story is not stored. To see it, run:"), make("pre", "", document.body.dataset.explain));
     if (stories.length === 1) return open(name(stories[0]), ...storyParts(stories[0]));
-    // Of a transaction, some of its records.
+    // The stories of several records of a transaction.
     open(`${kind}: ${says}`, ...stories.flatMap((story) => [make("h2", "", name(story)), ...storyParts(story)]));
   }
   function storyParts(story) {
@@ -368,7 +368,7 @@
     parts.push(make("h3", "", "What happened"), table(["at (UTC)", "who", "what"], (story.timeline || []).map((e) => [(e.at || "?").slice(11, 23), e.source, e.says])));
     if (story.replicas) {
       parts.push(make("h3", "", "Where it is now"));
-      parts.push(table(["broker", "log dir", "its state", "the record", "in its place"], story.replicas.map((r) => [
+      parts.push(table(["broker", "log dir", "state", "the record", "at its offset instead"], story.replicas.map((r) => [
         r.broker, `${r.log_dir}/${r.folder}`, r.state,
         r.copies.length ? r.copies.map((c) => `at ${c.offset}, epoch ${c.leader_epoch}${c.crc_fits ? "" : ", CRC does not fit"}`).join("; ") : "not there",
         r.instead.map(([offset, whose]) => `${offset}: ${whose}`).join(", ")])));
@@ -376,7 +376,7 @@
     return parts;
   }
 
-  // --- the list: everything again as text ---------------------------------------------------------------------
+  // --- the list: everything as text ----------------------------------------------------------------------------
   const list = document.getElementById("happenings"), filter = document.getElementById("filter");
   const entries = [
     ...data.marks.map((m) => ({ at: m[0], who: m[1], look: m[2], says: m[3], open: () => openMark(m) })),

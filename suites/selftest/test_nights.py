@@ -171,7 +171,7 @@ def test_what_this_machine_could_do_once_has_to_run(
     told = {"scenarios": [{**skipped, "verdict": "skipped", "reason": "no loop mounts"}], "started_at": "2999"}
     (tmp_path / "results-later.json").write_text(json.dumps(told))  # by which it has not run
     notes = read_runs_dir(tmp_path).notes
-    assert notes == (("eio had to run by now, and didn't: it last ran 2026-01-01T00:00",) if overdue else ())
+    assert notes == (("eio was due and did not run; last run: 2026-01-01T00:00",) if overdue else ())
 
 
 def test_what_ran_before_on_another_build_did_not_run_tonight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ def test_it_goes_on_where_it_was_left_and_runs_what_wavers_three_times(planted: 
     again = {f"{B} 4.3.1": 2, f"{C} 4.3.1": 1}
     assert (code, ran) == (1, again | {f"{A} 4.3.0": 1, f"{B} 4.3.0": 3, f"{C} 4.3.0": 1})
     assert told["cases"] == {A: "held", B: "broken", C: "held", "network/planted[kraft]": "unshown"}
-    assert "not shown, because own networks: brokers that are processes share this machine's network" in said
+    assert "not shown: own networks: brokers that are processes share this machine's network" in said
     assert told["rerun"][B].startswith("jbod repro ")
     assert (planted.folder / "reports" / "qualify" / "report" / "qualification.html").is_file()
 
@@ -65,8 +65,8 @@ def test_what_left_no_trace_is_not_forgotten_and_runs_the_next_time(planted: Pla
     code, said, told, ran = qualify(planted, new)
     assert (code, ran) == (3, {f"{A} 4.3.1": 1, f"{B} 4.3.1": 2})
     assert told["cases"] == {A: "held", B: "unshown", C: "unshown"}
-    assert "candidate: 1 case never got a turn" in told["notes"]
-    assert f"said nothing of it: {C}" in said
+    assert "candidate: 1 case never began" in told["notes"]
+    assert f"did not report it: {C}" in said
 
     planted.plays({})
     code, _, told, ran = qualify(planted, new)

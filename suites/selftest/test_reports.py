@@ -129,7 +129,7 @@ def test_an_anomaly_stands_where_its_record_was_sent_and_has_its_story(folder: P
     timeline = make_timeline(read_folder(folder))
     [anomaly] = timeline.anomalies
     assert (anomaly.at, anomaly.kind, anomaly.stories) == (5.9, "lost", [0])
-    assert timeline.stories[0]["seq"] == LOST
+    assert timeline.stories[0].seq == LOST
 
 
 def test_a_torn_transaction_stands_where_its_first_record_was_sent_and_has_the_stories_of_its_records(
@@ -138,7 +138,7 @@ def test_a_torn_transaction_stands_where_its_first_record_was_sent_and_has_the_s
     timeline = make_timeline(read_folder(write_torn_run_folder(tmp_path)))
     told = [(each.at, each.kind, each.stories, each.says) for each in timeline.anomalies]
     assert told == [(1.4, "partial_transaction", [0, 1], "transaction p0-t1")]
-    assert [story["seq"] for story in timeline.stories] == [4, 6]
+    assert [story.seq for story in timeline.stories] == [4, 6]
 
 
 @pytest.mark.parametrize(("count", "says"), [(1, "all"), (1234, "the first 1 of 1,234")])
@@ -285,9 +285,9 @@ def test_what_was_never_reached_does_not_hide_what_is_wrong(tmp_path: Path) -> N
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()
     shown, folded = page.split("<details>")[:2]
-    assert "and 34 more of what is damaged or was never reached" in folded
-    assert shown.count("never got its turn") == 6
-    assert page.count("never got its turn") == 40
+    assert "34 more notes" in folded
+    assert shown.count("never began") == 6
+    assert page.count("never began") == 40
 
 
 def test_another_leader_that_never_came_is_told_from_one_that_was_not_needed(tmp_path: Path) -> None:
@@ -334,12 +334,14 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     with_verdict(tmp_path, "unknown", "4", case="kip-112/b[zk]", backend="docker")
     with_verdict(tmp_path, "valid", "5", case="kip-112/c[zk]")  # in one only
     index = make_index(read_runs_dir(tmp_path))
-    told = [(each.id, each.differs, each.seeds, each.cost("docker", "first_ack_s")) for each in index.beside]
+    told = [
+        (each.id, each.differs, each.seeds, each.cost("docker", "first_ack_s")) for each in index.backend_comparisons
+    ]
     assert index.backends == ["process", "docker"]
     assert told == [("kip-112/b[zk]", True, 1, 2.2), ("kip-112/a[zk]", False, 2, 2.2)]
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()
-    assert "2 were to run in several, of which 1 came out differently" in page
+    assert "2 cases were selected in several backends; 1 came out differently" in page
     # As loud as what failed: in the answer, above the tables, and on a pull request's page.
     assert index.answer.says.endswith("1 came out differently from backend to backend")
     assert index.answer.verdict == "unknown"
@@ -364,7 +366,7 @@ def test_runs_of_equal_seed_are_compared(tmp_path: Path, ran: str, compared: str
     for number, each in enumerate(ran.split(), 1):
         verdict = "unknown" if each.endswith("!") else "valid"
         with_verdict(tmp_path, verdict, str(number), backend=names[each[0]], seed=int(each[1]))
-    [beside] = make_index(read_runs_dir(tmp_path)).beside
+    [beside] = make_index(read_runs_dir(tmp_path)).backend_comparisons
     told = [f"{name[0]}{row.seed}{'' if row.verdict == 'valid' else '!'}" for name, row in beside.runs.items()]
     assert (sorted(told), beside.differs) == (sorted(compared.split()), differs)
 
@@ -384,8 +386,8 @@ def test_runs_that_differ_with_different_seeds_alone_are_told_and_no_more(tmp_pa
     ("seen", "differs", "alone"),
     [
         (("a b", "b a"), False, ""),
-        (("a b", "a"), True, "; in process alone b is so"),
-        (("", "a"), True, "; in docker alone a is so"),
+        (("a b", "a"), True, "; in process alone: b is so"),
+        (("", "a"), True, "; in docker alone: a is so"),
         (("a now-and-then", "a"), False, ""),
     ],
 )
@@ -401,7 +403,7 @@ def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
                 noted = {"kip": 113, "does": f"{each} is so", "always": each != "now-and-then"}
                 journal.write(json.dumps(event(5.0, "deviation.seen", **noted)) + "\n")
     index = make_index(read_runs_dir(tmp_path))
-    [beside] = index.beside
+    [beside] = index.backend_comparisons
     no_pass = ("unknown", "1 case came out differently from backend to backend with the same seed")
     assert (index.answer.verdict, index.answer.headline) == (
         no_pass if differs else ("valid", "Every guarantee held in 2 cases")
@@ -451,7 +453,10 @@ def test_a_case_that_one_backend_lacks_stands_beside_its_run_in_the_other(tmp_pa
     content = {"started_at": "2026-01-01T00:00:00+00:00", "scenarios": [skipped]}
     (tmp_path / "results-20260101T000000-aaaaaa.json").write_text(json.dumps(content))
     index = make_index(read_runs_dir(tmp_path))
-    told = [({name: row.verdict for name, row in each.runs.items()}, each.differs, each.seeds) for each in index.beside]
+    told = [
+        ({name: row.verdict for name, row in each.runs.items()}, each.differs, each.seeds)
+        for each in index.backend_comparisons
+    ]
     assert told == [({"docker": "valid", "process": "skipped"}, False, 1)]
     assert index.not_run == [("no networks", ["network/a[zk]"])]
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
@@ -483,8 +488,8 @@ def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "results-20260101T000000-aaaaaa.json").write_text(json.dumps(content))
     index = make_index(read_runs_dir(tmp_path))
     assert index.not_run == [("no root", ["kip-112/b[zk]"])]
-    assert index.notes == ("suites/x.py::c was selected and never got its turn",)
-    assert index.answer.verdict == "unknown"  # what never got its turn is no pass
+    assert index.notes == ("suites/x.py::c was selected and never began",)
+    assert index.answer.verdict == "unknown"  # a case that never began is no pass
 
 
 _THREE = """
@@ -517,7 +522,7 @@ def test_a_real_run_leaves_word_of_what_left_no_folder(tmp_path: Path) -> None:
         ("x/two[kraft]", "invalid", "for good reason\nassert False"),
     ]
     [note] = run.notes
-    assert note.endswith("test_three.py::test_three[kraft] was selected and never got its turn")
+    assert note.endswith("test_three.py::test_three[kraft] was selected and never began")
     again = f"jbod run '{tmp_path / 'test_three.py'}::x/two[kraft]' --backend=process --seed=7"
     assert run.rows[1].rerun == again
     told = {
@@ -539,7 +544,7 @@ def test_what_never_got_its_turn_and_has_run_since_is_no_news(tmp_path: Path) ->
         return read_runs_dir(tmp_path).notes
 
     assert notes(START - timedelta(hours=1)) == ()
-    assert notes(START + timedelta(hours=1)) == (f"{node} was selected and never got its turn",)
+    assert notes(START + timedelta(hours=1)) == (f"{node} was selected and never began",)
 
 
 def test_what_ran_once_does_not_hide_that_it_did_not_run_now(tmp_path: Path) -> None:
@@ -557,7 +562,7 @@ def test_what_ran_once_does_not_hide_that_it_did_not_run_now(tmp_path: Path) -> 
     (tmp_path / "results-3.json").write_text(json.dumps(content))
     told = read_runs_dir(tmp_path)
     assert [row.verdict for row in told.rows if row.kafka == "4.3.1"] == ["invalid", "skipped"]
-    assert told.notes == ("suites/x.py::test_c[kraft] was selected and never got its turn",)
+    assert told.notes == ("suites/x.py::test_c[kraft] was selected and never began",)
     index = make_index(told)
     assert index.not_run == [("no root", [run["case"]])]
     assert (index.totals["invalid"], index.totals["skipped"], index.wavering) == (2, 0, [])  # broken, still
@@ -699,13 +704,17 @@ def test_one_folder_of_nonsense_does_not_keep_others_from_being_told_of(
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        ("results-1.json", '{"scenarios": [{}]}', "results-1.json is damaged: KeyError"),
-        ("results-1.json", '{"scenarios": 3}', "results-1.json is damaged: TypeError"),
-        ("results-1.json", '{"scenarios": ["x"]}', "results-1.json is damaged: TypeError"),
-        ("2/run.json", '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01"}', "2026-01-01 has no time zone"),
+        ("results-1.json", '{"scenarios": [{}]}', "results-1.json is damaged: Object missing required field `id`"),
+        ("results-1.json", '{"scenarios": 3}', "results-1.json is damaged: Expected `array`, got `int`"),
+        ("results-1.json", '{"scenarios": ["x"]}', "results-1.json is damaged: Expected `object`, got `str`"),
         (
             "2/run.json",
-            '{"case":"x","kip":1,"mode":"zk","started_at":"2026-01-01T00:00:00Z","kafka":"4"}',
+            '{"case":"x","kip":1,"mode":"zk","seed":1,"started_at":"2026-01-01"}',
+            "2026-01-01 has no time zone",
+        ),
+        (
+            "2/run.json",
+            '{"case":"x","kip":1,"mode":"zk","seed":1,"started_at":"2026-01-01T00:00:00Z","kafka":"4"}',
             "2 is damaged",
         ),
     ],

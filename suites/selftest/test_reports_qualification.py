@@ -16,7 +16,7 @@ from harness.runner.qualifying import Wanted
 from reports.command import report
 from reports.noise import Runs, beyond_chance, holm, signed_rank
 from reports.qualification import ComparedCase, Measure, Qualification, _overall, qualify
-from reports.qualify import _to_json, _told
+from reports.qualify import _to_json, _with_missing
 from reports.rows import read_runs_dir
 from suites.selftest.run_folders import COSTS, write_run_folder
 
@@ -184,10 +184,10 @@ def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
         ({"a": "valid", "b": "valid"}, "in 2 cases where baseline 4.3.1 keeps it"),
         (
             {"a": "valid", "b": "error"},
-            "in 1 case where baseline 4.3.1 keeps it, and in 1 case of which baseline 4.3.1 shows nothing",
+            "in 1 case where baseline 4.3.1 keeps it, and in 1 case for which baseline 4.3.1 has no result",
         ),
-        ({"a": "unknown"}, "in 2 cases of which baseline 4.3.1 shows nothing"),
-        ({"a": "invalid"}, "in 1 case of which baseline 4.3.1 shows nothing"),
+        ({"a": "unknown"}, "in 2 cases for which baseline 4.3.1 has no result"),
+        ({"a": "invalid"}, "in 1 case for which baseline 4.3.1 has no result"),
         ({"a": "invalid", "b": "invalid"}, "in 2 cases, as baseline 4.3.1 does"),
     ],
     ids=str,
@@ -227,10 +227,10 @@ def test_exit_codes_tell_what_the_harness_failed_in(tmp_path: Path, ours: str, c
 )
 def test_a_baseline_that_shows_nothing_is_said(tmp_path: Path, theirs: str, shows_nothing: bool) -> None:
     """What the candidate keeps was not compared with anything."""
-    missing = [("the baseline shows nothing to compare it with", ["kip-112/a[zk]"])]
+    missing = [("the baseline has no result to compare with", ["kip-112/a[zk]"])]
     found = compared(tmp_path, "valid", theirs)
     assert found.missing == (missing if shows_nothing else [])
-    assert found.answer.headline.endswith("shows nothing in 1") is shows_nothing
+    assert found.answer.headline.endswith("has no result for 1 of them") is shows_nothing
 
 
 def test_the_reason_is_the_worst_runs(tmp_path: Path) -> None:
@@ -248,9 +248,9 @@ def test_schedules_that_ran_had_their_turn(tmp_path: Path) -> None:
     assert run.rows[0].id != "schedules/random[kraft-0]"
     scenario = {"kip": 112, "plan": "", "issue": None, "kafka": ["4.3.1"]}
     ids = dict.fromkeys(("schedules/random[kraft-0]", "schedules/random[kraft-1]"), scenario)
-    told = _told(run, Wanted(scenarios=ids, unfit={}), "process")
+    told = _with_missing(run, Wanted(scenarios=ids, unfit={}), "process")
     assert [row.id for row in told.rows if row.run_id is None] == ["schedules/random[kraft-1]"]
-    in_containers = _told(run, Wanted(scenarios=ids, unfit={}), "docker")
+    in_containers = _with_missing(run, Wanted(scenarios=ids, unfit={}), "docker")
     assert [row.id for row in in_containers.rows if row.run_id is None] == [*ids]
 
 
@@ -394,5 +394,5 @@ def test_a_case_of_which_the_baseline_shows_nothing_is_on_the_page(tmp_path: Pat
     arguments = [str(tmp_path / "ours"), "--baseline", str(tmp_path / "theirs"), "--no-allure"]
     assert CliRunner().invoke(report, arguments, catch_exceptions=False).exit_code == 0
     page = (tmp_path / "ours" / "report" / "qualification.html").read_text()
-    heading = "<h2>Broken by the candidate, with nothing shown by the baseline</h2>"
+    heading = "<h2>Broken by the candidate, with no result for the baseline</h2>"
     assert "jbod repro" in page.partition(heading)[2].partition("<h2>")[0]
