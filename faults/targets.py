@@ -13,7 +13,7 @@ def leader_of(partition: Partition) -> Broker:
 
 
 def follower_of(partition: Partition) -> Broker:
-    """The broker of the first follower in the order of the assignment."""
+    """The broker of the first follower in the order of the assignment; ``partition.followers()`` has all of them."""
     return partition.followers()[0]
 
 

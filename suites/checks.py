@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from confluent_kafka import KafkaError, Message, Producer
+
 from faults.base import Fault
 from faults.log_dir import LOG_DIR_STOPPED
 from faults.segment import BitsFlipped
@@ -28,6 +30,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.quorum.zookeeper import LogDirEvents
+from harness.cluster.topic import Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import GroupEvent, GroupRevoked
 from harness.journal import Journal, now
@@ -323,6 +326,31 @@ def check_refused(ask: Callable[[], object], error: str, saying: str) -> None:
             return
         raise PromiseBroken(f"{refusal}, instead of {error} with /{saying}/") from refusal
     raise PromiseBroken(f"the request succeeded, where {error} is promised")
+
+
+def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
+    """The leader refuses a record with acks=all before it is written, since the ISR is too small.
+
+    :raises PromiseBroken: the record is acked, or refused with another error
+    :raises Inconclusive: the leader does not answer
+    """
+    outcomes: list[KafkaError | None] = []
+
+    def note(error: KafkaError | None, _message: Message) -> None:
+        outcomes.append(error)
+
+    client = Producer({"bootstrap.servers": leader.bootstrap, "acks": "all", "retries": 0})
+    client.produce(topic.name, b"too few replicas", partition=0, on_delivery=note)
+    client.flush(timeouts.PROGRESS_S)
+    if not outcomes:
+        raise Inconclusive(f"{leader} did not answer a record within {timeouts.PROGRESS_S:.0f} s")
+    [error] = outcomes
+    if error is None or error.code() != KafkaError.NOT_ENOUGH_REPLICAS:
+        raise PromiseBroken(
+            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, "
+            f"{'acked a record' if error is None else f'refused a record with {error.name()}'}"
+        )
+    leader.journal.write("record.refused", broker=leader.id, error=error.name())
 
 
 def check_promised_or_known(deviation: Deviation, cluster: Cluster, seen: T, *, promised: T, known: T) -> bool:

@@ -14,9 +14,8 @@ class Floors:
 
     :ivar faults: the number of proven faults that struck while a pair ran
     :ivar before: records acked before each of these faults
-    :ivar during: records acked, and records read, while each of these faults was in force; not for faults that may
-        block
-        clients
+    :ivar during: records acked, and records read, while each of these faults was in force; 0 if clients must make no
+        progress. A fault with ``may_hold_up_clients`` has no such floor
     """
 
     faults: int = 1

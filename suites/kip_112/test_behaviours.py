@@ -5,6 +5,8 @@ Each scenario names one of the eight as its plan item. ``test_plan.py`` has the 
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from faults.base import injected
 from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
@@ -23,7 +25,14 @@ from harness.kafka.versions import Mode
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery, check_ends, check_promised_or_known, check_refused
+from harness.workload.pair import Pair
+from suites.checks import (
+    check_delivery,
+    check_ends,
+    check_not_enough_replicas,
+    check_promised_or_known,
+    check_refused,
+)
 from suites.deviations import (
     OFFLINE_LOG_DIRS_ELSEWHERE,
     OFFLINE_REPLICAS_NOT_PRINTED,
@@ -37,6 +46,7 @@ from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     ALL_DIRS_FAILED,
+    await_checkpoints,
     check_some_leaderless,
     log_dirs_failed,
     notifications,
@@ -92,6 +102,52 @@ def test_two_brokers(cluster: Cluster, workload: CaseWorkload) -> None:
                 restart_after_healing(state, victim)
             pair.await_progress(after=now())
     check_delivery(workload)
+
+
+@scenario(
+    "kip-112/too-few-in-sync",
+    kip=112,
+    plan="2. A log directory stops working on a broker during runtime: on both followers, so that too few are in sync",
+    floors=Floors(faults=2, during=0),  # under the second nothing may be acked; await_progress checks the rest
+)
+def test_too_few_in_sync(cluster: Cluster, workload: CaseWorkload) -> None:
+    """Both followers' log dirs fail in turn, with min.insync.replicas=2: the leader, alone in the ISR, acks nothing.
+
+    With one follower in sync, before and after that, clients get through. What was sent meanwhile is refused and sent
+    again by the client; none of it may be lost or duplicated.
+    """
+    orders = cluster.create_topic("orders", partitions=1, replicas=3, configs={"min.insync.replicas": "2"})
+    state = StateCheck(cluster, orders)
+    leader = leader_of(orders[0])
+    first, second = orders[0].followers()
+    with workload.running(orders) as pair:
+        with log_dirs_failed(state, Chmod000(orders[0].log_dir_on(first))):
+            pair.await_progress(after=now())
+            with log_dirs_failed(state, Chmod000(orders[0].log_dir_on(second))):
+                check_nothing_acked(pair, orders, leader, since=now())
+            restart_after_healing(state, second)
+            pair.await_progress(after=now())
+        restart_after_healing(state, first)
+        pair.await_progress(after=now())
+    check_delivery(workload)
+
+
+def check_nothing_acked(pair: Pair, topic: Topic, leader: Broker, *, since: datetime) -> None:
+    """The leader, alone in the ISR, refuses a record with acks=all, and the pair's producer has got no ack since then.
+
+    The producer's reports come late. So the time of its newest ack is compared, and not the number of its acks.
+
+    :raises PromiseBroken: a record was acked, or refused with another error
+    :raises Inconclusive: the leader does not answer, or writes no checkpoints, so this shows nothing
+    """
+    check_not_enough_replicas(topic, leader)
+    # For longer than replica.lag.time.max.ms: a KRaft leader stops waiting for its followers then.
+    await_checkpoints(topic[0].log_dir_on(leader), 12)
+    acked_at = pair.progress.acked_at
+    if acked_at is not None and acked_at > since:
+        raise PromiseBroken(
+            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, acked one at {acked_at.isoformat()}"
+        )
 
 
 @scenario("kip-112/all-log-dirs", kip=112, plan="2. … If there is no good log directory the broker will exit")

@@ -7,8 +7,6 @@ reach it must not ack with fewer replicas than ``min.insync.replicas``.
 
 from __future__ import annotations
 
-from confluent_kafka import KafkaError, Message, Producer
-
 from faults.base import injected
 from faults.network import NETWORK_FAULTS, Cut, CutOff, CutOffInwards
 from faults.targets import leader_of
@@ -17,7 +15,7 @@ from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.nodes.node import Node
 from harness.cluster.topic import Topic
-from harness.errors import Inconclusive, PromiseBroken
+from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.kafka.admin import NewTopic
 from harness.kafka.connection import NoAnswer
@@ -25,7 +23,7 @@ from harness.kafka.versions import Mode
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from suites.checks import check_delivery
+from suites.checks import check_delivery, check_not_enough_replicas
 from suites.scenario import each_fault, scenario
 from suites.state_check import StateCheck
 from suites.steps import await_checkpoints
@@ -177,27 +175,3 @@ def check_followers_back(state: StateCheck) -> None:
     """The followers are back in the ISR and the leader has stayed, by all sources."""
     state.isolation_ended()
     state.check(timeouts.RECOVERY_S)
-
-
-def check_not_enough_replicas(topic: Topic, leader: Broker) -> None:
-    """The leader refuses a record with acks=all before it is written, since the ISR is too small.
-
-    :raises Inconclusive: the leader does not answer
-    """
-    outcomes: list[KafkaError | None] = []
-
-    def note(error: KafkaError | None, _message: Message) -> None:
-        outcomes.append(error)
-
-    client = Producer({"bootstrap.servers": leader.bootstrap, "acks": "all", "retries": 0})
-    client.produce(topic.name, b"too few replicas", partition=0, on_delivery=note)
-    client.flush(timeouts.PROGRESS_S)
-    if not outcomes:
-        raise Inconclusive(f"{leader} did not answer a record within {timeouts.PROGRESS_S:.0f} s")
-    [error] = outcomes
-    if error is None or error.code() != KafkaError.NOT_ENOUGH_REPLICAS:
-        raise PromiseBroken(
-            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, "
-            f"{'acked a record' if error is None else f'refused a record with {error.name()}'}"
-        )
-    leader.journal.write("record.refused", broker=leader.id, error=error.name())
