@@ -163,11 +163,11 @@ def _told(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[str] = ()
     never = [
         Row(
             id=case,
-            kip=scenario["kip"],
-            plan=scenario["plan"],
-            issue=scenario["issue"],
+            kip=scenario.kip,
+            plan=scenario.plan,
+            issue=scenario.issue,
             mode=case.partition("[")[2].rstrip("]").partition("-")[0],
-            kafka=scenario["kafka"][0],
+            kafka=scenario.kafka[0],
             backend=backend,
             verdict="error",
             reason="its run ended before its turn had come, and said nothing of it",

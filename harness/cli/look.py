@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
@@ -17,7 +17,6 @@ from harness.cli.shared import (
     BUILD_OPTIONS,
     EVERY,
     PROBE_OPTIONS,
-    Collector,
     collect,
     err,
     fixed_cases,
@@ -32,6 +31,7 @@ from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
     from harness.runner import ledger
+    from harness.runner.listing import ListedScenario
 
 
 @click.command(name="list")
@@ -45,60 +45,23 @@ def list_scenarios(
     selector: tuple[str, ...], probe: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None
 ) -> int:
     """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
+    from harness.runner.listing import listed_scenarios
+
     probes = (f"--probe={file}" for file in probe)
-    rows = _scenarios(collect(*where(selector), *arguments_of(options), *probes))
+    collected = collect(*where(selector), *arguments_of(options), *probes)
+    scenarios = listed_scenarios(collected.cases, collected.run)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
+        click.echo(json.dumps({"schema": 1, "scenarios": [each.to_json() for each in scenarios]}, indent=2))
         return EXIT_VALID
     if as_markdown:
-        click.echo("\n".join(_coverage(rows)))
+        click.echo("\n".join(_coverage(scenarios)))
         return EXIT_VALID
     table = Table("scenario", "KIP", "plan item", "modes", "Kafka", "faults", "cases", header_style="bold")
-    for row in rows:
-        modes, kafka, faults = (", ".join(row[key]) for key in ("modes", "kafka", "faults"))
-        table.add_row(row["id"], str(row["kip"]), row["plan"], modes, kafka, faults, str(len(row["cases"])))
+    for each in scenarios:
+        modes, kafka, faults = map(", ".join, (each.modes, each.kafka, each.faults))
+        table.add_row(each.id, str(each.kip), each.plan, modes, kafka, faults, str(len(each.cases)))
     out.print(table)
     return EXIT_VALID
-
-
-def _scenarios(collected: Collector) -> list[dict[str, Any]]:
-    """Return the collected cases, grouped by scenario."""
-    from harness.cluster.nodes.backends import BACKENDS
-    from harness.runner.outside import outside
-
-    rows: dict[str, dict[str, Any]] = {}
-    for case in collected.cases:
-        scenario, mode, version = case.scenario, case.mode, collected.run.version(case)
-        row = rows.setdefault(
-            scenario.id,
-            {
-                "id": scenario.id,
-                "kip": scenario.kip,
-                "plan": scenario.plan,
-                "issue": scenario.issue,
-                "claim": case.claim,
-                "deviations": [],
-                "modes": [],
-                "kafka": [],
-                "faults": [],
-                "backends": list(BACKENDS),
-                "cases": [],
-                "unfit": {},
-                "lacks": {},
-            },
-        )
-        faults = [str(value.name) for value in case.parameters if hasattr(value, "explains")]  # type: ignore[attr-defined]
-        found = {"modes": [str(mode)], "kafka": [str(version)], "faults": faults, "cases": [case.id]}
-        found["deviations"] = [f"{mode}: {each.actual} ({each.issue})" for each in collected.run.expected(case)]
-        for key, values in found.items():
-            row[key] += [value for value in values if value not in row[key]]
-        if (file := outside(case.file)) is not None:
-            row["file"] = str(file)
-        if (why := collected.run.unfit_build(case)) is not None:
-            row["unfit"][case.id] = why
-        elif lacks := collected.run.missing_in_build(case):
-            row["lacks"][case.id] = "; ".join(map(str, lacks))
-    return list(rows.values())
 
 
 _COVERAGE = """# Coverage
@@ -110,19 +73,21 @@ it: a build that no longer deviates is red.
 """
 
 
-def _coverage(rows: list[dict[str, Any]]) -> list[str]:
+def _coverage(scenarios: list[ListedScenario]) -> list[str]:
     """Return the lines of suites/COVERAGE.md."""
-    lines, controls = [_COVERAGE], [row for row in rows if row["id"].startswith("control/")]
-    kips: dict[str, list[dict[str, object]]] = {}
-    for row in rows:
-        if row not in controls:
-            kips.setdefault(f"KIP-{row['kip']}", []).append(row)
+    from harness.runner.suite_kinds import is_control
+
+    lines, controls = [_COVERAGE], [each for each in scenarios if is_control(each.id)]
+    kips: dict[str, list[ListedScenario]] = {}
+    for scenario in scenarios:
+        if not is_control(scenario.id):
+            kips.setdefault(f"KIP-{scenario.kip}", []).append(scenario)
     for title, those in (*kips.items(), ("Controls: what must come out invalid, and its twin valid", controls)):
         lines += [f"## {title}", "", "| plan item, or promise | scenario, and its claim | cases | known to deviate |"]
         lines += ["|---|---|---|---|"]
-        for row in sorted(those, key=lambda row: str(row["plan"])):  # the KIP's own numbers first
-            modes = (f"{sum(f'[{mode}' in case for case in row['cases'])} {mode}" for mode in row["modes"])
-            cells = (row["plan"], f"`{row['id']}` {row['claim']}", ", ".join(modes), "; ".join(row["deviations"]))
+        for each in sorted(those, key=lambda each: each.plan):  # the KIP's own numbers first
+            modes = (f"{sum(f'[{mode}' in case for case in each.cases)} {mode}" for mode in each.modes)
+            cells = (each.plan, f"`{each.id}` {each.claim}", ", ".join(modes), "; ".join(each.deviations))
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines += [""]
     return lines[:-1]

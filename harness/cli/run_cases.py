@@ -211,7 +211,7 @@ def nightly(
     from harness.cluster.nodes.backends import backend_kind
     from harness.kafka.builds import BuildOptions
     from harness.runner.case import check_json_file, check_runs_dir
-    from harness.runner.nightly import run_night
+    from harness.runner.nightly import Plan, run_night
     from harness.runner.results import write_json
 
     budget_s, every_s = seconds(budget), seconds(every)
@@ -221,7 +221,7 @@ def nightly(
     backend_kind(backend).check()  # after the collection, which loads plugins with other backends
     probes = _probed(BuildOptions(**options), runs_dir)
     fixed = fixed_cases(options, backend, probes)
-    night = run_night(
+    plan = Plan(
         fixed=fixed,
         backend=backend,
         budget_s=budget_s,
@@ -230,8 +230,8 @@ def nightly(
         every=timedelta(seconds=every_s),
         jobs=jobs,
         options=[*arguments_of(options), *probes],
-        say=say,
     )
+    night = run_night(plan, say)
     for why in fixed.why_not():
         out.print(Text(why, style="yellow"))
     left, overdue = len(night.left), len(night.overdue)

@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness import events
-from harness.explain.records import Facts, Row
-from harness.explain.segments import Copy
+from harness.explain.records import Facts, ReadRow, SentRow
 from harness.explain.whereabouts import Replica
 from harness.host.atomic_write import write_atomically
 from harness.kafka.broker_log import BrokerLog, LogLine
@@ -163,12 +163,12 @@ def _journal(run_dir: Path) -> Iterator[events.Event]:
         yield event
 
 
-def _history(facts: Facts, leader_at: Callable[[Row, str], str]) -> Iterator[Moment]:
+def _history(facts: Facts, leader_at: Callable[[SentRow], str]) -> Iterator[Moment]:
     if (sent := facts.sent) is not None:
         group = f" in transaction {sent['transaction']}" if sent["transaction"] else ""
         yield Moment(at=sent["sent_at"], source=sent["producer"], says=f"sent to {_place(sent, False)}{group}")
         if sent["outcome"] == "acked":
-            says = f"acked at {_place(sent)}{leader_at(sent, 'ended_at')}"
+            says = f"acked at {_place(sent)}{leader_at(sent)}"
         else:
             says = f"{sent['outcome']}: {sent['error']}"
         if sent["transaction"]:
@@ -181,7 +181,7 @@ def _history(facts: Facts, leader_at: Callable[[Row, str], str]) -> Iterator[Mom
     for row in facts.others:
         who = f"{row['producer']} #{row['seq']}" if row["producer"] else "a record of nobody's"
         if "outcome" in row:
-            says = f"{who} is acked at {_place(row)}{leader_at(row, 'ended_at')}"
+            says = f"{who} is acked at {_place(row)}{leader_at(row)}"
             yield Moment(at=row["ended_at"], source=row["producer"], says=says)
         else:
             yield Moment(at=row["read_at"], source=row["consumer"], says=f"{who} is read at {_place(row)}")
@@ -214,8 +214,8 @@ def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator
 
 def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator[Moment]:
     """The events from shortly before the send; of earlier ones, only the last that names the partition's leader."""
-    sent_at = facts.sent["sent_at"] if facts.sent else min((row["read_at"] for row in facts.reads), default=None)
-    begin = _EVER if sent_at is None else sent_at - _BEFORE
+    seen = [facts.sent["sent_at"]] if facts.sent else [row["read_at"] for row in facts.reads]
+    begin = min((at - _BEFORE for at in seen if at is not None), default=_EVER)
     before = [event for event in timeline if event.at is not None and event.at < begin]
     yield from [event for event in before if ": leader " in event.says][-1:]
     yield from [event for event in timeline if event.at is None or event.at >= begin]
@@ -224,26 +224,26 @@ def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator
 # --- what it comes to -----------------------------------------------------------------------------------------------
 
 
-def _leader_at(journal: Iterable[events.Event]) -> Callable[[Row, str], str]:
-    """Names the leader at the time of a row, as the watcher saw it: ", when broker 3 led in epoch 0"."""
+def _leader_at(journal: Iterable[events.Event]) -> Callable[[SentRow], str]:
+    """Return a function that names the leader at an ack, as the watcher saw it: ", when broker 3 led in epoch 0"."""
     changes = [event for event in journal if isinstance(event, events.PartitionChanged)]
 
-    def words(row: Row, column: str) -> str:
-        if row[column] is None:
+    def words(row: SentRow) -> str:
+        if (acked_at := row["ended_at"]) is None:
             return ""
         known = [event for event in changes if event.key == (row["topic"], row["partition"])]
-        before = [event for event in known if event.at <= row[column]] or known[:1]
+        before = [event for event in known if event.at <= acked_at] or known[:1]
         return f", when broker {before[-1].leader} led in epoch {before[-1].leader_epoch}" if before else ""
 
     return words
 
 
-def _summary(facts: Facts, leader_at: Callable[[Row, str], str], replicas: Sequence[Replica] | None) -> str:
+def _summary(facts: Facts, leader_at: Callable[[SentRow], str], replicas: Sequence[Replica] | None) -> str:
     sent = facts.sent
     if sent is None:
         clauses = ["nobody sent it"]
     elif sent["outcome"] == "acked":
-        clauses = [f"acked at {_place(sent)}{leader_at(sent, 'ended_at')}"]
+        clauses = [f"acked at {_place(sent)}{leader_at(sent)}"]
     else:
         clauses = [f"{sent['outcome']} ({sent['error']})"]
     for role in ("live", "drain"):
@@ -282,7 +282,7 @@ def _brokers(replicas: Sequence[Replica]) -> str:
     return f"broker{'s' if len(ids) > 1 else ''} {_listed(ids)}"
 
 
-def _place(row: Row, with_offset: bool = True) -> str:
+def _place(row: SentRow | ReadRow, with_offset: bool = True) -> str:
     partition = f"{row['topic']}-{row['partition']}" if row["partition"] is not None else row["topic"]
     return f"{partition}@{row['offset']}" if with_offset and row["offset"] is not None else str(partition)
 
@@ -322,18 +322,9 @@ def stored_replicas(run_dir: Path) -> dict[tuple[str, int], list[Replica]]:
     try:
         stories = json.loads((run_dir / EXPLAINED_FILE).read_text())["stories"]
         return {
-            (story["producer"], story["seq"]): [_replica(each) for each in story["replicas"]]
+            (story["producer"], story["seq"]): msgspec.convert(story["replicas"], list[Replica])
             for story in stories
             if story["replicas"] is not None
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
         return {}
-
-
-def _replica(stored: Mapping[str, Any]) -> Replica:
-    return Replica(
-        **{key: value for key, value in stored.items() if key not in ("copies", "instead", "offsets")},
-        copies=tuple(Copy(**copy) for copy in stored["copies"]),
-        instead=tuple((offset, who) for offset, who in stored["instead"]),
-        offsets=None if stored["offsets"] is None else (stored["offsets"][0], stored["offsets"][1]),
-    )

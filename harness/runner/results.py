@@ -25,7 +25,7 @@ from harness.errors import (
 )
 from harness.host.atomic_write import write_atomically
 from harness.journal import now
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 from harness.runner.deviation import State
 from harness.runner.ledger import note
 
@@ -151,10 +151,9 @@ class Results:
         """Note a report. A scenario's teardown report has its result."""
         if report.when == "teardown":
             self._ended.add(report.nodeid)
-        result = getattr(report, "case_result", None)
-        if result is not None:
-            self.cases.append(CaseResult.from_json(json.loads(result), nodeid=report.nodeid, seed=self._seed))
-            note(self._runs_dir, self.cases[-1])
+        if (result := CaseResult.attached_to(report, self._seed)) is not None:
+            self.cases.append(result)
+            note(self._runs_dir, result)
         elif report.when not in ("setup", "call", "teardown"):
             self._other_codes.append(EXIT_HARNESS)  # xdist reports a worker that died
         elif "scenario" not in report.keywords:

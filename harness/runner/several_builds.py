@@ -19,7 +19,7 @@ from harness.host.atomic_write import write_atomically
 from harness.host.scratch import scratch
 from harness.kafka.versions import KafkaVersion
 from harness.runner import results
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 from harness.runner.subrun import run_apart
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from harness.errors import EXIT_HARNESS, EXIT_VALID
 from harness.host.scratch import scratch
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 
 
 @dataclass(frozen=True, kw_only=True)

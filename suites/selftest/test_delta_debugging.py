@@ -21,8 +21,7 @@ from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.runner import shrinking
-from harness.runner.delta_debugging import shrink
-from harness.runner.shrinking import Shrunk, shrink_run
+from harness.runner.shrinking import Shrunk, shrink_run, smallest_failing
 from harness.runner.subrun import SubRun
 from suites.schedules.schedule import Schedule, Step, draw, read
 from suites.selftest.case_results import case_result
@@ -40,7 +39,7 @@ def test_it_finds_exactly_what_it_takes(case: tuple[int, set[int]]) -> None:
         return [{str(each) for each in culprits} <= set(candidate) for candidate in candidates]
 
     items = [str(number) for number in range(count)]
-    assert shrink(items, failing) == [str(each) for each in sorted(culprits)]
+    assert smallest_failing(items, failing) == [str(each) for each in sorted(culprits)]
     assert len(set(asked)) == len(asked)
     assert tuple(items) not in asked
 
@@ -54,7 +53,7 @@ def test_what_fails_now_and_then_still_ends() -> None:
         rounds.append(len(candidates))
         return [False] * len(candidates)
 
-    assert shrink(items, failing) == items
+    assert smallest_failing(items, failing) == items
     assert sum(rounds) == 2 + 4 * 2 + 6 * 2 + 12 * 2
 
 
