@@ -107,12 +107,10 @@ def gather(run_dir: Path, name: Name) -> Facts | None:
     if not sent and not reads:
         return None
     facts = Facts(name=name, sent=sent[0] if sent else None, reads=tuple(reads))
-    rows = (
-        row
-        for *partition, offset in facts.places
-        if offset is not None
-        for row in (*_sent(run_dir, _at(*partition, offset)), *_read(run_dir, _at(*partition, offset)))
-    )
+    rows: list[SentRow | ReadRow] = []
+    for here in (_at(*place) for place in facts.places if place[2] is not None):
+        rows += _sent(run_dir, here)
+        rows += _read(run_dir, here)
     return replace(facts, others=tuple(row for row in rows if (row["producer"], row["seq"]) != name))
 
 

@@ -178,13 +178,13 @@ def _history(facts: Facts, leader_at: Callable[[SentRow], str]) -> Iterator[Mome
         other = " WITH ANOTHER CRC-32" if sent is not None and row["crc32"] != sent["crc32"] else ""
         says = f"read at {_place(row)} by {row['role']} consumer {row['consumer']}, session {row['session']}{other}"
         yield Moment(at=row["read_at"], source=row["consumer"], says=says)
-    for row in facts.others:
-        who = f"{row['producer']} #{row['seq']}" if row["producer"] else "a record of nobody's"
-        if "outcome" in row:
-            says = f"{who} is acked at {_place(row)}{leader_at(row)}"
-            yield Moment(at=row["ended_at"], source=row["producer"], says=says)
+    for seen in facts.others:
+        who = f"{seen['producer']} #{seen['seq']}" if seen["producer"] else "a record of no producer of the run"
+        if "outcome" in seen:
+            says = f"{who} is acked at {_place(seen)}{leader_at(seen)}"
+            yield Moment(at=seen["ended_at"], source=seen["producer"], says=says)
         else:
-            yield Moment(at=row["read_at"], source=row["consumer"], says=f"{who} is read at {_place(row)}")
+            yield Moment(at=seen["read_at"], source=seen["consumer"], says=f"{who} is read at {_place(seen)}")
 
 
 def _journal_events(journal: Iterable[events.Event], facts: Facts) -> Iterator[Moment]:
