@@ -13,10 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.shared import (
+    AS_JSON,
     BACKEND,
     BUILD_OPTIONS,
     EVERY,
     PROBE_OPTIONS,
+    RUN_DIR,
     collect,
     err,
     fixed_cases,
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
 @click.command(name="list")
 @click.argument("selector", nargs=-1)
 @with_options([*BUILD_OPTIONS, *PROBE_OPTIONS])
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 @click.option(
     "--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: which scenario checks what of each KIP."
 )
@@ -99,7 +101,7 @@ def _coverage(scenarios: list[ListedScenario]) -> list[str]:
 @BACKEND
 @EVERY
 @click.option("--by-role", is_flag=True, help="One line for each proven fault and the role of its broker.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 def show_ledger(
     runs_dir: Path | None, backend: str, every: str, by_role: bool, as_json: bool, **options: str | None
 ) -> int:
@@ -118,19 +120,9 @@ def show_ledger(
         content = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
         click.echo(json.dumps(content, indent=2))
     else:
-        columns = (
-            "KIP",
-            "plan item",
-            "case",
-            "Kafka",
-            "runs",
-            "valid",
-            "last",
-            "came out",
-            "struck",
-            "acked, read then",
-        )
-        table = Table(*columns, header_style="bold")
+        table = Table("KIP", "plan item", "case", "Kafka", "runs", "valid", "last", header_style="bold")
+        for column in ("came out", "struck", "acked, read then"):
+            table.add_column(column)
         for cell in sorted(cells, key=lambda cell: not cell.is_overdue):
             table.add_row(*map(Text, _cell_row(cell)), style="yellow" if cell.is_overdue else None)
         out.print(table)
@@ -174,7 +166,7 @@ def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 def doctor(as_json: bool) -> int:
     """Show what this machine can do, and the command that fixes what it cannot."""
     from harness.host.abilities import abilities, doctor_json
@@ -207,7 +199,7 @@ def doctor(as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
 def check(run_dir: Path, spark_master: str | None) -> int:
     """Judge a stored history again, without a cluster. Other reasons for the case's verdict are only printed."""
@@ -242,10 +234,10 @@ def check(run_dir: Path, spark_master: str | None) -> int:
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @click.argument("producer", required=False)
 @click.argument("seq", type=int, required=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
     """Explain what happened to the records of a verdict, or to the one named, and where they are now."""
     from harness.explain.explain import explain_record, explain_verdict

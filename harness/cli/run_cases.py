@@ -21,7 +21,9 @@ from harness.cli.shared import (
     BUILD_OPTIONS,
     EVERY,
     JOBS,
+    JSON_FILE,
     OUTCOME_OPTIONS,
+    RUN_DIR,
     RUN_OPTIONS,
     WIDTH,
     collect,
@@ -121,7 +123,7 @@ def _run(
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @with_options(OUTCOME_OPTIONS)
 @click.option("--repeat", metavar="N|until-fail", help="Run N times, or until a run is not valid.")
 def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
@@ -164,7 +166,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @JOBS
 def shrink(run_dir: Path, jobs: int) -> int:
     """Find the smallest part of a failing random schedule that still fails."""
@@ -193,7 +195,7 @@ def shrink(run_dir: Path, jobs: int) -> int:
 @BACKEND
 @click.option("--seed", type=int, metavar="N", help="Seed of the schedules and all other random choices.")
 @click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON.")
+@JSON_FILE
 @JOBS
 def nightly(
     budget: str,

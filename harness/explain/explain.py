@@ -1,4 +1,4 @@
-"""Explains a run: reads the records, finds where they are now, and tells their stories."""
+"""Explains records of a run: reads their rows, finds where they are now, and tells their stories."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """Tells the story of a record: what happened to it, in order of time and from all sources, and where it is now.
 
 The sources are in the run folder. The history has sends, acks and reads. The journal has faults, restarts, and leaders
-and ISRs as the watcher saw them. The brokers' logs have the few lines that tell what Kafka did to a partition. All
+and ISRs as the watcher saw them. The brokers' logs have the few lines about what Kafka did to a partition. All
 clocks are those of one machine, so times of different sources can be compared to the millisecond.
 
 The stories of the worst records of a verdict are stored as ``explained.json``, because the segments disappear with the
-cluster. The story of any other record can be told later from what is stored (:func:`tell`).
+cluster. The story of any other record can be told later from the run folder (:func:`tell`).
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ _JOURNAL_SAYS: Mapping[str, str] = {
     "fault.injected": "{fault} on {target} is in force: {evidence}",
     "fault.undone": "{fault} on {target} is undone",
     "fault.noticed": "broker {broker} has noticed",
-    "node.goes_on": "{node} goes on, from the case before",
+    "node.goes_on": "{node} keeps running from the case before",
     "node.started": "{node} is started",
-    "node.stopping": "{node} is told to stop",
+    "node.stopping": "{node} is asked to stop",
     "node.stopped": "{node} has ended, exit code {exit_code}",
     "node.killed": "{node} is killed",
-    "node.ended_by_itself": "{node} is found to have ended by itself, exit code {exit_code}",
+    "node.ended_by_itself": "{node} ended by itself, exit code {exit_code}",
     "node.paused": "{node} is paused",
     "node.resumed": "{node} is resumed",
-    "broker.silent": "broker {broker}, a disk of which is slow, says nothing: {says}",
+    "broker.silent": "broker {broker} has a slow disk and does not answer: {says}",
     "producer.died": "producer {producer} died: {error}",
     "consumer.died": "consumer {consumer} died: {error}",
     "consumer.restarted": "consumer {consumer} is started again",
     "group.assigned": "{consumer} is assigned partitions {partitions}",
-    "group.revoked": "{consumer} gives partitions {partitions} away",
-    "group.lost": "{consumer} has lost partitions {partitions}: the group went on without it",
+    "group.revoked": "{consumer} gives up partitions {partitions}",
+    "group.lost": "{consumer} lost partitions {partitions}: the group went on without it",
     "stream.died": "stream {consumer} died: {error}",
     "stream.restarted": "stream {consumer} is started again",
-    "stream.stalled": "stream {consumer} had been handed nothing for {for_s} s",
-    "cluster.healthy": "every broker, leader and ISR is there",
+    "stream.stalled": "stream {consumer} received nothing for {for_s} s",
+    "cluster.healthy": "all brokers are registered, and every partition has a leader and its full ISR",
     "drain.ended": "drain {consumer} has read all there is, {isolation}",
     "partition.changed": "{topic}-{partition}: leader {leader}, epoch {leader_epoch}, ISR {isr}, "
     "offline {offline_replicas}",
 }
-"""The journal's events that may matter to a record, and their sentences; of partitions, only the record's own."""
+"""The journal's events that may matter to a record, and their sentences. Changes of other partitions are left out."""
 
 _LOG_SAYS = (
     r"(Leader|Follower) {tp} .*starts at",
@@ -241,7 +241,7 @@ def _leader_at(journal: Iterable[events.Event]) -> Callable[[SentRow], str]:
 def _summary(facts: Facts, leader_at: Callable[[SentRow], str], replicas: Sequence[Replica] | None) -> str:
     sent = facts.sent
     if sent is None:
-        clauses = ["nobody sent it"]
+        clauses = ["no producer sent it"]
     elif sent["outcome"] == "acked":
         clauses = [f"acked at {_place(sent)}{leader_at(sent)}"]
     else:
@@ -250,7 +250,7 @@ def _summary(facts: Facts, leader_at: Callable[[SentRow], str], replicas: Sequen
         places = sorted({row["offset"] for row in facts.reads if row["role"] == role})
         clauses.append(f"read by {role} consumers at {_listed(places)}" if places else f"read by no {role} consumer")
     if replicas is None:
-        clauses.append("its segments were not looked at: the cluster is gone (--keep-cluster keeps one)")
+        clauses.append("its segments were not read: the cluster is gone (--keep-cluster keeps one)")
     else:
         clauses.append(_now(replicas))
     return "; ".join(clauses)
@@ -263,17 +263,17 @@ def _now(replicas: Sequence[Replica]) -> str:
         offsets = sorted({copy.offset for replica in holding for copy in replica.held})
         text = f"now on {_brokers(holding)} at {_listed(offsets)}"
         spoilt = [replica for replica in holding if not all(copy.crc_fits for copy in replica.held)]
-        return text + (f", where its checksum doesn't fit on {_brokers(spoilt)}" if spoilt else "")
+        return text + (f", with a wrong checksum on {_brokers(spoilt)}" if spoilt else "")
     text = "now on no replica"
     for replica in replicas:
         if replica.copies:
-            text += f" (what {replica.folder} on broker {replica.broker} has is no copy: {replica.why_no_copy})"
+            text += f" ({replica.folder} on broker {replica.broker} has it, but does not count: {replica.why_not_held})"
     instead: dict[tuple[int, str], list[Replica]] = {}
     for replica in replicas:
         for what in replica.instead if replica.serves else ():
             instead.setdefault(what, []).append(replica)
     for (offset, who), having in instead.items():
-        text += f", and at {offset} lies {who} on {_brokers(having)}"
+        text += f", and {who} is at {offset} on {_brokers(having)}"
     return text
 
 

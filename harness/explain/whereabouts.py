@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.explain.records import Facts
-from harness.explain.segments import Contents, Copy, Name, read_contents
+from harness.explain.segments import Contents, Name, StoredRecord, read_contents
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import Connection, NoAnswer
 from harness.kafka.distribution import Distribution
@@ -39,7 +39,7 @@ class Replica:
     log_dir: str
     folder: str
     state: str
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[StoredRecord, ...] = ()
     instead: tuple[tuple[int, str], ...] = ()
     offsets: tuple[int, int] | None = None
     log_start: int | None = None
@@ -50,16 +50,16 @@ class Replica:
         return self.state == ONLINE and not self.folder.endswith(_NOT_PROPER)
 
     @property
-    def held(self) -> tuple[Copy, ...]:
-        """The copies that count: in a folder that the broker serves, and not below the log start offset."""
+    def held(self) -> tuple[StoredRecord, ...]:
+        """The records that count: in a folder that the broker serves, and not below the log start offset."""
         return tuple(copy for copy in self.copies if self.serves and copy.offset >= (self.log_start or 0))
 
     @property
-    def why_no_copy(self) -> str:
-        """Why the copies do not count as :attr:`held`."""
+    def why_not_held(self) -> str:
+        """Why the records do not count as :attr:`held`."""
         if self.state != ONLINE:
             return self.state
-        return f"deleted, the log starts at {self.log_start}" if self.serves else "it is no replica of its own"
+        return f"deleted, the log starts at {self.log_start}" if self.serves else "not a current replica"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ def _replica(facts: Facts, folder: _Folder, contents: Contents) -> Replica:
         state=folder.state,
         copies=tuple(contents.copies.get(facts.name, ())),
         instead=tuple(
-            (offset, "a record that is none of ours" if name is None else f"{name[0]} #{name[1]}")
+            (offset, "a record of no producer of the run" if name is None else f"{name[0]} #{name[1]}")
             for offset, name in lying
             if name != facts.name
         ),

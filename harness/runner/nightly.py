@@ -189,7 +189,7 @@ def run_random(plan: Plan, before: Sequence[ledger.Entry], left_s: float, say: C
         run = _run(say, RANDOM_SCHEDULES, *limits, plan.junit("random"), *plan.run_options)
     else:
         say(f"random schedules: none; one takes {usual_s:.0f} s, and {max(0, left_s):.0f} s are left")
-        run = SubRun(exit_code=EXIT_NOTHING_RAN, cases=())
+        run = SubRun(exit_code=EXIT_NOTHING_RAN)
     played = [case for case in run.cases if case.verdict != "skipped"]
     done, steps = steps_done(played)
     of_steps = f"; {done} of {steps} steps done" if steps else ""

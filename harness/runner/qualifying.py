@@ -127,7 +127,7 @@ class Wanted:
         """Return the cases that the other build also has. The rest cannot be compared, and counts as unfit."""
         here = {id: of for id, of in self.scenarios.items() if id in other.scenarios}
         alone = len(self.scenarios) - len(here)
-        why = {"the candidate doesn't have what they check": alone} if alone else {}
+        why = {"the candidate lacks what they check": alone} if alone else {}
         return Wanted(scenarios=here, unfit={**self.unfit, **why})
 
 

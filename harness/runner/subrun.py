@@ -25,7 +25,7 @@ class SubRun:
     """
 
     exit_code: int
-    cases: tuple[CaseResult, ...]
+    cases: tuple[CaseResult, ...] = ()
 
 
 def arguments_of(options: Mapping[str, object]) -> list[str]:

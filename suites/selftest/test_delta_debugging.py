@@ -15,6 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,7 +142,7 @@ def test_one_that_fails_two_times_of_three_is_found_all_the_same(
     wanted = {schedule.steps[2], schedule.steps[9]}
     runs = PlantedRuns(lambda part, play: "invalid" if wanted <= set(part.steps) and play % 3 else "valid")
     found, _ = shrunk(tmp_path, monkeypatch, runs)
-    assert {Step(**step) for step in found.steps} == wanted
+    assert {msgspec.convert(step, Step) for step in found.steps} == wanted
     assert (found.fails, found.of) == (2, 3)
 
 
@@ -168,7 +169,7 @@ def test_the_budget_ends_midway(
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
     found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
-    assert wanted <= {Step(**step) for step in found.steps}
+    assert wanted <= {msgspec.convert(step, Step) for step in found.steps}
     assert (len(found.steps), found.fails, found.of) == (left, 1, 1)
     assert json.loads((tmp_path / "smallest.json").read_text())["of"] == 1
     [line] = [line for line in said if "no time left, and" in line]
@@ -182,7 +183,7 @@ def test_within_a_budget_that_is_enough(schedule: Schedule, tmp_path: Path, monk
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
     found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
-    assert {Step(**step) for step in found.steps} == wanted
+    assert {msgspec.convert(step, Step) for step in found.steps} == wanted
     assert (found.fails, found.of) == (3, 3)
     [(_, plays)] = [(steps, count) for steps, count in runs.plays.items() if count > 1]
     assert plays == 1 + 3

@@ -257,7 +257,7 @@ def test_what_a_qualification_is_made_of() -> None:
     theirs = wanted("disks/a[kraft]", "disks/a[zk]", "disks/c[zk]", unfit={"too new": 1})
     assert ours.without(not_asked("process")).cases == ("disks/a[kraft]",)
     assert theirs.beside(ours).cases == ("disks/a[kraft]",)
-    assert theirs.beside(ours).unfit == {"too new": 1, "the candidate doesn't have what they check": 2}
+    assert theirs.beside(ours).unfit == {"too new": 1, "the candidate lacks what they check": 2}
     assert ours.beside(ours) == ours
 
 
