@@ -73,7 +73,6 @@ def read_contents(
     """Search all segments of some folders for records by name and by offset.
 
     :param run_token: marks the records of this run
-
     :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`
     """
     found = {folder: Contents() for folder in folders}
@@ -96,7 +95,7 @@ def read_contents(
 
 
 def read_sessions(distribution: Distribution, folder: Path) -> list[Session]:
-    """The producer sessions of a replica's batches, ascending by offset; invalid and control batches are left out.
+    """Return the producer sessions of a replica's batches, ascending by offset, without invalid and control batches.
 
     :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`, or batches overlap
     """

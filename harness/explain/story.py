@@ -100,7 +100,7 @@ class Story:
     replicas: tuple[Replica, ...] | None
 
     def to_json(self) -> dict[str, object]:
-        """The story as explained.json has it."""
+        """Return the story as explained.json has it."""
         return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return]
 
 
@@ -148,7 +148,7 @@ def tell(sources: Sources, facts: Facts, kinds: Sequence[str], replicas: Sequenc
 
 
 def _journal(run_dir: Path) -> Iterator[events.Event]:
-    """The journal up to the verdict; the end of the cluster is not part of a story."""
+    """Yield the journal's events up to the verdict; the end of the cluster is not part of a story."""
     try:
         lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -213,7 +213,7 @@ def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator
 
 
 def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator[Moment]:
-    """The events from shortly before the send; of earlier ones, only the last that names the partition's leader."""
+    """Yield the events from shortly before the send on, and the last earlier one that names the partition's leader."""
     seen = [facts.sent["sent_at"]] if facts.sent else [row["read_at"] for row in facts.reads]
     begin = min((at - _BEFORE for at in seen if at is not None), default=_EVER)
     before = [event for event in timeline if event.at is not None and event.at < begin]
@@ -318,7 +318,7 @@ def write_stories(run_dir: Path, stories: Iterable[Story]) -> Path:
 
 
 def stored_replicas(run_dir: Path) -> dict[tuple[str, int], list[Replica]]:
-    """Where the records of explained.json lay when their segments were read; empty if they were not."""
+    """Return where the records of explained.json were when their segments were read; empty if they were not read."""
     try:
         stories = json.loads((run_dir / EXPLAINED_FILE).read_text())["stories"]
         return {

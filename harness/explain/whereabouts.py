@@ -24,12 +24,12 @@ _NOT_PROPER = ("-future", "-delete", "-stray")
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """What one folder of one broker has of a record.
+    """A folder of a partition on one broker, and what it holds of a record.
 
     :ivar folder: ``orders-0``; a future, deleted or stray replica's ends in ``-future``, ``-delete`` or ``-stray``
     :ivar state: of the log dir: "online", its error, or that its broker does not answer
     :ivar copies: where the record lies in the segments; empty if it does not
-    :ivar instead: the offsets where this record was acked or read and another one lies, with the name of that one
+    :ivar instead: the offsets where this record was acked or read and now another one is, with the other one's name
     :ivar offsets: the first and last offset of the log; None if it is empty
     :ivar log_start: the log start offset of the leader; segments may still hold records below it, which were deleted
         or expired. None without a leader
@@ -73,7 +73,7 @@ class _Broker:
 
 
 def brokers_of(run_dir: Path) -> list[_Broker]:
-    """The brokers of a run folder that have at least one log dir that still exists."""
+    """Return the brokers of a run folder with a log dir that still exists."""
     found = []
     for path in run_dir.glob("brokers/*/server.properties"):
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
@@ -99,7 +99,7 @@ class _Folder:
 def look(
     run_dir: Path, distribution: Distribution, run_token: str, records: Sequence[Facts]
 ) -> dict[Name, list[Replica]]:
-    """For every record, what each folder of its partitions has of it.
+    """Look for each record in every folder of its partitions.
 
     :raises HarnessError: as :func:`harness.explain.segments.read_contents`
     """
@@ -130,7 +130,7 @@ def look(
 
 
 def _log_starts(brokers: Sequence[_Broker], partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """The log start offset of each partition, from its leader; partitions without a leader are left out."""
+    """Return the log start offset of each partition that has a leader."""
     found = {}
     for broker in brokers:
         connection = Connection(broker.host, broker.port)
@@ -142,7 +142,7 @@ def _log_starts(brokers: Sequence[_Broker], partitions: Iterable[tuple[str, int]
 
 
 def _folders(log_dir: Path, topic: str, partition: int) -> list[Path]:
-    """The folders of one partition in a log dir: of its current, future, deleted and stray replicas."""
+    """Return the folders of a partition in a log dir: of its current, future, deleted and stray replicas."""
     try:
         names = [path for path in log_dir.iterdir() if path.is_dir()]
     except OSError:

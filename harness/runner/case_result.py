@@ -11,13 +11,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pytest
+from typing import TYPE_CHECKING, Any
 
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case import CaseId, Outcome
 from harness.runner.deviation import NotedDeviation
+
+if TYPE_CHECKING:
+    import pytest
 
 
 @dataclass(frozen=True, kw_only=True)

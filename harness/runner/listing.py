@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from harness.cluster.nodes.backends import BACKENDS
 from harness.runner.outside import outside
-from harness.runner.run import Run
-from harness.runner.scenario import DeclaredCase
+
+if TYPE_CHECKING:  # `jbod --help` loads this module, and must not load Spark
+    from harness.runner.run import Run
+    from harness.runner.scenario import DeclaredCase
 
 
 @dataclass(frozen=True, kw_only=True)
