@@ -164,11 +164,11 @@ def _with_missing(run: RunsRead, wanted: Wanted, backend: str, lacks: Sequence[s
     never = [
         Row(
             id=case,
-            kip=scenario["kip"],
-            plan=scenario["plan"],
-            issue=scenario["issue"],
+            kip=scenario.kip,
+            plan=scenario.plan,
+            issue=scenario.issue,
             mode=case.partition("[")[2].rstrip("]").partition("-")[0],
-            kafka=scenario["kafka"][0],
+            kafka=scenario.kafka[0],
             backend=backend,
             verdict="error",
             reason="the run ended before this case began, and did not report it",

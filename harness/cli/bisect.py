@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.shared import BACKEND, collect, out, say, settled, where
+from harness.cli.shared import BACKEND, JSON_FILE, collect, out, say, settled, where
 from harness.errors import EnvironmentLacks, UsageError
 from harness.runner.subrun import arguments_of
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     help="Where run folders go; earlier runs there count.",
 )
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the result as JSON.")
+@JSON_FILE
 def bisect(
     case: str,
     good: str,

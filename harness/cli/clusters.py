@@ -50,7 +50,7 @@ def up(
     from harness.cluster.spec import ClusterSpec
     from harness.journal import Journal
     from harness.kafka.builds import BuildOptions, Builds
-    from harness.runner.standing_cluster import how_to_reach
+    from harness.runner.case_cluster import how_to_reach
 
     kind = backend_kind(backend)
     pairs = [pair.partition("=") for pair in overrides]

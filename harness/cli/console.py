@@ -19,7 +19,7 @@ from rich.text import Text
 
 from harness.errors import EXIT_NOTHING_RAN
 from harness.measure.fault_costs import FaultCosts
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 from harness.runner.run import Run, run_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}

@@ -6,18 +6,19 @@ import json
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 from rich.text import Text
 
 from harness.cli.shared import (
+    AS_JSON,
     BACKEND,
     BUILD_OPTIONS,
     EVERY,
     PROBE_OPTIONS,
-    Collector,
+    RUN_DIR,
     collect,
     err,
     fixed_cases,
@@ -31,12 +32,13 @@ from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
     from harness.runner import ledger
+    from harness.runner.listing import ListedScenario
 
 
 @click.command(name="list")
 @click.argument("selector", nargs=-1)
 @with_options([*BUILD_OPTIONS, *PROBE_OPTIONS])
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 @click.option(
     "--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: which scenario checks what of each KIP."
 )
@@ -44,60 +46,23 @@ def list_scenarios(
     selector: tuple[str, ...], probe: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None
 ) -> int:
     """List every scenario: id, KIP, plan item, metadata modes, Kafka, faults, backends."""
+    from harness.runner.listing import listed_scenarios
+
     probes = (f"--probe={file}" for file in probe)
-    rows = _scenarios(collect(*where(selector), *arguments_of(options), *probes))
+    collected = collect(*where(selector), *arguments_of(options), *probes)
+    scenarios = listed_scenarios(collected.cases, collected.run)
     if as_json:
-        click.echo(json.dumps({"schema": 1, "scenarios": rows}, indent=2))
+        click.echo(json.dumps({"schema": 1, "scenarios": [each.to_json() for each in scenarios]}, indent=2))
         return EXIT_VALID
     if as_markdown:
-        click.echo("\n".join(_coverage(rows)))
+        click.echo("\n".join(_coverage(scenarios)))
         return EXIT_VALID
     table = Table("scenario", "KIP", "plan item", "modes", "Kafka", "faults", "cases", header_style="bold")
-    for row in rows:
-        modes, kafka, faults = (", ".join(row[key]) for key in ("modes", "kafka", "faults"))
-        table.add_row(row["id"], str(row["kip"]), row["plan"], modes, kafka, faults, str(len(row["cases"])))
+    for each in scenarios:
+        modes, kafka, faults = map(", ".join, (each.modes, each.kafka, each.faults))
+        table.add_row(each.id, str(each.kip), each.plan, modes, kafka, faults, str(len(each.cases)))
     out.print(table)
     return EXIT_VALID
-
-
-def _scenarios(collected: Collector) -> list[dict[str, Any]]:
-    """Return the collected cases, grouped by scenario."""
-    from harness.cluster.nodes.backends import BACKENDS
-    from harness.runner.outside import outside
-
-    rows: dict[str, dict[str, Any]] = {}
-    for case in collected.cases:
-        scenario, mode, version = case.scenario, case.mode, collected.run.version(case)
-        row = rows.setdefault(
-            scenario.id,
-            {
-                "id": scenario.id,
-                "kip": scenario.kip,
-                "plan": scenario.plan,
-                "issue": scenario.issue,
-                "claim": case.claim,
-                "deviations": [],
-                "modes": [],
-                "kafka": [],
-                "faults": [],
-                "backends": list(BACKENDS),
-                "cases": [],
-                "unfit": {},
-                "lacks": {},
-            },
-        )
-        faults = [str(value.name) for value in case.parameters if hasattr(value, "explains")]  # type: ignore[attr-defined]
-        found = {"modes": [str(mode)], "kafka": [str(version)], "faults": faults, "cases": [case.id]}
-        found["deviations"] = [f"{mode}: {each.actual} ({each.issue})" for each in collected.run.expected(case)]
-        for key, values in found.items():
-            row[key] += [value for value in values if value not in row[key]]
-        if (file := outside(case.file)) is not None:
-            row["file"] = str(file)
-        if (why := collected.run.unfit_build(case)) is not None:
-            row["unfit"][case.id] = why
-        elif lacks := collected.run.missing_in_build(case):
-            row["lacks"][case.id] = "; ".join(map(str, lacks))
-    return list(rows.values())
 
 
 _COVERAGE = """# Coverage
@@ -109,19 +74,21 @@ it: a build that no longer deviates is red.
 """
 
 
-def _coverage(rows: list[dict[str, Any]]) -> list[str]:
+def _coverage(scenarios: list[ListedScenario]) -> list[str]:
     """Return the lines of suites/COVERAGE.md."""
-    lines, controls = [_COVERAGE], [row for row in rows if row["id"].startswith("control/")]
-    kips: dict[str, list[dict[str, object]]] = {}
-    for row in rows:
-        if row not in controls:
-            kips.setdefault(f"KIP-{row['kip']}", []).append(row)
+    from harness.runner.suite_kinds import is_control
+
+    lines, controls = [_COVERAGE], [each for each in scenarios if is_control(each.id)]
+    kips: dict[str, list[ListedScenario]] = {}
+    for scenario in scenarios:
+        if not is_control(scenario.id):
+            kips.setdefault(f"KIP-{scenario.kip}", []).append(scenario)
     for title, those in (*kips.items(), ("Controls: what must come out invalid, and its twin valid", controls)):
         lines += [f"## {title}", "", "| plan item, or promise | scenario, and its claim | cases | known to deviate |"]
         lines += ["|---|---|---|---|"]
-        for row in sorted(those, key=lambda row: str(row["plan"])):  # the KIP's own numbers first
-            modes = (f"{sum(f'[{mode}' in case for case in row['cases'])} {mode}" for mode in row["modes"])
-            cells = (row["plan"], f"`{row['id']}` {row['claim']}", ", ".join(modes), "; ".join(row["deviations"]))
+        for each in sorted(those, key=lambda each: each.plan):  # the KIP's own numbers first
+            modes = (f"{sum(f'[{mode}' in case for case in each.cases)} {mode}" for mode in each.modes)
+            cells = (each.plan, f"`{each.id}` {each.claim}", ", ".join(modes), "; ".join(each.deviations))
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         lines += [""]
     return lines[:-1]
@@ -133,7 +100,7 @@ def _coverage(rows: list[dict[str, Any]]) -> list[str]:
 @BACKEND
 @EVERY
 @click.option("--by-role", is_flag=True, help="One line for each proven fault and the role of its broker.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 def show_ledger(
     runs_dir: Path | None, backend: str, every: str, by_role: bool, as_json: bool, **options: str | None
 ) -> int:
@@ -152,19 +119,9 @@ def show_ledger(
         content = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
         click.echo(json.dumps(content, indent=2))
     else:
-        columns = (
-            "KIP",
-            "plan item",
-            "case",
-            "Kafka",
-            "runs",
-            "valid",
-            "last",
-            "came out",
-            "struck",
-            "acked, read then",
-        )
-        table = Table(*columns, header_style="bold")
+        table = Table("KIP", "plan item", "case", "Kafka", "runs", "valid", "last", header_style="bold")
+        for column in ("came out", "struck", "acked, read then"):
+            table.add_column(column)
         for cell in sorted(cells, key=lambda cell: not cell.is_overdue):
             table.add_row(*map(Text, _cell_row(cell)), style="yellow" if cell.is_overdue else None)
         out.print(table)
@@ -208,7 +165,7 @@ def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 def doctor(as_json: bool) -> int:
     """Show what this machine can do, and the command that fixes what it cannot."""
     from harness.host.abilities import abilities, doctor_json
@@ -241,7 +198,7 @@ def doctor(as_json: bool) -> int:
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
 def check(run_dir: Path, spark_master: str | None) -> int:
     """Judge a stored history again, without a cluster. Other reasons for the case's verdict are only printed."""
@@ -276,10 +233,10 @@ def check(run_dir: Path, spark_master: str | None) -> int:
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @click.argument("producer", required=False)
 @click.argument("seq", type=int, required=False)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@AS_JSON
 def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
     """Explain what happened to the records of a verdict, or to the one named, and where they are now."""
     from harness.explain.explain import explain_record, explain_verdict

@@ -9,7 +9,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from harness.cli.shared import BUILD_OPTIONS, note, out, with_options
+from harness.cli.shared import BUILD_OPTIONS, JSON_FILE, note, out, with_options
 from harness.errors import EXIT_VALID
 from harness.host import undo
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # this import would load Spark for every command
     help="Records of the pair in each round.",
 )
 @click.option("--records", default=10_000_000, show_default=True, type=click.IntRange(1), help="Records for the judge.")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the result as JSON.")
+@JSON_FILE
 def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, **options: str | None) -> int:
     """Measure the harness: the pair's throughput against Kafka's verifiable clients, the start of containers against
     that of processes, and the judge's records a second."""

@@ -21,7 +21,9 @@ from harness.cli.shared import (
     BUILD_OPTIONS,
     EVERY,
     JOBS,
+    JSON_FILE,
     OUTCOME_OPTIONS,
+    RUN_DIR,
     RUN_OPTIONS,
     WIDTH,
     collect,
@@ -120,7 +122,7 @@ def _run(
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @with_options(OUTCOME_OPTIONS)
 @click.option("--repeat", metavar="N|until-fail", help="Run N times, or until a run is not valid.")
 def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
@@ -162,7 +164,7 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
 
 
 @click.command()
-@click.argument("run_dir", type=click.Path(path_type=Path))
+@RUN_DIR
 @JOBS
 def shrink(run_dir: Path, jobs: int) -> int:
     """Find the smallest part of a failing random schedule that still fails."""
@@ -190,7 +192,7 @@ def shrink(run_dir: Path, jobs: int) -> int:
 @BACKEND
 @click.option("--seed", type=int, metavar="N", help="Seed of the schedules and all other random choices.")
 @click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON.")
+@JSON_FILE
 @JOBS
 def nightly(
     budget: str,
@@ -208,7 +210,7 @@ def nightly(
     from harness.cluster.nodes.backends import backend_kind
     from harness.kafka.builds import BuildOptions
     from harness.runner.case import check_json_file, check_runs_dir
-    from harness.runner.nightly import run_night
+    from harness.runner.nightly import Plan, run_night
     from harness.runner.results import write_json
 
     budget_s, every_s = seconds(budget), seconds(every)
@@ -218,7 +220,7 @@ def nightly(
     backend_kind(backend).check()  # after the collection, which loads plugins with other backends
     probes = _probed(BuildOptions(**options), runs_dir)
     fixed = fixed_cases(options, backend, probes)
-    night = run_night(
+    plan = Plan(
         fixed=fixed,
         backend=backend,
         budget_s=budget_s,
@@ -227,8 +229,8 @@ def nightly(
         every=timedelta(seconds=every_s),
         jobs=jobs,
         options=[*arguments_of(options), *probes],
-        say=say,
     )
+    night = run_night(plan, say)
     for why in fixed.why_not():
         out.print(Text(why, style="yellow"))
     left, overdue = len(night.left), len(night.overdue)

@@ -19,7 +19,7 @@ from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
     from harness.kafka.versions import Mode
-    from harness.runner.case import CaseResult
+    from harness.runner.case_result import CaseResult
     from harness.runner.deviation import NotedDeviation
     from harness.runner.scenario import DeclaredCase
     from harness.runner.several_builds import BuildRun

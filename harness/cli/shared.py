@@ -66,6 +66,11 @@ BACKEND = click.option(
     metavar="process|docker",
     help="Where nodes run: processes or containers.",
 )
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+JSON_FILE = click.option(
+    "--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON."
+)
+RUN_DIR = click.argument("run_dir", type=click.Path(path_type=Path))
 JOBS = click.option(
     "--jobs",
     type=click.IntRange(1, 64),

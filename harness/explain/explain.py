@@ -1,4 +1,4 @@
-"""Explains a run: reads the records, finds where they are now, and tells their stories."""
+"""Explains records of a run: reads their rows, finds where they are now, and tells their stories."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.checkers.settings import read_settings
 from harness.errors import HarnessError, UsageError
-from harness.explain.records import gather, worst_records
+from harness.explain.records import VerdictJson, gather, worst_records
 from harness.explain.segments import Name
 from harness.explain.story import Story, read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import brokers_of, look
@@ -42,14 +42,14 @@ def explain_record(run_dir: Path, name: Name, distribution: Callable[[], Distrib
     return stories[0]
 
 
-def read_verdict(run_dir: Path) -> Mapping[str, object]:
+def read_verdict(run_dir: Path) -> VerdictJson:
     """Read verdict.json.
 
     :raises HarnessError: it is missing, cut off, or of another run
     """
     path = run_dir / "verdict.json"
     try:
-        verdict = json.loads(path.read_text())
+        verdict: VerdictJson = json.loads(path.read_text())
         verdict["anomalies"], verdict["verdict"]
     except FileNotFoundError:
         raise HarnessError(f"{path} is missing: jbod check {run_dir} judges the run") from None
@@ -58,7 +58,7 @@ def read_verdict(run_dir: Path) -> Mapping[str, object]:
     own = read_settings(run_dir).run_id
     if verdict.get("run_id", own) != own:
         raise HarnessError(f"{path} is of the run {verdict['run_id']}, not of {own}; jbod check {run_dir} judges it")
-    return verdict  # type: ignore[no-any-return]
+    return verdict
 
 
 def _stories(

@@ -5,16 +5,17 @@ pyarrow's filters read only the row groups that can hold the record, also in a l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, final
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from harness.checkers.verdict import KINDS
+from harness.checkers.verdict import KINDS, Example
 from harness.explain.segments import Name
 from harness.history.tables import TableName, table_dir
 
@@ -22,7 +23,55 @@ WORST = 20
 
 Place = tuple[str, int, int | None]
 """Topic, partition and offset; None if the offset is unknown."""
-Row = Mapping[str, Any]
+
+
+@final
+class SentRow(TypedDict):
+    """A row of ``produced``, as :mod:`harness.history.tables` describes it."""
+
+    producer: str
+    seq: int
+    topic: str
+    partition: int | None
+    offset: int | None
+    outcome: str
+    error: str | None
+    crc32: int
+    sent_at: datetime | None
+    ended_at: datetime | None
+    transaction: str | None
+    transaction_outcome: str | None
+
+
+@final
+class ReadRow(TypedDict):
+    """A row of ``consumed``; without producer and seq if the record is of no producer of the run."""
+
+    consumer: str
+    role: str
+    session: int
+    topic: str
+    partition: int
+    offset: int
+    producer: str | None
+    seq: int | None
+    crc32: int | None
+    read_at: datetime | None
+
+
+class AnomalyJson(TypedDict):
+    """The fields of an anomaly in verdict.json that are read here."""
+
+    kind: str
+    examples: Sequence[Example]
+
+
+class VerdictJson(TypedDict):
+    """The fields of verdict.json that are read here."""
+
+    run_id: str
+    verdict: str
+    anomalies: Sequence[AnomalyJson]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,15 +84,17 @@ class Facts:
     """
 
     name: Name
-    sent: Row | None
-    reads: tuple[Row, ...]
-    others: tuple[Row, ...]
+    sent: SentRow | None
+    reads: tuple[ReadRow, ...]
+    others: tuple[SentRow | ReadRow, ...] = ()
 
     @property
     def places(self) -> tuple[Place, ...]:
         """Where it was acked (or, if it was not, sent to), and where it was read."""
-        rows = ([] if self.sent is None or self.sent["partition"] is None else [self.sent]) + list(self.reads)
-        return tuple(dict.fromkeys((row["topic"], row["partition"], row["offset"]) for row in rows))
+        read = [(row["topic"], row["partition"], row["offset"]) for row in self.reads]
+        if self.sent is None or self.sent["partition"] is None:
+            return tuple(dict.fromkeys(read))
+        return tuple(dict.fromkeys([(self.sent["topic"], self.sent["partition"], self.sent["offset"]), *read]))
 
 
 def gather(run_dir: Path, name: Name) -> Facts | None:
@@ -52,31 +103,24 @@ def gather(run_dir: Path, name: Name) -> Facts | None:
     :raises HistoryError: there is no history
     """
     this = (pc.field("producer") == name[0]) & (pc.field("seq") == name[1])
-    sent, reads = _rows(run_dir, "produced", this), _rows(run_dir, "consumed", this)
+    sent, reads = _sent(run_dir, this), _read(run_dir, this)
     if not sent and not reads:
         return None
-    facts = Facts(name=name, sent=sent[0] if sent else None, reads=tuple(reads), others=())
-    others = [
-        row
-        for topic, partition, offset in facts.places
-        if offset is not None
-        for table in ("produced", "consumed")
-        for row in _rows(run_dir, table, _at(topic, partition, offset))
-        if (row["producer"], row["seq"]) != name
-    ]
-    return Facts(name=name, sent=facts.sent, reads=facts.reads, others=tuple(others))
+    facts = Facts(name=name, sent=sent[0] if sent else None, reads=tuple(reads))
+    rows: list[SentRow | ReadRow] = []
+    for here in (_at(*place) for place in facts.places if place[2] is not None):
+        rows += _sent(run_dir, here)
+        rows += _read(run_dir, here)
+    return replace(facts, others=tuple(row for row in rows if (row["producer"], row["seq"]) != name))
 
 
-def worst_records(run_dir: Path, verdict: Row) -> dict[Name, list[str]]:
-    """The records in the examples of a verdict, at most :data:`WORST`, each with the kinds that it shows.
-
-    :param verdict: the content of verdict.json
-    """
+def worst_records(run_dir: Path, verdict: VerdictJson) -> dict[Name, list[str]]:
+    """Return the records in the examples of a verdict, at most :data:`WORST`, each with the kinds that it shows."""
     found: dict[Name, list[str]] = {}
-    told = [anomaly for anomaly in verdict["anomalies"] if KINDS[anomaly["kind"]].leads_to != "valid"]
-    told.sort(key=lambda anomaly: list(KINDS).index(anomaly["kind"]))
+    bad = [anomaly for anomaly in verdict["anomalies"] if KINDS[anomaly["kind"]].leads_to != "valid"]
+    bad.sort(key=lambda anomaly: list(KINDS).index(anomaly["kind"]))
     # One example of each kind in turn, the worst kind first, so that every kind gets a story.
-    by_turns = zip_longest(*([(anomaly["kind"], example) for example in anomaly["examples"]] for anomaly in told))
+    by_turns = zip_longest(*([(anomaly["kind"], example) for example in anomaly["examples"]] for anomaly in bad))
     for kind, example in (shown for turn in by_turns for shown in turn if shown is not None):
         for name in _names(run_dir, example):
             if name in found or len(found) < WORST:
@@ -85,23 +129,35 @@ def worst_records(run_dir: Path, verdict: Row) -> dict[Name, list[str]]:
     return found
 
 
-def _names(run_dir: Path, example: Row) -> list[Name]:
-    """The records that an example names, and the record that was acked at its place."""
+def _names(run_dir: Path, example: Example) -> list[Name]:
+    """Return the records that an example names, and the record that was acked at its place."""
     if "transaction" in example:
-        rows = _rows(run_dir, "produced", pc.field("transaction") == example["transaction"])[:3]
-    elif example.get("producer") is not None and example.get("seq") is not None:
-        rows = [example]
-        if example.get("offset") is not None:
-            rows += _rows(run_dir, "produced", _at(example["topic"], example["partition"], example["offset"]))
-    else:
+        return _named(_sent(run_dir, pc.field("transaction") == example["transaction"])[:3])
+    producer, seq = example.get("producer"), example.get("seq")
+    if producer is None or seq is None:
         return []
+    names = [(str(producer), int(seq))]
+    if example.get("offset") is not None:
+        names += _named(_sent(run_dir, _at(example["topic"], example["partition"], example["offset"])))
+    return list(dict.fromkeys(names))
+
+
+def _named(rows: Iterable[SentRow]) -> list[Name]:
     return list(dict.fromkeys((row["producer"], row["seq"]) for row in rows))
 
 
-def _at(topic: str, partition: int, offset: int) -> pc.Expression:
+def _at(topic: object, partition: object, offset: object) -> pc.Expression:
     return (pc.field("topic") == topic) & (pc.field("partition") == partition) & (pc.field("offset") == offset)
 
 
-def _rows(run_dir: Path, table: TableName, which: pc.Expression) -> list[Row]:
+def _sent(run_dir: Path, which: pc.Expression) -> list[SentRow]:
+    return _rows(run_dir, "produced", which)  # type: ignore[return-value]
+
+
+def _read(run_dir: Path, which: pc.Expression) -> list[ReadRow]:
+    return _rows(run_dir, "consumed", which)  # type: ignore[return-value]
+
+
+def _rows(run_dir: Path, table: TableName, which: pc.Expression) -> list[dict[str, object]]:
     parts = sorted(str(path) for path in table_dir(run_dir, table).glob("*.parquet"))
     return ds.dataset(parts, format="parquet").to_table(filter=which).to_pylist() if parts else []

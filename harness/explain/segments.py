@@ -35,7 +35,7 @@ Name = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Copy:
+class StoredRecord:
     """A record in a segment.
 
     :ivar crc_fits: whether Kafka reports the checksum of its batch as valid
@@ -51,13 +51,13 @@ class Copy:
 class Contents:
     """What was found in one replica's folder.
 
-    :ivar copies: of each wanted record
+    :ivar copies: where each wanted record was found, by its name
     :ivar at: the name of the record at each wanted offset that exists; None if no producer of the run sent it
     :ivar first: the first offset of the log; None if it is empty
     :ivar last: the last offset of the log; None if it is empty
     """
 
-    copies: dict[Name, list[Copy]] = field(default_factory=dict)
+    copies: dict[Name, list[StoredRecord]] = field(default_factory=dict)
     at: dict[int, Name | None] = field(default_factory=dict)
     first: int | None = None
     last: int | None = None
@@ -73,7 +73,6 @@ def read_contents(
     """Search all segments of some folders for records by name and by offset.
 
     :param run_token: marks the records of this run
-
     :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`
     """
     found = {folder: Contents() for folder in folders}
@@ -90,13 +89,13 @@ def read_contents(
             if offset in offsets:
                 contents.at[offset] = name
             if name is not None and name in names:
-                copy = Copy(offset=offset, leader_epoch=epoch, segment=segment.name, crc_fits=valid)
+                copy = StoredRecord(offset=offset, leader_epoch=epoch, segment=segment.name, crc_fits=valid)
                 contents.copies.setdefault(name, []).append(copy)
     return found
 
 
 def read_sessions(distribution: Distribution, folder: Path) -> list[Session]:
-    """The producer sessions of a replica's batches, ascending by offset; invalid and control batches are left out.
+    """Return the producer sessions of a replica's batches, ascending by offset, without invalid and control batches.
 
     :raises HarnessError: the tool failed, or took longer than :data:`LOOK_S`, or batches overlap
     """

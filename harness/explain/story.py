@@ -1,11 +1,11 @@
 """Tells the story of a record: what happened to it, in order of time and from all sources, and where it is now.
 
 The sources are in the run folder. The history has sends, acks and reads. The journal has faults, restarts, and leaders
-and ISRs as the watcher saw them. The brokers' logs have the few lines that tell what Kafka did to a partition. All
+and ISRs as the watcher saw them. The brokers' logs have the few lines about what Kafka did to a partition. All
 clocks are those of one machine, so times of different sources can be compared to the millisecond.
 
 The stories of the worst records of a verdict are stored as ``explained.json``, because the segments disappear with the
-cluster. The story of any other record can be told later from what is stored (:func:`tell`).
+cluster. The story of any other record can be told later from the run folder (:func:`tell`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness import events
-from harness.explain.records import Facts, Row
-from harness.explain.segments import Copy
+from harness.explain.records import Facts, ReadRow, SentRow
 from harness.explain.whereabouts import Replica
 from harness.host.atomic_write import write_atomically
 from harness.kafka.broker_log import BrokerLog, LogLine
@@ -35,30 +35,30 @@ _JOURNAL_SAYS: Mapping[str, str] = {
     "fault.injected": "{fault} on {target} is in force: {evidence}",
     "fault.undone": "{fault} on {target} is undone",
     "fault.noticed": "broker {broker} has noticed",
-    "node.goes_on": "{node} goes on, from the case before",
+    "node.goes_on": "{node} keeps running from the case before",
     "node.started": "{node} is started",
-    "node.stopping": "{node} is told to stop",
+    "node.stopping": "{node} is asked to stop",
     "node.stopped": "{node} has ended, exit code {exit_code}",
     "node.killed": "{node} is killed",
-    "node.ended_by_itself": "{node} is found to have ended by itself, exit code {exit_code}",
+    "node.ended_by_itself": "{node} ended by itself, exit code {exit_code}",
     "node.paused": "{node} is paused",
     "node.resumed": "{node} is resumed",
-    "broker.silent": "broker {broker}, a disk of which is slow, says nothing: {says}",
+    "broker.silent": "broker {broker} has a slow disk and does not answer: {says}",
     "producer.died": "producer {producer} died: {error}",
     "consumer.died": "consumer {consumer} died: {error}",
     "consumer.restarted": "consumer {consumer} is started again",
     "group.assigned": "{consumer} is assigned partitions {partitions}",
-    "group.revoked": "{consumer} gives partitions {partitions} away",
-    "group.lost": "{consumer} has lost partitions {partitions}: the group went on without it",
+    "group.revoked": "{consumer} gives up partitions {partitions}",
+    "group.lost": "{consumer} lost partitions {partitions}: the group went on without it",
     "stream.died": "stream {consumer} died: {error}",
     "stream.restarted": "stream {consumer} is started again",
-    "stream.stalled": "stream {consumer} had been handed nothing for {for_s} s",
-    "cluster.healthy": "every broker, leader and ISR is there",
+    "stream.stalled": "stream {consumer} received nothing for {for_s} s",
+    "cluster.healthy": "all brokers are registered, and every partition has a leader and its full ISR",
     "drain.ended": "drain {consumer} has read all there is, {isolation}",
     "partition.changed": "{topic}-{partition}: leader {leader}, epoch {leader_epoch}, ISR {isr}, "
     "offline {offline_replicas}",
 }
-"""The journal's events that may matter to a record, and their sentences; of partitions, only the record's own."""
+"""The journal's events that may matter to a record, and their sentences. Changes of other partitions are left out."""
 
 _LOG_SAYS = (
     r"(Leader|Follower) {tp} .*starts at",
@@ -100,7 +100,7 @@ class Story:
     replicas: tuple[Replica, ...] | None
 
     def to_json(self) -> dict[str, object]:
-        """The story as explained.json has it."""
+        """Return the story as explained.json has it."""
         return json.loads(json.dumps(asdict(self), default=str))  # type: ignore[no-any-return]
 
 
@@ -148,7 +148,7 @@ def tell(sources: Sources, facts: Facts, kinds: Sequence[str], replicas: Sequenc
 
 
 def _journal(run_dir: Path) -> Iterator[events.Event]:
-    """The journal up to the verdict; the end of the cluster is not part of a story."""
+    """Yield the journal's events up to the verdict; the end of the cluster is not part of a story."""
     try:
         lines = (run_dir / "events.jsonl").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -163,12 +163,12 @@ def _journal(run_dir: Path) -> Iterator[events.Event]:
         yield event
 
 
-def _history(facts: Facts, leader_at: Callable[[Row, str], str]) -> Iterator[Moment]:
+def _history(facts: Facts, leader_at: Callable[[SentRow], str]) -> Iterator[Moment]:
     if (sent := facts.sent) is not None:
         group = f" in transaction {sent['transaction']}" if sent["transaction"] else ""
         yield Moment(at=sent["sent_at"], source=sent["producer"], says=f"sent to {_place(sent, False)}{group}")
         if sent["outcome"] == "acked":
-            says = f"acked at {_place(sent)}{leader_at(sent, 'ended_at')}"
+            says = f"acked at {_place(sent)}{leader_at(sent)}"
         else:
             says = f"{sent['outcome']}: {sent['error']}"
         if sent["transaction"]:
@@ -178,13 +178,13 @@ def _history(facts: Facts, leader_at: Callable[[Row, str], str]) -> Iterator[Mom
         other = " WITH ANOTHER CRC-32" if sent is not None and row["crc32"] != sent["crc32"] else ""
         says = f"read at {_place(row)} by {row['role']} consumer {row['consumer']}, session {row['session']}{other}"
         yield Moment(at=row["read_at"], source=row["consumer"], says=says)
-    for row in facts.others:
-        who = f"{row['producer']} #{row['seq']}" if row["producer"] else "a record of nobody's"
-        if "outcome" in row:
-            says = f"{who} is acked at {_place(row)}{leader_at(row, 'ended_at')}"
-            yield Moment(at=row["ended_at"], source=row["producer"], says=says)
+    for seen in facts.others:
+        who = f"{seen['producer']} #{seen['seq']}" if seen["producer"] else "a record of no producer of the run"
+        if "outcome" in seen:
+            says = f"{who} is acked at {_place(seen)}{leader_at(seen)}"
+            yield Moment(at=seen["ended_at"], source=seen["producer"], says=says)
         else:
-            yield Moment(at=row["read_at"], source=row["consumer"], says=f"{who} is read at {_place(row)}")
+            yield Moment(at=seen["read_at"], source=seen["consumer"], says=f"{who} is read at {_place(seen)}")
 
 
 def _journal_events(journal: Iterable[events.Event], facts: Facts) -> Iterator[Moment]:
@@ -213,9 +213,9 @@ def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator
 
 
 def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator[Moment]:
-    """The events from shortly before the send; of earlier ones, only the last that names the partition's leader."""
-    sent_at = facts.sent["sent_at"] if facts.sent else min((row["read_at"] for row in facts.reads), default=None)
-    begin = _EVER if sent_at is None else sent_at - _BEFORE
+    """Yield the events from shortly before the send on, and the last earlier one that names the partition's leader."""
+    seen = [facts.sent["sent_at"]] if facts.sent else [row["read_at"] for row in facts.reads]
+    begin = min((at - _BEFORE for at in seen if at is not None), default=_EVER)
     before = [event for event in timeline if event.at is not None and event.at < begin]
     yield from [event for event in before if ": leader " in event.says][-1:]
     yield from [event for event in timeline if event.at is None or event.at >= begin]
@@ -224,33 +224,33 @@ def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator
 # --- what it comes to -----------------------------------------------------------------------------------------------
 
 
-def _leader_at(journal: Iterable[events.Event]) -> Callable[[Row, str], str]:
-    """Names the leader at the time of a row, as the watcher saw it: ", when broker 3 led in epoch 0"."""
+def _leader_at(journal: Iterable[events.Event]) -> Callable[[SentRow], str]:
+    """Return a function that names the leader at an ack, as the watcher saw it: ", when broker 3 led in epoch 0"."""
     changes = [event for event in journal if isinstance(event, events.PartitionChanged)]
 
-    def words(row: Row, column: str) -> str:
-        if row[column] is None:
+    def words(row: SentRow) -> str:
+        if (acked_at := row["ended_at"]) is None:
             return ""
         known = [event for event in changes if event.key == (row["topic"], row["partition"])]
-        before = [event for event in known if event.at <= row[column]] or known[:1]
+        before = [event for event in known if event.at <= acked_at] or known[:1]
         return f", when broker {before[-1].leader} led in epoch {before[-1].leader_epoch}" if before else ""
 
     return words
 
 
-def _summary(facts: Facts, leader_at: Callable[[Row, str], str], replicas: Sequence[Replica] | None) -> str:
+def _summary(facts: Facts, leader_at: Callable[[SentRow], str], replicas: Sequence[Replica] | None) -> str:
     sent = facts.sent
     if sent is None:
-        clauses = ["nobody sent it"]
+        clauses = ["no producer sent it"]
     elif sent["outcome"] == "acked":
-        clauses = [f"acked at {_place(sent)}{leader_at(sent, 'ended_at')}"]
+        clauses = [f"acked at {_place(sent)}{leader_at(sent)}"]
     else:
         clauses = [f"{sent['outcome']} ({sent['error']})"]
     for role in ("live", "drain"):
         places = sorted({row["offset"] for row in facts.reads if row["role"] == role})
         clauses.append(f"read by {role} consumers at {_listed(places)}" if places else f"read by no {role} consumer")
     if replicas is None:
-        clauses.append("its segments were not looked at: the cluster is gone (--keep-cluster keeps one)")
+        clauses.append("its segments were not read: the cluster is gone (--keep-cluster keeps one)")
     else:
         clauses.append(_now(replicas))
     return "; ".join(clauses)
@@ -263,17 +263,17 @@ def _now(replicas: Sequence[Replica]) -> str:
         offsets = sorted({copy.offset for replica in holding for copy in replica.held})
         text = f"now on {_brokers(holding)} at {_listed(offsets)}"
         spoilt = [replica for replica in holding if not all(copy.crc_fits for copy in replica.held)]
-        return text + (f", where its checksum doesn't fit on {_brokers(spoilt)}" if spoilt else "")
+        return text + (f", with a wrong checksum on {_brokers(spoilt)}" if spoilt else "")
     text = "now on no replica"
     for replica in replicas:
         if replica.copies:
-            text += f" (what {replica.folder} on broker {replica.broker} has is no copy: {replica.why_no_copy})"
+            text += f" ({replica.folder} on broker {replica.broker} has it, but does not count: {replica.why_not_held})"
     instead: dict[tuple[int, str], list[Replica]] = {}
     for replica in replicas:
         for what in replica.instead if replica.serves else ():
             instead.setdefault(what, []).append(replica)
     for (offset, who), having in instead.items():
-        text += f", and at {offset} lies {who} on {_brokers(having)}"
+        text += f", and {who} is at {offset} on {_brokers(having)}"
     return text
 
 
@@ -282,7 +282,7 @@ def _brokers(replicas: Sequence[Replica]) -> str:
     return f"broker{'s' if len(ids) > 1 else ''} {_listed(ids)}"
 
 
-def _place(row: Row, with_offset: bool = True) -> str:
+def _place(row: SentRow | ReadRow, with_offset: bool = True) -> str:
     partition = f"{row['topic']}-{row['partition']}" if row["partition"] is not None else row["topic"]
     return f"{partition}@{row['offset']}" if with_offset and row["offset"] is not None else str(partition)
 
@@ -318,22 +318,13 @@ def write_stories(run_dir: Path, stories: Iterable[Story]) -> Path:
 
 
 def stored_replicas(run_dir: Path) -> dict[tuple[str, int], list[Replica]]:
-    """Where the records of explained.json lay when their segments were read; empty if they were not."""
+    """Return where the records of explained.json were when their segments were read; empty if they were not read."""
     try:
         stories = json.loads((run_dir / EXPLAINED_FILE).read_text())["stories"]
         return {
-            (story["producer"], story["seq"]): [_replica(each) for each in story["replicas"]]
+            (story["producer"], story["seq"]): msgspec.convert(story["replicas"], list[Replica])
             for story in stories
             if story["replicas"] is not None
         }
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, msgspec.ValidationError):
         return {}
-
-
-def _replica(stored: Mapping[str, Any]) -> Replica:
-    return Replica(
-        **{key: value for key, value in stored.items() if key not in ("copies", "instead", "offsets")},
-        copies=tuple(Copy(**copy) for copy in stored["copies"]),
-        instead=tuple((offset, who) for offset, who in stored["instead"]),
-        offsets=None if stored["offsets"] is None else (stored["offsets"][0], stored["offsets"][1]),
-    )

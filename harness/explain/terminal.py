@@ -45,5 +45,5 @@ def _copies(replica: Replica) -> Text:
         for copy in replica.copies
     )
     if not replica.held:
-        return Text(f"{words}: no copy, {replica.why_no_copy}", style="red")
+        return Text(f"{words}: does not count, {replica.why_not_held}", style="red")
     return Text(words, style="green")

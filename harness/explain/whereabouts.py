@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.explain.records import Facts
-from harness.explain.segments import Contents, Copy, Name, read_contents
+from harness.explain.segments import Contents, Name, StoredRecord, read_contents
 from harness.kafka.admin import Admin, Refused
 from harness.kafka.connection import Connection, NoAnswer
 from harness.kafka.distribution import Distribution
@@ -24,12 +24,12 @@ _NOT_PROPER = ("-future", "-delete", "-stray")
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
-    """What one folder of one broker has of a record.
+    """A folder of a partition on one broker, and what it holds of a record.
 
     :ivar folder: ``orders-0``; a future, deleted or stray replica's ends in ``-future``, ``-delete`` or ``-stray``
     :ivar state: of the log dir: "online", its error, or that its broker does not answer
     :ivar copies: where the record lies in the segments; empty if it does not
-    :ivar instead: the offsets where this record was acked or read and another one lies, with the name of that one
+    :ivar instead: the offsets where this record was acked or read and now another one is, with the other one's name
     :ivar offsets: the first and last offset of the log; None if it is empty
     :ivar log_start: the log start offset of the leader; segments may still hold records below it, which were deleted
         or expired. None without a leader
@@ -39,7 +39,7 @@ class Replica:
     log_dir: str
     folder: str
     state: str
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[StoredRecord, ...] = ()
     instead: tuple[tuple[int, str], ...] = ()
     offsets: tuple[int, int] | None = None
     log_start: int | None = None
@@ -50,16 +50,16 @@ class Replica:
         return self.state == ONLINE and not self.folder.endswith(_NOT_PROPER)
 
     @property
-    def held(self) -> tuple[Copy, ...]:
-        """The copies that count: in a folder that the broker serves, and not below the log start offset."""
+    def held(self) -> tuple[StoredRecord, ...]:
+        """The records that count: in a folder that the broker serves, and not below the log start offset."""
         return tuple(copy for copy in self.copies if self.serves and copy.offset >= (self.log_start or 0))
 
     @property
-    def why_no_copy(self) -> str:
-        """Why the copies do not count as :attr:`held`."""
+    def why_not_held(self) -> str:
+        """Why the records do not count as :attr:`held`."""
         if self.state != ONLINE:
             return self.state
-        return f"deleted, the log starts at {self.log_start}" if self.serves else "it is no replica of its own"
+        return f"deleted, the log starts at {self.log_start}" if self.serves else "not a current replica"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class _Broker:
 
 
 def brokers_of(run_dir: Path) -> list[_Broker]:
-    """The brokers of a run folder that have at least one log dir that still exists."""
+    """Return the brokers of a run folder with a log dir that still exists."""
     found = []
     for path in run_dir.glob("brokers/*/server.properties"):
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
@@ -99,7 +99,7 @@ class _Folder:
 def look(
     run_dir: Path, distribution: Distribution, run_token: str, records: Sequence[Facts]
 ) -> dict[Name, list[Replica]]:
-    """For every record, what each folder of its partitions has of it.
+    """Look for each record in every folder of its partitions.
 
     :raises HarnessError: as :func:`harness.explain.segments.read_contents`
     """
@@ -130,7 +130,7 @@ def look(
 
 
 def _log_starts(brokers: Sequence[_Broker], partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """The log start offset of each partition, from its leader; partitions without a leader are left out."""
+    """Return the log start offset of each partition that has a leader."""
     found = {}
     for broker in brokers:
         connection = Connection(broker.host, broker.port)
@@ -142,7 +142,7 @@ def _log_starts(brokers: Sequence[_Broker], partitions: Iterable[tuple[str, int]
 
 
 def _folders(log_dir: Path, topic: str, partition: int) -> list[Path]:
-    """The folders of one partition in a log dir: of its current, future, deleted and stray replicas."""
+    """Return the folders of a partition in a log dir: of its current, future, deleted and stray replicas."""
     try:
         names = [path for path in log_dir.iterdir() if path.is_dir()]
     except OSError:
@@ -170,7 +170,7 @@ def _replica(facts: Facts, folder: _Folder, contents: Contents) -> Replica:
         state=folder.state,
         copies=tuple(contents.copies.get(facts.name, ())),
         instead=tuple(
-            (offset, "a record that is none of ours" if name is None else f"{name[0]} #{name[1]}")
+            (offset, "a record of no producer of the run" if name is None else f"{name[0]} #{name[1]}")
             for offset, name in lying
             if name != facts.name
         ),

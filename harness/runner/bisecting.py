@@ -39,8 +39,8 @@ class CaseRun:
 
     verdict: str
     reason: str
-    deviations: tuple[str, ...]
-    run_dir: str | None
+    deviations: tuple[str, ...] = ()
+    run_dir: str | None = None
     earlier: bool = False
 
 

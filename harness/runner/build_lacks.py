@@ -6,10 +6,11 @@ The probe imports the suites, which this package must not import. So :func:`prob
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from harness.errors import EXIT_HARNESS, HarnessError, JbodError, UsageError
 from harness.kafka.builds import BuildOptions, Builds
@@ -70,30 +71,18 @@ def read_probe(file: Path) -> ProbedBuild:
     :raises HarnessError: the file is truncated or has another content
     """
     try:
-        content: Mapping[str, Any] = json.loads(file.read_text())
+        content = json.loads(file.read_text())
         causes = [of["cause"] for of in content["modes"].values() if not of["starts"]]
         return ProbedBuild(
             kafka=content["kafka"],
             sha256=content["sha256"],
             modes=tuple(content["modes"]),
-            lacks=tuple(
-                Lack(
-                    id=each["id"],
-                    what=each["what"],
-                    mode=each["mode"],
-                    seen=each["seen"],
-                    needed_by=tuple(each["needed_by"]),
-                    skips=each["skips"],
-                    without=each["without"],
-                )
-                for each in content["leans"]
-                if each["state"] == "missing"
-            ),
+            lacks=tuple(msgspec.convert(each, Lack) for each in content["leans"] if each["state"] == "missing"),
             cause="; ".join(dict.fromkeys(causes)) if content["exit_code"] == EXIT_HARNESS else None,
         )
     except FileNotFoundError:
         raise UsageError(f"--probe {file}: there is no such file; jbod probe BUILD --json FILE writes one") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
         raise HarnessError(f"--probe {file} is not a file of jbod probe --json: {error!r}") from error
 
 

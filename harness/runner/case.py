@@ -14,7 +14,7 @@ import re
 import secrets
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -56,78 +56,6 @@ class CaseId:
     def selector(self) -> str:
         """The selector for the command line."""
         return selector_of(self.id, self.file)
-
-
-@dataclass(kw_only=True)
-class CaseResult:
-    """How a case came out; an entry of ``scenarios`` in ``--json``."""
-
-    case: CaseId
-    kafka: str
-    backend: str
-    verdict: Outcome
-    reason: str
-    duration_s: float
-    run_dir: Path | None
-    phases_s: Mapping[str, float]
-    faults: Sequence[FaultCosts]
-    rerun: str
-    deviations: Sequence[NotedDeviation] = ()
-    measured: Mapping[str, float] = field(default_factory=dict)
-    kept: Sequence[str] = ()
-    served: Sequence[str] = ()
-    """The cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)."""
-    sha256: str = ""
-    """SHA-256 of the Kafka build's jars; empty if the case ended before the build was known."""
-
-    def to_json(self) -> dict[str, object]:
-        """Return the entry of ``scenarios`` in ``--json``."""
-        entry: dict[str, object] = {
-            "id": self.case.id,
-            "kip": self.case.kip,
-            "plan": self.case.plan,
-            "issue": self.case.issue,
-            "mode": self.case.mode,
-            "kafka": self.kafka,
-            "backend": self.backend,
-            "verdict": self.verdict,
-            "reason": self.reason,
-            "duration_s": round(self.duration_s, 3),
-            "run_dir": str(self.run_dir) if self.run_dir else None,
-            "phases_s": {name: round(seconds, 3) for name, seconds in self.phases_s.items()},
-            "faults": [each.to_json() for each in self.faults],
-            "rerun": self.rerun,
-        }
-        entry |= {"file": self.case.file} if self.case.file else {}
-        entry |= {"measured": dict(self.measured)} if self.measured else {}
-        entry |= {"kept": list(self.kept)} if self.kept else {}
-        entry |= {"served": list(self.served)} if self.served else {}
-        entry |= {"kafka_sha256": self.sha256} if self.sha256 else {}
-        if self.deviations:
-            deviations = [each.to_json() for each in self.deviations]
-            entry |= {"deviation": deviations[0], "deviations": deviations}
-        return entry
-
-    @classmethod
-    def from_json(cls, entry: Mapping[str, Any], *, nodeid: str = "", seed: int = 0) -> CaseResult:
-        """Return the result that :meth:`to_json` wrote, in this or an earlier version.
-
-        :param nodeid: pytest's node id, and ``seed``: JSON has neither of them
-        """
-        fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
-        case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}
-        return cls(
-            case=CaseId(**case, nodeid=nodeid, seed=seed, file=entry.get("file")),
-            run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
-            faults=[FaultCosts.from_json(each) for each in entry["faults"]],
-            rerun=entry["rerun"],
-            deviations=[NotedDeviation.from_json(each) for each in entry.get("deviations", ())],
-            measured=entry.get("measured", {}),
-            kept=entry.get("kept", ()),
-            served=entry.get("served", ()),
-            sha256=entry.get("kafka_sha256", ""),
-            **fields,
-        )
 
 
 @dataclass(kw_only=True)
@@ -194,7 +122,7 @@ class Case:
         """The token that marks the records of this case (:mod:`harness.history.record_format`)."""
         return self.run_dir.name[-6:]
 
-    def record(self, **more: Any) -> None:
+    def record(self, **more: object) -> None:
         """Add fields to run.json and write it atomically."""
         self.extra |= more
         write_atomically(self.run_dir / "run.json", json.dumps(self.extra, indent=2, default=str) + "\n")

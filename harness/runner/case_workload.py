@@ -1,7 +1,7 @@
 """Runs the PySpark pair of a case and judges its history.
 
-:mod:`harness.workload` knows addresses and topic names; scenarios use topics and brokers. This module connects both,
-    and is the only place where a case's history is drained and judged.
+:mod:`harness.workload` knows addresses and topic names; scenarios use topics and brokers. This module connects both. It
+is the only place where a case's history is drained and judged.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from harness.journal import now
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 from harness.runner.suite_kinds import is_random
 
 NAME = "ledger.jsonl"

@@ -1,10 +1,10 @@
 """Runs the fixed suites, longest ago first, and then random schedules, within a time budget.
 
 Half of the budget goes to the fixed suites. If it is too short for all of them, each gets its turn over several nights
-(:mod:`harness.runner.ledger`). The age of a case decides whether it is chosen. Chosen cases run oldest first, each
-followed by the cases that share its cluster. The result lists the cases that were not begun, and is inconclusive if one
-of them is ``overdue``. A schedule that fails is shrunk within the budget (:data:`TO_SHRINK`). Random schedules do not
-begin if one usually takes longer than the time left.
+(:mod:`harness.runner.ledger`). Chosen cases run oldest first, each followed by the cases that share its cluster. The
+night lists the cases that were not begun, and is inconclusive if one of them is ``overdue``. A schedule that fails is
+shrunk within the budget (:data:`TO_SHRINK`). Random schedules do not begin if one usually takes longer than the time
+left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, HarnessError, Jb
 from harness.history.run_folder import read_run_json
 from harness.journal import now
 from harness.runner import ledger, results
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 from harness.runner.shrinking import Shrunk, shrink_command, shrink_run
 from harness.runner.subrun import SubRun, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES
@@ -65,7 +65,39 @@ class Fixed:
         ]
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a night runs, on which build and backend, and for how long.
+
+    :ivar budget_s: seconds for the whole night
+    :ivar every: a fixed case is overdue after this long without a run
+    :ivar options: options of ``jbod run``, such as the build's
+    """
+
+    fixed: Fixed
+    backend: str
+    budget_s: float
+    seed: int
+    runs_dir: Path
+    every: timedelta
+    jobs: int
+    options: Sequence[str]
+
+    @property
+    def run_options(self) -> list[str]:
+        """The options that all runs of the night have in common."""
+        return [*self.options, f"--backend={self.backend}", f"--runs-dir={self.runs_dir}", f"--jobs={self.jobs}"]
+
+    def junit(self, half: str) -> str:
+        """Return the option for the JUnit file of one half of the night."""
+        return f"--junit={self.runs_dir.parent / f'junit-{half}.xml'}"
+
+    def entries(self) -> list[ledger.Entry]:
+        """Return the ledger entries of the night's builds and backend."""
+        return self.fixed.known(ledger.read(self.runs_dir), self.backend)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Night:
     """The result of a night.
 
@@ -77,12 +109,12 @@ class Night:
     """
 
     seed: int = 0
-    cases: list[CaseResult] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
-    left: dict[str, datetime | None] = field(default_factory=dict)
-    overdue: list[str] = field(default_factory=list)
+    cases: Sequence[CaseResult] = ()
+    codes: Sequence[int] = ()
+    left: Mapping[str, datetime | None] = field(default_factory=dict)
+    overdue: Sequence[str] = ()
     unable: Mapping[str, str] = field(default_factory=dict)
-    shrunk: list[Shrunk] = field(default_factory=list)
+    shrunk: Sequence[Shrunk] = ()
 
     def exit_code(self) -> int:
         """Return the worst exit code.
@@ -97,76 +129,116 @@ class Night:
         """Return the content of ``--json``: that of a run, and the fields of a night."""
         return results.to_json(self.cases, self.exit_code(), self.seed) | {
             "left": {id: at.isoformat() if at else None for id, at in self.left.items()},
-            "overdue": self.overdue,
+            "overdue": list(self.overdue),
             "unable": dict(self.unable),
             "shrunk": [vars(each) for each in self.shrunk],
         }
 
 
-def run_night(
-    *,
-    fixed: Fixed,
-    backend: str,
-    budget_s: float,
-    seed: int,
-    runs_dir: Path,
-    every: timedelta,
-    jobs: int,
-    options: Sequence[str],
-    say: Callable[[str], None],
-) -> Night:
-    """Run a night.
+def run_night(plan: Plan, say: Callable[[str], None]) -> Night:
+    """Run the fixed suites and the random schedules, and shrink the schedules that failed."""
+    began, ends = now(), time.monotonic() + plan.budget_s
+    before = plan.entries()
+    fixed = run_fixed(plan, before, say)
+    schedules = run_random(plan, before, ends - time.monotonic(), say)
+    runs = [*fixed, schedules]
+    cases = [case for run in runs for case in run.cases]
+    left = _not_begun(plan, before, cases)
+    overdue = [id for id, at in left.items() if at is None or now() - at > plan.every]
+    _write_overdue(plan, began, {id: left[id] for id in overdue})
+    return Night(
+        seed=plan.seed,
+        cases=cases,
+        codes=[run.exit_code for run in runs],
+        left=left,
+        overdue=overdue,
+        unable=plan.fixed.unable,
+        shrunk=_shrink_failed(plan, schedules.cases, ends, say),
+    )
 
-    :param every: a fixed case is overdue after this long without a run
-    :param options: options of ``jbod run``, such as the build's
+
+def run_fixed(plan: Plan, before: Sequence[ledger.Entry], say: Callable[[str], None]) -> list[SubRun]:
+    """Run the fixed cases that fit into half of the budget, in one run; no run if there is no case.
+
+    :param before: the ledger entries of earlier runs
     """
-    night, began, ends = Night(seed=seed, unable=fixed.unable), now(), time.monotonic() + budget_s
-    before = fixed.known(ledger.read(runs_dir), backend)
-    common = [*options, f"--backend={backend}", f"--runs-dir={runs_dir}", f"--jobs={jobs}"]
+    half_s = plan.budget_s / 2
+    chosen = fitting(ledger.longest_ago(plan.fixed.planned, before), before, half_s * plan.jobs)
+    say(f"fixed suites: {len(chosen)} of {len(plan.fixed.planned)} cases, longest ago first")
+    if not chosen:
+        return []
+    limits = (f"--seed={plan.seed}", f"--stop-after={half_s:.0f}", plan.junit("fixed"))
+    return [_run(say, *chosen, *limits, *plan.run_options)]
 
-    def keep(run: SubRun) -> SubRun:
-        night.cases += run.cases
-        night.codes.append(run.exit_code)
-        if not run.cases:
-            say(f"the run ended with exit code {run.exit_code} and without results")
-        return run
 
-    chosen = fitting(ledger.longest_ago(fixed.planned, before), before, budget_s / 2 * jobs)
-    say(f"fixed suites: {len(chosen)} of {len(fixed.planned)} cases, longest ago first")
-    if chosen:
-        junit = f"--junit={runs_dir.parent / 'junit-fixed.xml'}"
-        keep(run_apart(*chosen, f"--seed={seed}", f"--stop-after={budget_s / 2:.0f}", junit, *common))
-    left, takes = ends - time.monotonic(), ledger.usual_s(RANDOM_SCHEDULES, before)
-    remains = min(left * (1 - TO_SHRINK), left - takes)
-    if remains > 0:
-        count = max(1, int(remains * jobs / max(1.0, takes)))
-        say(f"random schedules: {count} a mode at most, begun within {remains / 60:.0f} min, from seed {seed}")
-        drawn = (f"--seed={seed}", f"--schedules={count}", f"--stop-after={remains:.0f}")
-        schedules = keep(
-            run_apart(RANDOM_SCHEDULES, *drawn, f"--junit={runs_dir.parent / 'junit-random.xml'}", *common)
+def run_random(plan: Plan, before: Sequence[ledger.Entry], left_s: float, say: Callable[[str], None]) -> SubRun:
+    """Run as many random schedules as fit into the time left, less what is kept for shrinking.
+
+    :param before: the ledger entries of earlier runs
+    :param left_s: seconds until the end of the night
+    """
+    usual_s = ledger.usual_s(RANDOM_SCHEDULES, before)
+    begin_within_s = min(left_s * (1 - TO_SHRINK), left_s - usual_s)
+    if begin_within_s > 0:
+        count = max(1, int(begin_within_s * plan.jobs / max(1.0, usual_s)))
+        say(
+            f"random schedules: {count} a mode at most, begun within {begin_within_s / 60:.0f} min, "
+            f"from seed {plan.seed}"
         )
+        limits = (f"--seed={plan.seed}", f"--schedules={count}", f"--stop-after={begin_within_s:.0f}")
+        run = _run(say, RANDOM_SCHEDULES, *limits, plan.junit("random"), *plan.run_options)
     else:
-        say(f"random schedules: none; one takes {takes:.0f} s, and {max(0, left):.0f} s are left")
-        schedules = SubRun(exit_code=EXIT_NOTHING_RAN, cases=())
-        night.codes.append(schedules.exit_code)
-    played = [case for case in schedules.cases if case.verdict != "skipped"]
+        say(f"random schedules: none; one takes {usual_s:.0f} s, and {max(0, left_s):.0f} s are left")
+        run = SubRun(exit_code=EXIT_NOTHING_RAN)
+    played = [case for case in run.cases if case.verdict != "skipped"]
     done, steps = steps_done(played)
     of_steps = f"; {done} of {steps} steps done" if steps else ""
-    say(f"random schedules: {len(played)} played, {len(schedules.cases) - len(played)} not{of_steps}")
+    say(f"random schedules: {len(played)} played, {len(run.cases) - len(played)} not{of_steps}")
+    return run
+
+
+def _run(say: Callable[[str], None], *arguments: str) -> SubRun:
+    run = run_apart(*arguments)
+    if not run.cases:
+        say(f"the run ended with exit code {run.exit_code} and without results")
+    return run
+
+
+def _not_begun(plan: Plan, before: Sequence[ledger.Entry], cases: Iterable[CaseResult]) -> dict[str, datetime | None]:
+    """Return the cases that have to run and were not begun in the night, and when each last ran.
+
+    :param cases: the results of the night. The ledger counts too: a run that was killed leaves no other result
+    """
     known = {entry.run_id for entry in before}
-    noted = [entry for entry in fixed.known(ledger.read(runs_dir), backend) if entry.run_id not in known]
-    # The ledger, too: a run that was killed leaves no other result.
-    begun = {case.case.id for case in night.cases if case.verdict != "skipped"} | {entry.id for entry in noted}
-    last, owed = ledger.last_run(before), fixed.owed(before, backend)
-    night.left = {id: last.get(id) for id in owed if id not in begun}
-    night.overdue = [id for id, at in night.left.items() if at is None or now() - at > every]
+    begun = {case.case.id for case in cases if case.verdict != "skipped"}
+    begun |= {entry.id for entry in plan.entries() if entry.run_id not in known}
+    last = ledger.last_run(before)
+    return {id: last.get(id) for id in plan.fixed.owed(before, plan.backend) if id not in begun}
+
+
+def _write_overdue(plan: Plan, began: datetime, overdue: Mapping[str, datetime | None]) -> None:
+    """Write the overdue cases, and those that this machine or backend cannot run, for the report.
+
+    :param overdue: when each case last ran
+    """
+    planned = {**plan.fixed.planned, **plan.fixed.lacking}
     skipped = [
-        {"id": id, **vars(planned), "backend": backend, "verdict": "skipped", "reason": fixed.unable[id]}
-        for id, planned in fixed.lacking.items()
+        {"id": id, **vars(case), "backend": plan.backend, "verdict": "skipped", "reason": plan.fixed.unable[id]}
+        for id, case in plan.fixed.lacking.items()
     ]
-    overdue = [results.Overdue(id, owed[id].kafka, backend, night.left[id]) for id in night.overdue]
-    results.write_night(runs_dir, began, overdue, skipped)
-    for case in schedules.cases:
+    had_to_run = [results.Overdue(id, planned[id].kafka, plan.backend, last) for id, last in overdue.items()]
+    results.write_night(plan.runs_dir, began, had_to_run, skipped)
+
+
+def _shrink_failed(
+    plan: Plan, schedules: Iterable[CaseResult], ends: float, say: Callable[[str], None]
+) -> list[Shrunk]:
+    """Shrink the schedules that failed, for as long as there is time.
+
+    :param ends: when the night ends, in monotonic seconds
+    """
+    shrunk: list[Shrunk] = []
+    for case in schedules:
         if case.verdict != "invalid" or case.run_dir is None:
             continue
         again = shrink_command(case.run_dir)
@@ -176,17 +248,19 @@ def run_night(
             continue
         say(f"shrinking {case.case.id}: {case.reason[:200]}")
         try:
-            one_mode = [f"--mode={case.case.mode}", *common]
-            night.shrunk.append(shrink_run(case.run_dir, one_mode, say, until=begin_by))
-        except (HarnessError, OSError) as error:  # a full disk is no reason to forget the night
+            shrunk.append(
+                shrink_run(case.run_dir, [f"--mode={case.case.mode}", *plan.run_options], say, until=begin_by)
+            )
+        except (HarnessError, OSError) as error:  # the night has a result without it, even if the disk is full
             say(f"  {error}; again: {again}")
-    return night
+    return shrunk
 
 
 def steps_done(played: Sequence[CaseResult]) -> tuple[int, int]:
-    """Of the steps of these schedules how many were done, the others passed over or not got to; and how many there are.
+    """Return how many steps of these schedules were done, and how many they have.
 
-    A run whose folder cannot be read, or that failed before its first step, counts as no steps.
+    The other steps were passed over or not reached. A run whose folder cannot be read, or that failed before its first
+    step, counts as no steps.
     """
     done = steps = 0
     for run_dir in filter(None, (case.run_dir for case in played)):

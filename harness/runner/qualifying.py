@@ -16,12 +16,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from harness.cluster.nodes.backends import unknown_backend
 from harness.errors import JbodError, UsageError
 from harness.kafka.builds import BuildOptions, Builds
 from harness.runner import ledger
+from harness.runner.listing import ListedScenario
 from harness.runner.outside import selector_of
 from harness.runner.subrun import arguments_of, jbod_command, run_apart
 from harness.runner.suite_kinds import suite_of
@@ -103,11 +103,11 @@ def check_same_build(build: Side) -> None:
 class Wanted:
     """The cases to run on a build.
 
-    :ivar scenarios: the scenario of each case, as ``jbod list --json`` has it, by case id
+    :ivar scenarios: the scenario of each case, by case id
     :ivar unfit: reasons why other cases do not apply to the build, and the number of cases for each
     """
 
-    scenarios: Mapping[str, Mapping[str, Any]]
+    scenarios: Mapping[str, ListedScenario]
     unfit: Mapping[str, int]
 
     @property
@@ -117,7 +117,7 @@ class Wanted:
 
     def selector(self, case: str) -> str:
         """Return the selector of a case."""
-        return selector_of(case, self.scenarios[case].get("file"))
+        return selector_of(case, self.scenarios[case].file)
 
     def without(self, suites: Collection[str]) -> Wanted:
         """Return the cases outside these suites."""
@@ -127,7 +127,7 @@ class Wanted:
         """Return the cases that the other build also has. The rest cannot be compared, and counts as unfit."""
         here = {id: of for id, of in self.scenarios.items() if id in other.scenarios}
         alone = len(self.scenarios) - len(here)
-        why = {"the candidate doesn't have what they check": alone} if alone else {}
+        why = {"the candidate lacks what they check": alone} if alone else {}
         return Wanted(scenarios=here, unfit={**self.unfit, **why})
 
 
@@ -144,13 +144,13 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
         error = JbodError(f"{build.name}: {output[0].removeprefix('ERROR: ').removeprefix('jbod: ')}")
         error.exit_code = done.returncode  # type: ignore[misc]  # that of jbod list
         raise error
-    scenarios = json.loads(done.stdout)["scenarios"]
-    known = scenarios[0]["backends"] if scenarios else [build.backend]  # includes backends of other packages
+    scenarios = [ListedScenario.from_json(each) for each in json.loads(done.stdout)["scenarios"]]
+    known = scenarios[0].backends if scenarios else (build.backend,)  # includes backends of other packages
     if build.backend not in known:
         raise unknown_backend(build.backend, known)
     return Wanted(
-        scenarios={case: each for each in scenarios for case in each["cases"] if case not in each["unfit"]},
-        unfit=Counter(why for each in scenarios for why in each["unfit"].values()),
+        scenarios={case: each for each in scenarios for case in each.cases if case not in each.unfit},
+        unfit=Counter(why for each in scenarios for why in each.unfit.values()),
     )
 
 

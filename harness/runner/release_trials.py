@@ -91,9 +91,7 @@ class Trials:
         try:
             kafka.check_java(java_version()[0])
         except EnvironmentLacks as error:
-            return Trial(
-                kafka=kafka, runs=(*runs, CaseRun(verdict="error", reason=str(error), deviations=(), run_dir=None))
-            )
+            return Trial(kafka=kafka, runs=(*runs, CaseRun(verdict="error", reason=str(error))))
         try:
             from_maven(kafka, cache_dir(), say=self.say)
         except UsageError as error:
@@ -131,7 +129,7 @@ class Trials:
                 f"`jbod run {self.case.selector}` on Kafka {kafka} ended with a usage error; see its message above"
             )
         reason = f"its run ended with exit code {done.exit_code} and left no result"
-        return CaseRun(verdict="error", reason=reason, deviations=(), run_dir=None)
+        return CaseRun(verdict="error", reason=reason)
 
 
 def _shown(deviations: Iterable[NotedDeviation]) -> tuple[str, ...]:

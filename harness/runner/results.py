@@ -16,16 +16,10 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.errors import (
-    EXIT_HARNESS,
-    EXIT_INCONCLUSIVE,
-    EXIT_INVALID,
-    EXIT_VALID,
-    worst,
-)
+from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_VALID, worst
 from harness.host.atomic_write import write_atomically
 from harness.journal import now
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 from harness.runner.deviation import State
 from harness.runner.ledger import note
 
@@ -33,14 +27,7 @@ RESULTS_FILES = "results-*.json"
 """The file that each run leaves beside its run folders: the content of ``--json``, and the cases that never
 began."""
 
-VERDICT_CODES = {
-    "valid": EXIT_VALID,
-    "invalid": EXIT_INVALID,
-    "unknown": EXIT_INCONCLUSIVE,
-    "error": EXIT_HARNESS,
-}
-
-
+VERDICT_CODES = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_INCONCLUSIVE, "error": EXIT_HARNESS}
 _STATES: Mapping[str, State] = {"deviations": "seen", "mended": "mended"}
 """The fields of ``totals`` that count cases with a deviation of this state. Undeclared deviations are not
 counted."""
@@ -135,8 +122,6 @@ class Results:
         self._ended: set[str] = set()
         self._other_codes: list[int] = []
 
-    # --- pytest's hooks -----------------------------------------------------------------------------------------
-
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         """Note the tests that must end."""
         self._wanted = [item.nodeid for item in session.items]
@@ -151,10 +136,9 @@ class Results:
         """Note a report. A scenario's teardown report has its result."""
         if report.when == "teardown":
             self._ended.add(report.nodeid)
-        result = getattr(report, "case_result", None)
-        if result is not None:
-            self.cases.append(CaseResult.from_json(json.loads(result), nodeid=report.nodeid, seed=self._seed))
-            note(self._runs_dir, self.cases[-1])
+        if (result := CaseResult.attached_to(report, self._seed)) is not None:
+            self.cases.append(result)
+            note(self._runs_dir, result)
         elif report.when not in ("setup", "call", "teardown"):
             self._other_codes.append(EXIT_HARNESS)  # xdist reports a worker that died
         elif "scenario" not in report.keywords:
@@ -171,11 +155,16 @@ class Results:
         session.exitstatus = self._exit_code(session, int(exitstatus))
         self.cases.sort(key=lambda each: self._wanted.index(each.case.nodeid))
         content = to_json(self.cases, int(session.exitstatus), self._seed)
-        if self.cases:
-            self._leave(content)
+        if self.cases:  # for the reports, because a case that was skipped or never began has no run folder
+            more = {
+                "started_at": self._started_at.isoformat(),
+                "ended_at": now().isoformat(),
+                "argv": list(self._argv),
+                "not_reached": [nodeid for nodeid in self._wanted if nodeid not in self._ended],
+                **self._on,
+            }
+            _leave(self._runs_dir, self._started_at, secrets.token_hex(3), content | more)
         session.exitstatus = write_json(self._json_file, content, self._say)
-
-    # --- exit code and files -----------------------------------------------------------------------------------
 
     def _exit_code(self, session: pytest.Session, pytests: int) -> int:
         """Return one exit code for all tests.
@@ -192,14 +181,3 @@ class Results:
         if not any(codes) and (session.testsfailed or set(self._wanted) - self._ended):
             codes.append(EXIT_HARNESS)
         return worst(codes)
-
-    def _leave(self, content: dict[str, object]) -> None:
-        """Write the results for the reports, because a case that was skipped or never began has no run folder."""
-        more = {
-            "started_at": self._started_at.isoformat(),
-            "ended_at": now().isoformat(),
-            "argv": list(self._argv),
-            "not_reached": [nodeid for nodeid in self._wanted if nodeid not in self._ended],
-            **self._on,
-        }
-        _leave(self._runs_dir, self._started_at, secrets.token_hex(3), content | more)

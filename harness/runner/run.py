@@ -5,20 +5,23 @@ from __future__ import annotations
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from harness.cluster.fast_starts import prepare_fast_starts
 from harness.cluster.nodes.backends import backend_kind
 from harness.cluster.spec import ClusterSpec
+from harness.host import undo
 from harness.host.abilities import Ability, abilities
+from harness.host.cache import cache_dir
 from harness.kafka.builds import BuildOptions, Builds
+from harness.kafka.distribution import jolokia_agent, spark_kafka_jars
 from harness.kafka.released import settle
-from harness.kafka.versions import KafkaVersion
+from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.build_lacks import Lack, read_lacks
-from harness.runner.case import Case, check_json_file
+from harness.runner.case import Case, check_json_file, check_runs_dir
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.cluster_reuse import ClusterPool
 from harness.runner.deviation import Deviation
@@ -43,7 +46,7 @@ class Run:
 
     def __init__(self, config: pytest.Config) -> None:
         get = config.getoption
-        from_controller: dict[str, Any] = getattr(config, "workerinput", {})
+        from_controller = getattr(config, "workerinput", {})
         check_master(get("--spark-master"))
         self.found: list[str] = []
         build = self.build = BuildOptions(
@@ -64,19 +67,33 @@ class Run:
         seed: int | None = from_controller.get("seed", get("--seed"))
         self.seed = random.SystemRandom().randrange(2**31) if seed is None else seed
         self.again = arguments_of({**vars(build), "backend": self.backend, "seed": self.seed})
-        self.argv: list[str] = from_controller.get("mainargv", sys.argv)
+        program, *arguments = from_controller.get("mainargv", sys.argv)
+        self.argv: list[str] = [Path(program).name, *arguments]
         self.selection = Selection(get("--select"))
         self.stop_at = None if (seconds := get("--stop-after")) is None else time.monotonic() + seconds
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
-        argv = [Path(self.argv[0]).name, *self.argv[1:]]
         versions = {str(mode): str(self.builds.version(mode)) for mode in self.builds.modes()}
         on = {"backend": self.backend, "kafka": versions}
-        self.results = Results(self.seed, self.json_file, self.runs_dir, argv, lambda line: self.say(line), on)
+        self.results = Results(self.seed, self.json_file, self.runs_dir, self.argv, lambda line: self.say(line), on)
         self.shared_clusters: bool = get("--clusters") == "shared"
-        self.standing = ClusterPool(lambda line: self.say(line))
+        self.clusters = ClusterPool(lambda line: self.say(line))
         self.running: Case | None = None
         self.workload: CaseWorkload | None = None
         self.say: Callable[[str], None] = lambda _line: None
+
+    def prepare(self, modes: Iterable[Mode]) -> None:
+        """Undo what interrupted runs left, check the runs folder and the backend, and fetch what the cases need.
+
+        :param modes: the metadata modes of the cases
+        :raises JbodError: the run cannot begin
+        """
+        undo.clean(self.say)
+        check_runs_dir(self.runs_dir)
+        backend_kind(self.backend).check()
+        for mode in sorted(modes):
+            prepare_fast_starts(self.builds.of(mode, self.say), mode, self.backend, self.say)
+        spark_kafka_jars(cache_dir(), say=self.say)
+        jolokia_agent(cache_dir(), say=self.say)
 
     def is_over(self) -> bool:
         """Return whether no further case may begin (``--stop-after``)."""
@@ -106,6 +123,10 @@ class Run:
         if version in scenario.builds:
             return None
         return f"KIP-{scenario.kip} needs Kafka {scenario.builds}, and this is {version}"
+
+    def why_not(self, declared: DeclaredCase) -> str | None:
+        """Return why a case cannot run on this build and machine; None if it can."""
+        return self.unfit_build(declared) or "; ".join(map(str, self.lacking(declared))) or None
 
     def lacking(self, declared: DeclaredCase) -> list[Ability | Lack]:
         """Return what this machine and this build lack for a case."""

@@ -5,26 +5,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict, Unpack
 
 import pytest
 
 from harness.runner.pausing import MOMENTS
 
 
+class Parsing(TypedDict, total=False):
+    """Arguments of pytest's ``addoption``, in the sense of ``argparse``."""
+
+    action: str
+    default: object
+    type: Callable[[str], object]
+    choices: Sequence[str]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOption:
-    """An option of a run.
-
-    :ivar parsing: further arguments of pytest's ``addoption``, such as default, type and choices
-    """
+    """An option of a run."""
 
     name: str
     metavar: str
     help: str
-    parsing: Mapping[str, Any] = field(default_factory=dict)
+    parsing: Parsing = field(default_factory=Parsing)
 
     @property
     def repeats(self) -> bool:
@@ -32,12 +38,12 @@ class RunOption:
         return self.parsing.get("action") == "append"
 
 
-def _option(name: str, metavar: str, help: str, **parsing: Any) -> RunOption:
+def _option(name: str, metavar: str, help: str, **parsing: Unpack[Parsing]) -> RunOption:
     return RunOption(name=name, metavar=metavar, help=help, parsing=parsing)
 
 
-def _choice(name: str, choices: Sequence[str], help: str, **parsing: Any) -> RunOption:
-    return _option(name, "|".join(choices), help, choices=choices, **parsing)
+def _choice(name: str, choices: Sequence[str], help: str, default: str | None = None) -> RunOption:
+    return _option(name, "|".join(choices), help, choices=choices, default=default)
 
 
 def _seed(text: str) -> int:

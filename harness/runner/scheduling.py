@@ -15,12 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from xdist.scheduler import LoadScheduling
 
 from harness.cluster.spec import ClusterSpec
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.workermanage import WorkerController
 
 T = TypeVar("T")
 
@@ -68,7 +72,7 @@ class SpecAffinityScheduler:
     def __init__(self, turns: Mapping[str, Turn], *, by_size: bool) -> None:
         self._turns, self._by_size = turns, by_size
 
-    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Any) -> LoadScheduling:
+    def pytest_xdist_make_scheduler(self, config: pytest.Config, log: Producer) -> LoadScheduling:
         """Return the scheduler of this run."""
         return _Scheduling(config, log, self._turns, self._by_size)
 
@@ -76,12 +80,12 @@ class SpecAffinityScheduler:
 class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
     """Sends the pending cases one by one."""
 
-    def __init__(self, config: pytest.Config, log: Any, turns: Mapping[str, Turn], by_size: bool) -> None:
+    def __init__(self, config: pytest.Config, log: Producer, turns: Mapping[str, Turn], by_size: bool) -> None:
         super().__init__(config, log)
         self._turns, self._by_size = turns, by_size
-        self._has: dict[Any, ClusterSpec | None] = {}
+        self._has: dict[WorkerController, ClusterSpec | None] = {}
 
-    def _send_tests(self, node: Any, num: int) -> None:
+    def _send_tests(self, node: WorkerController, num: int) -> None:
         for _ in range(min(num, len(self.pending))):
             self.pending.sort(key=lambda index: self._rank(node, index))
             self._has[node] = self._turn(self.pending[0]).shared
@@ -90,7 +94,7 @@ class _Scheduling(LoadScheduling):  # type: ignore[misc]  # xdist has no types
     def _turn(self, index: int) -> Turn:
         return self._turns.get((self.collection or [])[index], _OF_A_TEST)
 
-    def _rank(self, node: Any, index: int) -> tuple[bool, int, bool, int]:
+    def _rank(self, node: WorkerController, index: int) -> tuple[bool, int, bool, int]:
         """Return the sort key; the lowest is next.
 
         A case that fits the worker's cluster comes first. Then size counts, and then whether no other worker has a

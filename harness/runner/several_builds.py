@@ -19,21 +19,14 @@ from harness.host.atomic_write import write_atomically
 from harness.host.scratch import scratch
 from harness.kafka.versions import KafkaVersion
 from harness.runner import results
-from harness.runner.case import CaseResult
-from harness.runner.subrun import run_apart
+from harness.runner.subrun import SubRun, run_apart
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildRun:
-    """The run on one build.
-
-    :ivar kafka: its version
-    :ivar cases: empty if it ended before any case did
-    """
+class BuildRun(SubRun):
+    """The run on the build of this version."""
 
     kafka: str
-    exit_code: int
-    cases: tuple[CaseResult, ...]
 
 
 def versions_named(kafka: str | None) -> tuple[str, ...]:
@@ -72,7 +65,7 @@ def run_each(
         for number, (kafka, named) in enumerate(selectors.items(), start=1):
             say(f"Kafka {kafka}, build {number} of {len(selectors)}")
             if not named:
-                runs.append(BuildRun(kafka=kafka, exit_code=EXIT_NOTHING_RAN, cases=()))
+                runs.append(BuildRun(kafka=kafka, exit_code=EXIT_NOTHING_RAN))
                 continue
             parts[kafka] = folder / f"{kafka}.xml"
             own = [f"--kafka={kafka}", f"--junit={parts[kafka]}", f"--allure={allure / kafka}"]

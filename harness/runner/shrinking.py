@@ -1,8 +1,11 @@
-"""Find the smallest part of a failing schedule that still fails.
+"""Finds the smallest part of a failing schedule that still fails: delta debugging (Zeller & Hildebrandt 2002).
 
 The whole schedule is played again first, several times. If it never fails again, there is nothing to find. If it fails
 now and then, a part counts as one that does not fail only after as many plays. With a time limit, as in a night, each
 part is played once, and only the smallest is played again.
+
+No library does the search, because each trial needs a whole cluster. All candidates of a round are played in one run,
+side by side in one Spark session.
 """
 
 from __future__ import annotations
@@ -14,18 +17,26 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 from harness.errors import HarnessError
 from harness.history.run_folder import RunRecord
 from harness.host.atomic_write import write_atomically
 from harness.kafka.builds import BuildOptions
-from harness.runner.delta_debugging import shrink
 from harness.runner.subrun import arguments_of, run_apart
 from harness.runner.suite_kinds import RANDOM_SCHEDULES, SCHEDULES
 
-StepJson = Mapping[str, Any]
+T = TypeVar("T")
+StepJson = Mapping[str, object]
 """A step of a schedule, as its JSON has it."""
+
+
+class ScheduleJson(TypedDict):
+    """The fields of a schedule's JSON that are read here."""
+
+    seed: int | None
+    steps: list[StepJson]
+
 
 TRIES = 3
 """How often the whole schedule is played at the start, and the smallest part at the end."""
@@ -54,14 +65,14 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
     :param until: no part is begun after this time, in monotonic seconds
     :raises HarnessError: a part could not be played, so its outcome is unknown
     """
-    schedule = json.loads((run_dir / "run.json").read_text())["schedule"]
-    steps: list[StepJson] = schedule["steps"]
+    schedule: ScheduleJson = json.loads((run_dir / "run.json").read_text())["schedule"]
+    steps = schedule["steps"]
     plays = _Plays(run_dir=run_dir, schedule=schedule, options=options, until=until, say=say)
     limited = until < math.inf
     fails, of = (1, 1) if limited else plays.again(steps)
     if fails < of:
         plays.times = TRIES
-    smallest = shrink(steps, plays.which_fail) if fails else steps
+    smallest = smallest_failing(steps, plays.which_fail) if fails else steps
     if plays.cut_short:
         unlimited = f"without a limit, from the whole on: {shrink_command(run_dir)}"
         say(f"  no time left, and a smaller part may fail too; {unlimited}")
@@ -70,7 +81,7 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
     if not fails and len(smallest) == len(steps):
         say(f"  the schedule did not fail again in {of} plays: nothing to shrink")
         return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=steps, file=None, fails=0, of=of)
-    kept = schedule | {"steps": smallest, "fails": fails, "of": of}
+    kept = {**schedule, "steps": smallest, "fails": fails, "of": of}
     file = write_atomically(run_dir / "smallest.json", json.dumps(kept, indent=2) + "\n")
     say(f"  {len(smallest)} of {len(steps)} steps are left and fail {fails} of {of} times: {file}")
     return Shrunk(run_dir=str(run_dir), steps_before=len(steps), steps=smallest, file=str(file), fails=fails, of=of)
@@ -85,7 +96,7 @@ class _Plays:
     """
 
     run_dir: Path
-    schedule: Mapping[str, object]
+    schedule: ScheduleJson
     options: Sequence[str]
     until: float
     say: Callable[[str], None]
@@ -142,6 +153,41 @@ class _Plays:
             raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")
         verdicts = [cases[str(number)].verdict for number in range(len(candidates))]
         return [None if verdict == "skipped" else verdict == "invalid" for verdict in verdicts]
+
+
+def smallest_failing(items: Sequence[T], failing: Callable[[list[list[T]]], list[bool]]) -> list[T]:
+    """Return a subset of ``items``, in their order, that fails, and does not fail when any single item is left out.
+
+    If failures are not deterministic, the search may stop early. The result has failed at least once.
+
+    :param items: known to fail
+    :param failing: returns which of these candidates fail; each is a subset of ``items``, and none is passed twice
+    """
+    smallest, parts = list(items), 2
+    known: dict[tuple[int, ...], bool] = {}
+    while len(smallest) > 1:
+        parts = min(parts, len(smallest))
+        size = -(-len(smallest) // parts)
+        chunks = [range(start, min(start + size, len(smallest))) for start in range(0, len(smallest), size)]
+        wanted = [[smallest[index] for index in chunk] for chunk in chunks]
+        if len(chunks) > 2:  # with two parts, each is the complement of the other
+            # Complements come first, because time may run out. The parts lie in larger ones that just did not fail.
+            wanted = [[smallest[i] for i in range(len(smallest)) if i not in chunk] for chunk in chunks] + wanted
+        new = [candidate for candidate in wanted if _key(candidate) not in known]
+        known |= zip(map(_key, new), failing(new) if new else [], strict=True)
+        failed = [candidate for candidate in wanted if known[_key(candidate)]]
+        if failed:
+            smallest = min(failed, key=len)
+            parts = 2
+        elif size == 1:
+            break
+        else:
+            parts *= 2
+    return smallest
+
+
+def _key(candidate: Sequence[T]) -> tuple[int, ...]:
+    return tuple(map(id, candidate))
 
 
 def shrink_command(run_dir: str | Path) -> str:

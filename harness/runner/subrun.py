@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from harness.errors import EXIT_HARNESS, EXIT_VALID
 from harness.host.scratch import scratch
-from harness.runner.case import CaseResult
+from harness.runner.case_result import CaseResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class SubRun:
     """
 
     exit_code: int
-    cases: tuple[CaseResult, ...]
+    cases: tuple[CaseResult, ...] = ()
 
 
 def arguments_of(options: Mapping[str, object]) -> list[str]:

@@ -2,7 +2,7 @@
 
 A step names a role and a random number, not a broker: the leader is known only when the step's turn comes. Then
 :mod:`suites.schedules.play` also decides whether the step may be done; if not, it is passed over. So any part of a
-schedule is a schedule, and a failing one can be shrunk by leaving steps out (:mod:`harness.runner.delta_debugging`).
+schedule is a schedule, and a failing one can be shrunk by leaving steps out (:mod:`harness.runner.shrinking`).
 For the same reason steps are drawn one by one and do not depend on each other, as with Jepsen's generators.
 
 The same seed gives the same schedule on every machine. A machine that lacks an ability skips it. Brokers are cut off

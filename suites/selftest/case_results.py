@@ -1,12 +1,14 @@
-"""Results of cases that never ran."""
+"""Results of cases that never ran, and scenarios that no suite has."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import get_args
 
-from harness.runner.case import CaseId, CaseResult, Outcome
+from harness.runner.case import CaseId, Outcome
+from harness.runner.case_result import CaseResult
 from harness.runner.deviation import NotedDeviation
+from harness.runner.listing import ListedScenario
 
 
 def case_result(
@@ -32,6 +34,23 @@ def case_result(
         faults=[],
         rerun="",
         deviations=deviations,
+    )
+
+
+def listed_scenario(case: str) -> ListedScenario:
+    """The scenario of a case, as ``jbod list`` has it."""
+    return ListedScenario(
+        id=case.partition("[")[0],
+        kip=112,
+        plan="",
+        issue=None,
+        claim="",
+        modes=("kraft",),
+        kafka=("4.3.1",),
+        backends=("process", "docker"),
+        cases=(case,),
+        unfit={},
+        lacks={},
     )
 
 

@@ -16,8 +16,9 @@ from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
 from harness.kafka.versions import KafkaVersion, Mode, VersionRange
-from harness.runner.case import Case, CaseId, CaseResult
+from harness.runner.case import Case, CaseId
 from harness.runner.case_outcome import CaseLog, conclude, deviations_of
+from harness.runner.case_result import CaseResult
 from harness.runner.deviation import Deviation, State
 from harness.runner.results import to_json
 from suites.observing import observe

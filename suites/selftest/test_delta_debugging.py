@@ -15,14 +15,14 @@ from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.errors import HarnessError
 from harness.runner import shrinking
-from harness.runner.delta_debugging import shrink
-from harness.runner.shrinking import Shrunk, shrink_run
+from harness.runner.shrinking import Shrunk, shrink_run, smallest_failing
 from harness.runner.subrun import SubRun
 from suites.schedules.schedule import Schedule, Step, draw, read
 from suites.selftest.case_results import case_result
@@ -40,7 +40,7 @@ def test_it_finds_exactly_what_it_takes(case: tuple[int, set[int]]) -> None:
         return [{str(each) for each in culprits} <= set(candidate) for candidate in candidates]
 
     items = [str(number) for number in range(count)]
-    assert shrink(items, failing) == [str(each) for each in sorted(culprits)]
+    assert smallest_failing(items, failing) == [str(each) for each in sorted(culprits)]
     assert len(set(asked)) == len(asked)
     assert tuple(items) not in asked
 
@@ -54,7 +54,7 @@ def test_what_fails_now_and_then_still_ends() -> None:
         rounds.append(len(candidates))
         return [False] * len(candidates)
 
-    assert shrink(items, failing) == items
+    assert smallest_failing(items, failing) == items
     assert sum(rounds) == 2 + 4 * 2 + 6 * 2 + 12 * 2
 
 
@@ -142,7 +142,7 @@ def test_one_that_fails_two_times_of_three_is_found_all_the_same(
     wanted = {schedule.steps[2], schedule.steps[9]}
     runs = PlantedRuns(lambda part, play: "invalid" if wanted <= set(part.steps) and play % 3 else "valid")
     found, _ = shrunk(tmp_path, monkeypatch, runs)
-    assert {Step(**step) for step in found.steps} == wanted
+    assert {msgspec.convert(step, Step) for step in found.steps} == wanted
     assert (found.fails, found.of) == (2, 3)
 
 
@@ -169,7 +169,7 @@ def test_the_budget_ends_midway(
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
     found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
-    assert wanted <= {Step(**step) for step in found.steps}
+    assert wanted <= {msgspec.convert(step, Step) for step in found.steps}
     assert (len(found.steps), found.fails, found.of) == (left, 1, 1)
     assert json.loads((tmp_path / "smallest.json").read_text())["of"] == 1
     [line] = [line for line in said if "no time left, and" in line]
@@ -183,7 +183,7 @@ def test_within_a_budget_that_is_enough(schedule: Schedule, tmp_path: Path, monk
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
     found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
-    assert {Step(**step) for step in found.steps} == wanted
+    assert {msgspec.convert(step, Step) for step in found.steps} == wanted
     assert (found.fails, found.of) == (3, 3)
     [(_, plays)] = [(steps, count) for steps, count in runs.plays.items() if count > 1]
     assert plays == 1 + 3

@@ -12,7 +12,7 @@ import pytest
 from harness.errors import HarnessError, UsageError
 from harness.explain.explain import explain_record, explain_verdict
 from harness.explain.records import WORST, gather, worst_records
-from harness.explain.segments import Copy
+from harness.explain.segments import StoredRecord
 from harness.explain.story import read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import Replica
 from harness.kafka.distribution import Distribution
@@ -48,7 +48,7 @@ def replica(broker: int, **more: Any) -> Replica:
     return Replica(broker=broker, **(plain | more))
 
 
-COPY = Copy(offset=2, leader_epoch=0, segment="0.log", crc_fits=True)
+COPY = StoredRecord(offset=2, leader_epoch=0, segment="0.log", crc_fits=True)
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_story_is_told_in_order_of_time_by_all_sources(run_dir: Path) -> None:
     ]
     assert story.summary == (
         "acked at t-0@2, when broker 1 led in epoch 7; read by no live consumer; read by no drain consumer; its "
-        "segments were not looked at: the cluster is gone (--keep-cluster keeps one)"
+        "segments were not read: the cluster is gone (--keep-cluster keeps one)"
     )
 
 
@@ -109,23 +109,23 @@ def test_a_story_is_told_in_order_of_time_by_all_sources(run_dir: Path) -> None:
         ([replica(1, copies=(COPY,)), replica(3, copies=(COPY,))], "now on brokers 1 and 3 at 2"),
         (
             [replica(1, copies=(COPY,), state="KAFKA_STORAGE_ERROR"), replica(2)],
-            "now on no replica (what t-0 on broker 1 has is no copy: KAFKA_STORAGE_ERROR)",
+            "now on no replica (t-0 on broker 1 has it, but does not count: KAFKA_STORAGE_ERROR)",
         ),
         (
             [replica(1, copies=(COPY,), folder="t-0.ab-stray")],
-            "now on no replica (what t-0.ab-stray on broker 1 has is no copy: it is no replica of its own)",
+            "now on no replica (t-0.ab-stray on broker 1 has it, but does not count: not a current replica)",
         ),
         (
             [replica(1, copies=(COPY,), log_start=3)],
-            "now on no replica (what t-0 on broker 1 has is no copy: deleted, the log starts at 3)",
+            "now on no replica (t-0 on broker 1 has it, but does not count: deleted, the log starts at 3)",
         ),
         (
             [replica(1, instead=((2, "p #9"),)), replica(2, instead=((2, "p #9"),))],
-            "now on no replica, and at 2 lies p #9 on brokers 1 and 2",
+            "now on no replica, and p #9 is at 2 on brokers 1 and 2",
         ),
         (
-            [replica(1, copies=(Copy(offset=2, leader_epoch=0, segment="0.log", crc_fits=False),))],
-            "now on broker 1 at 2, where its checksum doesn't fit on broker 1",
+            [replica(1, copies=(StoredRecord(offset=2, leader_epoch=0, segment="0.log", crc_fits=False),))],
+            "now on broker 1 at 2, with a wrong checksum on broker 1",
         ),
     ],
 )

@@ -16,11 +16,13 @@ from harness.journal import now
 from harness.kafka.versions import DEFAULT_BUILDS, Mode
 from harness.measure.fault_costs import FaultCosts
 from harness.runner import ledger
-from harness.runner.case import CaseId, CaseResult, Outcome
+from harness.runner.case import CaseId, Outcome
+from harness.runner.case_result import CaseResult
 from harness.runner.nightly import Fixed, Night, fitting
 from harness.runner.qualifying import Wanted, cases_of, due, side
 from harness.runner.results import write_json
 from harness.runner.suite_kinds import not_asked
+from suites.selftest.case_results import listed_scenario
 
 KRAFT = str(DEFAULT_BUILDS[Mode.KRAFT])
 
@@ -247,11 +249,15 @@ def test_what_a_qualification_still_has_to_run(tmp_path: Path) -> None:
 
 def test_what_a_qualification_is_made_of() -> None:
     """A baseline's cases that the candidate does not have, as in ZooKeeper mode, are left out, and counted."""
-    ours = Wanted(scenarios={"disks/a[kraft]": {}, "known-bugs/b[kraft]": {}}, unfit={"too old": 2})
-    theirs = Wanted(scenarios={"disks/a[kraft]": {}, "disks/a[zk]": {}, "disks/c[zk]": {}}, unfit={"too new": 1})
+
+    def wanted(*cases: str, unfit: dict[str, int]) -> Wanted:
+        return Wanted(scenarios={case: listed_scenario(case) for case in cases}, unfit=unfit)
+
+    ours = wanted("disks/a[kraft]", "known-bugs/b[kraft]", unfit={"too old": 2})
+    theirs = wanted("disks/a[kraft]", "disks/a[zk]", "disks/c[zk]", unfit={"too new": 1})
     assert ours.without(not_asked("process")).cases == ("disks/a[kraft]",)
     assert theirs.beside(ours).cases == ("disks/a[kraft]",)
-    assert theirs.beside(ours).unfit == {"too new": 1, "the candidate doesn't have what they check": 2}
+    assert theirs.beside(ours).unfit == {"too new": 1, "the candidate lacks what they check": 2}
     assert ours.beside(ours) == ours
 
 

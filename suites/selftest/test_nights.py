@@ -22,7 +22,7 @@ import pytest
 from harness.journal import now
 from harness.runner import ledger, nightly
 from harness.runner.ledger import Planned
-from harness.runner.nightly import Fixed, Night, run_night
+from harness.runner.nightly import Fixed, Night, Plan, run_night
 from harness.runner.shrinking import Shrunk
 from harness.runner.subrun import SubRun, jbod_command, run_apart
 from reports.rows import read_runs_dir
@@ -107,7 +107,7 @@ def a_night(
         return answers[len(asked) - 1](arguments)
 
     monkeypatch.setattr(nightly, "run_apart", run)
-    night = run_night(
+    plan = Plan(
         fixed=Fixed(
             planned=dict.fromkeys(fixed, PLANNED),
             unable=dict.fromkeys(lacking, "no loop mounts"),
@@ -120,9 +120,8 @@ def a_night(
         every=timedelta(days=7),
         jobs=1,
         options=[],
-        say=said.append,
     )
-    return night, said, asked
+    return run_night(plan, said.append), said, asked
 
 
 def came_out(**verdicts: str) -> SubRun:

@@ -297,11 +297,11 @@ def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(
 ) -> None:
     deleted = told(controls, f"deleted-records[{mode}-lost]", "lost")
     assert all(replica["copies"] and replica["log_start"] == 50 for replica in deleted["replicas"])
-    assert "is no copy: deleted, the log starts at 50" in deleted["summary"], deleted["summary"]
+    assert "does not count: deleted, the log starts at 50" in deleted["summary"], deleted["summary"]
     spoilt = told(controls, f"flipped-byte[{mode}-corrupted]", "corrupted")
     fits = sorted(copy["crc_fits"] for replica in spoilt["replicas"] for copy in replica["copies"])
     assert fits == [False, True, True]
-    assert re.search(r"where its checksum doesn't fit on broker \d$", spoilt["summary"]), spoilt["summary"]
+    assert re.search(r"with a wrong checksum on broker \d$", spoilt["summary"]), spoilt["summary"]
 
 
 def rows_in(table: Path) -> int:

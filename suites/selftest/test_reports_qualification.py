@@ -18,6 +18,7 @@ from reports.noise import Runs, beyond_chance, holm, signed_rank
 from reports.qualification import ComparedCase, Measure, Qualification, _overall, qualify
 from reports.qualify import _to_json, _with_missing
 from reports.rows import read_runs_dir
+from suites.selftest.case_results import listed_scenario
 from suites.selftest.run_folders import COSTS, write_run_folder
 
 # --- noise ----------------------------------------------------------------------------------------------------------
@@ -246,8 +247,7 @@ def test_schedules_that_ran_had_their_turn(tmp_path: Path) -> None:
     write_run_folder(tmp_path, "s", case="schedules/random[kraft-0]", **played)
     run = read_runs_dir(tmp_path)
     assert run.rows[0].id != "schedules/random[kraft-0]"
-    scenario = {"kip": 112, "plan": "", "issue": None, "kafka": ["4.3.1"]}
-    ids = dict.fromkeys(("schedules/random[kraft-0]", "schedules/random[kraft-1]"), scenario)
+    ids = {case: listed_scenario(case) for case in ("schedules/random[kraft-0]", "schedules/random[kraft-1]")}
     told = _with_missing(run, Wanted(scenarios=ids, unfit={}), "process")
     assert [row.id for row in told.rows if row.run_id is None] == ["schedules/random[kraft-1]"]
     in_containers = _with_missing(run, Wanted(scenarios=ids, unfit={}), "docker")

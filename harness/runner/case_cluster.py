@@ -1,0 +1,68 @@
+"""The cluster of a case: reused or started; in the end kept for a person, held for the next case, or stopped."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from harness.cluster.cluster import Cluster, boot
+from harness.kafka.builds import BuildOptions
+from harness.runner.case import Case
+from harness.runner.open_case import OpenCase
+from harness.runner.subrun import arguments_of
+
+
+@contextmanager
+def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
+    """Yield a healthy cluster of the case's spec.
+
+    :param case: that of ``open_case``
+    """
+    run, declared = open_case.run, open_case.declared
+    spec, distribution = run.spec(declared), run.builds.of(declared.mode)
+    case.record_cluster(spec, distribution)
+    cluster = run.clusters.take(spec, case) or boot(
+        spec,
+        distribution,
+        run_id=case.run_dir.name,
+        record_dir=case.run_dir,
+        journal=case.journal,
+        outlives=run.keep_cluster != "never",
+    )
+    if run.pause:
+        run.pause.how_to_reach = partial(how_to_reach, cluster)
+        case.journal.listener = run.pause
+    yield cluster
+    case.journal.listener = None
+    case.enter("teardown")
+    cluster.note_ends()
+    verdict, _ = open_case.conclude()
+    failed = open_case.log.came_to_an_end and verdict not in ("valid", "skipped")
+    if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
+        cluster.keep()
+        case.kept = how_to_reach(cluster)
+        return
+    is_held = False
+    try:
+        is_held = verdict == "valid" and run.clusters.leave(cluster, case)
+    finally:
+        if not is_held:
+            cluster.stop()
+
+
+def how_to_reach(cluster: Cluster) -> list[str]:
+    """Return lines with the brokers and log dirs of a kept cluster, and the commands to inspect it and to stop it."""
+    build = shlex.join(arguments_of(vars(BuildOptions.of(cluster.distribution))))
+    where = f"--bootstrap-server {cluster.brokers[0].bootstrap}"
+    return [
+        f"Kafka {cluster.distribution.version}, {cluster.spec.mode}, bootstrap {cluster.bootstrap}",
+        *(
+            f"  {broker}: {broker.bootstrap} {' '.join(str(d.path) for d in broker.log_dirs)}"
+            for broker in cluster.brokers
+        ),
+        f"inspect it:   jbod tool {build} topics {where} --describe",
+        f"its log dirs: jbod tool {build} log-dirs {where} --describe",
+        f"take it down: jbod cluster down {cluster.undo_log.run_id}",
+    ]

@@ -1,0 +1,114 @@
+"""How a case came out: one record, which reaches results, ledger and console in the report of the case's teardown.
+
+With ``--jobs`` a case ends in a worker. pytest-xdist sends extra attributes of a report to the controller, but only of
+plain types such as text. So the report carries the record as JSON. ``user_properties`` would carry it too, but JUnit
+prints those.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.measure.fault_costs import FaultCosts
+from harness.runner.case import CaseId, Outcome
+from harness.runner.deviation import NotedDeviation
+
+if TYPE_CHECKING:
+    import pytest
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseResult:
+    """How a case came out; an entry of ``scenarios`` in ``--json``. The defaults are those of a case that never began.
+
+    :ivar kept: lines that say how to reach the cluster, if it was kept
+    :ivar served: the cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)
+    :ivar sha256: of the Kafka build's jars; empty if the case ended before the build was known
+    """
+
+    case: CaseId
+    kafka: str
+    backend: str
+    verdict: Outcome
+    reason: str
+    rerun: str
+    duration_s: float = 0.0
+    run_dir: Path | None = None
+    phases_s: Mapping[str, float] = field(default_factory=dict)
+    faults: Sequence[FaultCosts] = ()
+    deviations: Sequence[NotedDeviation] = ()
+    measured: Mapping[str, float] = field(default_factory=dict)
+    kept: Sequence[str] = ()
+    served: Sequence[str] = ()
+    sha256: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        """Return the entry of ``scenarios`` in ``--json``."""
+        entry: dict[str, object] = {
+            "id": self.case.id,
+            "kip": self.case.kip,
+            "plan": self.case.plan,
+            "issue": self.case.issue,
+            "mode": self.case.mode,
+            "kafka": self.kafka,
+            "backend": self.backend,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "duration_s": round(self.duration_s, 3),
+            "run_dir": str(self.run_dir) if self.run_dir else None,
+            "phases_s": {name: round(seconds, 3) for name, seconds in self.phases_s.items()},
+            "faults": [each.to_json() for each in self.faults],
+            "rerun": self.rerun,
+        }
+        deviations = [each.to_json() for each in self.deviations]
+        optional = {
+            "file": self.case.file,
+            "measured": dict(self.measured),
+            "kept": list(self.kept),
+            "served": list(self.served),
+            "kafka_sha256": self.sha256,
+            "deviation": next(iter(deviations), None),
+            "deviations": deviations,
+        }
+        return entry | {name: value for name, value in optional.items() if value}
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any], *, nodeid: str = "", seed: int = 0) -> CaseResult:
+        """Return the result that :meth:`to_json` wrote, in this or an earlier version.
+
+        :param nodeid: pytest's node id, and ``seed``: JSON has neither of them
+        """
+        fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
+        case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}
+        return cls(
+            case=CaseId(**case, nodeid=nodeid, seed=seed, file=entry.get("file")),
+            run_dir=Path(entry["run_dir"]) if entry["run_dir"] else None,
+            faults=[FaultCosts.from_json(each) for each in entry["faults"]],
+            rerun=entry["rerun"],
+            deviations=[NotedDeviation.from_json(each) for each in entry.get("deviations", ())],
+            measured=entry.get("measured", {}),
+            kept=entry.get("kept", ()),
+            served=entry.get("served", ()),
+            sha256=entry.get("kafka_sha256", ""),
+            **fields,
+        )
+
+    def attach_to(self, report: pytest.TestReport) -> None:
+        """Put the result into the report of the case's teardown, and into the fields that JUnit and pytest print."""
+        report.case_result = json.dumps(self.to_json())  # type: ignore[attr-defined]
+        report.user_properties += [("verdict", self.verdict), ("again", self.rerun)]
+        if self.kept:
+            report.sections.append(("cluster kept at teardown", "\n".join(self.kept)))
+
+    @classmethod
+    def attached_to(cls, report: pytest.TestReport, seed: int) -> CaseResult | None:
+        """Return the result in a report; None if the report has none.
+
+        :param seed: of the run
+        """
+        text = getattr(report, "case_result", None)
+        return None if text is None else cls.from_json(json.loads(text), nodeid=report.nodeid, seed=seed)
