@@ -53,8 +53,8 @@ def log_dirs_failed(state: StateCheck, *faults: LogDirFault, check_at_end: bool 
     """Inside the block, log dirs have failed: all sources agree on it, and each broker has noticed its fault.
 
     At the end of the block all sources must still agree: no log dir is back by itself, and partitions that were not
-    touched have the same leaders. Then the faults are undone on the disk. Their brokers, and ``state``, have the log dirs
-    as failed until :func:`restart_after_healing`. Blocks may be nested. Yields the first fault.
+    touched have the same leaders. Then the faults are undone on the disk. Their brokers, and ``state``, still have the
+    log dirs as failed, until :func:`restart_after_healing`. Blocks may be nested. Yields the first fault.
 
     :param check_at_end: False: the block does more than it reports to ``state``, so leave out the check at its end
     """

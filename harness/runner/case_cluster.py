@@ -29,7 +29,7 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
         run_id=case.run_dir.name,
         record_dir=case.run_dir,
         journal=case.journal,
-        outlives=run.keep_cluster != "never",
+        outlives_harness=run.keep_cluster != "never",
     )
     if run.pause:
         run.pause.how_to_reach = partial(how_to_reach, cluster)
@@ -37,7 +37,7 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
     yield cluster
     case.journal.listener = None
     case.enter("teardown")
-    cluster.note_ends()
+    cluster.journal_unexpected_ends()
     verdict, _ = open_case.conclude()
     failed = open_case.log.came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
