@@ -20,6 +20,7 @@ from faults.base import Fault, injected
 from faults.file_system import VOLUME_FAULTS, Eio, Full, NearlyFull, NoInodes, PowerCut, VolumeFault
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.slow import SLOW_FAULTS, Slow, SlowVolume, Stalled
+from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LogDir
 from harness.errors import FaultNotProven, UsageError
 from harness.host import undo
@@ -27,7 +28,7 @@ from harness.host.abilities import ability
 from harness.host.control_group import SlowGroup
 from harness.host.volume import Volume, VolumeKind
 from harness.waiting import await_until
-from suites.selftest.disks import StandIn, broker_on, interrupted_after, traces
+from suites.selftest.disks import broker_on, interrupted_after, traces
 from suites.selftest.journal_lines import lines_of
 from suites.selftest.needs import require
 
@@ -68,9 +69,9 @@ class Disks:
     """Makes stand-ins and takes them away."""
 
     def __init__(self) -> None:
-        self.made: list[StandIn] = []
+        self.made: list[Broker] = []
 
-    def broker(self, kind: VolumeKind, *, running: bool = False) -> StandIn:
+    def broker(self, kind: VolumeKind, *, running: bool = False) -> Broker:
         self.made.append(broker_on(kind))
         if running:
             self.made[-1].start()
@@ -85,7 +86,7 @@ def disks() -> Iterator[Disks]:
         broker.undo_log.close()
 
 
-def make(fault_type: type[Fault], broker: StandIn) -> Fault:
+def make(fault_type: type[Fault], broker: Broker) -> Fault:
     return fault_type(broker if fault_type is PowerCut else broker.log_dirs[0])  # type: ignore[arg-type]
 
 
@@ -157,7 +158,7 @@ def test_it_heals_wherever_it_is_cut_short(disks: Disks, fault_type: type[Fault]
             whole = True
         assert all(map(writable, broker.log_dirs))
         assert broker.is_alive
-        assert not broker.is_paused()
+        assert not broker.node.is_paused()
         disks.made.pop().undo_log.close()
         if whole:
             break
@@ -345,12 +346,12 @@ def test_after_a_power_cut_the_broker_stays_down_until_somebody_starts_it(disks:
 
 def test_a_broker_that_holds_on_to_a_dead_volume_is_started_anew(disks: Disks) -> None:
     broker = disks.broker(need(Eio), running=True)
-    pid = broker.pid()
+    pid = broker.node.pid()
     with injected(Eio(broker.log_dirs[0])):
         pass
     assert list(lines_of(broker.journal, "fault.undo_ends_broker"))
     assert broker.is_alive
-    assert broker.pid() != pid
+    assert broker.node.pid() != pid
 
 
 def test_a_log_dir_without_a_volume_is_refused(tmp_path: Path, disks: Disks) -> None:
