@@ -8,20 +8,21 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
-from harness.kafka.versions import KafkaVersion, Mode, VersionRange
+from harness.kafka.versions import VersionRange
 from harness.runner.case import Case, CaseId, CaseResult
 from harness.runner.case_outcome import CaseLog, conclude, deviations_of
 from harness.runner.deviation import Deviation, State
 from harness.runner.results import to_json
 from suites.observing import observe
 from suites.selftest.case_results import case_result, noted_deviation
+from suites.selftest.fakes import fake_cluster
 
 HERE = Path(__file__)
 
@@ -30,12 +31,6 @@ HERE = Path(__file__)
 def case(tmp_path: Path) -> Case:
     id = CaseId(id="kip-0/x[zk]", kip=0, plan="", mode="zk", seed=1, nodeid="x")
     return Case.begin(id, tmp_path, [])
-
-
-def on_build(version: str, journal: Journal) -> Any:
-    """A cluster as far as :mod:`suites.observing` looks."""
-    distribution = SimpleNamespace(version=KafkaVersion.parse(version))
-    return SimpleNamespace(distribution=distribution, spec=SimpleNamespace(mode=Mode.KRAFT), journal=journal)
 
 
 def verdict(word: VerdictWord) -> Verdict:
@@ -76,7 +71,7 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
     case.verdict = verdict("valid")
     outcome = partial(conclude, CaseLog(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared])
     assert outcome() == ("unknown", "the known deviation of this build was not seen: it is otherwise")
-    cluster = on_build("4.3.1", case.journal)
+    cluster = fake_cluster("4.3.1", journal=case.journal)
     other = replace(declared, actual="it is otherwise still")
     observe(other, cluster, deviates=True, seen="that")
     assert outcome()[0] == "unknown"
@@ -104,7 +99,7 @@ def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
     assert outcome() == ("unknown", "the known deviation of this build was not seen: it is otherwise")
     assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
     for deviates in does:
-        observe(declared, on_build("4.3.2", case.journal), deviates=deviates)
+        observe(declared, fake_cluster("4.3.2", journal=case.journal), deviates=deviates)
     assert outcome() == ("valid", "")
     assert deviations_of(case, [declared]) == [declared.noted(state)]
     assert deviations_of(case, []) == ([] if state == "mended" else [declared.noted("undeclared")])

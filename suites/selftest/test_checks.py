@@ -79,7 +79,12 @@ OF_BROKER_2, OF_BROKER_3 = ({"version": 1, "broker": id, "event": 1} for id in (
         ([OF_BROKER_2], 0, 0, nullcontext()),
         ([OF_BROKER_2], 1, 1, nullcontext()),
         ([OF_BROKER_2], 1, 0, pytest.raises(PromiseBroken, match="and 0 left")),
-        ([OF_BROKER_2], 0, 1, pytest.raises(PromiseBroken, match="and 1 left")),  # it is gone, and no controller read it
+        (
+            [OF_BROKER_2],
+            0,
+            1,
+            pytest.raises(PromiseBroken, match="and 1 left"),
+        ),  # it is gone, and no controller read it
         ([], 0, 0, pytest.raises(PromiseBroken)),
         ([OF_BROKER_3], 0, 0, pytest.raises(PromiseBroken)),
         ([OF_BROKER_2, OF_BROKER_3], 0, 0, pytest.raises(PromiseBroken)),
@@ -222,7 +227,10 @@ ALL_NAME_IT = {(file, 1): "accounts" for file in (*CHECKPOINTS, LOG_STARTS, CLEA
     [
         (ALL_NAME_IT, None),
         ({(HIGH_WATERMARKS, 1): ""}, rf"{HIGH_WATERMARKS} in dir-1 of broker 1 names \[\] instead of \['accounts-0'\]"),
-        ({(HIGH_WATERMARKS, 2): "accounts"}, rf"{HIGH_WATERMARKS} in dir-2 of broker 1 names \['accounts-0'\] instead of \[\]"),
+        (
+            {(HIGH_WATERMARKS, 2): "accounts"},
+            rf"{HIGH_WATERMARKS} in dir-2 of broker 1 names \['accounts-0'\] instead of \[\]",
+        ),
         ({(LOG_STARTS, 1): ""}, rf"{LOG_STARTS} in dir-1 of broker 1 names \[\]"),
         ({(LOG_STARTS, 2): "accounts"}, rf"{LOG_STARTS} in dir-2 of broker 1 names \['accounts-0'\]"),
         ({(CLEANED, 1): ""}, rf"{CLEANED} in dir-1 of broker 1 names \[\]"),

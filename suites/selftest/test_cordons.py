@@ -410,8 +410,6 @@ def test_a_log_dir_that_gets_nothing_new_is_seen() -> None:
 def test_so_many_new_replicas_come_to_a_log_dir_and_no_others(count: int) -> None:
     there = {("amid", index) for index in range(count)} | {("other", 0)}
     cluster = fake_cluster(create_topic=lambda *_, **__: None)
-    state = fake(
-        StateCheck, cluster=cluster, add_topic=lambda _: None, check=lambda: None, replicas_in=lambda _: there
-    )
+    state = fake(StateCheck, cluster=cluster, add_topic=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
     with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas are on"):
         create_and_count(state, "amid", replicas=3, to={A: 4})

@@ -384,7 +384,6 @@ def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
             state.check(timeout_s=0.01)
 
 
-
 def test_a_leader_that_moves_away_is_followed_by_the_first_of_the_new_replicas(state: StateCheck) -> None:
     state.reassigned(partition_of("t"), [DIRS[3, 2], DIRS[1, 1]])
     assert state.expected("t") == expect(3, {3, 1}, set(), 3, 1)

@@ -206,7 +206,6 @@ def neighbours() -> Iterator[tuple[Networked, Networked]]:
         yield pair
 
 
-
 @pytest.mark.parametrize("fault_type", [CutOff, CutOffOneWay, CutOffInwards])
 def test_packets_are_dropped_and_get_through_again(
     neighbours: tuple[Networked, Networked], fault_type: type[Cut]

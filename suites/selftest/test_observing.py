@@ -52,7 +52,6 @@ BUILDS = {
 }
 
 
-
 @pytest.mark.parametrize(("version", "expected"), BUILDS.items())
 def test_what_is_expected_of_builds(version: str, expected: Expectation) -> None:
     assert SINCE_4_1.expectation(V(version), Mode.KRAFT) is expected
@@ -113,7 +112,9 @@ def test_a_check_accepts_exactly_what_is_expected_of_the_build(
     version: str, seen: str, says: str | None, notes: list[str], check: Callable[[Cluster, str], bool]
 ) -> None:
     cluster = fake_cluster(version)
-    outcome: AbstractContextManager[object] = nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
+    outcome: AbstractContextManager[object] = (
+        nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
+    )
     with outcome:
         assert check(cluster, seen) is (seen == "otherwise")
     assert deviation_kinds(cluster) == notes
@@ -205,7 +206,6 @@ FLUSHED = "Error while flushing log for t-0 in dir /d with offset 7\njava.nio.ch
 STOPPED = "Stopping serving logs in dir /d"
 
 
-
 @pytest.mark.parametrize(
     ("version", "counts", "logs", "says", "notes"),
     [
@@ -237,7 +237,9 @@ def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     broker = fake_broker(log=BrokerLog(log), mbeans=fake(MBeans, describe_broker=lambda: metrics))
     cluster = fake_cluster(version, brokers=[broker], live_brokers=lambda: [broker])
     expected = None if expectation_of(known, cluster) is Expectation.NONE else known
-    outcome: AbstractContextManager[object] = nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
+    outcome: AbstractContextManager[object] = (
+        nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
+    )
     with outcome, no_log_dir_fails(cluster, expected=expected):
         log.write_text("".join(map(log_line, logs)))
     assert deviation_kinds(cluster) == notes
