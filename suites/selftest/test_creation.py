@@ -102,7 +102,7 @@ def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
 ) -> None:
     """A broker forwards a request again if the controller resigns before it answers (seen with three controllers).
 
-    The second answer is TOPIC_ALREADY_EXISTS. It is no refusal if a controller logged since then that it made the topic.
+    The second answer is TOPIC_ALREADY_EXISTS. It is no refusal if a controller has logged that it made the topic.
     """
     monkeypatch.setattr("harness.cluster.cluster.now", lambda: datetime(2026, 11, 23, 23, 50, 59, tzinfo=UTC))
     log = tmp_path / "broker.log"

@@ -6,7 +6,6 @@ The answers of the brokers are made up.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from harness.runner.deviation import Deviation, Expectation
 from suites import deviations, observations
 from suites.checks import check_promised_or_known, no_log_dir_fails, promised, refuses_to_start
 from suites.observing import expectation_of, expects, observe
+from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import cluster_state, deviation_kinds, fake, fake_broker, fake_cluster, fake_node, log_line
 from suites.selftest.test_observations import BROKERS, METRICS, SEEN, described, healthy_state, right_state
 
@@ -112,10 +112,7 @@ def test_a_check_accepts_exactly_what_is_expected_of_the_build(
     version: str, seen: str, says: str | None, notes: list[str], check: Callable[[Cluster, str], bool]
 ) -> None:
     cluster = fake_cluster(version)
-    outcome: AbstractContextManager[object] = (
-        nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
-    )
-    with outcome:
+    with breaks_promise(says):
         assert check(cluster, seen) is (seen == "otherwise")
     assert deviation_kinds(cluster) == notes
 
@@ -237,10 +234,7 @@ def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     broker = fake_broker(log=BrokerLog(log), mbeans=fake(MBeans, describe_broker=lambda: metrics))
     cluster = fake_cluster(version, brokers=[broker], live_brokers=lambda: [broker])
     expected = None if expectation_of(known, cluster) is Expectation.NONE else known
-    outcome: AbstractContextManager[object] = (
-        nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
-    )
-    with outcome, no_log_dir_fails(cluster, expected=expected):
+    with breaks_promise(says), no_log_dir_fails(cluster, expected=expected):
         log.write_text("".join(map(log_line, logs)))
     assert deviation_kinds(cluster) == notes
 

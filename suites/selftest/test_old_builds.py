@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from suites.kip_113 import test_log_changes
 from suites.kip_113.test_log_changes import check_truncated_segments_gone
 from suites.kip_113.test_swaps import found_expired
 from suites.log_cleaning import SEGMENT, check_logs_small, until_cleaning_s
+from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import (
     cluster_state,
     deviation_kinds,
@@ -48,10 +49,6 @@ from suites.state_check import StateCheck
 from suites.steps import check_not_added, ends_unwritable
 
 ORDERS_0 = partition_of("orders")
-
-
-def breaks(says: str | None) -> AbstractContextManager[object]:
-    return nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
 
 
 # --- no deletion in a broker's first 30 s ---------------------------------------------------------------------------
@@ -75,7 +72,7 @@ def test_what_is_outdated_has_until_its_broker_is_at_work(
     monkeypatch.setattr(log_cleaning, "until_cleaning_s", lambda _: left_s)
     sizes = iter([3 * SEGMENT] * 3)
     broker = fake_broker(find_replica=lambda *_: (None, replica_in_dir("events", size=next(sizes, SEGMENT))))
-    with breaks(None if waits else "outdated records of events-0"):
+    with breaks_promise(None if waits else "outdated records of events-0"):
         check_logs_small(topic_of("events"), on=[broker], timeout_s=0.01)
 
 
@@ -171,7 +168,7 @@ def test_a_replica_whose_adding_was_cancelled_is_gone_or_is_where_the_model_then
 
     state = fake(StateCheck, cluster=cluster, check=check, replica_kept=lambda *what: kept.append(what))
     broker = fake_broker(log_dir_of=lambda *_: place)
-    with breaks(says):
+    with breaks_promise(says):
         check_not_added(state, ORDERS_0, broker)
     assert deviation_kinds(cluster) == notes
     assert kept == [(ORDERS_0, place)] * len(notes)
@@ -198,7 +195,7 @@ def test_a_broker_may_end_on_what_it_can_not_write_to_where_that_is_known(
         describe_cluster=lambda: cluster_state(brokers=(1,)),
         started_at=started_at,
     )
-    with breaks(says):
+    with breaks_promise(says):
         assert ends_unwritable(cluster, broker) is ends
     assert deviation_kinds(cluster) == (["deviation.seen"] if ends and says is None else [])
 
@@ -220,7 +217,7 @@ def test_what_a_move_cut_off_may_stay_where_that_is_known_and_nothing_else(
     for folder, file in left.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).touch()
-    with breaks(says):
+    with breaks_promise(says):
         check_truncated_segments_gone(cluster, ["accounts", "events"], timeout_s=0.01)
     assert deviation_kinds(cluster) == notes
 
