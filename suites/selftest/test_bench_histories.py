@@ -1,4 +1,4 @@
-"""Histories that are made up to measure the judge: they show what they are asked to show, and nothing else."""
+"""The histories that measure the judge's speed have exactly the wanted anomalies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIZES = Sizes(window=64, batch_rows=5_000, chunk_rows=10_000)
 
 
 def judged(run_dir: Path, load: Load) -> Verdict:
-    """At once and by windows."""
+    """The verdict of the small judge and of the one that reads by windows."""
     rows = generate(run_dir, load)
     produced, consumed, drained = (load_table(run_dir, name) for name in (*NAMES, "drained"))
     assert rows == len(produced) + len(consumed) + len(drained)

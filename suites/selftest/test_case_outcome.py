@@ -1,4 +1,4 @@
-"""One verdict from all that happened in a case: the worst voice wins, and none can be talked over."""
+"""A case gets one verdict from all that happened in it: the worst one counts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
     assert outcome()[0] == "unknown"
     assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
     undeclared = other.noted("undeclared")
-    # what a build shows as it happens isn't told of a case that didn't
+    # a deviation that does not show in every run need not be seen
     assert deviations_of(case, [declared]) == [undeclared]
     observe(declared, cluster, deviates=True, seen="this")
     assert outcome() == ("valid", "")
@@ -90,7 +90,7 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
 def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
     case: Case, does: tuple[bool, ...], state: State
 ) -> None:
-    """One that was seen once is not mended; and neither is no answer, as on the builds that it was confirmed on."""
+    """A deviation that was seen at least once is not mended; one that nothing looked for makes the case unknown."""
     declared = Deviation(
         kip=0, promised="it is so", actual="it is otherwise", issue="none", builds=VersionRange.parse("")
     )
@@ -128,7 +128,7 @@ def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
     [("broker-2", 1, "invalid"), ("broker-2", -9, "error"), ("controller-100", 1, "error"), ("zookeeper", 0, "error")],
 )
 def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, exit_code: int, wanted: str) -> None:
-    """But not where the scenario was broken off, and may have left it with nothing to live on."""
+    """It does not count if the scenario was interrupted, since that may be why the node ended."""
     case.verdict = verdict("valid")
     case.journal.write("node.ended_by_itself", node=node, exit_code=exit_code)
     assert concluded(CaseLog(called=True), case) == wanted
@@ -136,10 +136,10 @@ def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, exit_code:
 
 
 def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
-    """A disk that is full for the harness is full for the brokers' logs too: their silence is no broken promise."""
+    """If the journal's disk is full, so is that of the brokers' logs; a missing log line is no broken promise then."""
     case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))
     case.journal.write("phase", phase="fault")
-    case.journal.write("phase", phase="drain")  # whoever writes, be it to clean up, goes on
+    case.journal.write("phase", phase="drain")  # a write does not raise
     seen = CaseLog(troubles=[PromiseBroken("nobody noticed")])
     outcome, reason = conclude(seen, case, must_be_judged=True, test_file=HERE)
     assert outcome == "error"

@@ -1,4 +1,4 @@
-"""Scenarios outside the suites, in a repository of a team's own: by jbod and by plain pytest; no broker starts."""
+"""Scenarios in another repository run by jbod and by plain pytest; no broker starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_nothing(case: Case) -> None:
 
 @pytest.fixture
 def file(planted: Planted) -> Path:
-    """A scenario with all that may be beside it: settings, a conftest.py, a module that the settings name."""
+    """A scenario beside settings, a conftest.py, and a module that the settings name."""
     team = planted.folder / "team"
     (team / "lib").mkdir(parents=True)
     (team / "tests").mkdir()
@@ -71,7 +71,7 @@ def file(planted: Planted) -> Path:
 
 
 def ids(planted: Planted, *selectors: str | Path) -> list[str]:
-    """The cases that ``jbod list`` has for these, in KRaft."""
+    """The ids of the KRaft cases that ``jbod list`` shows for these selectors."""
     code, said = planted.jbod("list", "--json", "--mode=kraft", *selectors)
     assert code == 0
     return [case for row in json.loads(said)["scenarios"] for case in row["cases"]]
@@ -85,7 +85,7 @@ def test_it_is_selected_by_paths_and_ids(planted: Planted, file: Path) -> None:
 
 
 def test_suites_and_files_outside_in_one_run(planted: Planted, file: Path) -> None:
-    """The settings there are not read, so that the module they name isn't found."""
+    """The other repository's settings are not read then, so the module that they name is not found."""
     (file.parent / "teamlib.py").write_text('PLAN = "beside it"\n')
     assert ids(planted, "kip-112", file) == [*(f"kip-112/planted[kraft-{letter}]" for letter in "abc"), CASE, OTHER]
     assert ids(planted, "suites/kip_112/test_planted.py", f"{file}::{OTHER}")[-1] == OTHER
@@ -158,7 +158,7 @@ def test_a_qualification(planted: Planted, file: Path) -> None:
 )
 @pytest.mark.parametrize("command", ["list", "run"])
 def test_bad_input(planted: Planted, command: str, selector: str, text: str | None, code: int, says: str) -> None:
-    """One line, and the code of usage errors; where the file is there and can't be used, that of the environment."""
+    """The error is one line, with the exit code of usage errors, or of the environment if the file cannot be loaded."""
     if text is not None:
         name = "it.txt" if selector.endswith(".txt") else "test_it.py"
         (planted.folder / name).write_text(text)
@@ -177,7 +177,7 @@ def test_a_bare_word_is_an_id(planted: Planted, file: Path) -> None:
 
 @pytest.mark.parametrize("options", [[], ["-W", "error"], ["-n1"]], ids=" ".join)
 def test_plain_pytest_prints_no_warning(tmp_path: Path, options: list[str]) -> None:
-    """Of a dependency, in a repository whose settings ignore none."""
+    """No dependency warns, in a repository whose settings ignore no warnings."""
     (tmp_path / "test_ours.py").write_text(NOTHING)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "test_ours.py", "--mode=kraft", *options],

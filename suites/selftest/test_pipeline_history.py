@@ -1,4 +1,4 @@
-"""What a task leaves behind when it is killed, and how the run goes on from there."""
+"""A killed task leaves usable files, and the run goes on after the last of them."""
 
 import json
 import threading

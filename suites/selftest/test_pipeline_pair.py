@@ -1,6 +1,6 @@
-"""The pair and the drain against a real broker and a real Spark: what they write is what happened.
+"""The pair and the drain write a true history, on a real broker and a real Spark.
 
-Needs two fixtures: ``bootstrap``, the address of a running Kafka with at least one broker, and ``spark``, a
+The fixture ``bootstrap`` is the address of a running broker; ``spark`` is a
 :class:`~harness.spark.session.SparkHandle` with the Kafka connector's jars.
 """
 
@@ -143,7 +143,7 @@ def test_a_consumer_that_stands_still_is_compared_with_a_fresh_one(
 
 
 class Standing(Consuming):
-    """Its client is assigned its partitions, and is not handed what is in them."""
+    """A consumer whose client has its partitions and returns no records from them."""
 
     def _begin(self) -> None:
         super()._begin()
@@ -151,7 +151,7 @@ class Standing(Consuming):
 
 
 class Waiting(Standing):
-    """By its own word, besides, it asks nobody."""
+    """A standing consumer whose client also reports that it sends no fetch requests."""
 
     def _fetch_states(self) -> dict[int, str]:
         return super()._fetch_states() | {0: "validate-epoch-wait"}
@@ -177,7 +177,7 @@ def test_a_client_that_stands_still_alone_is_given_up(
     config: dict[str, str],
     given_up: bool,
 ) -> None:
-    """One without a rack that asks for what it isn't handed has nobody to go back from: its silence stays a finding."""
+    """A consumer without a rack that fetches in vain is not given up; its silence is reported."""
     monkeypatch.setattr(consumer, "STUCK_S", 0.5)
     monkeypatch.setattr(consumer, "STATISTICS_MS", 100)
     server = ControlServer()
@@ -213,7 +213,7 @@ def test_a_client_that_stands_still_alone_is_given_up(
 
 
 def test_a_pair_that_gets_through_too_slowly_has_shown_nothing(workload: Workload, bootstrap: str, topic: str) -> None:
-    """What was sent after an instant is behind all that was sent before: no wonder where that is what takes time."""
+    """Records sent after an instant wait behind earlier ones; on a slow pair this shows nothing of Kafka."""
     with (
         workload.running(bootstrap, topic, PARTITIONS) as pair,
         pytest.raises(Inconclusive, match="this machine is too slow for the load"),
@@ -346,7 +346,7 @@ def test_an_error_in_the_block_ends_the_tasks_at_once(
 
     with pytest.raises(KeyError):
         run_and_fail()
-    assert time.monotonic() - raised_at[0] < FLUSH_S / 2  # nobody waited for what was under way
+    assert time.monotonic() - raised_at[0] < FLUSH_S / 2  # records in flight were not waited for
     assert Reservation(**json.loads((tmp_path / "history/reserved/p0.json").read_text())).settled
 
 

@@ -1,4 +1,4 @@
-"""Independent readers against a real broker and Spark: each has what the drain has, and the judge sees where not."""
+"""Independent readers, on a real broker and Spark, read all that the drain has; the judge finds any gap."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def journal(tmp_path: Path) -> Journal:
 
 @pytest.fixture
 def workload(spark: SparkHandle, tmp_path: Path, journal: Journal, topic: str) -> Iterator[Workload]:
-    # Its own token: the group's id is made of it, and all tests share the broker.
+    # A token for each test: it is part of the group's id, and all tests share the broker.
     workload = Workload(spark, tmp_path, topic[-8:], journal.write)
     yield workload
     workload.close()
@@ -66,7 +66,7 @@ def read(run_dir: Path, *consumers: str) -> list[tuple[Any, ...]]:
 
 
 def check_positions(run_dir: Path, consumer: str) -> None:
-    """They run on over all sessions, in the order of the offsets, unless something was handed over again."""
+    """Positions go on over all sessions, in the order of offsets, except where records were delivered again."""
     handed = rows(run_dir, consumer=consumer)
     for partition in range(PARTITIONS):
         found = sorted((row for row in handed if row["partition"] == partition), key=lambda row: row["position"])
@@ -89,7 +89,7 @@ def judge_again(spark: SparkHandle, pair: Pair, run_dir: Path) -> Verdict:
 
 
 def take_out(run_dir: Path, row: dict[str, Any], *consumers: str) -> None:
-    """Of what these consumers were handed, forget this record."""
+    """Remove this record from the reads of these consumers."""
     its = (pc.field("partition") == row["partition"]) & (pc.field("offset") == row["offset"])
     for consumer in consumers:
         for part in (run_dir / "history" / "consumed").glob(f"{consumer}-*.parquet"):
@@ -115,14 +115,14 @@ def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
         for consumer in consumers:
             check_positions(tmp_path, consumer)
 
-    # The second member came and went: what it had, the first one had before and afterwards.
+    # The second member joined and left; the first one had its partitions before and afterwards.
     moved = set().union(*moves(journal, "assigned", "g1"))
     assert 0 < len(moved) < PARTITIONS
     for consumer, was in (("g0", "assigned"), ("g0", "revoked"), ("g1", "revoked")):
         assert any(moved <= partitions for partitions in moves(journal, was, consumer))
     *_, back = (event for event in lines_of(journal, "group.assigned") if event["consumer"] == "g0")
     assert (set(back["partitions"]), set(back["sessions"].values())) == (moved, {1})
-    # Whether there is anything left for the first one to read then is a matter of when the second one went.
+    # Records are left for the first one only if the second one left early enough.
     assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] in moved} <= {0, 1}
     assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] not in moved} == {0}
     assert {partition for partition, *_ in read(tmp_path, "g1")} == moved
@@ -130,7 +130,7 @@ def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
     assert ended["read"] == len(drained)
     assert ended["restarts"] == 0
 
-    # The same history with a lie in it: what one reader was handed is gone from its rows, and from nobody else's.
+    # The same history without a record that one reader read; all other rows stay.
     gone: set[int] = set()
     for consumers in (("s0",), ("g0", "g1")):
         [partition, *_] = moved
@@ -171,7 +171,7 @@ def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
     def keep_and_fail(stream: StreamReader, frame: DataFrame, epoch: int) -> None:
         keep(stream, frame, epoch)
         if fail_next:
-            raise KeyError(fail_next.pop())  # the part is there, the checkpoint's commit isn't
+            raise KeyError(fail_next.pop())  # the part was written, and the checkpoint was not committed
 
     monkeypatch.setattr(StreamReader, "_keep", keep_and_fail)
     with workload.running(bootstrap, topic, PARTITIONS, readers=(Stream(),)) as pair:

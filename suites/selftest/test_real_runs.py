@@ -1,6 +1,6 @@
-"""Real runs on real brokers: a green one that goes red when its history is tampered with, red controls, clean-up.
+"""Real runs on real brokers: a valid one, the same with a changed history, controls, and clean-up.
 
-The dearest tests of the house, a minute or two in all; ``pytest -m "not cluster"`` leaves them out.
+These tests take longest, a minute or two in all; ``pytest -m "not cluster"`` leaves them out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CASE = "kip-112/follower-at-runtime[zk-chmod_000]"
 
 
 def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
-    """``jbod run`` with its runs below ``folder``; its exit code and JSON."""
+    """Run ``jbod run`` with its run folders below ``folder``; returns its exit code and JSON."""
     out = folder / "out.json"
     done = subprocess.run(
         [JBOD, "run", *selectors, "--runs-dir", folder / "runs", "--json", out],
@@ -52,7 +52,7 @@ def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def green(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One scenario that came out valid."""
+    """The JSON of a run with one valid case."""
     code, result = run(tmp_path_factory.mktemp("green"), CASE)
     assert code == 0, result
     scenario: dict[str, Any] = result["scenarios"][0]
@@ -79,7 +79,7 @@ def test_run_json_says_what_was_run(green: dict[str, Any]) -> None:
 
 
 def test_a_worker_tells_which_deviation_a_case_has_shown(tmp_path: Path) -> None:
-    """Workers can send plain types only, and end the run with an internal error over any other."""
+    """Workers can send only plain types; any other ends the run with an internal error."""
     code, result = run(tmp_path, "kip-1066/registration", "--jobs=2")
     assert code == 0, result
     (scenario,) = result["scenarios"]
@@ -99,7 +99,7 @@ def _taken_out(drain: pa.Table) -> pa.Table:
 
 
 def _doubled(drain: pa.Table) -> pa.Table:
-    """The record at the end once more, at the next offset."""
+    """The rows with the last record once more, at the next offset."""
     last = drain.slice(drain.num_rows - 1)
     return pa.concat_tables([drain, _change(last, "offset", 0, last["offset"][0].as_py() + 1)])
 
@@ -126,7 +126,7 @@ def test_a_tampered_history_is_invalid_and_named(
     tamper: Callable[[pa.Table], pa.Table],
     kind: str,
 ) -> None:
-    """One acked record of one topic taken out, doubled, swapped with its neighbour, changed."""
+    """One acked record of one topic is removed, doubled, swapped with its neighbour, or changed."""
     run_dir = shutil.copytree(green["run_dir"], tmp_path / "run")
     parts = sorted((run_dir / "history" / "consumed").glob("*.parquet"))
     tables = [pq.read_table(part) for part in parts]
@@ -137,7 +137,7 @@ def test_a_tampered_history_is_invalid_and_named(
     drain = consumed.filter(of_interest).sort_by("offset")
     rest = consumed.filter(pc.invert(of_interest))
     if kind != "doubled":
-        # What the live consumer had been handed would show as well; here only the drain tells.
+        # The live consumer's reads would show it, too; without them, only the drain does.
         rest = rest.filter(pc.not_equal(rest["topic"], "orders"))
     pq.write_table(pa.concat_tables([rest, tamper(drain)]), parts[0])
     verdict = judge(judge_spark, run_dir)
@@ -161,7 +161,7 @@ def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) 
 
 @pytest.fixture(scope="module")
 def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, dict[str, Any]]]:
-    """All live controls in both modes, two at once: the exit code, and each case by its id."""
+    """Run all live controls in both modes, two at once; returns the exit code, and each case's JSON by its id."""
     folder = tmp_path_factory.mktemp("controls")
     code, result = run(folder, "control", "--jobs=2")
     assert len(list((folder / "allure-results").glob("*-result.json"))) == len(result["scenarios"])
@@ -171,7 +171,7 @@ def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, d
 def test_whoever_was_served_by_a_cluster_before_had_come_out_valid(
     controls: tuple[int, dict[str, dict[str, Any]]],
 ) -> None:
-    """A cluster in which something went wrong is nobody's any more; one in which nothing did serves on."""
+    """A cluster is reused only after valid cases."""
     served = {name: case.get("served", []) for name, case in controls[1].items()}
     assert any(served.values())
     assert {controls[1][each]["verdict"] for before in served.values() for each in before} == {"valid"}
@@ -184,7 +184,7 @@ def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, 
 def red_beside_its_twin(
     controls: tuple[int, dict[str, dict[str, Any]]], control: str, mode: str, word: str
 ) -> dict[str, Any]:
-    """The case in which harm was done, which is invalid; its twin, which had none, is valid."""
+    """The JSON of a control, which is invalid; its twin without the harm is valid."""
     red, green = (controls[1][f"control/{control}[{mode}-{which}]"] for which in (word, "green"))
     assert green["verdict"] == "valid", green["reason"]
     assert red["verdict"] == "invalid", red["reason"]
@@ -266,7 +266,7 @@ def test_a_topic_that_dies_with_its_rack_is_told(controls: tuple[int, dict[str, 
 
 
 def told(controls: tuple[int, dict[str, dict[str, Any]]], case: str, kind: str) -> dict[str, Any]:
-    """The story of the first record of a kind in a control's run folder."""
+    """The story of the first record of an anomaly's kind, from a control's run folder."""
     stories = json.loads((Path(controls[1][f"control/{case}"]["run_dir"]) / "explained.json").read_text())["stories"]
     found: dict[str, Any] = next(story for story in stories if kind in story["kinds"])
     return found
@@ -286,7 +286,7 @@ def test_a_lost_record_is_explained(controls: tuple[int, dict[str, dict[str, Any
         )
     )
     killed = next(i for i, says in enumerate(timeline) if re.match(r"broker-\d is killed", says))
-    # The client may be told of an ack from a broker that is dead by then.
+    # The client may get an ack from a broker that is dead by then.
     assert max(acked, killed) < truncated
 
 
@@ -312,9 +312,10 @@ def rows_in(table: Path) -> int:
 def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     tmp_path: Path, open_folder: Path, how: signal.Signals, jobs: int
 ) -> None:
-    """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it, or, where the
-    case runs in a worker, that worker, which finds its controller gone. Whoever interrupts a case that might have left
-    its cluster standing, had it failed, has seen no failure."""
+    """A run that is ended while a log dir is broken leaves no process and no folder.
+
+    After SIGKILL, ``jbod clean`` removes what is left; or the worker that runs the case does, once its controller is
+    gone. An interrupted case has not failed, so ``--keep-cluster on-failure`` keeps nothing."""
     keeps = [] if how is signal.SIGKILL else ["--keep-cluster=on-failure"]
     run = Running(tmp_path, open_folder, CASE, f"--jobs={jobs}", *keeps)
     run.start()
@@ -328,12 +329,12 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     if how is signal.SIGKILL and jobs > 1:
         await_until(lambda: list(open_folder.iterdir()), lambda left: not left, timeout_s=60, what="all to be undone")
     elif how is signal.SIGKILL:
-        # The kernel ends the brokers; what is on disk waits for the next run or for `jbod clean`.
+        # The kernel ends the brokers; files stay until the next run or `jbod clean`.
         await_until(run.nodes, lambda left: not left, timeout_s=10, what="brokers to end")
         assert list(open_folder.iterdir())
         clean = subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, text=True, check=True)
         assert folder.name in clean.stdout
-        # As far as it got it can be judged: unknown, with what is known.
+        # The history so far can be judged: the verdict is unknown.
         check = subprocess.run([JBOD, "check", folder], capture_output=True, text=True, check=False)
         verdict = json.loads((folder / "verdict.json").read_text())
         assert (check.returncode, verdict["verdict"]) == (2, "unknown"), check.stdout + check.stderr
@@ -345,7 +346,7 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
 
 
 def test_a_cluster_that_was_kept_can_be_looked_at_and_taken_down(tmp_path: Path, open_folder: Path) -> None:
-    """Where the judge alone objects, too, and from a worker: what it says must reach whoever has to look."""
+    """The user sees how to reach it, also if only the judge finds a failure, and if a worker ran the case."""
     run = Running(tmp_path, open_folder, "control/deleted-records[kraft-lost]", "--keep-cluster=on-failure", "--jobs=2")
     run.start()
     assert run.await_end() == 1, run.said.read_text()
@@ -372,8 +373,9 @@ WORKERS = ("worker-1", "worker-2")
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A real standalone Spark: a master and two workers, as processes, on loopback; its URL, and its folder, with a
-    folder for each worker.
+    """A standalone Spark on loopback, with a master and two workers as processes: its URL, and its folder.
+
+    The folder has one folder for each worker.
     """
     home, folder = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("spark")
     processes: list[subprocess.Popen[bytes]] = []
@@ -421,10 +423,10 @@ def test_the_pair_runs_on_a_standalone_spark(tmp_path: Path, standalone: tuple[s
 def test_a_large_history_has_the_same_verdict_on_a_standalone_spark(
     tmp_path: Path, standalone: tuple[str, Path]
 ) -> None:
-    """By windows, with one of each kind at its far end; both workers have had their part in it."""
+    """The judge reads by windows; the history has one anomaly of each kind near its end, and both workers take part."""
     master, folder = standalone
     run_dir = tmp_path / "run"
-    planted = set(PLANTS) - {"undrained"}  # behind the end of a drain, at which others are planted
+    planted = set(PLANTS) - {"undrained"}  # it lies behind the end of a drain, where other kinds are planted
     rows = generate(run_dir, Load(records=2_000_000, transaction_of=100, planted=planted))
     assert rows > AT_ONCE
 

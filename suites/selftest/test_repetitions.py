@@ -1,4 +1,4 @@
-"""``jbod repro``: again and again, on the build that it was; on planted cases (:mod:`suites.selftest.planted`)."""
+"""``jbod repro`` repeats a case on the same build; on planted cases (:mod:`suites.selftest.planted`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CASE = "kip-112/planted[kraft-b]"
 
 
 def test_until_it_fails_or_so_many_times(planted: Planted) -> None:
-    """What comes of all of them is one exit code, one JSON; and a build that was changed since is told."""
+    """All repetitions have one exit code and one JSON; a build that has changed since is reported."""
     kafka = planted.kafka("4.3.1")
     code, _ = planted.jbod("run", CASE, "--backend=planted", f"--kafka-home={kafka}", "--seed=7")
     assert code == 0

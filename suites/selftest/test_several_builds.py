@@ -1,4 +1,4 @@
-"""``jbod run --kafka A,B``: one run on several builds; on planted cases (:mod:`suites.selftest.planted`)."""
+"""``jbod run --kafka A,B`` is one run on several builds; on planted cases (:mod:`suites.selftest.planted`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_one_table_one_json_one_junit_and_the_worst_exit_code(planted: Planted, 
     own.has("90.0.1", "90.0.0", "3.9.90")
     planted.plays({f"{B} 90.0.1": "invalid", f"{A} 90.0.0": "deviates", ZK: "unknown"})
     asked = ["run", A, B, ZK, "--backend=planted", "--json=out.json", "--jobs=2"]
-    code, said = planted.jbod(*asked, "--kafka=latest,90.0.0,3.9.90,90.0.1")  # the first and the last are one
+    code, said = planted.jbod(*asked, "--kafka=latest,90.0.0,3.9.90,90.0.1")  # first and last are one build
     assert code == 1
     assert "Kafka latest is 90.0.1" in said
 
@@ -80,7 +80,7 @@ def test_no_build_is_cut_off_the_table() -> None:
     print_whole(verdicts_table(runs), Console(file=said, width=100))
     (header,) = [line for line in said.getvalue().splitlines() if "case" in line]
     assert [cell.strip() for cell in header.split("┃")[2:-1]] == versions
-    assert said.getvalue().count(" valid ") == 2 * len(versions)  # in its row, and counted in the last one
+    assert said.getvalue().count(" valid ") == 2 * len(versions)  # in the case's row, and in the line with the counts
 
 
 def junit(planted: Planted) -> Path:
@@ -120,7 +120,7 @@ def test_what_is_wrong_is_told_before_the_first_build_runs(
 
 
 def test_plain_pytest_says_who_takes_several_and_knows_the_latest(planted: Planted, own: OwnMaven) -> None:
-    """Also where its cases run in workers, which ask nobody."""
+    """Several builds are an error that names ``jbod run``; ``latest`` works, also where workers run the cases."""
     own.lists(["90.0.1"])
     own.has("90.0.1")
     checkout = planted.folder / "checkout"
