@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from harness.checkers.judge import judge_tables
 from harness.checkers.settings import read_settings
@@ -18,6 +19,18 @@ from harness.checkers.verdict import Verdict
 from harness.history.tables import CONSUMED, DRAINED, PRODUCED, HistoryWriter
 
 Row = dict[str, Any]
+
+
+def stored_rows(run_dir: Path, table: str, **where: object) -> list[Row]:
+    """The rows of a table in a run folder, file by file, that have these values."""
+    parts = sorted((run_dir / "history" / table).glob("*.parquet"))
+    rows = [row for part in parts for row in pq.read_table(part).to_pylist()]
+    return [row for row in rows if all(row[name] == value for name, value in where.items())]
+
+
+def anomaly_counts(verdict: Verdict) -> dict[str, int]:
+    """How many anomalies of each kind a verdict has."""
+    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Finds what a long run leaves on the machine, and which of its processes grow.
 
-``python -m suites.selftest.leaks -- jbod run …`` gives the run a workspace and a folder for temporary files of its own.
+``python -m suites.selftest.leaks -- jbod run …`` gives the run its own workspace and folder for temporary files.
 At the end it looks there, and for the mark of the run's clusters on processes, control groups, containers and networks.
 
 Meanwhile it reads the open handles and the memory of the run's long-lived processes (the harness, its workers, Spark).

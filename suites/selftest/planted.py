@@ -1,7 +1,7 @@
 """A checkout with planted suites, for commands that start runs: nights, qualifications, repetitions, shrinking.
 
 The harness is a copy of the real one, with its command line, pytest, run folders, ledger, JSON and schedules. Only the
-outcome of a case is planted: a test writes down the verdict of each play. No broker and no Spark starts. A Kafka build is
+outcome of a case is planted: a test writes down each play's verdict. No broker and no Spark starts. A Kafka build is
 two jars with a version and nothing else.
 """
 

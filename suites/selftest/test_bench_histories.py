@@ -13,6 +13,7 @@ from harness.checkers.large_history.select import Sizes
 from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
 from harness.history.tables import load_table, pieces
+from suites.selftest.histories import anomaly_counts
 from suites.selftest.test_judge_windows import NAMES, here
 
 SIZES = Sizes(window=64, batch_rows=5_000, chunk_rows=10_000)
@@ -49,7 +50,7 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_asked_for(load: Load, found: dict[str, int], tmp_path: Path) -> None:
     verdict = judged(tmp_path / "run", load)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == found
+    assert anomaly_counts(verdict) == found
     assert verdict.counts.sent == load.records
     assert verdict.counts.indeterminate == load.storm * load.records
 

@@ -1,8 +1,8 @@
 """A node has the same settings as a process, in a container of jbod's, and in the compose files for use by hand.
 
 Nothing is started, and no engine is needed: both backends write the files that a node starts from. The tests read the
-compose files as YAML with their variables filled in, as ``docker compose config`` does; where the plugin is installed, a
-test compares the two.
+compose files as YAML with their variables filled in, as ``docker compose config`` does. Where the plugin is installed,
+a test compares the two.
 """
 
 from __future__ import annotations

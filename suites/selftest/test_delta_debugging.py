@@ -1,7 +1,7 @@
 """The shrinker finds the smallest failing part of a schedule in few rounds.
 
-Schedules are drawn, written to files and read again as in a real night. A fake ``jbod run`` plays none of them: a schedule
-fails if it has certain steps. The commands are tested on planted cases (:mod:`suites.selftest.planted`).
+Schedules are drawn, written to files and read again as in a real night. A fake ``jbod run`` plays none of them: a
+schedule fails if it has certain steps. The commands are tested on planted cases (:mod:`suites.selftest.planted`).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from harness.errors import HarnessError, HistoryError
 from harness.explain.explain import read_verdict
 from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter, TableName, load_table, table_dir
 from harness.history.write_ahead import Reservation
-from suites.selftest.histories import Story, story_of
+from suites.selftest.histories import Story, anomaly_counts, story_of
 
 COUNT = 60
 
@@ -68,17 +68,13 @@ def promise(run_dir: Path, below: int = COUNT, producer: str = "p", settled: boo
     Reservation(run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, **whose).write(run_dir)
 
 
-def kinds(verdict: Verdict) -> dict[str, int]:
-    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}
-
-
 Judged = Callable[[Path], Verdict]
 
 
 def test_untouched_it_is_valid(judged: Judged, tmp_path: Path) -> None:
     """The history that all other tests damage is valid."""
     promise(in_parts(story_of(COUNT), tmp_path))
-    assert (judged(tmp_path).verdict, kinds(judged(tmp_path))) == ("valid", {})
+    assert (judged(tmp_path).verdict, anomaly_counts(judged(tmp_path))) == ("valid", {})
 
 
 def test_clocks_that_lie(judged: Judged, tmp_path: Path) -> None:
@@ -89,7 +85,7 @@ def test_clocks_that_lie(judged: Judged, tmp_path: Path) -> None:
             row.update(
                 (name, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=dice.randint(0, 99999))) for name in columns
             )
-    assert kinds(judged(in_parts(story, tmp_path))) == {}
+    assert anomaly_counts(judged(in_parts(story, tmp_path))) == {}
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -108,7 +104,7 @@ def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_p
 @pytest.mark.parametrize("gone", [1, 2, 3])
 def test_the_last_parts_of_a_writer_that_came_to_its_end(judged: Judged, table: str, gone: int, tmp_path: Path) -> None:
     """Missing last files make the history unreadable; their records count neither as lost nor as unread."""
-    assert kinds(judged(in_parts(story_of(COUNT), tmp_path, closed=True))) == {}
+    assert anomaly_counts(judged(in_parts(story_of(COUNT), tmp_path, closed=True))) == {}
     for number in range(3 - gone, 3):
         (tmp_path / f"history/{table}-{number:06d}.parquet").unlink()
     part = rf"{table}-{3 - gone:06d}\.parquet"
@@ -126,7 +122,7 @@ def test_who_writes_a_table_anew_is_not_held_to_what_its_writers_left(
         part.unlink()
     last = pc.and_(pc.equal(consumed["seq"], COUNT - 1), pc.equal(consumed["role"], "drain"))
     pq.write_table(consumed.filter(pc.invert(last)), tmp_path / "history/consumed" / name)
-    assert kinds(judged(tmp_path)) == {"lost": 1, "vanished": 1}
+    assert anomaly_counts(judged(tmp_path)) == {"lost": 1, "vanished": 1}
 
 
 def test_a_note_of_a_writers_end_that_is_cut_off(judged: Judged, tmp_path: Path) -> None:
@@ -144,19 +140,19 @@ def test_the_last_part_of_what_was_sent_has_gone(judged: Judged, tmp_path: Path)
     for row in story.produced[40:]:
         row.update(transaction="x", transaction_outcome="aborted")
     promise(in_parts(story, tmp_path))
-    assert kinds(judged(tmp_path)) == {}
+    assert anomaly_counts(judged(tmp_path)) == {}
     (tmp_path / "history/produced/p-000002.parquet").unlink()
     verdict = judged(tmp_path)
-    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": 20})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("unknown", {"unrecorded": 20})
     promise(tmp_path, below=50)
-    assert kinds(judged(tmp_path)) == {"phantom": 10, "hidden": 10, "unrecorded": 10}
+    assert anomaly_counts(judged(tmp_path)) == {"phantom": 10, "hidden": 10, "unrecorded": 10}
 
 
 def test_a_producer_that_is_yet_to_be_settled_does_not_free_the_others(judged: Judged, tmp_path: Path) -> None:
     promise(in_parts(story_of(COUNT), tmp_path))
     promise(tmp_path, below=7, producer="q", settled=False)
     (tmp_path / "history/produced/p-000002.parquet").unlink()
-    assert kinds(judged(tmp_path))["unrecorded"] == 20
+    assert anomaly_counts(judged(tmp_path))["unrecorded"] == 20
 
 
 def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_path: Path) -> None:
@@ -171,7 +167,7 @@ def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_pa
     promise(tmp_path)
     promise(tmp_path, below=4, producer="q")
     verdict = judged(tmp_path)
-    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": 1})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("unknown", {"unrecorded": 1})
 
 
 @pytest.mark.parametrize("table", ["produced/p", "consumed/live", "consumed/drain"])
@@ -252,7 +248,7 @@ def test_drains_that_were_handed_nothing(
     row = {"consumer": "drain", "isolation": "read_uncommitted", "topic": "t", "partition": 0}
     story.drained = None if drained is None else [row | each for each in drained]
     said = judged(in_parts(story, tmp_path))
-    assert (said.verdict, kinds(said)) == (verdict, found)
+    assert (said.verdict, anomaly_counts(said)) == (verdict, found)
 
 
 @pytest.mark.parametrize("column", ["partition", "end_offset", "position"])
@@ -270,7 +266,7 @@ def test_two_drains_that_disagree(judged: Judged, tmp_path: Path) -> None:
     story = story_of(COUNT)
     story.drain(*(offset for offset in range(50) if offset != 33), by="drain-2")
     verdict = judged(in_parts(story, tmp_path))
-    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"hidden": 1})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("invalid", {"hidden": 1})
 
 
 def test_a_topic_that_was_made_again(judged: Judged, tmp_path: Path) -> None:
@@ -283,7 +279,7 @@ def test_a_topic_that_was_made_again(judged: Judged, tmp_path: Path) -> None:
     story.end(COUNT)
     verdict = judged(in_parts(story, tmp_path))
     assert verdict.verdict == "invalid"
-    assert kinds(verdict)["lost"] == kinds(verdict)["conflicting_offset"] == COUNT
+    assert anomaly_counts(verdict)["lost"] == anomaly_counts(verdict)["conflicting_offset"] == COUNT
 
 
 @pytest.mark.parametrize(
@@ -301,7 +297,7 @@ def test_offsets_that_were_reset(judged: Judged, to: int, session: int, found: d
     story.consumed = [row for row in story.consumed if row["role"] == "drain" or row["offset"] < 40]
     for offset in range(to, COUNT):
         story.read(offset, session=session)
-    assert kinds(judged(in_parts(story, tmp_path))) == found
+    assert anomaly_counts(judged(in_parts(story, tmp_path))) == found
 
 
 def test_a_record_that_was_sent_by_nobody(judged: Judged, tmp_path: Path) -> None:
@@ -309,7 +305,7 @@ def test_a_record_that_was_sent_by_nobody(judged: Judged, tmp_path: Path) -> Non
     story = story_of(COUNT)
     story.produced = []
     verdict = judged(in_parts(story, tmp_path))
-    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"phantom": COUNT, "no_load": 0})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("invalid", {"phantom": COUNT, "no_load": 0})
 
 
 def test_nothing_is_left_of_what_was_sent_but_the_promise(judged: Judged, tmp_path: Path) -> None:
@@ -317,7 +313,7 @@ def test_nothing_is_left_of_what_was_sent_but_the_promise(judged: Judged, tmp_pa
     story.produced = []
     promise(in_parts(story, tmp_path))
     verdict = judged(tmp_path)
-    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": COUNT, "no_load": 0})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("unknown", {"unrecorded": COUNT, "no_load": 0})
 
 
 def test_a_promise_that_has_gone(judged: Judged, tmp_path: Path) -> None:
@@ -350,7 +346,7 @@ def test_settings_that_excuse_all(judged: Judged, tmp_path: Path) -> None:
     story.run["deleted_below"] = {"t": {"0": 40}}
     story.consumed = [row for row in story.consumed if row["role"] == "live" or row["offset"] >= 50]
     verdict = judged(in_parts(story, tmp_path))
-    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"lost": 10, "vanished": 10})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("invalid", {"lost": 10, "vanished": 10})
 
 
 def test_a_group_that_is_none(judged: Judged, tmp_path: Path) -> None:
@@ -358,7 +354,7 @@ def test_a_group_that_is_none(judged: Judged, tmp_path: Path) -> None:
     story = story_of(COUNT)
     story.run["groups"] = {"live": "g", "drain": "g"}
     story.consumed.remove(next(row for row in story.consumed if row["role"] == "live" and row["offset"] == 30))
-    assert kinds(judged(in_parts(story, tmp_path))) == {"skipped": 1}
+    assert anomaly_counts(judged(in_parts(story, tmp_path))) == {"skipped": 1}
 
 
 def test_hidden_parts_and_notes_change_nothing(judged: Judged, tmp_path: Path) -> None:
@@ -366,4 +362,4 @@ def test_hidden_parts_and_notes_change_nothing(judged: Judged, tmp_path: Path) -
     (table_dir(tmp_path, "produced") / "_SUCCESS").write_text("")
     (table_dir(tmp_path, "consumed") / ".drain-000003.parquet.tmp").write_text("half")
     (tmp_path / "notes.json").write_text(json.dumps({"verdict": "valid"}))
-    assert kinds(judged(tmp_path)) == {}
+    assert anomaly_counts(judged(tmp_path)) == {}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.checkers.verdict import KINDS, Verdict
-from suites.selftest.histories import Story, crc
+from harness.checkers.verdict import KINDS
+from suites.selftest.histories import Story, anomaly_counts, crc
 
 RED: list[tuple[str, Callable[[Story], None], dict[str, int], str]] = []
 GREEN: list[tuple[str, Callable[[Story], None]]] = []
@@ -36,10 +36,6 @@ def acked(story: Story, count: int) -> None:
     """Records 0 to count-1, each acked at the offset of its number."""
     for seq in range(count):
         story.send(seq, seq)
-
-
-def found(verdict: Verdict) -> dict[str, int]:
-    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}
 
 
 # lost, undrained
@@ -970,7 +966,7 @@ def test_shows(name: str, tell: Told, kinds: dict[str, int], word: str, tmp_path
     tell(story)
     verdict = story.judged(tmp_path)
     expected = {kind: count for kind, count in kinds.items() if count or kind == "no_load"}
-    assert (found(verdict), verdict.verdict) == (expected, word)
+    assert (anomaly_counts(verdict), verdict.verdict) == (expected, word)
 
 
 @pytest.mark.parametrize(("name", "tell"), GREEN, ids=[case[0] for case in GREEN])
@@ -978,7 +974,7 @@ def test_is_right(name: str, tell: Told, tmp_path: Path) -> None:
     story = Story()
     tell(story)
     verdict = story.judged(tmp_path)
-    assert (found(verdict), verdict.verdict, verdict.reasons) == ({}, "valid", ())
+    assert (anomaly_counts(verdict), verdict.verdict, verdict.reasons) == ({}, "valid", ())
 
 
 def test_every_kind_is_shown() -> None:

@@ -13,14 +13,14 @@ import pytest
 
 from harness.checkers.verdict import KINDS, Verdict
 from harness.errors import HistoryError
-from suites.selftest.histories import Row, Story, right_story, without_twins
+from suites.selftest.histories import Row, Story, anomaly_counts, right_story, without_twins
 from suites.selftest.reference_judge import Reference
 
 SEEDS = range(60)
 
 
 def found(verdict: Verdict) -> dict[str, int]:
-    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies if anomaly.kind != "no_load"}
+    return {kind: count for kind, count in anomaly_counts(verdict).items() if kind != "no_load"}
 
 
 def check(story: Story, scratch: Path) -> Verdict:

@@ -140,7 +140,7 @@ def test_whom_a_fault_hit(run_dir: Path, changes: dict[str, Any], role: str | No
 
 
 def test_what_the_broker_was_besides(run_dir: Path) -> None:
-    """The controller is the broker with the controller's MBean; a coordinator leads a partition of an internal topic."""
+    """The controller is the broker with the controller's MBean; a coordinator leads an internal topic's partition."""
     beside = [
         event(0.6, "mbeans.changed", node="broker-2", values={"OfflinePartitionsCount": 0}),
         event(0.7, "mbeans.changed", node="broker-1", values={"OfflineReplicaCount": 0}),

@@ -160,7 +160,7 @@ def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monke
 def test_what_this_machine_could_do_once_has_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: dict[str, str], overdue: bool
 ) -> None:
-    """A case that was valid here before must run again, although root rights may be gone; one that never ran need not."""
+    """A case that was valid here must run again, although root rights may be gone; one that never ran need not."""
     ran = {"id": "eio", "kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process", "seed": 1}
     came = {"at": "2026-01-01T00:00:00+00:00", "verdict": "valid", "duration_s": 9.0, "run_id": "r", "faults": []}
     (tmp_path / ledger.NAME).write_text(json.dumps({**ran, **came, **entry}) + "\n")

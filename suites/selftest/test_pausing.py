@@ -22,8 +22,8 @@ from harness.runner.pausing import MOMENTS, Pause
 def terminal() -> Iterator[tuple[int, Path]]:
     """The user's end of a new terminal, and the terminal's name.
 
-    If pytest leads a session without a terminal, as in a container, the session would get this one, and closing it would
-    end pytest.
+    If pytest leads a session without a terminal, as in a container, the session would get this one. To close it would
+    end pytest then.
     """
     somebody, terminal = pty.openpty()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

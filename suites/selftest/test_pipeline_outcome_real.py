@@ -1,7 +1,7 @@
 """Records that real brokers refuse or time out get the right outcome.
 
 Each error code that can be provoked is provoked on a small cluster; then the partition is read to its end. A failed
-record must not be there, and an acked one must be. An indeterminate record may be there, for the reasons in the table of
+record must not be there, and an acked one must be. An indeterminate record may be there, for reasons in the table of
 :mod:`harness.history.record_outcome`. Where possible, a test shows records of one code of which some are there and some
 are not. That table also names the codes that cannot be provoked, with the reason.
 """

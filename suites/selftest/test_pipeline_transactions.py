@@ -4,9 +4,8 @@ import json
 import os
 import re
 import signal
-import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from harness.checkers.judge import judge
 from harness.checkers.verdict import Verdict
@@ -28,7 +25,9 @@ from harness.workload.consumer import Isolation
 from harness.workload.drain import await_stable
 from harness.workload.producer import Transactions
 from harness.workload.workload import Workload
+from suites.selftest.histories import Row, stored_rows
 from suites.selftest.journal_lines import lines_of
+from suites.selftest.real_topics import new_topic
 
 BOTH: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 PARTITIONS = 2
@@ -67,15 +66,13 @@ class Bench:
         (self.run_dir / "run.json").write_text("{}")
         return judge(self.spark.session(), self.run_dir)
 
-    def rows(self, table: str, **where: Any) -> list[dict[str, Any]]:
-        parts = sorted((self.run_dir / "history" / table).glob("*.parquet"))
-        every = [row for part in parts for row in pq.read_table(part).to_pylist()]
-        return [row for row in every if all(row[name] == value for name, value in where.items())]
+    def rows(self, table: str, **where: object) -> list[Row]:
+        return stored_rows(self.run_dir, table, **where)
 
-    def names(self, table: str, **where: Any) -> set[tuple[str, int]]:
+    def names(self, table: str, **where: object) -> set[tuple[str, int]]:
         return {(row["producer"], row["seq"]) for row in self.rows(table, **where)}
 
-    def tamper(self, table: str, which: Any, change: Any) -> None:
+    def tamper(self, table: str, which: Callable[[Row], bool], change: Row | None) -> None:
         """Rewrite the rows that ``which`` picks: by ``change``, or without them if it is None."""
         for part in (self.run_dir / "history" / table).glob("*.parquet"):
             stored = pq.read_table(part)
@@ -86,9 +83,7 @@ class Bench:
 
 @pytest.fixture
 def bench(spark: SparkHandle, bootstrap: str, tmp_path: Path) -> Iterator[Bench]:
-    topic = f"transactions-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+    topic = new_topic(bootstrap, "transactions", PARTITIONS)
     journal = Journal(None)
     # A token for each test: it is part of the transactional.id, and all tests share the broker.
     workload = Workload(spark, tmp_path, topic[-8:], journal.write)
