@@ -5,6 +5,7 @@ A created topic must be known to all brokers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from harness import timeouts
 from harness.cluster.cluster import Cluster
+from harness.cluster.nodes.node import Node
 from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, NodeDied, PromiseBroken
 from harness.kafka.admin import Admin, NewTopic, Refused
@@ -35,11 +37,12 @@ from suites.selftest.journal_lines import lines_of
 STUCK = partition_state("refunds", 1, 2, offline=(2,))
 
 
-def one_brokers_cluster(refusal: Refused | None = None, *, ended: bool = False, **attributes: object) -> Cluster:
+def one_brokers_cluster(refusal: Refused | None = None, *, ended: bool = False, nodes: Sequence[Node] = ()) -> Cluster:
     """A cluster whose only broker sees the topic refunds with an offline replica.
 
     :param refusal: the answer to each request for a topic
     :param ended: the broker has ended by itself
+    :param nodes: the nodes whose logs may say that a topic was made
     """
 
     def create_topics(_topics: object) -> None:
@@ -53,7 +56,7 @@ def one_brokers_cluster(refusal: Refused | None = None, *, ended: bool = False, 
     admin = fake(Admin, create_topics=create_topics, describe_cluster=lambda topics: cluster_state(STUCK))
     broker = fake_broker(admin=admin, describe_log_dirs=lambda: (), mbeans=None)
     return fake_cluster(
-        _controlling=lambda: broker, live_brokers=lambda: [broker], check_nodes=check_nodes, **attributes
+        _controlling=lambda: broker, live_brokers=lambda: [broker], check_nodes=check_nodes, _nodes=lambda: nodes
     )
 
 
@@ -108,7 +111,7 @@ def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
     log = tmp_path / "broker.log"
     log.write_text(logged)
     node = fake_node(log=BrokerLog(log))
-    cluster = one_brokers_cluster(Refused("create topic refunds", "TOPIC_ALREADY_EXISTS"), _nodes=lambda: [node])
+    cluster = one_brokers_cluster(Refused("create topic refunds", "TOPIC_ALREADY_EXISTS"), nodes=[node])
     if refused:
         with pytest.raises(Refused):
             cluster.begin_topics(NewTopic(name="refunds"))
