@@ -42,7 +42,7 @@ class Story:
     drained: list[Row] | None = field(default_factory=list)
     run: Row = field(default_factory=dict)
 
-    def send(self, seq: int, offset: int | None = None, **other: Any) -> Row:
+    def send(self, seq: int, offset: int | None = None, **other: object) -> Row:
         """Add a record of producer p to t-0: acked at `offset`, or indeterminate without one."""
         row = dict.fromkeys(PRODUCED.names) | {
             "producer": "p",
@@ -56,8 +56,8 @@ class Story:
         self.produced.append(row | other)
         return self.produced[-1]
 
-    def read(self, offset: int, seq: int | None = None, by: str = "live", **other: Any) -> Row:
-        """Add a read of t-0 by a consumer, whose name is also its role; seq is the offset by default."""
+    def read(self, offset: int, seq: int | None = None, by: str = "live", **other: object) -> Row:
+        """Add a read of t-0 by a consumer, whose name says its role and isolation; seq is the offset by default."""
         seq = offset if seq is None else seq
         position = sum(row["consumer"] == by for row in self.consumed)
         row = dict.fromkeys(CONSUMED.names) | {

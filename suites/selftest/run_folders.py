@@ -44,7 +44,7 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
+def event(seconds: float, kind: str, **fields: object) -> dict[str, Any]:
     """A line of the journal."""
     return {"at": at(seconds).isoformat(), "monotonic_s": seconds, "kind": kind, **fields}
 
@@ -82,7 +82,7 @@ def journal() -> list[dict[str, Any]]:
     ]
 
 
-def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: Any) -> Path:
+def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: object) -> Path:
     """Write the run folder.
 
     :param changes: fields of run.json that differ

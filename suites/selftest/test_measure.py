@@ -24,20 +24,23 @@ TOLD = (
     "[2026-01-01 00:00:02,400] INFO [Controller id=1] Handling log directory failure for brokers 2 (kafka)\n"
 )
 
+Line = dict[str, Any]
+"""A line of the journal, or the costs of a fault as JSON."""
+
 
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
+def event(seconds: float, kind: str, **fields: object) -> Line:
     return {"at": at(seconds).isoformat(), "kind": kind, **fields}
 
 
-def costs(lines: list[dict[str, Any]], run_dir: Path) -> list[FaultCosts]:
+def costs(lines: list[Line], run_dir: Path) -> list[FaultCosts]:
     return measure_faults(events_of(lines), run_dir)
 
 
-def measured_as_json(lines: list[dict[str, Any]], run_dir: Path) -> list[dict[str, Any]]:
+def measured_as_json(lines: list[Line], run_dir: Path) -> list[Line]:
     return [json.loads(json.dumps(each.to_json())) for each in costs(lines, run_dir)]
 
 
@@ -62,7 +65,7 @@ def run_dir(tmp_path: Path) -> Path:
     instants = [1.0 + n / 10 for n in range(50) if not 2.2 < 1.0 + n / 10 < 4.2]
     rows = len(instants)
 
-    def table(schema: pa.Schema, **columns: Any) -> pa.Table:
+    def table(schema: pa.Schema, **columns: object) -> pa.Table:
         return pa.table(
             {
                 field.name: pa.array(columns.get(field.name, [None] * rows), field.type)
@@ -133,7 +136,7 @@ def test_what_is_missed_after_a_fault_was_not_missed_for_it(run_dir: Path) -> No
         ({"topic": "another"}, None),
     ],
 )
-def test_whom_a_fault_hit(run_dir: Path, changes: dict[str, Any], role: str | None) -> None:
+def test_whom_a_fault_hit(run_dir: Path, changes: Line, role: str | None) -> None:
     """The role is the broker's in the pair's topic, by the last state before the fault."""
     events = [*EVENTS[:1], EVENTS[1] | changes, *EVENTS[2:]]
     assert measured_as_json(events, run_dir)[0]["role"] == role
@@ -183,7 +186,7 @@ def test_the_controller_was_told_by_its_own_words(run_dir: Path, noticed_by: str
     assert measured_as_json(events, run_dir)[0]["controller_told_s"] is None
 
 
-def led(seconds: float, index: int, leader: int | None, *offline: int, topic: str = "t") -> dict[str, Any]:
+def led(seconds: float, index: int, leader: int | None, *offline: int, topic: str = "t") -> Line:
     isr = [each for each in (1, 2, 3) if each not in offline]
     fields = {"topic": topic, "partition": index, "leader": leader, "isr": isr, "offline_replicas": list(offline)}
     return event(seconds, "partition.changed", **fields, seen_by=1)
@@ -232,7 +235,7 @@ STRUCK_ELSEWHERE = [
     ],
 )
 def test_other_leaders_are_those_of_what_this_fault_took(
-    run_dir: Path, happened: list[dict[str, Any]], measured: list[tuple[float | None, int]]
+    run_dir: Path, happened: list[Line], measured: list[tuple[float | None, int]]
 ) -> None:
     """Only partitions count that the fault's broker led: 0 to 2, and none of a deleted topic."""
     stale = [led(0.2, 0, 2, topic="gone"), event(0.3, "topic.deleted", topic="gone")]
@@ -245,7 +248,7 @@ def test_other_leaders_are_those_of_what_this_fault_took(
     assert told == measured
 
 
-def partition(seconds: float, index: int, *isr: int) -> dict[str, Any]:
+def partition(seconds: float, index: int, *isr: int) -> Line:
     return event(
         seconds,
         "partition.changed",
@@ -303,7 +306,7 @@ RECOVERING = [
     ],
 )
 def test_a_broker_has_recovered_when_every_isr_has_it_again(
-    run_dir: Path, events: list[dict[str, Any]], recovered_s: float | None
+    run_dir: Path, events: list[Line], recovered_s: float | None
 ) -> None:
     """Only ISRs that had the broker before the fault, and lacked it when the fault was undone, are waited for."""
     [measured] = measured_as_json(events, run_dir)

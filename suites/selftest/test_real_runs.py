@@ -34,8 +34,13 @@ pytestmark = pytest.mark.cluster
 
 CASE = "kip-112/follower-at-runtime[zk-chmod_000]"
 
+Result = dict[str, Any]
+"""The JSON of a run, or of one of its cases."""
+Controls = tuple[int, dict[str, Result]]
+"""The exit code of the run of all controls, and each case by its id."""
 
-def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
+
+def run(folder: Path, *selectors: str) -> tuple[int, Result]:
     """Run ``jbod run`` with its run folders below ``folder``; returns its exit code and JSON."""
     out = folder / "out.json"
     done = subprocess.run(
@@ -51,15 +56,15 @@ def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def green(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def green(tmp_path_factory: pytest.TempPathFactory) -> Result:
     """The JSON of a run with one valid case."""
     code, result = run(tmp_path_factory.mktemp("green"), CASE)
     assert code == 0, result
-    scenario: dict[str, Any] = result["scenarios"][0]
+    scenario: Result = result["scenarios"][0]
     return scenario
 
 
-def test_the_json_tells_what_each_fault_cost(green: dict[str, Any]) -> None:
+def test_the_json_tells_what_each_fault_cost(green: Result) -> None:
     assert (green["id"], green["verdict"]) == (CASE, "valid")
     assert set(green["phases_s"]) == {"boot", "load", "fault", "recover", "drain", "judge", "teardown"}
     log_dir, *killed = green["faults"]
@@ -70,7 +75,7 @@ def test_the_json_tells_what_each_fault_cost(green: dict[str, Any]) -> None:
         assert 0 < log_dir[measure] < green["duration_s"], measure
 
 
-def test_run_json_says_what_was_run(green: dict[str, Any]) -> None:
+def test_run_json_says_what_was_run(green: Result) -> None:
     content = json.loads((Path(green["run_dir"]) / "run.json").read_text())
     assert content["case"] == CASE
     assert content["kafka"]["version"] == "3.9.2"
@@ -120,7 +125,7 @@ def _changed(drain: pa.Table) -> pa.Table:
     [(_taken_out, "lost"), (_doubled, "duplicated"), (_swapped, "misplaced"), (_changed, "corrupted")],
 )
 def test_a_tampered_history_is_invalid_and_named(
-    green: dict[str, Any],
+    green: Result,
     tmp_path: Path,
     judge_spark: SparkSession,
     tamper: Callable[[pa.Table], pa.Table],
@@ -147,7 +152,7 @@ def test_a_tampered_history_is_invalid_and_named(
     assert named.examples[0]["topic"] == "orders"
 
 
-def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) -> None:
+def test_check_judges_a_stored_run_again(green: Result, tmp_path: Path) -> None:
     run_dir = shutil.copytree(green["run_dir"], tmp_path / "run")
     (run_dir / "verdict.json").unlink()
     done = subprocess.run([JBOD, "check", run_dir], capture_output=True, text=True, check=False)
@@ -160,7 +165,7 @@ def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, dict[str, Any]]]:
+def controls(tmp_path_factory: pytest.TempPathFactory) -> Controls:
     """Run all live controls in both modes, two at once; returns the exit code, and each case's JSON by its id."""
     folder = tmp_path_factory.mktemp("controls")
     code, result = run(folder, "control", "--jobs=2")
@@ -169,7 +174,7 @@ def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, d
 
 
 def test_whoever_was_served_by_a_cluster_before_had_come_out_valid(
-    controls: tuple[int, dict[str, dict[str, Any]]],
+    controls: Controls,
 ) -> None:
     """A cluster is reused only after valid cases."""
     served = {name: case.get("served", []) for name, case in controls[1].items()}
@@ -177,13 +182,11 @@ def test_whoever_was_served_by_a_cluster_before_had_come_out_valid(
     assert {controls[1][each]["verdict"] for before in served.values() for each in before} == {"valid"}
 
 
-def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, Any]]]) -> None:
+def test_red_controls_make_the_run_red(controls: Controls) -> None:
     assert controls[0] == 1
 
 
-def red_beside_its_twin(
-    controls: tuple[int, dict[str, dict[str, Any]]], control: str, mode: str, word: str
-) -> dict[str, Any]:
+def red_beside_its_twin(controls: Controls, control: str, mode: str, word: str) -> Result:
     """The JSON of a control, which is invalid; its twin without the harm is valid."""
     red, green = (controls[1][f"control/{control}[{mode}-{which}]"] for which in (word, "green"))
     assert green["verdict"] == "valid", green["reason"]
@@ -206,7 +209,7 @@ def red_beside_its_twin(
     ],
 )
 def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
-    controls: tuple[int, dict[str, dict[str, Any]]], control: str, kind: str, mode: str
+    controls: Controls, control: str, kind: str, mode: str
 ) -> None:
     both = [controls[1][f"control/{control}[{mode}-{word}]"] for word in (kind, "green")]
     if all(case["verdict"] == "skipped" for case in both):
@@ -219,7 +222,7 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
 
 
 def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epochs_is_red(
-    controls: tuple[int, dict[str, dict[str, Any]]], tmp_path: Path, judge_spark: SparkSession
+    controls: Controls, tmp_path: Path, judge_spark: SparkSession
 ) -> None:
     red_beside_its_twin(controls, "new-epoch", "kraft", "duplicated")
     case = controls[1]["control/new-epoch[kraft-green]"]
@@ -237,43 +240,39 @@ def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epo
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_replica_that_nobody_reads_is_compared_all_the_same(
-    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
-) -> None:
+def test_a_replica_that_nobody_reads_is_compared_all_the_same(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "follower-differs", mode, "differs")
     assert "the replicas of orders-0 are not the same" in red["reason"]
     assert json.loads((Path(red["run_dir"]) / "verdict.json").read_text())["verdict"] == "valid"
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(
-    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
-) -> None:
+def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "log-dir-offline", mode, "offline")
     assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d said: Stopping serving logs", red["reason"])
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_broker_that_ends_unmissed_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+def test_a_broker_that_ends_unmissed_is_told(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "broker-ends", mode, "unmissed")
     assert "ended by itself with exit code 143" in red["reason"]
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_topic_that_dies_with_its_rack_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+def test_a_topic_that_dies_with_its_rack_is_told(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "rack-fails", mode, "unavailable")
     assert re.search(r"no leader: orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
 
 
-def told(controls: tuple[int, dict[str, dict[str, Any]]], case: str, kind: str) -> dict[str, Any]:
+def told(controls: Controls, case: str, kind: str) -> Result:
     """The story of the first record of an anomaly's kind, from a control's run folder."""
     stories = json.loads((Path(controls[1][f"control/{case}"]["run_dir"]) / "explained.json").read_text())["stories"]
-    found: dict[str, Any] = next(story for story in stories if kind in story["kinds"])
+    found: Result = next(story for story in stories if kind in story["kinds"])
     return found
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_lost_record_is_explained(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+def test_a_lost_record_is_explained(controls: Controls, mode: str) -> None:
     story = told(controls, f"unclean-election[{mode}-lost]", "lost")
     assert "now on no replica, and at" in story["summary"], story["summary"]
     assert [replica["copies"] for replica in story["replicas"]] == [[], [], []]
@@ -291,9 +290,7 @@ def test_a_lost_record_is_explained(controls: tuple[int, dict[str, dict[str, Any
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(
-    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
-) -> None:
+def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(controls: Controls, mode: str) -> None:
     deleted = told(controls, f"deleted-records[{mode}-lost]", "lost")
     assert all(replica["copies"] and replica["log_start"] == 50 for replica in deleted["replicas"])
     assert "is no copy: deleted, the log starts at 50" in deleted["summary"], deleted["summary"]
