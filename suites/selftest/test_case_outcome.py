@@ -243,6 +243,6 @@ def test_an_assert_of_the_scenario_is_a_promise_and_one_of_the_harness_is_not(ca
 def test_all_deviations_are_told_and_the_first_under_its_old_name(shown: str) -> None:
     deviations = tuple(map(noted_deviation, shown))
     entry = case_result(deviations=deviations).to_json()
-    told = [each.to_json() for each in deviations]
-    assert (entry.get("deviation"), entry.get("deviations", [])) == (told[0] if told else None, told)
+    as_json = [each.to_json() for each in deviations]
+    assert (entry.get("deviation"), entry.get("deviations", [])) == (as_json[0] if as_json else None, as_json)
     assert CaseResult.from_json(entry).to_json() == entry

@@ -109,8 +109,8 @@ def test_what_differs_is_named_and_a_failure(ci: Ci, docker: list[dict[str, Any]
     """A difference is reported also where one of the runs has failed."""
     ci.tells("docker", *docker, code=code)
     differs = differs.format("reports/verdicts-process.json", "reports/verdicts-docker.json")
-    said = "other verdicts or deviations from backend to backend: 1 of 2 cases"
-    assert ci.run() == (1, [f"DIFFERS {differs}", said])
+    summary = "other verdicts or deviations from backend to backend: 1 of 2 cases"
+    assert ci.run() == (1, [f"DIFFERS {differs}", summary])
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_a_run_that_fails_fails_all(ci: Ci, which: str) -> None:
 def test_all_cases_that_it_would_have_run_are_told_where_there_is_no_engine(ci: Ci) -> None:
     """The fake ``jbod list`` has two cases of the plan, and one for each other selector."""
     (ci.folder / "bin/docker").write_text("#!/bin/sh\nexit 1\n")
-    said = "SKIPPED in containers: 7 cases: no Docker engine answers, and only root may start one"
-    assert ci.run() == (EXIT_VALID, [said])
+    skipped = "SKIPPED in containers: 7 cases: no Docker engine answers, and only root may start one"
+    assert ci.run() == (EXIT_VALID, [skipped])
 
 
 # --- the canary -------------------------------------------------------------------------------------------------------

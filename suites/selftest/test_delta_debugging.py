@@ -110,10 +110,10 @@ def schedule(tmp_path: Path) -> Schedule:
 def shrunk(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, runs: PlantedRuns, until: float = float("inf")
 ) -> tuple[Shrunk, list[str]]:
-    said: list[str] = []
+    output: list[str] = []
     monkeypatch.setattr(shrinking, "run_apart", runs.run)
     monkeypatch.setattr(shrinking, "time", SimpleNamespace(monotonic=lambda: runs.now_s))
-    return shrink_run(run_dir, ["--mode=kraft"], said.append, until), said
+    return shrink_run(run_dir, ["--mode=kraft"], output.append, until), output
 
 
 @pytest.mark.parametrize("culprits", [(0, 11), (3, 4), (1, 6, 10)], ids=str)
@@ -123,14 +123,14 @@ def test_two_or_three_steps_of_twelve_are_left(
     """The smallest part is stored as a schedule that can be played, with how often it fails."""
     wanted = {schedule.steps[each] for each in culprits}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs)
+    found, output = shrunk(tmp_path, monkeypatch, runs)
     assert found.file is not None
     assert set(read(Path(found.file)).steps) == wanted
     assert read(Path(found.file)).volumes == schedule.volumes
     assert (found.steps_before, len(found.steps), found.fails, found.of) == (12, len(culprits), 3, 3)
     kept = json.loads(Path(found.file).read_text())
     assert (kept["fails"], kept["of"]) == (3, 3)
-    assert f"{len(culprits)} of 12 steps are left and fail 3 of 3 times" in said[-1]
+    assert f"{len(culprits)} of 12 steps are left and fail 3 of 3 times" in output[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "smallest.json"]
 
 
@@ -150,10 +150,10 @@ def test_one_that_never_fails_again_is_not_looked_through(
 ) -> None:
     """If the whole schedule does not fail again, no part is tried and none is stored."""
     runs = PlantedRuns(lambda _part, _play: "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs)
+    found, output = shrunk(tmp_path, monkeypatch, runs)
     assert (found.file, found.fails, found.of) == (None, 0, 3)
     assert runs.plays == {schedule.steps: 3}
-    assert "did not fail again" in said[-1]
+    assert "did not fail again" in output[-1]
     assert not (tmp_path / "smallest.json").exists()
 
 
@@ -167,11 +167,11 @@ def test_the_budget_ends_midway(
     """
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
+    found, output = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
     assert wanted <= {Step(**step) for step in found.steps}
     assert (len(found.steps), found.fails, found.of) == (left, 1, 1)
     assert json.loads((tmp_path / "smallest.json").read_text())["of"] == 1
-    [line] = [line for line in said if "no time left, and" in line]
+    [line] = [line for line in output if "no time left, and" in line]
     assert line.endswith(f": jbod shrink {tmp_path}")
     assert sum(runs.plays.values()) <= parts + 1
     assert schedule.steps not in runs.plays
@@ -181,22 +181,22 @@ def test_within_a_budget_that_is_enough(schedule: Schedule, tmp_path: Path, monk
     """Each part is played once, and the smallest one as often as without a budget; the whole is not played again."""
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
+    found, output = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
     assert {Step(**step) for step in found.steps} == wanted
     assert (found.fails, found.of) == (3, 3)
     [(_, plays)] = [(steps, count) for steps, count in runs.plays.items() if count > 1]
     assert plays == 1 + 3
     assert schedule.steps not in runs.plays
-    assert not any("no time" in line for line in said)
+    assert not any("no time" in line for line in output)
 
 
 def test_within_a_budget_one_that_never_fails_again(
     schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A part that is known not to fail is not stored."""
-    found, said = shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: "valid"), until=PART_S * 100)
+    found, output = shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: "valid"), until=PART_S * 100)
     assert (found.file, found.fails, found.of) == (None, 0, 3)
-    assert "did not fail again in 3 plays" in said[-1]
+    assert "did not fail again in 3 plays" in output[-1]
     assert not (tmp_path / "smallest.json").exists()
 
 
@@ -221,8 +221,8 @@ def test_a_schedule_of_a_run_is_played_again_and_shrunk(planted: Planted) -> Non
     def played(*arguments: str) -> Path:
         """The run folder of the one case that came out invalid."""
         code, _ = planted.jbod(*arguments, "--json=told.json")
-        told = json.loads((planted.folder / "told.json").read_text())
-        [invalid] = [case["run_dir"] for case in told["scenarios"] if case["verdict"] == "invalid"]
+        result = json.loads((planted.folder / "told.json").read_text())
+        [invalid] = [case["run_dir"] for case in result["scenarios"] if case["verdict"] == "invalid"]
         assert code == 1
         return Path(invalid)
 
@@ -235,13 +235,13 @@ def test_a_schedule_of_a_run_is_played_again_and_shrunk(planted: Planted) -> Non
     assert again != run_dir
     assert read(again / "run.json") == whole
 
-    code, said = planted.jbod("shrink", run_dir)
+    code, output = planted.jbod("shrink", run_dir)
     assert code == 0
     smallest = run_dir / "smallest.json"
     kept = json.loads(smallest.read_text())
     assert (kept["steps"], kept["fails"], kept["of"]) == (culprits, 3, 3)
     chosen = ("--kafka-home", str(kafka)), ("--mode", "kraft"), ("--backend", "planted"), ("--schedule", str(smallest))
-    command = said.splitlines()[-1]
+    command = output.splitlines()[-1]
     assert command == shlex.join(["jbod", "run", "schedules", *("=".join(each) for each in chosen)])
     part = played(*shlex.split(command)[1:])
     assert read(part / "run.json") == read(smallest)
@@ -254,7 +254,7 @@ def test_a_schedule_that_does_not_fail_again_is_inconclusive(planted: Planted) -
     kafka = planted.kafka("4.3.1")
     assert planted.jbod("run", "schedules", "--backend=planted", f"--kafka-home={kafka}")[0] == 1
     [run_dir] = [path.parent for path in planted.runs_dir.glob("*/run.json")]
-    code, said = planted.jbod("shrink", run_dir)
+    code, output = planted.jbod("shrink", run_dir)
     assert code == 2
-    assert "the schedule did not fail again in 3 plays" in said.splitlines()[-1]
+    assert "the schedule did not fail again in 3 plays" in output.splitlines()[-1]
     assert not (run_dir / "smallest.json").exists()

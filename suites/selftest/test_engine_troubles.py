@@ -103,10 +103,10 @@ class User:
     def is_told(self, *arguments: str) -> str:
         """The command ends with exit code 3 and this one line, and leaves nothing behind."""
         done = self.jbod(*arguments)
-        said = done.stdout + done.stderr
-        assert done.returncode == EXIT_HARNESS, said
-        line, *more = said.splitlines()
-        assert not more, said
+        output = done.stdout + done.stderr
+        assert done.returncode == EXIT_HARNESS, output
+        line, *more = output.splitlines()
+        assert not more, output
         assert line.startswith("jbod: ")
         self.assert_nothing_left()
         return line.removeprefix("jbod: ")
@@ -234,11 +234,11 @@ def test_an_engine_that_may_not_be_talked_to(user: User) -> None:
     """An ordinary user has no access to root's socket."""
     if not user.become(NOBODY):
         pytest.skip(f"uid {NOBODY} can't get to {JBOD}")
-    said = rf"you may not talk to the Docker engine at {re.escape(str(user.socket))}: usermod -aG docker \$USER, .*"
+    message = rf"you may not talk to the Docker engine at {re.escape(str(user.socket))}: usermod -aG docker \$USER, .*"
     with answering(user.socket):
         user.socket.chmod(0o600)
-        assert re.fullmatch(said, user.is_told(*RUN))
-        assert re.fullmatch(said, str(doctor(user)["container disk"]["found"]))
+        assert re.fullmatch(message, user.is_told(*RUN))
+        assert re.fullmatch(message, str(doctor(user)["container disk"]["found"]))
 
 
 # --- a good engine without a good compose ---------------------------------------------------------------------------
@@ -254,13 +254,15 @@ def test_no_compose_plugin(user: User, tmp_path: Path) -> None:
         pytest.skip("there is no docker command")
     if there:
         pytest.skip("the plugin is in a folder of the system's")
-    said = rf"the docker command \({shutil.which('docker')}\) has no compose plugin, neither in {tmp_path}/cli-plugins "
-    said += r"nor in the system's folders: apt-get install docker-compose-plugin .*"
+    message = (
+        rf"the docker command \({shutil.which('docker')}\) has no compose plugin, neither in {tmp_path}/cli-plugins "
+    )
+    message += r"nor in the system's folders: apt-get install docker-compose-plugin .*"
     with answering(user.socket):
         for command in (RUN, UP):
-            assert re.fullmatch(said, user.is_told(*command))
+            assert re.fullmatch(message, user.is_told(*command))
         found = doctor(user)
-    assert re.fullmatch(said, str(found["compose"]["found"]))
+    assert re.fullmatch(message, str(found["compose"]["found"]))
     assert found["container disk"]["found"] == "/nowhere/docker, which can't be seen from here"
 
 
@@ -296,10 +298,10 @@ def test_an_engine_that_goes_away_at_any_question(user: User, questions: int) ->
     """The engine may go away at any request, up to the last one, which sends it the files for the image."""
     with fleeting(user.socket, questions):
         done = user.jbod(*BUILD, "--base", "base:1")
-    said = (done.stdout + done.stderr).splitlines()
-    notes = [line for line in said if "making the image" in line]
+    output = (done.stdout + done.stderr).splitlines()
+    notes = [line for line in output if "making the image" in line]
     assert bool(notes) == (questions == 5)
-    [line] = [line for line in said if line not in notes]
+    [line] = [line for line in output if line not in notes]
     assert done.returncode == EXIT_HARNESS
     assert line.startswith("jbod: ")
     assert line.endswith(f": the Docker engine at unix://{user.socket} no longer answers; is dockerd running?")
@@ -374,11 +376,11 @@ def test_an_engine_that_goes_away_half_way_through_a_cluster(
         done = user.jbod(*command)
     finally:
         wire.cut()
-    said = done.stdout + done.stderr
-    assert done.returncode == EXIT_HARNESS, said
+    output = done.stdout + done.stderr
+    assert done.returncode == EXIT_HARNESS, output
     [left] = user.work_dir.iterdir()
     assert [path.name for path in left.iterdir()] == ["undo.jsonl"]
-    [line] = [line for line in said.splitlines() if not line.startswith("preparing fast starts")]
+    [line] = [line for line in output.splitlines() if not line.startswith("preparing fast starts")]
     told = f"the Docker engine at unix://{user.socket} no longer answers; is dockerd running?"
     again = f"Once it does, jbod clean removes what there is of {left.name}"
     assert line == f"jbod: docker compose create: {told} {again}"

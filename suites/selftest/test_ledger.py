@@ -120,8 +120,11 @@ def test_what_ran_in_containers_did_not_run_as_processes(tmp_path: Path) -> None
     """The ledger, nights and qualifications keep runs in containers and runs as processes apart."""
     ended(tmp_path, "a", backend="docker")
     cases, entries = planned("a"), ledger.read(tmp_path)
-    told = [ledger.cells(planned("a"), backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
-    assert [(cell.backend, cell.runs, cell.is_overdue) for cell in told] == [("process", 0, True), ("docker", 1, False)]
+    cells = [ledger.cells(planned("a"), backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
+    assert [(cell.backend, cell.runs, cell.is_overdue) for cell in cells] == [
+        ("process", 0, True),
+        ("docker", 1, False),
+    ]
     sides = [side("candidate", KRAFT, tmp_path, "kraft", backend) for backend in ("process", "docker")]
     assert [due(cases, each.ran(), 1) for each in sides] == [["a"], []]
     assert ledger.alike(entries, cases, "process") == []
@@ -132,8 +135,8 @@ def test_what_can_not_be_run_any_more_is_owed(tmp_path: Path) -> None:
     ended(tmp_path, "eio")
     fixed = Fixed(planned=planned("a"), unable={}, lacking=planned("eio", "never"))
     owed = fixed.owed(ledger.read(tmp_path), "process")
-    told = ledger.cells(owed, "process", ledger.read(tmp_path), timedelta(0))
-    assert [(cell.id, cell.is_overdue) for cell in told] == [("a", True), ("eio", True)]
+    cells = ledger.cells(owed, "process", ledger.read(tmp_path), timedelta(0))
+    assert [(cell.id, cell.is_overdue) for cell in cells] == [("a", True), ("eio", True)]
     assert [*fixed.owed(ledger.read(tmp_path), "docker")] == ["a"]
 
 
@@ -262,12 +265,12 @@ def test_what_a_qualification_is_made_of() -> None:
 def test_results_that_cannot_be_written_are_no_pass_and_hide_no_failure(
     tmp_path: Path, code: int, comes_to: int
 ) -> None:
-    said: list[str] = []
-    assert write_json(None, {"exit_code": code}, said.append) == code
-    assert write_json(tmp_path / "out.json", {"exit_code": code}, said.append) == code
-    assert said == []
-    assert write_json(tmp_path / "gone" / "out.json", {"exit_code": code}, said.append) == comes_to
-    assert said == [f"cannot write --json {tmp_path}/gone/out.json: No such file or directory"]
+    output: list[str] = []
+    assert write_json(None, {"exit_code": code}, output.append) == code
+    assert write_json(tmp_path / "out.json", {"exit_code": code}, output.append) == code
+    assert output == []
+    assert write_json(tmp_path / "gone" / "out.json", {"exit_code": code}, output.append) == comes_to
+    assert output == [f"cannot write --json {tmp_path}/gone/out.json: No such file or directory"]
 
 
 @pytest.mark.parametrize(

@@ -39,20 +39,20 @@ def test_a_night(planted: Planted) -> None:
     asked = ("nightly", "--budget=10m", "--seed=7", "--backend=planted", f"--kafka-home={kafka}", "--json=night.json")
 
     def night() -> tuple[int, str, dict[str, Any]]:
-        code, said = planted.jbod(*asked)
-        return code, said, json.loads((planted.folder / "night.json").read_text())
+        code, output = planted.jbod(*asked)
+        return code, output, json.loads((planted.folder / "night.json").read_text())
 
-    code, said, told = night()
-    assert code == told["exit_code"] == 0
+    code, output, result = night()
+    assert code == result["exit_code"] == 0
     assert [case.partition(" ")[0] for case in planted.played()[:4]] == [*FIXED, "schedules/random[kraft-0]"]
-    ids = [case["id"] for case in told["scenarios"]]
+    ids = [case["id"] for case in result["scenarios"]]
     assert ids == [*FIXED, *(f"schedules/random[kraft-{number}]" for number in range(len(ids) - 3))]
-    assert (told["left"], told["overdue"], told["shrunk"]) == ({}, [], [])
+    assert (result["left"], result["overdue"], result["shrunk"]) == ({}, [], [])
     count = len(ids) - 3
-    assert f"random schedules: {count} played, 0 not; {count * 11} of {count * 12} steps done" in said
-    [(unable, why)] = told["unable"].items()
+    assert f"random schedules: {count} played, 0 not; {count * 11} of {count * 12} steps done" in output
+    [(unable, why)] = result["unable"].items()
     assert (unable, why.partition(":")[0]) == ("network/planted[kraft]", "own networks")
-    assert f"cannot run here, because {why}: network/planted[kraft]" in " ".join(said.split())
+    assert f"cannot run here, because {why}: network/planted[kraft]" in " ".join(output.split())
     assert junit(planted, "junit-fixed.xml") == (3, 0)
     assert junit(planted, "junit-random.xml") == (count, 0)
     assert len(list((planted.runs_dir.parent / "allure-results").glob("*-result.json"))) == count  # of the last run
@@ -66,17 +66,17 @@ def test_a_night(planted: Planted) -> None:
     (planted.runs_dir / ledger.NAME).write_text("".join(f"{line}\n" for line in told_to_take))
     before = len(planted.played())
     planted.plays({FIXED[1]: "invalid", "schedules/random[kraft-0]": "valid invalid valid"})
-    code, said, told = night()
-    assert code == told["exit_code"] == 1
+    code, output, result = night()
+    assert code == result["exit_code"] == 1
     order = [case.partition(" ")[0] for case in planted.played()[before:]]
     assert order[:4] == [FIXED[2], FIXED[0], FIXED[1], "schedules/random[kraft-0]"]
-    assert {case["id"] for case in told["scenarios"] if case["verdict"] == "invalid"} == {
+    assert {case["id"] for case in result["scenarios"] if case["verdict"] == "invalid"} == {
         FIXED[1],
         "schedules/random[kraft-0]",
     }
     assert junit(planted, "junit-fixed.xml") == (3, 1)
-    assert [(each["fails"], each["of"], each["file"]) for each in told["shrunk"]] == [(0, 3, None)]
-    assert "the schedule did not fail again" in said
+    assert [(each["fails"], each["of"], each["file"]) for each in result["shrunk"]] == [(0, 3, None)]
+    assert "the schedule did not fail again" in output
 
 
 def junit(planted: Planted, name: str) -> tuple[int, int]:
@@ -100,7 +100,7 @@ def a_night(
 ) -> tuple[Night, list[str], list[tuple[str, ...]]]:
     """A night, its output, and the arguments of its runs."""
     asked: list[tuple[str, ...]] = []
-    said: list[str] = []
+    output: list[str] = []
 
     def run(*arguments: str, quiet: bool = False) -> SubRun:
         asked.append(arguments)
@@ -120,9 +120,9 @@ def a_night(
         every=timedelta(days=7),
         jobs=1,
         options=[],
-        say=said.append,
+        say=output.append,
     )
-    return night, said, asked
+    return night, output, asked
 
 
 def came_out(**verdicts: str) -> SubRun:
@@ -136,14 +136,14 @@ def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monke
         lambda _: came_out(a="valid", b="skipped"),
         lambda _: came_out(x="valid", y="skipped", z="skipped"),
     ]
-    night, said, [fixed, random] = a_night(tmp_path, monkeypatch, answers, ["a", "b"])
+    night, output, [fixed, random] = a_night(tmp_path, monkeypatch, answers, ["a", "b"])
     assert fixed[:2] == ("a", "b")
     assert {"--seed=7", "--stop-after=900", "--backend=process"} <= set(fixed)
     assert random[0] == "schedules/random"
     [for_s] = [float(option.partition("=")[2]) for option in random if option.startswith("--stop-after")]
     assert for_s == pytest.approx(1800 * 0.75, abs=5)  # the rest is kept for shrinking
     assert (night.left, night.overdue, night.exit_code()) == ({"b": None}, ["b"], 2)
-    assert "random schedules: 1 played, 2 not" in said
+    assert "random schedules: 1 played, 2 not" in output
 
 
 @pytest.mark.parametrize(
@@ -168,8 +168,8 @@ def test_what_this_machine_could_do_once_has_to_run(
     night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"], ["eio", "never"])
     assert (night.overdue, night.exit_code()) == ((["eio"], 2) if overdue else ([], 0))
     skipped = {"id": "eio", "kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process"}
-    told = {"scenarios": [{**skipped, "verdict": "skipped", "reason": "no loop mounts"}], "started_at": "2999"}
-    (tmp_path / "results-later.json").write_text(json.dumps(told))  # from a run without this case
+    result = {"scenarios": [{**skipped, "verdict": "skipped", "reason": "no loop mounts"}], "started_at": "2999"}
+    (tmp_path / "results-later.json").write_text(json.dumps(result))  # from a run without this case
     notes = read_runs_dir(tmp_path).notes
     assert notes == (("eio had to run by now, and didn't: it last ran 2026-01-01T00:00",) if overdue else ())
 
@@ -206,9 +206,9 @@ def test_a_full_disk_while_shrinking_is_no_reason_to_forget_the_night(
     monkeypatch.setattr(nightly, "shrink_run", fills_up)
     failed = case_result("x", "invalid", mode="zk", run_dir="runs/x", duration_s=6.0)
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=(failed,))]
-    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    night, output, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert (night.exit_code(), night.shrunk) == (1, [])
-    assert "No space left on device; again: jbod shrink runs/x" in said[-1]
+    assert "No space left on device; again: jbod shrink runs/x" in output[-1]
 
 
 def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,19 +233,19 @@ def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(nightly, "shrink_run", takes_long)
     failed = tuple(case_result(id, "invalid", mode="zk", run_dir=f"runs/{id}", duration_s=60.0) for id in "xy")
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=failed)]
-    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    night, output, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert [each.run_dir for each in night.shrunk] == ["runs/x"]
     assert clock[0] == BUDGET_S - 60.0 - nightly.START_S  # a part that begins then ends with the night
-    assert "not shrunk, no time left: y: jbod shrink runs/y" in said
+    assert "not shrunk, no time left: y: jbod shrink runs/y" in output
 
 
 def test_a_run_that_is_killed_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel may kill it when memory is short: an error of the environment; the schedules still run."""
     monkeypatch.setattr("harness.runner.subrun.jbod_command", lambda *_: ["sh", "-c", "kill -9 $$"])
     answers: list[Answer] = [lambda arguments: run_apart(*arguments), lambda _: came_out(x="valid")]
-    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    night, output, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert (night.codes, night.exit_code(), [*night.left]) == ([3, 0], 3, ["a"])
-    assert any("ended with exit code 3" in line for line in said)
+    assert any("ended with exit code 3" in line for line in output)
 
 
 def test_a_working_directory_with_other_modules_is_in_nobodys_way(

@@ -209,16 +209,16 @@ def test_what_needs_what_the_build_lacks_is_skipped_by_name(planted: Planted) ->
     home = planted.kafka("4.3.1")
     planted.lacks(["kip-112/planted"])
     assert planted.jbod("probe", str(home), "--json=probe.json")[0] == 2
-    code, said = planted.jbod(
+    code, output = planted.jbod(
         "run", "kip-112", f"--kafka-home={home}", "--backend=planted", "--probe=probe.json", "--json=out.json"
     )
     assert (code, planted.played()) == (5, [])
     cases = json.loads((planted.folder / "out.json").read_text())["scenarios"]
     assert {case["verdict"] for case in cases} == {"skipped"}
     assert cases[0]["reason"] == "this build lacks the planted tool (jbod probe)"
-    code, said = planted.jbod("run", "kip-112", f"--kafka-home={planted.kafka('4.3.0')}", "--probe=probe.json")
+    code, output = planted.jbod("run", "kip-112", f"--kafka-home={planted.kafka('4.3.0')}", "--probe=probe.json")
     assert code == 4
-    assert "is of another build" in said
+    assert "is of another build" in output
     _, listed = planted.jbod("list", f"--kafka-home={home}", "--probe=probe.json", "--json")
     [row] = [each for each in json.loads(listed)["scenarios"] if each["id"] == "kip-112/planted"]
     assert row["lacks"][A] == "this build lacks the planted tool (jbod probe)"
@@ -228,12 +228,12 @@ def test_a_qualification_says_what_was_skipped_and_is_not_green(planted: Planted
     home = planted.kafka("4.3.1")
     asked = ("qualify", "kip-112", "network", "--backend=planted", f"--candidate={home}", "--json=out.json")
     planted.lacks([B])
-    code, said = planted.jbod(*asked)
+    code, output = planted.jbod(*asked)
     answer: dict[str, Any] = json.loads((planted.folder / "out.json").read_text())
     assert (code, answer["cases"][A], answer["cases"][B]) == (2, "held", "unshown")
     assert answer["reasons"][B] == "this build lacks the planted tool (jbod probe)"
     assert answer["answer"].startswith("Not shown: ")
-    assert "candidate: Kafka 4.3.1 lacks the planted tool in mode kraft (planted): 1 case is skipped" in said
+    assert "candidate: Kafka 4.3.1 lacks the planted tool in mode kraft (planted): 1 case is skipped" in output
     assert any("lacks the planted tool" in note for note in answer["notes"])
     assert B not in " ".join(planted.played())
     assert planted.probes() == 1
@@ -243,9 +243,9 @@ def test_a_qualification_says_what_was_skipped_and_is_not_green(planted: Planted
 
 @pytest.mark.parametrize(("build", "says"), [("", "the name of a build is empty"), ("/no/such", "no such folder")])
 def test_a_build_that_is_not_named_or_not_there_is_a_usage_error(planted: Planted, build: str, says: str) -> None:
-    code, said = planted.jbod("probe", build)
+    code, output = planted.jbod("probe", build)
     assert code == 4
-    assert says in said
+    assert says in output
 
 
 @pytest.mark.parametrize("asked", ["qualify", "nightly"])
@@ -253,20 +253,20 @@ def test_a_build_that_can_not_be_run_is_one_line_and_exit_code_3(planted: Plante
     home = planted.kafka("4.3.1")
     planted.lacks([], cause="broker 1: it can't")
     build = f"--candidate={home}" if asked == "qualify" else f"--kafka-home={home}"
-    code, said = planted.jbod(asked, build, "--backend=planted")
+    code, output = planted.jbod(asked, build, "--backend=planted")
     assert (code, planted.played()) == (3, [])
-    assert re.search(r"^jbod: Kafka 4\.3\.1 \(.*\) cannot be run: broker 1: it can't$", said, re.MULTILINE)
+    assert re.search(r"^jbod: Kafka 4\.3\.1 \(.*\) cannot be run: broker 1: it can't$", output, re.MULTILINE)
 
 
 def test_a_night_skips_what_needs_what_the_build_lacks(planted: Planted) -> None:
     planted.lacks([A])
     home = planted.kafka("4.3.1")
-    code, said = planted.jbod(
+    code, output = planted.jbod(
         "nightly", "--budget=5m", "--backend=planted", f"--kafka-home={home}", "--json=night.json"
     )
     night = json.loads((planted.folder / "night.json").read_text())
     assert night["unable"][A] == "this build lacks the planted tool (jbod probe)"
-    assert "Kafka 4.3.1 lacks the planted tool in mode kraft" in said
+    assert "Kafka 4.3.1 lacks the planted tool in mode kraft" in output
     assert A not in " ".join(planted.played())
     assert code == 0
 
