@@ -282,7 +282,7 @@ def test_a_move_that_copies_is_behind_by_less_than_all(
 ) -> None:
     monkeypatch.setattr(timeouts, "REQUEST_S", 0.01)
     future = replica_in_dir("orders", offset_lag=lag, is_future=True)
-    log_dir = log_dir_at(Path("/d"), fake_broker(find_replica=lambda *_, **__: (log_dir, future)))
+    log_dir: LogDir = log_dir_at(Path("/d"), fake_broker(find_replica=lambda *_, **__: (log_dir, future)))
     with outcome:
         check_under_way(orders_in()[0], log_dir, copying=copying)
 
