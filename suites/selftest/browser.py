@@ -1,4 +1,4 @@
-"""A real Chromium, driven by its own chromedriver over WebDriver's plain HTTP: no package is needed for that."""
+"""A real Chromium, driven through its chromedriver by WebDriver's HTTP protocol, without any package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LACKING = "" if CHROMIUM and CHROMEDRIVER else "no chromium and chromedriver her
 
 CTRL = "\ue009"
 ENTER, ESCAPE = "\ue007", "\ue00c"
-# Headless, and without what it would look for in a network.
+# Headless, and without the services of Chromium's that use a network.
 _FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync"
@@ -29,7 +29,7 @@ _FLAGS = (
 
 
 class Browser:
-    """One window."""
+    """A browser window."""
 
     def __init__(self, base: str, profile: Path) -> None:
         self._base = base
@@ -51,16 +51,16 @@ class Browser:
         self._do("url", {"url": page.absolute().as_uri()})
 
     def run(self, script: str) -> Any:
-        """What a piece of JavaScript returns."""
+        """Run JavaScript; returns its result."""
         return self._do("execute/sync", {"script": script, "args": []})
 
     def resize(self, width: int, height: int) -> None:
-        """Give the page this much room."""
+        """Set the size of the page, in pixels."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self._do("goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": size})
 
     def prefer(self, scheme: str) -> None:
-        """Say that the user prefers light or dark."""
+        """Set the colour scheme that the user prefers: "light" or "dark"."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._do("goog/cdp/execute", {"cmd": "Emulation.setEmulatedMedia", "params": {"features": [feature]}})
 
@@ -70,7 +70,7 @@ class Browser:
         self._do("actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
     def point(self, *moves: tuple[str, float, float]) -> None:
-        """Move the mouse: each move is what it does there ("move", "down" or "up") and where, pixels of the window."""
+        """Move the mouse: each step is an action ("move", "down" or "up") and a point, in pixels of the window."""
         does = {"move": [], "down": [{"type": "pointerDown", "button": 0}], "up": [{"type": "pointerUp", "button": 0}]}
         steps = [
             step
@@ -80,7 +80,7 @@ class Browser:
         self._do("actions", {"actions": [{"type": "pointer", "id": "mouse", "actions": steps}]})
 
     def turn_wheel(self, x: float, y: float, by: int, *, holding: str) -> None:
-        """Turn its wheel there, while a key is held."""
+        """Turn the mouse wheel at a point, while a key is held."""
         scroll = {"type": "scroll", "x": round(x), "y": round(y), "deltaX": 0, "deltaY": by, "duration": 0}
         held = [{"type": "keyDown", "value": holding}, {"type": "pause"}, {"type": "keyUp", "value": holding}]
         pause = {"type": "pause", "duration": 0}
@@ -88,16 +88,16 @@ class Browser:
         self._do("actions", {"actions": [{"type": "key", "id": "keyboard", "actions": held}, wheel]})
 
     def complaints(self) -> list[str]:
-        """What its console has said since last asked."""
+        """The console's messages since the last call."""
         return [entry["message"] for entry in self._do("se/log", {"type": "browser"})]
 
     def cut_off(self) -> None:
-        """Take its network away."""
+        """Disconnect the browser from the network."""
         nothing = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         self._do("goog/cdp/execute", {"cmd": "Network.emulateNetworkConditions", "params": nothing})
 
     def asked_for(self) -> list[str]:
-        """The addresses of all that its pages have asked for since last asked, whether they got it or not."""
+        """The URLs that its pages requested since the last call, also those that failed."""
         events = [json.loads(entry["message"])["message"] for entry in self._do("se/log", {"type": "performance"})]
         return [each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"]
 

@@ -55,5 +55,5 @@ def listed_scenario(case: str) -> ListedScenario:
 
 
 def noted_deviation(actual: str, **fields: str) -> NotedDeviation:
-    """A deviation that a case shows; without a state as an older version wrote it."""
+    """A deviation that a case shows; without a state, it is one of an older version of jbod."""
     return NotedDeviation.from_json({"kip": 0, "says": "", "does": actual, "issue": "KAFKA-1"} | fields)

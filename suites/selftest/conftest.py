@@ -1,4 +1,4 @@
-"""What tests of the pieces need: a Spark session without a cluster, and a small cluster without a scenario."""
+"""Fixtures that tests share: folders, a Spark session, a broker, planted suites."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from harness.kafka.versions import Mode
 from harness.spark.session import end_spark, spark_session
 from suites.selftest.planted import Planted
 
-hypothesis.settings.register_profile("no clock", deadline=None)  # by default each example has 0.2 s
+hypothesis.settings.register_profile("no clock", deadline=None)  # hypothesis allows 0.2 s for an example by default
 hypothesis.settings.load_profile("no clock")
 
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """An empty folder that the brokers' user may enter; it goes with the test.
+    """An empty folder that the brokers' user may enter; it is removed after the test.
 
-    Not in ``tmp_path``: every pytest that starts on the machine takes other users' rights to the folder above it away.
+    Not in ``tmp_path``: each pytest that starts on the machine closes the folder above it to other users.
     """
     with tempfile.TemporaryDirectory(prefix="jbod-test-") as folder:
         Path(folder).chmod(0o755)
@@ -37,14 +37,14 @@ def open_folder() -> Iterator[Path]:
 
 @pytest.fixture
 def planted(open_folder: Path) -> Planted:
-    """A checkout in which cases come out as they are told to."""
+    """A checkout with planted suites, whose verdicts a test sets."""
     return Planted(open_folder)
 
 
 @pytest.fixture(scope="module")
 def judge_spark() -> Iterator[SparkSession]:
-    """A Spark session for reading histories; it ends with the module, because tests of the pipeline need another."""
-    running = SparkContext._active_spark_context  # the session of the pipeline's tests, which lasts
+    """A Spark session for reading histories. It ends with the module: tests of the pipeline need another one."""
+    running = SparkContext._active_spark_context  # the session of the pipeline's tests outlives the module
     if running is not None:
         yield SparkSession(running)
         return
@@ -80,7 +80,7 @@ def bootstrap(lone_broker: Cluster) -> str:
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The socket at which the Docker engine is looked for; nobody listens there yet."""
+    """The socket where jbod looks for the Docker engine; nothing listens there yet."""
     path = tmp_path / "docker.sock"
     monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
     return path

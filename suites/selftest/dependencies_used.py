@@ -1,4 +1,4 @@
-"""What the code depends on in a Kafka build, as its source says: read from the trees of harness, faults and suites.
+"""Finds in jbod's source what it depends on in a Kafka build: it reads the syntax trees of harness, faults and suites.
 
 Log lines are the patterns that reach a broker's log: an argument of ``log.first``, one named ``saying``, what a fault
 is noticed by, what is looked for in a line's text. A pattern may be a constant of any module, a local variable, or what

@@ -1,4 +1,4 @@
-"""Histories to judge: by hand, for planted anomalies, and made up by chance, right by construction."""
+"""Histories to judge: some written by hand, with planted anomalies; others random, and right by construction."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from harness.checkers.judge import judge_tables
 from harness.checkers.settings import read_settings
@@ -20,17 +21,29 @@ from harness.history.tables import CONSUMED, DRAINED, PRODUCED, HistoryWriter
 Row = dict[str, Any]
 
 
+def stored_rows(run_dir: Path, table: str, **where: object) -> list[Row]:
+    """The rows of a table in a run folder, file by file, that have these values."""
+    parts = sorted((run_dir / "history" / table).glob("*.parquet"))
+    rows = [row for part in parts for row in pq.read_table(part).to_pylist()]
+    return [row for row in rows if all(row[name] == value for name, value in where.items())]
+
+
+def anomaly_counts(verdict: Verdict) -> dict[str, int]:
+    """How many anomalies of each kind a verdict has."""
+    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}
+
+
 @dataclass
 class Story:
-    """One history as rows, and its run.json."""
+    """A history as rows of its tables, and its run.json."""
 
     produced: list[Row] = field(default_factory=list)
     consumed: list[Row] = field(default_factory=list)
     drained: list[Row] | None = field(default_factory=list)
     run: Row = field(default_factory=dict)
 
-    def send(self, seq: int, offset: int | None = None, **other: Any) -> Row:
-        """A record of producer p to t-0; acked at `offset`, or indeterminate without one."""
+    def send(self, seq: int, offset: int | None = None, **other: object) -> Row:
+        """Add a record of producer p to t-0: acked at `offset`, or indeterminate without one."""
         row = dict.fromkeys(PRODUCED.names) | {
             "producer": "p",
             "seq": seq,
@@ -43,8 +56,8 @@ class Story:
         self.produced.append(row | other)
         return self.produced[-1]
 
-    def read(self, offset: int, seq: int | None = None, by: str = "live", **other: Any) -> Row:
-        """A read of t-0 by the consumer `by`, whose role its name says; seq is the offset unless given."""
+    def read(self, offset: int, seq: int | None = None, by: str = "live", **other: object) -> Row:
+        """Add a read of t-0 by a consumer, whose name says its role and isolation; seq is the offset by default."""
         seq = offset if seq is None else seq
         position = sum(row["consumer"] == by for row in self.consumed)
         row = dict.fromkeys(CONSUMED.names) | {
@@ -98,7 +111,7 @@ class Story:
 
 
 def story_of(count: int = 3) -> Story:
-    """Records that were acked, read, and drained; nothing is wrong with it."""
+    """A valid history: all records were acked, read and drained."""
     story = Story(run={"run_id": "a run"})
     for seq in range(count):
         story.send(seq, seq)
@@ -119,7 +132,7 @@ def crc(producer: str, seq: int) -> int:
 
 @dataclass
 class _Entry:
-    """One place of a log: a record, or a transaction's marker."""
+    """An offset of a log: a record, or a transaction's marker."""
 
     record: Row | None
     committed: bool
@@ -133,7 +146,7 @@ def right_story(dice: random.Random, *, drains_to_end: bool = True) -> Story:
 
 
 class _Cluster:
-    """A little cluster that keeps its promises, with clients that see what Kafka's would."""
+    """A small simulated cluster that keeps all promises, and its clients."""
 
     def __init__(self, dice: random.Random, drains_to_end: bool) -> None:
         self.dice = dice
@@ -222,7 +235,7 @@ class _Cluster:
                     last.setdefault(record["key"], offset)
 
     def hand(self, consumer: str, role: str, isolation: str, session: int, where: tuple[str, int], offset: int) -> bool:
-        """Hand what lies at an offset to a consumer, if there is anything and it may see it."""
+        """Give a consumer the record at an offset, if there is one that it may see."""
         entry = self.logs[where][offset]
         if entry.record is None or (isolation == "read_committed" and not entry.committed):
             return False
@@ -254,7 +267,7 @@ class _Cluster:
                         self.hand(member, "live", isolation, sessions[member], where, offset)
                     for name in members:
                         sessions[name] += 1
-                    at = self.dice.randint(at, stop)  # What was committed may lag behind what was handed out.
+                    at = self.dice.randint(at, stop)  # The committed offset may be behind the reads.
 
     def drain(self) -> None:
         assert self.story.drained is not None

@@ -1,4 +1,4 @@
-"""Events as lines of ``events.jsonl``, which tests lay down and look at."""
+"""Events as lines of ``events.jsonl``, for tests that write or read a journal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.journal import Journal
 
 
 def lines_of(journal: Journal, kind: str) -> list[dict[str, Any]]:
-    """The events of a kind, oldest first, as the file has them."""
+    """The journal's events of a kind, oldest first, as their lines in the file."""
     return [json.loads(json.dumps(event.to_json())) for event in journal.events if event.kind == kind]
 
 

@@ -1,14 +1,13 @@
-"""What a long run leaves on the machine, and what grows while it goes on.
+"""Finds what a long run leaves on the machine, and which of its processes grow.
 
-``python -m suites.selftest.leaks -- jbod run …``: the run has a workspace and a folder for temporary files of its own,
-so that what is there in the end is its doing, and so is what carries the mark of one of its clusters: processes,
-control groups, containers and networks. Of its own processes that live long (the harness, its workers, Spark) open
-handles and memory are read all along; what each has at least in the last quarter of its life is compared with the
-second, when caches are warm. At least, that is in all but a tenth of that time: a leak is there between two cases too,
-while large clusters, of which there may be more in one quarter than in another, come and go.
+``python -m suites.selftest.leaks -- jbod run …`` gives the run its own workspace and folder for temporary files.
+At the end it looks there, and for the mark of the run's clusters on processes, control groups, containers and networks.
 
-Exit code 0: nothing; 1: something was left, or grew; 2: the run itself came out otherwise than valid, or was too short
-to be compared with itself.
+Meanwhile it reads the open handles and the memory of the run's long-lived processes (the harness, its workers, Spark).
+For each it compares the last quarter of its life with the second one, when caches are warm. The figure of a quarter is
+what the process had in nine tenths of the time: a leak stays between two cases, while a large cluster comes and goes.
+
+Exit code 0: nothing was left or grew; 1: something was; 2: the run was not valid, or too short to compare quarters.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from suites.selftest.disks import traces
 EVERY_S = 2.0
 LIVES_LONG_S = 120.0
 FEW_HANDLES = 20
-"""More than so many handles more than in the second quarter is a leak."""
+"""So many more handles than in the second quarter are no leak yet."""
 GROWS_TO = 1.5
-"""Of what it had then, in memory: caches and compiled code take their time."""
+"""The memory that may be added to that of the second quarter, as a share of it: caches and compiled code grow."""
 SHARED = ("jbod-ports", "pytest-of-*")
 """What all runs of a machine have in common: the locks of their ports, empty files; pytest's folders of the last three.
 """
@@ -43,7 +42,7 @@ SHARED = ("jbod-ports", "pytest-of-*")
 
 @dataclass
 class Life:
-    """What a process had, from one look to the next.
+    """A process's handles and memory over its life.
 
     :ivar seen: seconds, handles, megabytes
     """
@@ -53,7 +52,7 @@ class Life:
 
     @property
     def lasted_s(self) -> float:
-        """Between the first look and the last."""
+        """Seconds between the first look and the last."""
         return self.seen[-1][0] - self.seen[0][0]
 
     def least(self, quarter: int) -> tuple[float, float]:
@@ -65,7 +64,7 @@ class Life:
         return handles[len(within) // 10], mb[len(within) // 10]
 
     def grew(self) -> str | None:
-        """What of it grew too much; None where nothing did."""
+        """What grew too much, in words; None if nothing did."""
         (handles, mb), (handles_then, mb_then) = self.least(1), self.least(3)
         if handles_then > handles + FEW_HANDLES:
             return f"{handles_then - handles:.0f} more handles"
@@ -113,7 +112,7 @@ def _processes(base: Path, marks: Collection[str]) -> list[str]:
 
 
 def watch(argv: list[str], environment: dict[str, str]) -> tuple[int, list[tuple[int, Life]], set[str]]:
-    """Run a command; its exit code, the lives of its processes that were there for long, and its clusters' marks."""
+    """Run a command; returns its exit code, its long-lived processes, and the marks of its clusters."""
     lives: dict[tuple[int, float], Life] = {}
     marks = set[str]()
     began = time.monotonic()

@@ -1,4 +1,4 @@
-"""What a test needs of this machine, and is skipped without."""
+"""Skips a test that this machine cannot run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.host.abilities import ability
 
 
 def require(*names: str) -> None:
-    """Skip, with the reason and what would help, unless this machine has all of these abilities."""
+    """Skip the test, with the reason and the fix, unless this machine has all of these abilities."""
     for name in names:
         if not (found := ability(name)).present:
             pytest.skip(f"{name}: {found.found} ({found.fix})")

@@ -1,7 +1,7 @@
-"""A Docker engine of a test's own, which may be killed: in a folder and in a network of its own.
+"""A second Docker engine, which a test may kill, with a folder and a network namespace of its own.
 
-In a network of its own, since an engine that starts makes the packet filter's chains anew, and with them breaks the
-published ports of any other engine on the machine. Whatever is to reach a port that it publishes must run in there too.
+An engine that starts replaces the packet filter's chains, which breaks the published ports of any other engine in the
+same network. A command that uses a port of this engine must run in its network namespace, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _START_S = 60.0
 
 
 class OwnEngine:
-    """dockerd with all that it keeps in one folder; it starts with :meth:`start`.
+    """A dockerd that keeps all its files in one folder; :meth:`start` starts it.
 
     :ivar address: for ``DOCKER_HOST``
     """
@@ -43,7 +43,7 @@ class OwnEngine:
 
     @property
     def inside(self) -> list[str]:
-        """What to put before a command so that it runs in the engine's network."""
+        """The prefix of a command that is to run in the engine's network."""
         return ["nsenter", f"--net=/proc/{self._network.pid}/ns/net"]
 
     def start(self) -> None:
@@ -66,31 +66,31 @@ class OwnEngine:
         )
 
     def kill(self) -> None:
-        """kill -9, as the kernel does where memory is short, and containerd goes with it; its containers go on."""
+        """Kill dockerd and containerd by SIGKILL, as the kernel does when memory is short; containers go on."""
         if self._dockerd is None:
             return
         self._dockerd.kill()
         self._dockerd.wait()
         containerd = self._folder / "exec" / "containerd" / "containerd.pid"
         if containerd.exists():
-            # A dockerd that finds it still ending, or a zombie that nobody reaps, starts none and waits in vain.
+            # A dockerd that finds a containerd that is just ending, or a zombie, starts none and waits in vain.
             pid = int(containerd.read_text())
             await_until(lambda: _has_ended(pid), timeout_s=_START_S, what="containerd to end with dockerd")
             containerd.unlink()
 
     def docker(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A command of docker's, to this engine."""
+        """Run a docker command on this engine."""
         return subprocess.run(
             ["docker", "-H", self.address, *arguments], capture_output=True, text=True, timeout=_START_S, check=False
         )
 
     def take_image(self, name: str) -> None:
-        """Have the image of this name that the machine's engine has."""
+        """Copy an image from the machine's engine."""
         with subprocess.Popen(["docker", "save", name], stdout=subprocess.PIPE) as saving:
             subprocess.run(["docker", "-H", self.address, "load"], stdin=saving.stdout, check=True, capture_output=True)
 
     def remove(self) -> None:
-        """End it, whatever became of it, with all that it started, and remove its folder."""
+        """End the engine and all that it started, in any state, and remove its folder."""
         self.kill()
         killed = [*marked_processes(self._mark)]
         for process in killed:

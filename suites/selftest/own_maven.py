@@ -1,4 +1,4 @@
-"""A Maven repository of a test's own, beside those that Maven asks anyway: releases that never were, such as 90.0.1."""
+"""A Maven repository with made-up releases, such as 90.0.1, in addition to the repositories that Maven asks anyway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from harness.host.cache import cache_dir
 from harness.kafka.distribution import _write_sums
 
-# Some repository managers write the name space, Central doesn't.
+# Some repository managers write the XML namespace; Central does not.
 _METADATA = '<metadata xmlns="http://maven.apache.org/METADATA/1.1.0"><versioning><versions>{}</versions></versioning></metadata>'
 _SETTINGS = (
     "<settings><profiles><profile><id>own</id><repositories><repository><id>own</id><url>file://{}</url></repository>"
@@ -20,9 +20,9 @@ _SETTINGS = (
 
 
 class OwnMaven:
-    """Maven, and jbod's cache of builds, for commands that are started inside the test.
+    """Maven and jbod's cache of builds, for commands that the test starts.
 
-    What Maven asks for goes to Central as well, so a version that is listed here and cached nowhere is really missing.
+    Maven asks Central, too. So a version that is listed here and is not in the cache is really missing.
     """
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -40,14 +40,14 @@ class OwnMaven:
         patch.setenv("JBOD_CACHE_DIR", str(self.cache))
 
     def lists(self, versions: Iterable[str]) -> None:
-        """From now on these are listed."""
+        """List these releases from now on."""
         folder = self._repository / "org/apache/kafka/kafka_2.13"
         folder.mkdir(parents=True, exist_ok=True)
         listed = "".join(f"<version>{version}</version>" for version in versions)
         (folder / "maven-metadata.xml").write_text(_METADATA.format(listed))
 
     def has(self, *versions: str) -> None:
-        """These were fetched before: two jars each that say a version and nothing else."""
+        """Put these releases into the cache: two jars each, with a version and nothing else."""
         for version in versions:
             libs = self.cache / "kafka" / f"maven-{version}"
             libs.mkdir(parents=True)

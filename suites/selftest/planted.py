@@ -1,9 +1,8 @@
-"""A checkout with planted suites, for what makes runs of runs: nights, qualifications, repetitions, shrinking.
+"""A checkout with planted suites, for commands that start runs: nights, qualifications, repetitions, shrinking.
 
-Real is all that these are made of: the harness (a copy, beside suites of its own), its command line, pytest, run
-folders, ledger, JSON, and schedules that the suite of schedules draws, writes and reads. Planted is how a case comes
-out: as a test has written it down, play by play. No broker and no Spark is started, and the Kafka builds are two jars
-each that say a version and nothing else.
+The harness is a copy of the real one, with its command line, pytest, run folders, ledger, JSON and schedules. Only the
+outcome of a case is planted: a test writes down each play's verdict. No broker and no Spark starts. A Kafka build is
+two jars with a version and nothing else.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from suites.selftest.processes import JBOD
 _ROOT = Path(__file__).parents[2]
 
 _BACKEND = '''
-"""A backend that makes no nodes; as with processes, nobody can be cut off in it."""
+"""A backend that makes no nodes; it lacks what the backend of processes lacks."""
 from harness.cluster.nodes.backends import BACKENDS, BackendKind
 from harness.cluster.nodes.node import Runtime
 
@@ -32,7 +31,7 @@ BACKENDS["planted"] = BackendKind(
 '''
 
 _PLAYS = '''
-"""What the planted cases do: they come out as it is written down."""
+"""The planted cases: their outcomes are in plays.json."""
 import json
 import os
 import signal
@@ -47,7 +46,9 @@ HERE = Path(os.environ["JBOD_PLANTED"])
 
 
 def play(case, mode, config, always=None):
-    """The next of the words that are written down for the case, or one that it always is; "valid" where there is none.
+    """Play the case's next planted outcome; "valid" if none is planted.
+
+    :param always: outcomes in place of the planted ones
     """
     run = run_of(config)
     build = run.builds.of(mode)
@@ -81,7 +82,7 @@ def play(case, mode, config, always=None):
 '''
 
 _PROBE = '''
-"""A probe that finds what is written down, since no broker of a planted build starts."""
+"""A probe that finds what lacks.json has; no broker of a planted build can start."""
 import json
 import os
 from pathlib import Path
@@ -159,7 +160,7 @@ def test_random(case, mode, request, schedule):
 
 
 class Planted:
-    """The checkout, and what is done with it.
+    """A checkout with planted suites, and the commands that run in it.
 
     :ivar folder: where commands are run; run folders are in ``reports/runs`` below it
     """
@@ -167,7 +168,7 @@ class Planted:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.runs_dir = folder / "reports" / "runs"
-        self._checkout = folder / "checkout"  # not where commands are run: their reports/ is no package
+        self._checkout = folder / "checkout"  # apart from the commands' working directory, whose reports/ is no package
         shutil.copytree(_ROOT / "harness", self._checkout / "harness")
         for source in (*(_ROOT / "suites").glob("*.py"), *(_ROOT / "suites" / "schedules").glob("*.py")):
             self._lay_down(source.relative_to(_ROOT), source.read_text())
@@ -191,7 +192,7 @@ class Planted:
         (self._checkout / name).write_text(text)
 
     def kafka(self, version: str) -> Path:
-        """A Kafka of that version, as far as anybody looks who starts none."""
+        """The home folder of a Kafka of that version, which cannot start."""
         home = self.folder / f"kafka-{version}"
         (home / "libs").mkdir(parents=True)
         for name in (f"kafka_2.13-{version}.jar", f"kafka-clients-{version}.jar"):
@@ -200,36 +201,43 @@ class Planted:
         return home
 
     def plays(self, words: Mapping[str, str]) -> None:
-        """How cases come out from now on: the verdicts of a case, play by play, by its id, or by its id and the version
-        of Kafka; the last one lasts. A case that "deviates" is valid."""
+        """Plant the verdicts of cases from now on.
+
+        :param words: by the case's id, or by id and Kafka's version: a word for each play; the last one repeats. A case
+            that "deviates" is valid
+        """
         (self.folder / "plays.json").write_text(json.dumps(words))
 
     def lacks(self, needed_by: Sequence[str], cause: str | None = None) -> None:
-        """What the probe finds from now on: a tool is missing that these need; or no cluster starts, and why."""
+        """Plant the probe's findings from now on.
+
+        :param needed_by: the suites that need a missing tool
+        :param cause: why no cluster starts; None: one does
+        """
         (self.folder / "lacks.json").write_text(json.dumps({"needed_by": needed_by, "cause": cause}))
 
     def probes(self) -> int:
-        """How often a build was probed so far."""
+        """How often builds were probed so far."""
         file = self.folder / "probed"
         return len(file.read_text().splitlines()) if file.exists() else 0
 
     def culprits(self, steps: Sequence[Mapping[str, object]]) -> None:
-        """A schedule that has all these steps is invalid from now on; none is for that reason where there are none."""
+        """A schedule that has all these steps is invalid from now on; without steps, none is."""
         (self.folder / "culprits.json").write_text(json.dumps(steps))
 
     def played(self) -> list[str]:
-        """Each play of a case so far, as its id and the version of Kafka."""
+        """Each play of a case so far: its id and the version of Kafka."""
         file = self.folder / "played"
         return file.read_text().splitlines() if file.exists() else []
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of its commands."""
+        """The environment of its commands."""
         own = {"JBOD_PLANTED": self.folder, "JBOD_WORK_DIR": self.folder / "work", "PYTHONPATH": self._checkout}
         return os.environ | {name: str(value) for name, value in own.items()} | {"PYTEST_PLUGINS": "planted_backend"}
 
     def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
-        """``jbod`` with these arguments."""
+        """Start ``jbod`` with these arguments."""
         return subprocess.Popen(
             [JBOD, *arguments],
             cwd=self.folder,
@@ -240,8 +248,8 @@ class Planted:
         )
 
     def jbod(self, *arguments: str | Path) -> tuple[int, str]:
-        """The same to its end: the exit code, and what it said."""
+        """Run ``jbod`` to its end; returns its exit code and output."""
         with self.start(*arguments) as process:
-            said, _ = process.communicate(timeout=300)  # a hang, not a measure
+            said, _ = process.communicate(timeout=300)  # longer is a hang
         print(said)
         return process.returncode, said

@@ -1,4 +1,4 @@
-"""``jbod run`` as a process to which things are done, and which processes it has, by the mark that each carries."""
+"""``jbod run`` as a process that a test disturbs, and the processes that carry its mark."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.waiting import await_until
 
 JBOD = Path(sys.executable).with_name("jbod")
 HANG_S = 900.0
-"""What takes longer hangs; no measure of how long it should take."""
+"""A run that takes longer hangs, in seconds; this is no limit for its speed."""
 LEASH_S = 120.0
-"""As long at most until those end whose harness has died; no measure either."""
+"""Seconds until the processes of a dead harness must have ended; no limit for their speed either."""
 
 
 def marked(mark: str) -> list[int]:
@@ -50,7 +50,7 @@ class Running:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start it."""
         with self.said.open("w") as output:
             self._process = subprocess.Popen(self.argv, env=self.environment, stdout=output, stderr=output)
 
@@ -66,7 +66,7 @@ class Running:
         return self._process.poll()
 
     def kill(self) -> None:
-        """kill -9; whatever it is doing, or did."""
+        """Kill it by SIGKILL, in any state."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
@@ -84,14 +84,14 @@ class Running:
         return code
 
     def await_event(self, words: str) -> None:
-        """Until a journal has these words."""
+        """Wait until a journal has these words."""
 
         seen: set[int] = set()
 
         def said() -> bool:
             assert self.ended() is None, self.said.read_text()
             found = any(words in each.read_text() for each in self.runs_dir.glob("*/events.jsonl"))
-            if not seen:  # reading all of /proc takes its time, and what is awaited may be over soon
+            if not seen:  # reading all of /proc is slow, and the awaited moment may be short
                 seen.update(self.nodes())
             return found
 
@@ -99,7 +99,7 @@ class Running:
         assert seen, "a run has brokers, which can be told"
 
     def await_said(self, words: str) -> None:
-        """Until it has said these words."""
+        """Wait until its output has these words."""
 
         def said() -> bool:
             assert self.ended() is None, self.said.read_text()
@@ -108,7 +108,7 @@ class Running:
         await_until(said, timeout_s=HANG_S, what=f"it to say {words!r}", hint=self.said.read_text)
 
     def send(self, how: signal.Signals) -> None:
-        """A signal to the harness."""
+        """Send the harness a signal."""
         assert self._process is not None
         self._process.send_signal(how)
 
@@ -117,23 +117,23 @@ class Running:
         return [pid for each in self.runs_dir.glob("*/run.json") for pid in marked(each.parent.name)]
 
     def results(self) -> list[dict[str, Any]]:
-        """What came of each case."""
+        """The results of its cases, from its JSON."""
         scenarios: list[dict[str, Any]] = json.loads(self.json.read_text())["scenarios"]
         return scenarios
 
     def assert_nothing_left(self) -> None:
-        """No process, and no folder to work in."""
+        """No process of the run is left, and no working folder."""
         assert self.nodes() == []
         assert list(self.work_dir.iterdir()) == []
 
 
 class InTerminal(Running):
-    """The same, in a terminal of its own."""
+    """``jbod run`` in a terminal of its own."""
 
     _code: int | None = None
 
     def start(self) -> None:
-        """Begin; what it says is read all the time, as by somebody who watches."""
+        """Start it; its output is read all the time."""
         self.said.touch()
         self._child, self._terminal = pty.fork()
         if self._child == 0:
@@ -175,5 +175,5 @@ class InTerminal(Running):
         return self._child
 
     def press_enter(self) -> None:
-        """As somebody who has looked does."""
+        """Press Enter in its terminal."""
         os.write(self._terminal, b"\n")

@@ -1,8 +1,8 @@
-"""The contract's table of kinds once more, in plain Python over lists of dicts: the oracle that the judge is held to.
+"""A second implementation of the judge, in plain Python over lists of dicts; tests compare the judge with it.
 
-It shares nothing with the judge but the contract's words: no numpy, no table of kinds, no order of work. It is slow
-(every kind walks over all rows again) and for histories of some dozen rows. Where the contract leaves a corner open,
-it follows the decisions written down in the docstrings of ``harness/checkers``.
+Both follow the contract's table of kinds, and share no code. This one is slow: every kind reads all rows again. It is
+meant for histories of some dozen rows. Where the contract is not precise, it follows the docstrings of
+``harness/checkers``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Reference:
         self.unsure: set[str] = set()  # transactions of which all that is missing lies beyond what was drained
         self.sure: set[str] = set()
 
-    # What a row is.
+    # Kinds of rows.
 
     def record(self, read: Row) -> Row | None:
         return self.sent.get((read["producer"], read["seq"]))
@@ -99,7 +99,7 @@ class Reference:
             return False
         return bool(partitions) and all(self.ended(topic, partition, isolation) for partition in partitions)
 
-    # What the scenario did itself.
+    # Deletions and other steps of the scenario.
 
     def deleted(self, at: tuple[str, int, int] | None) -> bool:
         if at is None:

@@ -1,4 +1,4 @@
-"""A small run folder, laid down by hand: one partition, a log dir that fails, one record lost and its story."""
+"""A small made-up run folder: one partition, a log dir that fails, one lost record and its story."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
+def event(seconds: float, kind: str, **fields: object) -> dict[str, Any]:
     """A line of the journal."""
     return {"at": at(seconds).isoformat(), "monotonic_s": seconds, "kind": kind, **fields}
 
 
 def partition(seconds: float, leader: int | None, isr: list[int], offline: list[int]) -> dict[str, Any]:
-    """What the watcher saw of orders-0."""
+    """A line of the watcher's about orders-0."""
     fields = {"topic": "orders", "partition": 0, "leader": leader, "leader_epoch": 0, "seen_by": 1}
     return event(seconds, "partition.changed", **fields, isr=isr, offline_replicas=offline)
 
 
 def journal() -> list[dict[str, Any]]:
-    """The whole run: the fault from 2 to 7 s, broker 2 restarted at 7 s."""
+    """The journal of the run: the fault lasts from 2 to 7 s, and broker 2 restarts at 7 s."""
     return [
         event(0.0, "case.started", case="x", seed=1),
         *(event(0.01, "node.started", node=f"broker-{broker}", pid=broker) for broker in (1, 2)),
@@ -82,8 +82,11 @@ def journal() -> list[dict[str, Any]]:
     ]
 
 
-def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: Any) -> Path:
-    """Lay it down; ``changes`` are made to run.json."""
+def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: object) -> Path:
+    """Write the run folder.
+
+    :param changes: fields of run.json that differ
+    """
     folder = runs_dir / name
     for broker in (1, 2):
         (folder / "brokers" / str(broker)).mkdir(parents=True)
@@ -128,7 +131,7 @@ def write_run_folder(runs_dir: Path, name: str = RUN_ID, **changes: Any) -> Path
 
 
 def write_long_run_folder(runs_dir: Path, name: str) -> Path:
-    """One of fifteen minutes: 45,000 records, a leader that changes 800 times, 200 lines of a log that matter."""
+    """Write the run folder of a run of 15 min: 45,000 records, 800 changes of the leader, 200 errors in a log."""
     folder = write_run_folder(runs_dir, name, ended_at=at(900.0).isoformat())
     for part in (folder / "history").glob("*/*.parquet"):
         part.unlink()
@@ -143,7 +146,7 @@ def write_long_run_folder(runs_dir: Path, name: str) -> Path:
 
 
 def write_torn_run_folder(runs_dir: Path, *, count: int = 1) -> Path:
-    """One whose records 4 to 6 are a transaction that is there in part, with the stories of two of them.
+    """Write a run folder with a partial transaction, the records 4 to 6, and the stories of two of these.
 
     :param count: how many such transactions the verdict counts
     """
@@ -159,14 +162,14 @@ def write_torn_run_folder(runs_dir: Path, *, count: int = 1) -> Path:
 
 
 def change_produced(folder: Path, changes: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Write what was produced anew, each row with the changes made to it."""
+    """Rewrite the table of produced records, with changes to each row."""
     [part] = (folder / "history" / "produced").glob("*.parquet")
     rows = [row | changes(row) for row in pq.read_table(part).to_pylist()]
     pq.write_table(pa.Table.from_pylist(rows, PRODUCED), part)
 
 
 def _write_history(folder: Path, instants: Sequence[float]) -> None:
-    """A record at each of these instants, acked 10 ms later and read 20 ms later."""
+    """Write a history with a record at each of these instants, acked 10 ms later and read 20 ms later."""
     produced = [
         {
             "producer": "p0",
@@ -203,7 +206,11 @@ def _write_history(folder: Path, instants: Sequence[float]) -> None:
 
 
 def nights(id: str, verdicts: str, *took_s: float, backend: str = "process") -> list[Entry]:
-    """A run of the case each night."""
+    """The ledger's entries of a case that ran once each night.
+
+    :param verdicts: one word for each night
+    :param took_s: the duration of each; 10 s by default
+    """
     return [
         Entry(
             at=START + timedelta(days=night, hours=3),

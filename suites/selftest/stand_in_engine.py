@@ -1,5 +1,7 @@
-"""A stand-in for a Docker engine, for what a real one can't be brought to: it listens at a socket and says what a test
-has it say. Nothing behind it is Docker's."""
+"""A fake Docker engine for states that a real one cannot be brought into.
+
+It listens at a socket and gives the answers that a test sets; no code of Docker's is behind it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Any
 
 
 class StandIn(http.server.BaseHTTPRequestHandler):
-    """Answers as an engine of the given version does when it is asked for it."""
+    """Answers requests for the engine's version, facts and images."""
 
     version = "20.10.24"
     api = "1.41"
@@ -43,9 +45,9 @@ class StandIn(http.server.BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def answering(path: Path, **facts: Any) -> Iterator[None]:
-    """Inside the block a stand-in listens at this path.
+    """Inside the block, a fake engine listens at this path.
 
-    :param facts: what it has in place of :class:`StandIn`'s attributes and methods
+    :param facts: attributes and methods that replace those of :class:`StandIn`
     """
     with socketserver.UnixStreamServer(str(path), type("Engine", (StandIn,), facts)) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)

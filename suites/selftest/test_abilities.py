@@ -1,4 +1,4 @@
-"""What the machine can do is found out by doing it, and leaves nothing behind."""
+"""jbod finds each ability of the machine by trying it, and the try leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ only_root = pytest.mark.skipif(not AS_ROOT, reason="only root can become another
 
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
-    """Abilities are remembered; each test shall look for itself, and leave none of its findings to others."""
+    """Forget the abilities that were found, before and after each test."""
     ability.cache_clear()
     java._ask.cache_clear()
     yield
@@ -31,7 +31,7 @@ def _forget() -> Iterator[None]:
 
 
 def _as_user(uid: int, do: Callable[[], str]) -> str:
-    """Do something in a child process of another user; return what it returned, or the error's class and text."""
+    """Call a function in a child process of another user; returns its result, or the error's class and text."""
     readable, writable = os.pipe()
     child = os.fork()
     if child == 0:
@@ -52,7 +52,7 @@ def _as_user(uid: int, do: Callable[[], str]) -> str:
 
 
 def _left(temporary: Path) -> list[str]:
-    """What a look at the machine has left; others on this machine have theirs meanwhile, elsewhere."""
+    """What a try has left on the machine; those of other runs lie elsewhere."""
     seen = Path("/proc/self/mounts").read_text().splitlines()
     seen += [path.read_text() for path in Path("/sys/block").glob("loop*/loop/backing_file")]
     paths = [*temporary.iterdir(), *Path("/sys/fs/cgroup").rglob(f"jbod-probe-{os.getpid()}")]
@@ -72,7 +72,7 @@ def test_every_ability_is_told_with_what_it_is_for_and_nothing_is_left_behind(
         assert each.found, each
         assert "\n" not in each.found
     assert {each.name for each in found if each.required} >= {"java", "setpriv", "broker user", "cache", "work dir"}
-    # This suite itself could not have come so far without them.
+    # The tests could not run without these.
     assert all(ability(name).present for name in ("python", "java", "maven", "cache", "work dir"))
 
 
@@ -116,7 +116,7 @@ def test_a_program_that_fails_or_never_answers_is_no_ability(tmp_path: Path, mon
 def test_a_node_that_is_too_old_is_said_with_the_version_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on Debian 12: ``apt-get install nodejs`` brings 18."""
+    """``apt-get install nodejs`` on Debian 12 brings 18, which is too old."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for version, present in {
         "v18.20.4": False,
@@ -171,7 +171,7 @@ def test_the_brokers_user_is_stopped_by_chmod(open_folder: Path) -> None:
 
 
 def test_an_ordinary_user_is_the_brokers_user() -> None:
-    """Whatever ``JBOD_BROKER_USER`` says: there is no way to become another."""
+    """An ordinary user cannot become another one, so ``JBOD_BROKER_USER`` has no effect."""
 
     def ask() -> str:
         os.environ["JBOD_BROKER_USER"] = "daemon"

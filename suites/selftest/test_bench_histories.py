@@ -1,4 +1,4 @@
-"""Histories that are made up to measure the judge: they show what they are asked to show, and nothing else."""
+"""The histories that measure the judge's speed have exactly the wanted anomalies."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from harness.checkers.large_history.select import Sizes
 from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
 from harness.history.tables import load_table, pieces
+from suites.selftest.histories import anomaly_counts
 from suites.selftest.planted_anomalies import PLANTS
 from suites.selftest.test_judge_windows import NAMES, here
 
@@ -20,7 +21,7 @@ SIZES = Sizes(window=64, batch_rows=5_000, chunk_rows=10_000)
 
 
 def judged(run_dir: Path, load: Load) -> Verdict:
-    """At once and by windows."""
+    """The verdict of the small judge and of the one that reads by windows."""
     rows = generate(run_dir, load)
     produced, consumed, drained = (load_table(run_dir, name) for name in (*NAMES, "drained"))
     assert rows == len(produced) + len(consumed) + len(drained)
@@ -50,7 +51,7 @@ def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_is_asked_for(load: Load, found: dict[str, int], tmp_path: Path) -> None:
     verdict = judged(tmp_path / "run", load)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == found
+    assert anomaly_counts(verdict) == found
     assert verdict.counts.sent == load.records
     assert verdict.counts.indeterminate == load.storm * load.records
 

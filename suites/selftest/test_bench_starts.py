@@ -1,4 +1,4 @@
-"""What ``jbod bench`` says of starts: each mode's ratio, when it is more than it may be, and why there is none."""
+"""``jbod bench`` reports the ratio of starts for each mode, whether it is too high, and why there is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def told(starts: Starts, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_each_mode_has_its_ratio_and_what_is_over_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """One slow round is chance: it is the median that may be 1.5 at most, and no mode makes good for the other."""
+    """The median of the rounds of each mode may be 1.5 at most; one slow round does not count."""
     starts = Starts(rounds=[*rounds(Mode.ZK, 1.0, 1.25, 3.0), *rounds(Mode.KRAFT, 1.0, 1.75, 1.625)])
     assert (starts.ratios, starts.over) == ({Mode.ZK: 1.25, Mode.KRAFT: 1.625}, [Mode.KRAFT])
     said = told(starts, capsys)
@@ -49,7 +49,7 @@ def test_without_an_engine_it_is_skipped_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
-    monkeypatch.setattr(start, "ability", abilities.ability.__wrapped__)  # what another test has seen is remembered
+    monkeypatch.setattr(start, "ability", abilities.ability.__wrapped__)  # without the cache of other tests
     starts = compare_starts({Mode.KRAFT: BUILD.of(Mode.KRAFT)}, tmp_path, 1, pytest.fail)
     assert not starts.rounds
     assert f"docker: no Docker engine at {tmp_path}/docker.sock" in starts.skipped
@@ -69,7 +69,7 @@ def test_so_it_is_without_an_image(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_starts_fast_is_not_compared_with_what_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where a machine was too busy for one of their class archives: the ratio would be of something else."""
+    """A class archive may be missing for one side, after a try on a busy machine; the ratio would mean nothing."""
     monkeypatch.setattr(start, "NEEDS", ())
     monkeypatch.setattr(start, "prepare_fast_starts", lambda _build, _mode, backend, _say: backend == "docker")
     starts = compare_starts({Mode.KRAFT: BUILD.of(Mode.KRAFT)}, tmp_path, 1, pytest.fail)

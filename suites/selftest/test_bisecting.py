@@ -1,4 +1,4 @@
-"""``jbod bisect``: the search, on all small cases; what it says; and the command, on planted cases."""
+"""``jbod bisect``: the search, on all short lists of releases; its messages; and the command, on planted cases."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ A = "kip-112/planted[kraft-a]"
 
 @pytest.mark.parametrize("between", range(7))
 def test_it_ends_between_two_releases_that_differ(between: int) -> None:
-    """Whatever the others are like: as the first (0), not so (1, 2), or not to be judged (None)."""
+    """A release is like the first (0), unlike it (1, 2), or cannot be judged (None); all combinations are tried."""
     for middle in itertools.product((0, 1, 2, None), repeat=between):
         looks = [0, *middle, 1]
         asked: list[int] = []
@@ -56,7 +56,7 @@ def test_it_finds_the_one_change_in_as_many_steps_as_it_takes() -> None:
         assert len(asked) <= 7
 
 
-# --- what it says ---------------------------------------------------------------------------------------------------
+# --- its messages ---------------------------------------------------------------------------------------------------
 
 
 def version(text: str) -> KafkaVersion:
@@ -64,7 +64,7 @@ def version(text: str) -> KafkaVersion:
 
 
 def found(looks: Mapping[str, str], good: str, bad: str) -> Bisection:
-    """What comes of releases whose runs come out so, each in words: "valid", "x", "y" (valid, with a deviation), …"""
+    """The outcomes of releases, from the words for their runs: "valid", "x", "y" (valid, with a deviation), …"""
 
     def trial_of(release: KafkaVersion) -> Trial:
         words = looks[str(release)].split()
@@ -85,7 +85,7 @@ def found(looks: Mapping[str, str], good: str, bad: str) -> Bisection:
     return bisect([*map(version, looks)], good=version(good), bad=version(bad), trial_of=trial_of)
 
 
-# The looks of releases, the good end and the bad one, and what comes of it.
+# The outcomes of releases, the good end, the bad end, and the result.
 FOUND = [
     ("3.8.0 valid, 3.8.1 valid, 3.9.0 invalid", "3.8.0 3.9.0", "valid up to 3.8.1, invalid from 3.9.0"),
     ("4.1.0 invalid, 4.1.1 invalid, 4.2.0 valid", "4.2.0 4.1.0", "invalid up to 4.1.1, valid from 4.2.0"),
@@ -95,7 +95,7 @@ FOUND = [
     ("1.0.0 x, 1.0.1 y, 1.0.2 y", "1.0.0 1.0.2", "valid with “x” up to 1.0.0, valid with “y” from 1.0.1"),
     ("1.0.0 valid, 1.0.1 invalid, 1.0.2 x", "1.0.0 1.0.2", "valid up to 1.0.0, invalid from 1.0.1"),
     ("1.0.0 valid, 1.0.1 missing, 1.0.2 invalid", "1.0.0 1.0.2", "valid up to 1.0.0, invalid from 1.0.2"),
-    # A deviation beside a change of the verdict, and one that both ends show, is no change.
+    # A deviation does not count if the verdict changes, too, or if both ends show it.
     ("1.0.0 valid, 1.0.1 x, 1.0.2 invalid", "1.0.0 1.0.2", "valid up to 1.0.1, invalid from 1.0.2"),
     ("1.0.0 x, 1.0.1 valid, 1.0.2 invalid", "1.0.0 1.0.2", "valid up to 1.0.1, invalid from 1.0.2"),
     ("1.0.0 x, 1.0.1 valid, 1.0.2 x y", "1.0.0 1.0.2", "valid up to 1.0.1, valid with “y” from 1.0.2"),
@@ -153,69 +153,69 @@ def own(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> OwnMaven:
 
 
 def run(planted: Planted, *arguments: str) -> tuple[int, str, dict[str, Any], list[str]]:
-    """The exit code, what it said, its JSON, and the releases on which it ran."""
+    """Run ``jbod bisect``; returns the exit code, the output, the JSON, and the releases on which it ran."""
     before = len(planted.played())
     out = planted.folder / "out.json"
     out.unlink(missing_ok=True)
-    code, said = planted.jbod("bisect", A, "--backend=planted", "--json=out.json", *arguments)
-    told = json.loads(out.read_text()) if out.exists() else {}
-    return code, said, told, [line.split()[1] for line in planted.played()[before:]]
+    code, output = planted.jbod("bisect", A, "--backend=planted", "--json=out.json", *arguments)
+    report = json.loads(out.read_text()) if out.exists() else {}
+    return code, output, report, [line.split()[1] for line in planted.played()[before:]]
 
 
 def test_it_runs_what_it_has_to_and_goes_on_where_it_was(planted: Planted, own: OwnMaven) -> None:
-    """On a release where it is an error it goes to a neighbour; one that is listed and is nowhere is left out."""
+    """Where a release gives an error, it tries a neighbour; it skips a release that is listed and cannot be fetched."""
     own.lists(["90.0.2", *HERE])
     planted.plays({f"{A} 90.0.1": "error", f"{A} 90.1.0": "invalid", f"{A} 90.2.0": "invalid"})
-    code, said, told, ran = run(planted, "--good=90.0.0", "--bad=latest")
-    assert code == told["exit_code"] == 0
+    code, output, report, ran = run(planted, "--good=90.0.0", "--bad=latest")
+    assert code == report["exit_code"] == 0
     assert ran == ["90.0.0", "90.2.0", "90.0.10", "90.1.0"]
     last = "valid up to 90.0.10, invalid from 90.1.0"
-    assert said.splitlines()[-1] == told["sentence"] == last
-    assert "Kafka latest is 90.2.0" in said
-    assert "90.1.0: invalid in 1 of 1 run: planted: invalid" in said
-    assert "90.0.2: left out: Kafka 90.0.2 is not on Maven Central or your mirrors\n" in said
-    assert "run: 2 runs on 2 releases up to 90.0.10, 2 runs on 2 releases from 90.1.0" in said
-    assert (told["last"], told["first"], list(told["left_out"])) == ("90.0.10", "90.1.0", ["90.0.2"])
-    assert all(Path(run["run_dir"]).is_dir() for each in told["releases"] for run in each["runs"])
+    assert output.splitlines()[-1] == report["sentence"] == last
+    assert "Kafka latest is 90.2.0" in output
+    assert "90.1.0: invalid in 1 of 1 run: planted: invalid" in output
+    assert "90.0.2: left out: Kafka 90.0.2 is not on Maven Central or your mirrors\n" in output
+    assert "run: 2 runs on 2 releases up to 90.0.10, 2 runs on 2 releases from 90.1.0" in output
+    assert (report["last"], report["first"], list(report["left_out"])) == ("90.0.10", "90.1.0", ["90.0.2"])
+    assert all(Path(run["run_dir"]).is_dir() for each in report["releases"] for run in each["runs"])
 
-    code, said, told, ran = run(planted, *ENDS)
+    code, output, report, ran = run(planted, *ENDS)
     assert (code, ran) == (0, [])
-    assert "90.1.0: invalid in 1 of 1 run, 1 of them earlier: planted: invalid" in said
-    assert said.splitlines()[-1] == last
+    assert "90.1.0: invalid in 1 of 1 run, 1 of them earlier: planted: invalid" in output
+    assert output.splitlines()[-1] == last
 
-    code, said, told, ran = run(planted, "--good=90.0.0", "--bad=90.0.10")
-    assert (code, ran) == (2, [])  # both ends are known, and alike
-    code, said, told, ran = run(planted, "--good=90.0.1", "--bad=90.1.0")
+    code, output, report, ran = run(planted, "--good=90.0.0", "--bad=90.0.10")
+    assert (code, ran) == (2, [])  # the outcomes of both ends are known and equal
+    code, output, report, ran = run(planted, "--good=90.0.1", "--bad=90.1.0")
     assert (code, ran) == (2, ["90.0.1"])
-    assert said.splitlines()[-1] == "undecided: 90.0.1, given as good, could not be judged: error: planted: error"
+    assert output.splitlines()[-1] == "undecided: 90.0.1, given as good, could not be judged: error: planted: error"
 
 
 def test_one_invalid_run_of_several_is_enough(planted: Planted, own: OwnMaven) -> None:
     planted.plays({f"{A} 90.0.1": "valid invalid"})
-    code, said, told, ran = run(planted, "--good=90.0.0", "--bad=90.0.1", "--repeats=2", "--seed=3")
+    code, output, report, ran = run(planted, "--good=90.0.0", "--bad=90.0.1", "--repeats=2", "--seed=3")
     assert (code, ran) == (0, ["90.0.0"] * 2 + ["90.0.1"] * 2)
-    assert "90.0.1: invalid in 1 of 2 runs: planted: invalid" in said
+    assert "90.0.1: invalid in 1 of 2 runs: planted: invalid" in output
     seeds = [json.loads(path.read_text())["seed"] for path in planted.folder.glob("reports/bisect/runs/*/run.json")]
     assert sorted(seeds) == [3, 3, 4, 4]
-    assert told["sentence"] == "valid up to 90.0.0, invalid from 90.0.1"
+    assert report["sentence"] == "valid up to 90.0.0, invalid from 90.0.1"
 
 
 def test_a_deviation_counts_where_both_ends_are_valid(planted: Planted, own: OwnMaven) -> None:
-    """And the newer one may be the good one."""
+    """The newer end may be the good one."""
     planted.plays({f"{A} {each}": "deviates" for each in HERE[:2]})
-    code, said, told, _ = run(planted, "--good=90.0.10", "--bad=90.0.0")
-    assert (code, told["compared"]) == (0, "deviations")
-    assert said.splitlines()[-1] == "valid with “planted deviation (none)” up to 90.0.1, valid from 90.0.10"
+    code, output, report, _ = run(planted, "--good=90.0.10", "--bad=90.0.0")
+    assert (code, report["compared"]) == (0, "deviations")
+    assert output.splitlines()[-1] == "valid with “planted deviation (none)” up to 90.0.1, valid from 90.0.10"
 
 
 def test_what_was_known_of_releases_between_is_told_where_it_contradicts(planted: Planted, own: OwnMaven) -> None:
     planted.plays({f"{A} {each}": "invalid" for each in ("90.0.1", "90.2.0")})
     code, _ = planted.jbod("run", A, "--backend=planted", "--kafka=90.0.1")
     assert code == 1
-    code, said, told, _ = run(planted, *ENDS, f"--runs-dir={planted.runs_dir}")
-    assert (code, told["sentence"]) == (0, "valid up to 90.1.0, invalid from 90.2.0")
-    assert told["notes"] == ["90.0.1 was invalid in 1 of 1 run earlier: the outcome changes more than once"]
-    assert told["notes"][0] in said
+    code, output, report, _ = run(planted, *ENDS, f"--runs-dir={planted.runs_dir}")
+    assert (code, report["sentence"]) == (0, "valid up to 90.1.0, invalid from 90.2.0")
+    assert report["notes"] == ["90.0.1 was invalid in 1 of 1 run earlier: the outcome changes more than once"]
+    assert report["notes"][0] in output
 
 
 @pytest.mark.parametrize(
@@ -235,14 +235,14 @@ def test_what_was_known_of_releases_between_is_told_where_it_contradicts(planted
     ],
 )
 def test_bad_input(planted: Planted, own: OwnMaven, arguments: list[str], says: str) -> None:
-    code, said = planted.jbod("bisect", "--backend=planted", *arguments)
+    code, output = planted.jbod("bisect", "--backend=planted", *arguments)
     assert code == 4
-    assert says in said
+    assert says in output
     assert planted.played() == []
 
 
 def test_without_maven_it_is_the_environment(planted: Planted, own: OwnMaven, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MAVEN_OPTS", "-Duser.home=/nowhere -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=1")
-    code, said = planted.jbod("bisect", A, "--good=90.0.0", "--bad=90.0.1", "--backend=planted")
+    code, output = planted.jbod("bisect", A, "--good=90.0.0", "--bad=90.0.1", "--backend=planted")
     assert code == 3
-    assert "mvn can't list the versions of org.apache.kafka:kafka_2.13" in said
+    assert "mvn can't list the versions of org.apache.kafka:kafka_2.13" in output

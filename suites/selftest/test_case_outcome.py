@@ -1,4 +1,4 @@
-"""One verdict from all that happened in a case: the worst voice wins, and none can be talked over."""
+"""A case gets one verdict from all that happened in it: the worst one counts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
-from harness.kafka.versions import KafkaVersion, Mode, VersionRange
+from harness.kafka.versions import VersionRange
 from harness.runner.case import Case, CaseId
 from harness.runner.case_outcome import CaseLog, conclude, deviations_of
 from harness.runner.case_result import CaseResult
@@ -23,6 +23,7 @@ from harness.runner.deviation import Deviation, State
 from harness.runner.results import to_json
 from suites.observing import observe
 from suites.selftest.case_results import case_result, noted_deviation
+from suites.selftest.fakes import fake_cluster
 
 HERE = Path(__file__)
 
@@ -31,12 +32,6 @@ HERE = Path(__file__)
 def case(tmp_path: Path) -> Case:
     id = CaseId(id="kip-0/x[zk]", kip=0, plan="", mode="zk", seed=1, nodeid="x")
     return Case.begin(id, tmp_path, [])
-
-
-def on_build(version: str, journal: Journal) -> Any:
-    """A cluster as far as :mod:`suites.observing` looks."""
-    distribution = SimpleNamespace(version=KafkaVersion.parse(version))
-    return SimpleNamespace(distribution=distribution, spec=SimpleNamespace(mode=Mode.KRAFT), journal=journal)
 
 
 def verdict(word: VerdictWord) -> Verdict:
@@ -77,13 +72,13 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
     case.verdict = verdict("valid")
     outcome = partial(conclude, CaseLog(called=True), case, must_be_judged=True, test_file=HERE, deviations=[declared])
     assert outcome() == ("unknown", "the known deviation of this build was not seen: it is otherwise")
-    cluster = on_build("4.3.1", case.journal)
+    cluster = fake_cluster("4.3.1", journal=case.journal)
     other = replace(declared, actual="it is otherwise still")
     observe(other, cluster, deviates=True, seen="that")
     assert outcome()[0] == "unknown"
     assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
     undeclared = other.noted("undeclared")
-    # what a build shows as it happens isn't told of a case that didn't
+    # a deviation that does not show in every run need not be seen
     assert deviations_of(case, [declared]) == [undeclared]
     observe(declared, cluster, deviates=True, seen="this")
     assert outcome() == ("valid", "")
@@ -96,7 +91,7 @@ def test_what_is_declared_of_the_build_must_have_been_seen(case: Case) -> None:
 def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
     case: Case, does: tuple[bool, ...], state: State
 ) -> None:
-    """One that was seen once is not mended; and neither is no answer, as on the builds that it was confirmed on."""
+    """A deviation that was seen at least once is not mended; one that nothing looked for makes the case unknown."""
     declared = Deviation(
         kip=0, promised="it is so", actual="it is otherwise", issue="none", builds=VersionRange.parse("")
     )
@@ -105,7 +100,7 @@ def test_on_a_newer_build_a_case_says_what_has_become_of_a_deviation(
     assert outcome() == ("unknown", "the known deviation of this build was not seen: it is otherwise")
     assert outcome(deviations=[replace(declared, deterministic=False)]) == ("valid", "")
     for deviates in does:
-        observe(declared, on_build("4.3.2", case.journal), deviates=deviates)
+        observe(declared, fake_cluster("4.3.2", journal=case.journal), deviates=deviates)
     assert outcome() == ("valid", "")
     assert deviations_of(case, [declared]) == [declared.noted(state)]
     assert deviations_of(case, []) == ([] if state == "mended" else [declared.noted("undeclared")])
@@ -134,7 +129,7 @@ def test_an_unproven_fault_cannot_be_swallowed(case: Case) -> None:
     [("broker-2", 1, "invalid"), ("broker-2", -9, "error"), ("controller-100", 1, "error"), ("zookeeper", 0, "error")],
 )
 def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, exit_code: int, wanted: str) -> None:
-    """But not where the scenario was broken off, and may have left it with nothing to live on."""
+    """It does not count if the scenario was interrupted, since that may be why the node ended."""
     case.verdict = verdict("valid")
     case.journal.write("node.ended_by_itself", node=node, exit_code=exit_code)
     assert concluded(CaseLog(called=True), case) == wanted
@@ -142,10 +137,10 @@ def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, exit_code:
 
 
 def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
-    """A disk that is full for the harness is full for the brokers' logs too: their silence is no broken promise."""
+    """If the journal's disk is full, so is that of the brokers' logs; a missing log line is no broken promise then."""
     case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))
     case.journal.write("phase", phase="fault")
-    case.journal.write("phase", phase="drain")  # whoever writes, be it to clean up, goes on
+    case.journal.write("phase", phase="drain")  # a write does not raise
     seen = CaseLog(troubles=[PromiseBroken("nobody noticed")])
     outcome, reason = conclude(seen, case, must_be_judged=True, test_file=HERE)
     assert outcome == "error"
@@ -249,6 +244,6 @@ def test_an_assert_of_the_scenario_is_a_promise_and_one_of_the_harness_is_not(ca
 def test_all_deviations_are_told_and_the_first_under_its_old_name(shown: str) -> None:
     deviations = tuple(map(noted_deviation, shown))
     entry = case_result(deviations=deviations).to_json()
-    told = [each.to_json() for each in deviations]
-    assert (entry.get("deviation"), entry.get("deviations", [])) == (told[0] if told else None, told)
+    as_json = [each.to_json() for each in deviations]
+    assert (entry.get("deviation"), entry.get("deviations", [])) == (as_json[0] if as_json else None, as_json)
     assert CaseResult.from_json(entry).to_json() == entry

@@ -1,7 +1,7 @@
-"""What is done to the harness itself, and how it comes out: each is a row of the table in harness/README.md.
+"""Faults of the harness's own surroundings come out as the table in harness/README.md says.
 
-Killed in the middle, by signal, is in ``test_real_runs.py``; a killed run's clean-up, piece by piece, in
-``test_undo.py``; the Docker engine that goes away, in ``test_containers.py``.
+Other rows of the table: ``test_real_runs.py`` has signals in the middle of a run, ``test_undo.py`` the clean-up after a
+killed run, and ``test_containers.py`` an engine that goes away.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Start = Callable[..., Running]
 
 @pytest.fixture
 def start(tmp_path: Path, open_folder: Path) -> Iterator[Start]:
-    """Begins a run; what a test leaves running is ended, and cleaned up after."""
+    """Starts runs; after the test, all that still run are ended and cleaned up."""
     runs: list[Running] = []
 
     def begin(
@@ -65,7 +65,7 @@ def start(tmp_path: Path, open_folder: Path) -> Iterator[Start]:
 
 @pytest.mark.parametrize("words", ['"node.started"', '"phase": "drain"', '"phase": "teardown"'])
 def test_killed_at_any_moment(start: Start, words: str) -> None:
-    """kill -9 while brokers start, while logs are read, while all is taken down: ``jbod clean`` finds what is left."""
+    """SIGKILL while brokers start, logs are drained or the cluster stops: ``jbod clean`` removes what is left."""
     run = start(CASES[0])
     run.await_event(words)
     run.kill()
@@ -75,8 +75,7 @@ def test_killed_at_any_moment(start: Start, words: str) -> None:
 
 
 def test_the_terminal_is_closed(start: Start) -> None:
-    """Its end is a SIGHUP from the kernel, and nowhere to write to: the run cleans up all the same, and its exit code
-    is none of Kafka's."""
+    """The kernel sends SIGHUP, and output fails: the run cleans up; its exit code does not say that Kafka failed."""
     run = start(CASES[0], kind=InTerminal)
     assert isinstance(run, InTerminal)
     run.await_event('"fault.injected"')
@@ -94,9 +93,9 @@ def test_the_terminal_is_closed(start: Start) -> None:
 
 @pytest.mark.parametrize(("moment", "last"), [("inject", "fault.injected"), ("heal", "fault.healing")])
 def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str, last: str) -> None:
-    """``--pause-at``: with the fault in force and the cluster up; then it goes on to a verdict.
+    """``--pause-at`` waits for Enter while the fault is in force and the cluster is up; a verdict follows.
 
-    It would stand still at each fault; this case has one.
+    It waits at each fault; this case has one.
     """
     run = start(ONE_FAULT, f"--pause-at={moment}", kind=InTerminal)
     assert isinstance(run, InTerminal)
@@ -117,7 +116,7 @@ def test_it_stands_still_until_somebody_presses_enter(start: Start, moment: str,
 
 
 def test_the_terminal_is_closed_while_it_stands_still(start: Start) -> None:
-    """Nobody will press Enter any more: the run ends, and cleans up."""
+    """A paused run whose terminal is closed ends, and cleans up."""
     run = start(ONE_FAULT, "--pause-at=inject", kind=InTerminal)
     assert isinstance(run, InTerminal)
     run.await_said("press Enter to go on")
@@ -140,7 +139,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) -> None:
-    """Nothing that is seen then counts, least of all against Kafka: an error, and what to do about it."""
+    """The case is an error that says what to do, whatever else was seen."""
     run = start(CASES[0], runs_dir=small_disk)
     run.await_event('"fault.injected"')
     with contextlib.suppress(OSError), (small_disk / "somebody-elses").open("wb", buffering=0) as file:
@@ -152,7 +151,7 @@ def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) ->
     assert "No space left on device" in result["reason"]
     assert "--runs-dir" in result["reason"]
     run.assert_nothing_left()
-    # And with the disk still full the next run does not begin.
+    # While the disk is full, the next run does not begin.
     run.start()
     assert run.await_end() == EXIT_HARNESS
     refusal = r"cannot write to the runs folder \S+: No space left on device; see --runs-dir"
@@ -161,7 +160,7 @@ def test_the_disk_of_the_runs_folder_fills_up(start: Start, small_disk: Path) ->
 
 @pytest.mark.parametrize("words", ['"fault.injected"', '"drain.began"'])
 def test_sparks_jvm_is_killed(start: Start, words: str) -> None:
-    """As the kernel does where memory is short: the case is an error that names Spark, the next one has another."""
+    """The kernel kills it when memory is short: the case is an error that names Spark; the next case gets a new JVM."""
     run = start(*CASES)
     run.await_event(words)
     [spark] = [each for each in psutil.Process(run.pid).children() if "SparkSubmit" in " ".join(each.cmdline())]
@@ -211,13 +210,15 @@ time_t time(time_t *at) {
     return precise.tv_sec;
 }
 """
-"""What time it is, to a whole run with all its processes, as if the machine's clock had been set."""
+"""A library that changes the time for a run and its processes, as if the machine's clock had been set."""
 
 
 @pytest.fixture
 def clock() -> Iterator[tuple[Path, dict[str, str]]]:
-    """A file with the seconds by which the clock is ahead, and the environment of a run to which it is: of the harness,
-    and of its JVMs, brokers among them, which are given no environment, by a Java of its own."""
+    """A file with the seconds by which the clock is ahead, and the environment of a run whose clock is.
+
+    Brokers get no environment from the run, so the JVMs get it from a wrapper of ``java``.
+    """
     compiler, java = shutil.which("cc"), Path(java_command()[0]).resolve()
     if compiler is None:
         pytest.skip("cc: not on the PATH: apt-get install gcc libc6-dev")
@@ -236,7 +237,7 @@ def clock() -> Iterator[tuple[Path, dict[str, str]]]:
 
 
 def test_the_clock_is_set(start: Start, clock: tuple[Path, dict[str, str]]) -> None:
-    """Who wrote before whom can't be told by it any more: the case is unknown, and says why."""
+    """The order of events is uncertain then, so the case is unknown, and the reason says so."""
     ahead, environment = clock
     run = start(CASES[0], env=environment)
     run.await_event('"fault.injected"')
@@ -250,7 +251,7 @@ def test_the_clock_is_set(start: Start, clock: tuple[Path, dict[str, str]]) -> N
 
 
 def test_two_runs_at_once_do_not_meet(start: Start, tmp_path: Path) -> None:
-    """The same case twice, in the same folders: each comes out as if it were alone."""
+    """Two runs of the same case, in the same folders, each end as if they were alone."""
     runs = [start(CASES[0], runs_dir=tmp_path / "runs") for _ in range(2)]
     for run in runs:
         assert run.await_end() == EXIT_VALID, run.said.read_text()
@@ -259,7 +260,7 @@ def test_two_runs_at_once_do_not_meet(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_broker_hangs_while_it_starts(tmp_path: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits for a controller that isn't there: the cluster is given up, and the error says who was waited for."""
+    """A broker that waits for a missing controller: the case is an error that names the broker."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     monkeypatch.setattr(timeouts, "BOOT_S", 15.0)
     with pytest.raises(AwaitTimeout, match=r"1 brokers and a controller.*broker-1 logged last: "):
@@ -275,7 +276,7 @@ def test_a_broker_hangs_while_it_starts(tmp_path: Path, open_folder: Path, monke
 
 
 def test_a_broker_hangs_while_it_stops(tmp_path: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is killed when its time is over, and the journal says so."""
+    """It is killed after its time-out, and the journal says so."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     monkeypatch.setattr(timeouts, "STOP_S", 2.0)
     journal = Journal(None)

@@ -1,27 +1,27 @@
-"""Checks of the suites that need no cluster to be shown what they should be red on."""
+"""Checks that suites share, on fake brokers and files: each passes on good ones and fails on bad ones."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from harness import timeouts
 from harness.cluster.log_dir import CLEANED, HIGH_WATERMARKS, LOG_STARTS, LogDir
-from harness.cluster.topic import Topic
+from harness.cluster.quorum.zookeeper import LogDirEvents
+from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import Journal, now
+from harness.kafka.admin import Admin
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
-from harness.kafka.metadata import ProducerState
-from harness.kafka.versions import KafkaVersion, Mode, VersionRange
+from harness.kafka.metadata import ProducerState, ReplicaInDir
+from harness.kafka.versions import Mode, VersionRange
 from harness.runner.deviation import Deviation
 from suites.checks import check_failure_handlers, check_group_commits, check_notified, promised
 from suites.kip_113.test_log_changes import check_led_by_another, check_truncated
@@ -35,6 +35,18 @@ from suites.on_disk import (
     check_same_bytes,
     check_topic_gone,
     leaders_logs,
+)
+from suites.selftest.expected_errors import breaks_promise
+from suites.selftest.fakes import (
+    cluster_state,
+    fake,
+    fake_broker,
+    fake_cluster,
+    fake_node,
+    log_dir_at,
+    log_dir_state,
+    partition_state,
+    replica_in_dir,
 )
 from suites.steps import await_begun, check_under_way
 
@@ -52,11 +64,9 @@ DEVIATION = Deviation(kip=113, promised="it does", actual="it doesn't", issue="X
     ],
 )
 def test_what_deviates_must_deviate_as_is_known(
-    version: str, broken: str | None, outcome: AbstractContextManager[Any]
+    version: str, broken: str | None, outcome: AbstractContextManager[object]
 ) -> None:
-    distribution, spec = SimpleNamespace(version=KafkaVersion.parse(version)), SimpleNamespace(mode=Mode.ZK)
-    cluster = cast(Any, SimpleNamespace(distribution=distribution, spec=spec, journal=Journal(None)))
-    with outcome, promised(cluster, unless=DEVIATION, seen=r"\d of u$"):
+    with outcome, promised(fake_cluster(version, Mode.ZK), unless=DEVIATION, seen=r"\d of u$"):
         if broken:
             raise PromiseBroken(broken)
 
@@ -70,7 +80,12 @@ OF_BROKER_2, OF_BROKER_3 = ({"version": 1, "broker": id, "event": 1} for id in (
         ([OF_BROKER_2], 0, 0, nullcontext()),
         ([OF_BROKER_2], 1, 1, nullcontext()),
         ([OF_BROKER_2], 1, 0, pytest.raises(PromiseBroken, match="and 0 left")),
-        ([OF_BROKER_2], 0, 1, pytest.raises(PromiseBroken, match="and 1 left")),  # nobody was there to read it
+        (
+            [OF_BROKER_2],
+            0,
+            1,
+            pytest.raises(PromiseBroken, match="and 1 left"),
+        ),  # it is gone, and no controller read it
         ([], 0, 0, pytest.raises(PromiseBroken)),
         ([OF_BROKER_3], 0, 0, pytest.raises(PromiseBroken)),
         ([OF_BROKER_2, OF_BROKER_3], 0, 0, pytest.raises(PromiseBroken)),
@@ -81,37 +96,25 @@ def test_a_notification_is_told_once_and_waits_only_while_there_is_no_controller
     told: list[dict[str, int]],
     there: int,
     left: int,
-    outcome: AbstractContextManager[Any],
+    outcome: AbstractContextManager[object],
 ) -> None:
     monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.01)
     names = [f"log_dir_event_{number}" for number in range(len(told))]
-    events = SimpleNamespace(
-        seen=lambda: dict(zip(names, told, strict=True)),
-        left=lambda: names[:there],
-    )
-    broker = SimpleNamespace(id=2, journal=Journal(None))
+    events = fake(LogDirEvents, seen=lambda: dict(zip(names, told, strict=True)), left=lambda: names[:there])
     with outcome:
-        check_notified(cast(Any, events), cast(Any, broker), left=left)
+        check_notified(events, fake_broker(2), left=left)
 
 
 def orders_in(*log_dirs: Path, partitions: int = 1, leader: int | None = 0) -> Topic:
-    """A topic of which each broker's logs are in a folder of the test's."""
+    """The topic orders, with a replica of each partition in each of these log dirs, on the brokers 0, 1 …"""
     each = range(partitions)
     brokers = [
-        SimpleNamespace(id=id, find_replicas=partial(dict, {("orders", n): (LogDirAt(at), None) for n in each}))
-        for id, at in enumerate(log_dirs)
+        fake_broker(id, find_replicas=partial(dict, {("orders", n): (log_dir_at(path), None) for n in each}))
+        for id, path in enumerate(log_dirs)
     ]
-    state = SimpleNamespace(topic="orders", partition=0, leader=leader, replicas=range(len(log_dirs)))
-    cluster = SimpleNamespace(broker=brokers.__getitem__, describe=lambda: {("orders", n): state for n in each})
-    return Topic(cast(Any, cluster), "orders", partitions)
-
-
-@dataclass(frozen=True)
-class LogDirAt:
-    path: Path
-
-    def replica_dir(self, topic: str, partition: int) -> Path:
-        return self.path / f"{topic}-{partition}"
+    states = [replace(partition_state("orders", *range(len(log_dirs)), index=n), leader=leader) for n in each]
+    cluster = fake_cluster(broker=brokers.__getitem__, describe=partial(cluster_state, *states))
+    return Topic(cluster, "orders", partitions)
 
 
 def write_log(log_dir: Path, files: Mapping[str, bytes], partition: int = 0) -> None:
@@ -135,11 +138,13 @@ WHOLE = {"0.log": batch(0) + batch(7)}
         (None, 9, nullcontext(1)),
         (None, 6, pytest.raises(PromiseBroken, match="7, then 6")),
         (None, -1, pytest.raises(PromiseBroken, match="7, then -1")),  # it is gone altogether
-        ("_TIMED_OUT", 6, nullcontext(0)),  # a commit that was refused was promised by nobody
+        ("_TIMED_OUT", 6, nullcontext(0)),  # a failed commit is no promise
     ],
 )
-def test_a_groups_commit_that_is_gone_is_seen(error: str | None, at: int, means: AbstractContextManager[Any]) -> None:
-    """Whoever is assigned the partition, and in whatever order the two tell of it."""
+def test_a_groups_commit_that_is_gone_is_seen(
+    error: str | None, at: int, means: AbstractContextManager[object]
+) -> None:
+    """Another consumer reads the partition on, and its event is in the journal before the one of the commit."""
     journal, since = Journal(None), now()
     later, sooner = since.timestamp() + 2, since.timestamp() + 1
     journal.write("group.assigned", consumer="g1", partitions=[0, 1], when=later, committed={"0": at, "1": 0})
@@ -151,20 +156,19 @@ def test_a_groups_commit_that_is_gone_is_seen(error: str | None, at: int, means:
 
 @pytest.mark.parametrize(("line", "died"), [("Error due to", True), ("Stopped", False)])
 def test_a_log_dir_failure_handler_that_died_is_seen(tmp_path: Path, line: str, died: bool) -> None:
-    """A broker that is shut down says of it that it stopped."""
+    """A broker that shuts down logs "Stopped", which is no death."""
     path = tmp_path / "broker.log"
     path.write_text(f"[2026-11-23 10:00:00,000] ERROR [LogDirFailureHandler]: {line} (kafka.server.ReplicaManager)\n")
-    broker = cast(Any, SimpleNamespace(log=BrokerLog(path)))
     with pytest.raises(PromiseBroken, match="died") if died else nullcontext():
-        check_failure_handlers([broker])
+        check_failure_handlers([fake_broker(log=BrokerLog(path))])
 
 
 @pytest.mark.parametrize(
     ("other", "start", "same"),
     [
         (WHOLE, 0, True),
-        ({"0.log": batch(0), "7.log": batch(7)}, 0, True),  # wherever its segments begin
-        ({"7.log": batch(7)}, 7, True),  # what was before is deleted
+        ({"0.log": batch(0), "7.log": batch(7)}, 0, True),  # its segments begin elsewhere
+        ({"7.log": batch(7)}, 7, True),  # the records before offset 7 were deleted
         ({"7.log": batch(7)}, 0, False),
         ({"0.log": batch(0)}, 0, False),  # the end is missing
         ({"0.log": batch(0) + batch(7, b"recards")}, 0, False),
@@ -210,11 +214,8 @@ def test_where_nobody_leads_there_is_nothing_to_be_kept(tmp_path: Path) -> None:
 )
 def test_a_deleted_topic_that_stays_is_seen(tmp_path: Path, folder: str, gone: bool) -> None:
     (tmp_path / folder).mkdir()
-    broker = SimpleNamespace(
-        describe_log_dirs=lambda: [SimpleNamespace(path=str(tmp_path), offline=False)],
-        log_dirs=[SimpleNamespace(path=tmp_path)],
-    )
-    cluster = cast(Any, SimpleNamespace(live_brokers=lambda: [broker]))
+    broker = fake_broker(describe_log_dirs=lambda: [log_dir_state(tmp_path)], log_dirs=[log_dir_at(tmp_path)])
+    cluster = fake_cluster(live_brokers=lambda: [broker])
     with nullcontext() if gone else pytest.raises(PromiseBroken, match=folder):
         check_topic_gone(cluster, "refunds", timeout_s=0.01)
 
@@ -226,31 +227,34 @@ ALL_NAME_IT = {(file, 1): "accounts" for file in (*CHECKPOINTS, LOG_STARTS, CLEA
     ("named", "seen"),
     [
         (ALL_NAME_IT, None),
-        ({(HIGH_WATERMARKS, 1): ""}, rf"{HIGH_WATERMARKS} in dir 1 names \[\] instead of \['accounts-0'\]"),
-        ({(HIGH_WATERMARKS, 2): "accounts"}, rf"{HIGH_WATERMARKS} in dir 2 names \['accounts-0'\] instead of \[\]"),
-        ({(LOG_STARTS, 1): ""}, rf"{LOG_STARTS} in dir 1 names \[\]"),
-        ({(LOG_STARTS, 2): "accounts"}, rf"{LOG_STARTS} in dir 2 names \['accounts-0'\]"),
-        ({(CLEANED, 1): ""}, rf"{CLEANED} in dir 1 names \[\]"),
-        ({(CLEANED, 2): "accounts"}, rf"{CLEANED} in dir 2 names \['accounts-0'\]"),
+        ({(HIGH_WATERMARKS, 1): ""}, rf"{HIGH_WATERMARKS} in dir-1 of broker 1 names \[\] instead of \['accounts-0'\]"),
+        (
+            {(HIGH_WATERMARKS, 2): "accounts"},
+            rf"{HIGH_WATERMARKS} in dir-2 of broker 1 names \['accounts-0'\] instead of \[\]",
+        ),
+        ({(LOG_STARTS, 1): ""}, rf"{LOG_STARTS} in dir-1 of broker 1 names \[\]"),
+        ({(LOG_STARTS, 2): "accounts"}, rf"{LOG_STARTS} in dir-2 of broker 1 names \['accounts-0'\]"),
+        ({(CLEANED, 1): ""}, rf"{CLEANED} in dir-1 of broker 1 names \[\]"),
+        ({(CLEANED, 2): "accounts"}, rf"{CLEANED} in dir-2 of broker 1 names \['accounts-0'\]"),
         ({(CLEANED, 2): "elsewhere"}, None),
     ],
 )
 def test_a_checkpoint_file_that_names_what_is_in_another_log_dir_is_seen(
     tmp_path: Path, named: dict[tuple[str, int], str], seen: str | None
 ) -> None:
-    """A replica lies in the first of two log dirs, which all four files say; one says otherwise."""
+    """The replica accounts-0 is in the first of two log dirs. All four files name it there, but for ``named``."""
     log_dirs = []
     for number in (1, 2):
-        folder = tmp_path / str(number)
+        folder = tmp_path / f"dir-{number}"
         folder.mkdir()
         for file in (*CHECKPOINTS, LOG_STARTS):
             (folder / file).write_text("0\n0\n")
-        log_dirs.append(OneDir(path=folder, number=number))
-    (tmp_path / "1" / "accounts-0").mkdir()
+        log_dirs.append(log_dir_at(folder))
+    (tmp_path / "dir-1" / "accounts-0").mkdir()
     for (file, number), topic in (ALL_NAME_IT | named).items():
-        (tmp_path / str(number) / file).write_text(f"0\n1\n{topic} 0 7\n" if topic else "0\n0\n")
-    cluster = cast(Any, SimpleNamespace(live_brokers=lambda: [SimpleNamespace(log_dirs=log_dirs)]))
-    with nullcontext() if seen is None else pytest.raises(PromiseBroken, match=seen):
+        (tmp_path / f"dir-{number}" / file).write_text(f"0\n1\n{topic} 0 7\n" if topic else "0\n0\n")
+    cluster = fake_cluster(live_brokers=lambda: [fake_broker(log_dirs=log_dirs)])
+    with breaks_promise(seen):
         check_checkpoints(cluster, ["accounts"], begin_midway=["accounts"], compacted=["accounts"], timeout_s=0.01)
 
 
@@ -259,19 +263,8 @@ def test_a_log_that_was_neither_cleaned_nor_cut_need_not_be_named_so(tmp_path: P
         (tmp_path / file).write_text("0\n1\naccounts 0 7\n")
     (tmp_path / LOG_STARTS).write_text("0\n0\n")
     (tmp_path / "accounts-0").mkdir()
-    broker = SimpleNamespace(log_dirs=[OneDir(path=tmp_path, number=1)])
-    check_checkpoints(cast(Any, SimpleNamespace(live_brokers=lambda: [broker])), ["accounts"], timeout_s=0.01)
-
-
-class OneDir(LogDir):
-    """A log dir with a number, of no broker."""
-
-    def __init__(self, *, path: Path, number: int) -> None:
-        super().__init__(cast(Any, None), path)
-        self.number = number
-
-    def __str__(self) -> str:
-        return f"dir {self.number}"
+    broker = fake_broker(log_dirs=[log_dir_at(tmp_path)])
+    check_checkpoints(fake_cluster(live_brokers=lambda: [broker]), ["accounts"], timeout_s=0.01)
 
 
 @pytest.mark.parametrize(
@@ -280,19 +273,21 @@ class OneDir(LogDir):
         (2000, None, nullcontext()),
         (0, None, pytest.raises(Inconclusive, match="to be under way; last seen: 0")),
         (1936, 2000, nullcontext()),
-        (2000, 2000, pytest.raises(Inconclusive, match="last seen: 2000")),  # nothing of it has been copied
+        (2000, 2000, pytest.raises(Inconclusive, match="last seen: 2000")),  # no record has been copied
         (0, 2000, pytest.raises(Inconclusive, match="last seen: 0")),
     ],
 )
 def test_a_move_that_copies_is_behind_by_less_than_all(
-    monkeypatch: pytest.MonkeyPatch, lag: int, copying: int | None, outcome: AbstractContextManager[Any]
+    monkeypatch: pytest.MonkeyPatch, lag: int, copying: int | None, outcome: AbstractContextManager[object]
 ) -> None:
     monkeypatch.setattr(timeouts, "REQUEST_S", 0.01)
-    log_dir: Any = SimpleNamespace()
-    found = (log_dir, SimpleNamespace(offset_lag=lag))
-    log_dir.broker = SimpleNamespace(find_replica=lambda *_, **__: found, journal=Journal(None))
+    future = replica_in_dir("orders", offset_lag=lag, is_future=True)
+    log_dir: LogDir = log_dir_at(Path("/d"), fake_broker(find_replica=lambda *_, **__: (log_dir, future)))
     with outcome:
         check_under_way(orders_in()[0], log_dir, copying=copying)
+
+
+NOT_BEGUN = "broker 1 to begin the move of orders-0 into d2 of broker 1, which it accepted"
 
 
 @pytest.mark.parametrize(
@@ -300,33 +295,24 @@ def test_a_move_that_copies_is_behind_by_less_than_all(
     [
         (1, 2, nullcontext()),
         (2, None, nullcontext()),  # it is done already
-        (
-            1,
-            None,
-            pytest.raises(PromiseBroken, match=r"broker 1 to begin the move of orders-0 into dir 2, which it accepted"),
-        ),
-        (1, 3, pytest.raises(PromiseBroken, match="into dir 2")),
+        (1, None, pytest.raises(PromiseBroken, match=NOT_BEGUN)),
+        (1, 3, pytest.raises(PromiseBroken, match="into d2 of broker 1")),
     ],
 )
 def test_an_order_that_was_taken_and_is_not_followed_is_a_broken_promise(
-    monkeypatch: pytest.MonkeyPatch, replica: int, future: int | None, outcome: AbstractContextManager[Any]
+    monkeypatch: pytest.MonkeyPatch, replica: int, future: int | None, outcome: AbstractContextManager[object]
 ) -> None:
+    """A broker that accepts a move into a log dir must begin it."""
     monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.01)
-    dirs = {number: OneDir(path=Path(f"/{number}"), number=number) for number in (1, 2, 3)}
 
-    class Broker:
-        node = SimpleNamespace(check_alive=lambda: None)
+    def find_replica(*_: object, is_future: bool = False) -> tuple[LogDir, ReplicaInDir] | None:
+        place = future if is_future else replica
+        return None if place is None else (log_dirs[place], replica_in_dir("orders", is_future=is_future))
 
-        def find_replica(self, *_: object, is_future: bool = False) -> tuple[LogDir, None] | None:
-            place = future if is_future else replica
-            return None if place is None else (dirs[place], None)
-
-        def __str__(self) -> str:
-            return "broker 1"
-
-    dirs[2].broker = cast(Any, Broker())
+    broker = fake_broker(node=fake_node(check_alive=lambda: None), find_replica=find_replica)
+    log_dirs = {number: log_dir_at(Path(f"/d{number}"), broker) for number in (1, 2, 3)}
     with outcome:
-        await_begun(orders_in()[0], dirs[2])
+        await_begun(orders_in()[0], log_dirs[2])
 
 
 def test_a_move_that_should_have_stopped_is_told_by_what_its_thread_complains_of(tmp_path: Path) -> None:
@@ -349,7 +335,7 @@ GAVE_UP = "kafka-reassign ended with exit code 1: Timed out before log directory
     ("said", "too_early", "outcome"),
     [
         (GAVE_UP, 1, True),
-        (None, 0, False),  # it came late, which shows nothing of its time-out
+        (None, 0, False),  # it ended too late to show anything of its time-out
         (None, 1, "1 times"),
         (None, 40, "40 times"),
         (GAVE_UP, 2, "2 times"),  # not at the first
@@ -358,6 +344,7 @@ GAVE_UP = "kafka-reassign ended with exit code 1: Timed out before log directory
     ],
 )
 def test_an_impatient_tool_asks_once(said: str | None, too_early: int, outcome: bool | str) -> None:
+    """With a time-out of 0, the tool gives up after the first time that the broker is not ready."""
     if isinstance(outcome, bool):
         assert check_gave_up(said, too_early) is outcome
     else:
@@ -373,22 +360,17 @@ def test_an_impatient_tool_asks_once(said: str | None, too_early: int, outcome: 
         ("orders-0", b"kept, and others", nullcontext()),
         ("orders-0.1a-future", b"kept, and cut off", pytest.raises(PromiseBroken, match="to be truncated")),
         ("orders-0", b"kept, and cut off, and others", pytest.raises(PromiseBroken, match="to be truncated")),
-        (
-            "beside-0",
-            b"kept",
-            pytest.raises(PromiseBroken, match="to be truncated"),
-        ),  # neither future replica nor replica
+        ("beside-0", b"kept", pytest.raises(PromiseBroken, match="to be truncated")),  # of another partition
     ],
 )
 def test_a_future_replica_is_truncated_as_its_replica_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, log: bytes, outcome: AbstractContextManager[Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, log: bytes, outcome: AbstractContextManager[object]
 ) -> None:
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
     (tmp_path / folder).mkdir()
     (tmp_path / folder / "0.log").write_bytes(log)
-    log_dir: Any = SimpleNamespace(path=tmp_path, broker=SimpleNamespace(journal=Journal(None)))
     with outcome:
-        check_truncated(orders_in()[0], log_dir, b"kept, and cut off")
+        check_truncated(orders_in()[0], log_dir_at(tmp_path), b"kept, and cut off")
 
 
 @pytest.mark.parametrize(
@@ -401,13 +383,15 @@ def test_a_future_replica_is_truncated_as_its_replica_is(
     ],
 )
 def test_who_was_alone_in_the_isr_has_nothing_to_cut_off(
-    monkeypatch: pytest.MonkeyPatch, leader: int | None, isr: tuple[int, ...], outcome: AbstractContextManager[Any]
+    monkeypatch: pytest.MonkeyPatch, leader: int | None, isr: tuple[int, ...], outcome: AbstractContextManager[object]
 ) -> None:
+    """If broker 1 dies as the last member of the ISR, no other broker leads, and the case shows nothing."""
     monkeypatch.setattr(timeouts, "BROKER_FAILURE_S", 0.01)
-    partition: Any = orders_in()[0]
-    partition.describe = lambda: SimpleNamespace(leader=leader, isr=isr)
+    partition = orders_in()[0]
+    state = replace(partition_state("orders", 1, 2, 3), leader=leader, isr=isr)
+    monkeypatch.setattr(partition, "describe", lambda: state)
     with outcome:
-        check_led_by_another(partition, cast(Any, SimpleNamespace(id=1, journal=Journal(None))))
+        check_led_by_another(partition, fake_broker(1))
 
 
 OPEN = ProducerState(producer=7, epoch=0, last_sequence=199, last_timestamp=5, coordinator_epoch=-1, open_since=300)
@@ -417,17 +401,16 @@ OPEN = ProducerState(producer=7, epoch=0, last_sequence=199, last_timestamp=5, c
     ("known", "outcome"),
     [
         ([OPEN, replace(OPEN, producer=8)], nullcontext()),
-        ([OPEN], pytest.raises(PromiseBroken, match="and was")),  # who writes again would be taken for new
+        ([OPEN], pytest.raises(PromiseBroken, match="and was")),  # the leader would take producer 8 for a new one
         ([OPEN, replace(OPEN, producer=8, last_sequence=198)], pytest.raises(PromiseBroken, match="and was")),
         ([OPEN, replace(OPEN, producer=8, open_since=None)], pytest.raises(PromiseBroken, match="and was")),
     ],
 )
 def test_what_a_log_knew_of_producers_it_must_know(
-    known: list[ProducerState], outcome: AbstractContextManager[Any]
+    known: list[ProducerState], outcome: AbstractContextManager[object]
 ) -> None:
-    admin = SimpleNamespace(describe_producers=lambda *_: known)
-    partition: Any = SimpleNamespace(
-        topic="ledger", index=0, leader=lambda: SimpleNamespace(admin=admin, journal=Journal(None))
-    )
+    leader = fake_broker(admin=fake(Admin, describe_producers=lambda *_: known))
     with outcome:
-        check_producers_known(partition, [OPEN, replace(OPEN, producer=8)])
+        check_producers_known(
+            fake(Partition, topic="ledger", index=0, leader=lambda: leader), [OPEN, replace(OPEN, producer=8)]
+        )

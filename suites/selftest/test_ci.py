@@ -1,6 +1,6 @@
-"""What .ci/containers makes of what it ran: skipped, failed, or other than in processes.
+"""``.ci/containers`` reports skipped and failed cases, and cases that differ from those in processes.
 
-No engine, and no cluster: what it calls are stand-ins.
+The commands that it calls are fakes: no engine and no cluster runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from suites.selftest.processes import JBOD as COMMAND
 ROOT = Path(__file__).resolve().parents[2]
 DEVIATES = {"does": "a is so", "always": True}
 NOW_AND_THEN = {"does": "b is so", "always": False}
-# For each `jbod run`: writes the file that the test has laid down for it, and ends with the code that this says.
+# In place of `jbod run`: writes the JSON file that the test prepared, and ends with the exit code in it.
 JBOD = """\
 #!/bin/sh
 case "$*" in
@@ -38,7 +38,7 @@ exit "$(cat code-$told)"
 
 
 class Ci:
-    """The script in a folder of its own, with what it is to find."""
+    """The script, in a folder of its own, with prepared results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -58,7 +58,7 @@ class Ci:
         self.tells("process", case("a"), case("b"))
 
     def tells(self, which: str, *cases: dict[str, Any], code: int = EXIT_VALID, seed: int = 1) -> None:
-        """What a run comes to."""
+        """Prepare the result of a run."""
         text = json.dumps({"seed": seed, "scenarios": cases})
         (self.folder / ("reports/verdicts-process.json" if which == "process" else f"told-{which}.json")).write_text(
             text
@@ -66,7 +66,7 @@ class Ci:
         (self.folder / f"code-{which}").write_text(str(code))
 
     def run(self) -> tuple[int, list[str]]:
-        """Its exit code and what it says."""
+        """Run the script; returns its exit code and output."""
         environment = os.environ | {"PATH": os.pathsep.join((str(self.folder / "bin"), os.environ["PATH"]))}
         done = subprocess.run(
             ["bash", ".ci/containers"], cwd=self.folder, env=environment, capture_output=True, text=True, check=False
@@ -106,11 +106,11 @@ def test_the_same_verdicts_in_both_backends(ci: Ci) -> None:
     ],
 )
 def test_what_differs_is_named_and_a_failure(ci: Ci, docker: list[dict[str, Any]], code: int, differs: str) -> None:
-    """Also where a run has failed by itself."""
+    """A difference is reported also where one of the runs has failed."""
     ci.tells("docker", *docker, code=code)
     differs = differs.format("reports/verdicts-process.json", "reports/verdicts-docker.json")
-    said = "other verdicts or deviations from backend to backend: 1 of 2 cases"
-    assert ci.run() == (1, [f"DIFFERS {differs}", said])
+    summary = "other verdicts or deviations from backend to backend: 1 of 2 cases"
+    assert ci.run() == (1, [f"DIFFERS {differs}", summary])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_what_differs_is_named_and_a_failure(ci: Ci, docker: list[dict[str, Any]
     [(2, "3.9.2", "seed 2 in {}, 1 in {}"), (1, "3.9.1", "zk 3.9.1 c0ffee in {}, 3.9.2 c0ffee in {}")],
 )
 def test_runs_of_other_seeds_or_builds_are_not_compared(ci: Ci, seed: int, kafka: str, told: str) -> None:
-    """As where the one lies there from last time."""
+    """Such a result may be left from an earlier run."""
     ci.tells("process", *(case(id) | {"kafka": kafka} for id in "ab"), seed=seed)
     code, [line] = ci.run()
     assert code == 1
@@ -152,10 +152,10 @@ def test_a_run_that_fails_fails_all(ci: Ci, which: str) -> None:
 
 
 def test_all_cases_that_it_would_have_run_are_told_where_there_is_no_engine(ci: Ci) -> None:
-    """The stand-in lists two of the plan, and one for each further selector."""
+    """The fake ``jbod list`` has two cases of the plan, and one for each other selector."""
     (ci.folder / "bin/docker").write_text("#!/bin/sh\nexit 1\n")
-    said = "SKIPPED in containers: 7 cases: no Docker engine answers, and only root may start one"
-    assert ci.run() == (EXIT_VALID, [said])
+    skipped = "SKIPPED in containers: 7 cases: no Docker engine answers, and only root may start one"
+    assert ci.run() == (EXIT_VALID, [skipped])
 
 
 # --- the canary -------------------------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ CANARY = (ROOT / ".github" / "workflows" / "canary.yml").read_text()
 
 
 def test_the_canary_qualifies_against_the_default_build() -> None:
-    """A new default build needs a new baseline there, and a new line in the README."""
+    """With a new default build, the canary's baseline and the README's line must be updated."""
     default = DEFAULT_BUILDS[Mode.KRAFT]
     assert re.findall(r"--baseline (\S+)", CANARY) == [str(default)]
     [(newest, _)] = re.findall(
@@ -216,7 +216,7 @@ def git(folder: Path, *arguments: str) -> None:
     ],
 )
 def test_commit_subjects(tmp_path: Path, subject: str, why: str | None) -> None:
-    """Of commits after the one that brought the check; what was there before is left alone."""
+    """Only subjects of commits after the one that added the check are checked."""
     git(tmp_path, "init", "-q")
     git(
         tmp_path,

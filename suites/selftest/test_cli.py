@@ -1,4 +1,4 @@
-"""Bad input: one clear line, the contract's exit code, and nothing left behind."""
+"""Bad input to a command gives one clear line and the contract's exit code, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_bad_input(arguments: str, code: int, says: str, tmp_path: Path) -> None
     assert any(says in line for line in lines), lines
     assert not any("Traceback" in line for line in lines)
     assert list(work.iterdir()) == []
-    if code != EXIT_NOTHING_RAN:  # that is a run, and told as one
+    if code != EXIT_NOTHING_RAN:  # otherwise it is a run, with a run's output
         assert [path for path in here.rglob("*") if path.is_file()] == []
 
 
@@ -138,21 +138,21 @@ def test_list_as_json_names_every_case_of_the_plan() -> None:
 
 
 PAGES = ("README.md", "suites/README.md", "suites/FINDINGS.md", "suites/KNOWN_BUGS.md")
-"""Those that name commands to run."""
+"""The pages with commands for readers."""
 
 
 def test_the_coverage_page_is_what_there_is() -> None:
-    """``jbod list --markdown > suites/COVERAGE.md`` where this fails."""
+    """If this fails: ``jbod list --markdown > suites/COVERAGE.md``."""
     done = jbod("list", "--markdown")
     assert done.returncode == 0
     assert done.stdout == Path("suites/COVERAGE.md").read_text()
 
 
 def test_what_the_pages_say_to_run_is_there() -> None:
-    """An unknown selector would be named."""
+    """Every selector in the pages' commands exists."""
     commands = [found for page in PAGES for found in re.findall(r"`jbod run ([a-z][^`…]*)`", Path(page).read_text())]
     words = {word for command in commands for word in command.partition(" --")[0].split()}
-    selectors = words - {"example", "tests/test_ours.py"}  # what the reader is yet to write
+    selectors = words - {"example", "tests/test_ours.py"}  # files that the reader will write
     assert len(selectors) > 20
     done = jbod("list", *sorted(selectors))
     assert (done.returncode, done.stderr) == (0, ""), done.stdout[-300:]
@@ -170,7 +170,7 @@ print(json.dumps({"counts": counts, "suites": sorted({case.id.partition("/")[0] 
 
 
 def test_the_readmes_say_how_many_cases_there_are() -> None:
-    """As many as ``jbod list SELECTOR --json`` has, and no suite without its row; collected once for all of them."""
+    """The numbers are those of ``jbod list SELECTOR --json``, and each suite has a row."""
     short, full = cases_told("README.md", "## Suites"), cases_told("suites/README.md", "## What it runs")
     assert len(full) > 20
     argv = [sys.executable, "-c", _COUNTS, *full]
@@ -182,7 +182,7 @@ def test_the_readmes_say_how_many_cases_there_are() -> None:
 
 
 def cases_told(page: str, heading: str) -> dict[str, int]:
-    """How many cases each selector has, by the table below the heading."""
+    """The number of cases of each selector, from the table below a heading."""
     section = Path(page).read_text().partition(heading)[2].partition("\n## ")[0]
     return {name: int(count) for name, count in re.findall(r"^\| `(\S+)` \|.*\| (\d+) \|$", section, re.MULTILINE)}
 
@@ -225,7 +225,7 @@ def test_what_is_said_of_special_suites_is_of_suites_that_there_are() -> None:
 
 
 def test_plain_pytest_knows_the_same_options(pytestconfig: pytest.Config) -> None:
-    """And jbod no others, but for what pytest has by other names."""
+    """``jbod run`` has no other options than pytest's plugin, except those that pytest has under other names."""
     jbods = {parameter.name for parameter in cli.commands["run"].params} - {"selector", "jobs", "junit", "allure"}
     assert {option.name.lstrip("-").replace("-", "_") for option in RUN} == jbods
     assert sorted({*jbods, "select"} - {*vars(pytestconfig.option)}) == []

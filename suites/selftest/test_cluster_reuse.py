@@ -1,4 +1,4 @@
-"""A cluster is handed on only where nothing is left of the case before; nothing of its logs is lost, or told twice."""
+"""A cluster is reused only if nothing of the case before is left in it, and each log line is in one case's folder."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import psutil
 import pytest
@@ -20,6 +18,8 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from harness.cluster.cluster import Cluster, boot
 from harness.cluster.nodes.jvm import rotate_open_file
+from harness.cluster.nodes.node import Endpoint
+from harness.cluster.nodes.process import ProcessBackend
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.topic import Topic
@@ -28,9 +28,10 @@ from harness.journal import Journal
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.connection import NoAnswer
 from harness.kafka.versions import Mode
-from harness.runner.case import Case
+from harness.runner.case import Case, CaseId
 from harness.runner.cluster_reuse import AT_MOST, ClusterPool, leftovers, try_to_empty
 from harness.waiting import await_until
+from suites.selftest.fakes import fake
 from suites.selftest.journal_lines import lines_of
 from suites.steps import write_untracked_records
 
@@ -38,14 +39,15 @@ COUNT = "i=0; while :; do echo $i; i=$((i + 1)); done"
 ALONE = dict.fromkeys(("offsets.topic.replication.factor", "transaction.state.log.replication.factor"), "1")
 
 
-# --- which cluster stands for whom -----------------------------------------------------------------------------------
+# --- which cluster a case gets ---------------------------------------------------------------------------------------
 
 
-class Served:
-    """As much of a cluster as is asked of one that is handed on.
+class Served(Cluster):
+    """A cluster without brokers that has served a case.
 
-    :ivar refuses: why its logs can't be handed on
+    :ivar refuses: the error when another case should get its logs; empty: none
     :ivar left: what is left in it
+    :ivar stopped: how often it was stopped
     """
 
     def __init__(self, spec: ClusterSpec, *, refuses: str = "") -> None:
@@ -53,7 +55,6 @@ class Served:
         self.refuses = refuses
         self.left: list[str] = []
         self.stopped = 0
-        self.serves: list[Path] = []
 
     def stop_watching(self) -> None:
         pass
@@ -61,19 +62,22 @@ class Served:
     def drift(self) -> list[str]:
         return ["it was changed"]
 
-    def attach_case(self, _journal: Journal, folder: Path) -> None:
+    def attach_case(self, journal: Journal, record_dir: Path) -> None:
         if self.refuses:
             raise OSError(self.refuses)
-        self.serves.append(folder)
 
     def stop(self) -> None:
         self.stopped += 1
 
 
-def case(name: str, recorded: dict[str, Any] | None = None) -> Case:
-    told = {} if recorded is None else recorded
-    id = SimpleNamespace(id=name, selector=name)
-    return cast(Case, SimpleNamespace(id=id, run_dir=Path(name), journal=Journal(None), record=told.update))
+def case(name: str, recorded: dict[str, object] | None = None) -> Case:
+    """A case with a journal in memory.
+
+    :param recorded: gets the fields that the case adds to run.json
+    """
+    id = CaseId(id=name, kip=0, plan="", mode="zk", seed=1, nodeid=name)
+    record = ({} if recorded is None else recorded).update
+    return fake(Case, id=id, run_dir=Path(name), journal=Journal(None), record=record)
 
 
 @pytest.fixture
@@ -82,24 +86,24 @@ def empties(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.runner.cluster_reuse.leftovers", lambda cluster: cluster.left)
 
 
-def standing(cluster: Served, *served: str) -> ClusterPool:
-    """Where a cluster stands that has served these."""
-    stands = ClusterPool(print)
-    stands.wanted = cluster.spec
+def pool_with(cluster: Served, *served: str) -> ClusterPool:
+    """A pool that holds the cluster, which has served these cases."""
+    pool = ClusterPool(print)
+    pool.wanted = cluster.spec
     for name in served:
-        assert stands.leave(cast(Cluster, cluster), case(name))
-    return stands
+        assert pool.leave(cluster, case(name))
+    return pool
 
 
 @pytest.mark.usefixtures("empties")
 def test_the_next_case_takes_it_and_says_whom_it_has_served() -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
-    recorded: dict[str, Any] = {}
-    stands = standing(cluster, "first", "second")
-    assert stands.take(ClusterSpec(mode=Mode.ZK), case("third", recorded)) is cast(Cluster, cluster)
+    recorded: dict[str, object] = {}
+    pool = pool_with(cluster, "first", "second")
+    assert pool.take(ClusterSpec(mode=Mode.ZK), case("third", recorded)) is cluster
     assert recorded == {"served": ["first", "second"]}
-    assert stands.leave(cast(Cluster, cluster), case("third", recorded))
-    stands.take(cluster.spec, case("fourth", recorded))
+    assert pool.leave(cluster, case("third", recorded))
+    pool.take(cluster.spec, case("fourth", recorded))
     assert recorded == {"served": ["first", "second", "third"]}
     assert not cluster.stopped
 
@@ -108,9 +112,9 @@ def test_the_next_case_takes_it_and_says_whom_it_has_served() -> None:
 @pytest.mark.parametrize("wanted", [None, ClusterSpec(mode=Mode.ZK, brokers=4)])
 def test_nobody_gets_what_nobody_wants(wanted: ClusterSpec | None) -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
-    stands = ClusterPool(print)
-    stands.wanted = wanted
-    assert not stands.leave(cast(Cluster, cluster), case("first"))
+    pool = ClusterPool(print)
+    pool.wanted = wanted
+    assert not pool.leave(cluster, case("first"))
 
 
 @pytest.mark.usefixtures("empties")
@@ -118,16 +122,16 @@ def test_nobody_gets_what_nobody_wants(wanted: ClusterSpec | None) -> None:
     ("spec", "wanted"),
     [
         (ClusterSpec(mode=Mode.ZK, brokers=4), ClusterSpec(mode=Mode.ZK, brokers=4)),
-        (ClusterSpec(mode=Mode.ZK), None),  # another case's turn, which must have a fresh one
+        (ClusterSpec(mode=Mode.ZK), None),  # the next case wants a fresh cluster
     ],
 )
 def test_one_that_does_not_fit_is_stopped(spec: ClusterSpec, wanted: ClusterSpec | None) -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
-    stands = standing(cluster, "first")
-    stands.wanted = wanted
-    assert stands.take(spec, case("second")) is None
+    pool = pool_with(cluster, "first")
+    pool.wanted = wanted
+    assert pool.take(spec, case("second")) is None
     assert cluster.stopped == 1
-    stands.stop()
+    pool.stop()
     assert cluster.stopped == 1
 
 
@@ -135,7 +139,7 @@ def test_one_that_does_not_fit_is_stopped(spec: ClusterSpec, wanted: ClusterSpec
 def test_one_whose_logs_can_not_be_handed_on_is_stopped() -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK), refuses="Invalid cross-device link")
     second = case("second")
-    assert standing(cluster, "first").take(cluster.spec, second) is None
+    assert pool_with(cluster, "first").take(cluster.spec, second) is None
     assert cluster.stopped == 1
     [event] = lines_of(second.journal, "cluster.not_handed_on")
     assert "cross-device" in event["why"]
@@ -143,17 +147,23 @@ def test_one_whose_logs_can_not_be_handed_on_is_stopped() -> None:
 
 @pytest.mark.usefixtures("empties")
 def test_a_mistake_of_the_harness_is_seen_and_leaves_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that no broker or disk can cause is raised, and the cluster is stopped."""
     cluster = Served(ClusterSpec(mode=Mode.ZK))
-    monkeypatch.delattr(Served, "attach_case")
-    with pytest.raises(AttributeError, match="attach_case"):
-        standing(cluster, "first").take(cluster.spec, case("second"))
+    monkeypatch.setattr(Served, "attach_case", raise_mistake)
+    with pytest.raises(AttributeError, match="a mistake"):
+        pool_with(cluster, "first").take(cluster.spec, case("second"))
     assert cluster.stopped == 1
 
 
 def test_so_it_is_when_a_cluster_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Served, "drift")
-    with pytest.raises(AttributeError, match="drift"):
-        try_to_empty(cast(Cluster, Served(ClusterSpec(mode=Mode.ZK))), case("first"))
+    """An exception that no broker or disk can cause is raised, also while a cluster is emptied."""
+    monkeypatch.setattr(Served, "drift", raise_mistake)
+    with pytest.raises(AttributeError, match="a mistake"):
+        try_to_empty(Served(ClusterSpec(mode=Mode.ZK)), case("first"))
+
+
+def raise_mistake(*_: object) -> None:
+    raise AttributeError("a mistake")
 
 
 @pytest.mark.parametrize("error", [ConnectionLoss(), KazooTimeoutError("Connection time-out")])
@@ -162,7 +172,7 @@ def test_a_zookeeper_that_does_not_answer_is_no_mistake(error: Exception, monkey
         raise error
 
     monkeypatch.setattr(KazooClient, "start", start)
-    backend: Any = SimpleNamespace(endpoint=lambda *_: SimpleNamespace(port=1))
+    backend = fake(ProcessBackend, endpoint=lambda *_: Endpoint(address="127.0.0.1:1", port=1))
     with pytest.raises(NoAnswer, match=type(error).__name__):
         ZooKeeperQuorum(work_dir=Path(), backend=backend, main_class="x").leftovers()
 
@@ -170,9 +180,9 @@ def test_a_zookeeper_that_does_not_answer_is_no_mistake(error: Exception, monkey
 @pytest.mark.usefixtures("empties")
 def test_one_to_which_something_happened_meanwhile_is_stopped() -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
-    stands, second = standing(cluster, "first"), case("second")
+    pool, second = pool_with(cluster, "first"), case("second")
     cluster.left = ["broker-1 does not run"]
-    assert stands.take(cluster.spec, second) is None
+    assert pool.take(cluster.spec, second) is None
     assert cluster.stopped == 1
     assert [event["why"] for event in lines_of(second.journal, "cluster.not_handed_on")] == cluster.left
 
@@ -180,9 +190,9 @@ def test_one_to_which_something_happened_meanwhile_is_stopped() -> None:
 @pytest.mark.usefixtures("empties")
 def test_none_serves_for_ever() -> None:
     cluster = Served(ClusterSpec(mode=Mode.ZK))
-    stands = standing(cluster, *map(str, range(AT_MOST - 1)))
-    assert stands.take(cluster.spec, case("the last")) is not None
-    assert not stands.leave(cast(Cluster, cluster), case("the last"))
+    pool = pool_with(cluster, *map(str, range(AT_MOST - 1)))
+    assert pool.take(cluster.spec, case("the last")) is not None
+    assert not pool.leave(cluster, case("the last"))
 
 
 def test_what_can_not_be_undone_of_one_is_said_and_is_no_fault_of_the_next_case(
@@ -194,16 +204,16 @@ def test_what_can_not_be_undone_of_one_is_said_and_is_no_fault_of_the_next_case(
         raise EnvironmentLacks("a mount is busy")
 
     monkeypatch.setattr(cluster, "stop", stop)
-    stands = ClusterPool(said.append)
-    stands.wanted = cluster.spec
-    assert stands.leave(cast(Cluster, cluster), case("first"))
-    stands.stop()
+    pool = ClusterPool(said.append)
+    pool.wanted = cluster.spec
+    assert pool.leave(cluster, case("first"))
+    pool.stop()
     assert "a mount is busy" in said[0]
 
 
 def test_a_cluster_that_was_changed_is_not_even_emptied() -> None:
     first = case("first")
-    assert not try_to_empty(cast(Cluster, Served(ClusterSpec(mode=Mode.ZK))), first)
+    assert not try_to_empty(Served(ClusterSpec(mode=Mode.ZK)), first)
     [event] = lines_of(first.journal, "cluster.not_handed_on")
     assert event["why"] == "it was changed"
 
@@ -213,7 +223,7 @@ def test_nor_is_one_that_has_shown_a_deviation_that_lasts(monkeypatch: pytest.Mo
     first.journal.write("deviation.seen", kip=112, does="a figure is 0", lasts=False)
     first.journal.write("deviation.seen", kip=113, does="cleaning stops", lasts=True)
     monkeypatch.setattr(Served, "drift", lambda _self: [])
-    assert not try_to_empty(cast(Cluster, Served(ClusterSpec(mode=Mode.ZK))), first)
+    assert not try_to_empty(Served(ClusterSpec(mode=Mode.ZK)), first)
     [event] = lines_of(first.journal, "cluster.not_handed_on")
     assert event["why"] == "seen in it: cleaning stops"
 
@@ -232,7 +242,7 @@ def test_a_log_that_can_not_be_moved_stays_what_it_was(tmp_path: Path, monkeypat
 
 
 def test_a_log_goes_on_elsewhere_without_a_line_lost_or_told_twice(tmp_path: Path) -> None:
-    """Somebody writes all the time, who has only ever opened the first file, and is stopped while it is moved."""
+    """A process that opened only the first file writes on while the file is moved; each move pauses the process."""
     files = [tmp_path / str(number) for number in range(20)]
     with files[0].open("ab") as log, subprocess.Popen(["sh", "-c", COUNT], stdout=log) as writer:
         state = psutil.Process(writer.pid)
@@ -253,7 +263,7 @@ def test_a_log_goes_on_elsewhere_without_a_line_lost_or_told_twice(tmp_path: Pat
 
 @pytest.fixture(scope="module", params=list(Mode), ids=str)
 def used(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A small cluster that has served somebody."""
+    """A small cluster that has served a case."""
     cluster = boot(
         ClusterSpec(mode=request.param, brokers=1, overrides=ALONE),
         Builds.choose(BuildOptions(mode=str(request.param))).of(request.param),

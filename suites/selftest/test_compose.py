@@ -1,8 +1,8 @@
-"""One description, not two: what a node is told in a container, as a process, and by hand, setting by setting.
+"""A node has the same settings as a process, in a container of jbod's, and in the compose files for use by hand.
 
-Nothing is started, and no engine is needed: both backends lay down a cluster's nodes as for a start. The compose files
-are read as YAML with their variables filled in, which is what ``docker compose config`` does; where there is a compose
-plugin it is asked whether that is so.
+Nothing is started, and no engine is needed: both backends write the files that a node starts from. The tests read the
+compose files as YAML with their variables filled in, as ``docker compose config`` does. Where the plugin is installed,
+a test compares the two.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.versions import Mode
 
 Settings = Mapping[str, str]
-"""Of one node, by name; its command line is one of them."""
+"""The settings of a node by name, its command line among them."""
 
 COMPOSE = Path(__file__).resolve().parents[2] / "compose"
 FILES = {Mode.ZK: COMPOSE / "zookeeper.yaml", Mode.KRAFT: COMPOSE / "kraft.yaml"}
@@ -50,7 +50,7 @@ SHAPES: Mapping[str, Mapping[str, Any]] = {
     "kraft-combined": {"mode": Mode.KRAFT, "combined": True},
 }
 
-# Clients come from outside a container's network, by a published port; other nodes are inside.
+# Clients use a published port, from outside a container's network; other nodes are inside.
 _TWO_WAYS_IN = "a container is reached at one address by other nodes and at another one by clients"
 IN_CONTAINERS = {
     "listeners": _TWO_WAYS_IN,
@@ -60,7 +60,7 @@ IN_CONTAINERS = {
     "clientPort": "ZooKeeper's address is its container's, where the port is its own",
     "clientPortAddress": "ZooKeeper's address is its container's, where the port is its own",
 }
-"""In what a node in a container differs from one that is a process, and why."""
+"""The settings that differ between a container and a process, and the reasons."""
 
 _SOON = "tests want failures noticed soon; by hand it is as long as Kafka has it"
 _ONE_ADDRESS = "processes share one address, by which ZooKeeper counts connections"
@@ -76,20 +76,20 @@ LEFT_OUT_BY_HAND = {
     "tickTime": _SOON,
     "maxClientCnxns": _ONE_ADDRESS,
 }
-"""What jbod tells a node in a container and the files by hand don't, and why."""
+"""The settings that jbod gives a container and that the files for use by hand lack, and the reasons."""
 
 HARMLESS = {
     *("image", "user", "entrypoint", "command", "environment", "labels", "configs"),
     *("volumes", "networks", "ports", "healthcheck", "stop_grace_period"),
 }
-"""What may be said of a service: nothing of privileges, capabilities, devices, or namespaces of the machine's."""
+"""The allowed keys of a service: none for privileges, capabilities, devices, or the machine's namespaces."""
 
 
-# --- what nodes are told ----------------------------------------------------------------------------------------------
+# --- the settings of nodes --------------------------------------------------------------------------------------------
 
 
 def rendered(file: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    """A compose file with its variables filled in, ports as ``docker compose config`` has them."""
+    """A compose file with its variables filled in, and ports in the form of ``docker compose config``."""
     text = re.sub(r"\$\{(\w+):-([^}]*)\}", lambda name: variables.get(name[1], name[2]), file.read_text())
     content: dict[str, Any] = yaml.safe_load(text.replace("$$", "$"))
     for service in content["services"].values():
@@ -100,20 +100,20 @@ def rendered(file: Path, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def configured(command: list[str], *arguments: str) -> str:
-    """In the place of ``docker compose config``."""
+    """Replaces ``docker compose config``."""
     assert arguments == ("config", "--format", "json")
     return json.dumps(rendered(Path(command[command.index("-f") + 1]), variables_of(command)))
 
 
 def variables_of(command: list[str]) -> dict[str, str]:
-    """Those that jbod sets."""
+    """The variables of the compose file that jbod sets."""
     lines = Path(command[command.index("--env-file") + 1]).read_text().splitlines()
     return {name: value.strip("'") for name, _, value in (line.partition("=") for line in lines)}
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Whom the container backend asks before anything is started."""
+    """Replaces the engine, which the container backend asks before it starts anything."""
     image = Image(name="jbod-kafka:x", id="sha256:x", java_version="17", jars=("/opt/kafka/libs/kafka.jar",))
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="jbod-test-") as folder:
         Path(folder).chmod(0o755)
@@ -126,7 +126,7 @@ def no_engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @functools.cache
 def told(shape: str, backend: str) -> Mapping[str, Settings]:
-    """What each node of a cluster is told in a backend; addresses and folders by what they are."""
+    """The settings of each node of a cluster in a backend; addresses and folders are replaced by their roles."""
     spec = ClusterSpec(backend=backend, **SHAPES[shape])
     with tempfile.TemporaryDirectory() as folder:
         context = ClusterContext(
@@ -151,7 +151,7 @@ def _laid_down(cluster: Cluster, context: ClusterContext, node: Node) -> Setting
         " ".join(runtime.java): "java",
         os.pathsep.join(runtime.class_path): "JARS",
         str(context.work_dir): "DIR",
-        str(cache_dir() / "jolokia-2.6.0"): "DIR",  # a container is given a link to it
+        str(cache_dir() / "jolokia-2.6.0"): "DIR",  # a container gets a link to it
         "198.18.7.": "NETWORK.",
     }
     for other in cluster._nodes():
@@ -162,7 +162,7 @@ def _laid_down(cluster: Cluster, context: ClusterContext, node: Node) -> Setting
         names |= {end.address: f"{name}'s {purpose}" for purpose, end in ends.items()}
         if cluster.spec.combined:
             names[backend.quorum_address(name)] = f"{name}'s quorum"
-    # The agent is told host and port by themselves.
+    # The agent gets host and port as two options.
     command = re.sub(r"host=([^,]*),port=(\d+)", r"at=\1:\2", command)
     return _by_name([*node.config.read_text().splitlines(), f"command={command}"], names)
 
@@ -175,7 +175,7 @@ def _by_name(lines: list[str], names: Mapping[str, str]) -> Settings:
 
 @functools.cache
 def told_by_hand(mode: Mode) -> Mapping[str, Settings]:
-    """What each node of a cluster by hand is told, likewise."""
+    """The settings of each node of a cluster that is started by hand, in the same form."""
     content = rendered(FILES[mode], {})
     names = {"/var/lib/kafka/data": "DIR", "198.18.254.": "NETWORK."}
     for name, service in content["services"].items():
@@ -194,7 +194,7 @@ def told_by_hand(mode: Mode) -> Mapping[str, Settings]:
 
 
 def _started(name: str, script: str) -> str:
-    """What a start script has become in the end, where java says what it was asked for."""
+    """Run a start script with a fake ``java`` that prints its arguments; returns these."""
     with tempfile.TemporaryDirectory() as folder:
         java, start = Path(folder) / "java", Path(folder) / name / "start"
         start.parent.mkdir()
@@ -207,7 +207,7 @@ def _started(name: str, script: str) -> str:
 
 
 def differences(one: Mapping[str, Settings], other: Mapping[str, Settings]) -> dict[str, list[str]]:
-    """By setting, which nodes are told otherwise, or are told it in one of the two alone."""
+    """By setting, the nodes that have another value, or have it on one side only."""
     found: dict[str, list[str]] = {}
     for node in sorted({*one, *other}):
         ours, theirs = one.get(node, {}), other.get(node, {})
@@ -218,13 +218,14 @@ def differences(one: Mapping[str, Settings], other: Mapping[str, Settings]) -> d
 
 
 def unexplained(found: Mapping[str, list[str]], reasons: Mapping[str, str]) -> list[str]:
-    """The differences that no reason is given for."""
+    """The differences without a reason."""
     return [line for key, lines in found.items() if key not in reasons for line in lines]
 
 
 def heap_and_program(nodes: Mapping[str, Settings]) -> dict[str, Settings]:
-    """The same, with no more of a command line than how big it may get, what it is and what it reads: the rest is how
-    jbod has many start fast, and log what it reads.
+    """The same settings, with only heap, main class and configuration file of the command line.
+
+    The other options make jbod's nodes start fast and log in the form that it reads.
     """
     found: dict[str, Settings] = {}
     for node, settings in nodes.items():
@@ -243,7 +244,7 @@ def test_a_container_is_told_what_a_process_is(shape: str) -> None:
 
 @pytest.mark.parametrize("mode", Mode)
 def test_by_hand_it_is_told_what_jbod_tells_it(mode: Mode) -> None:
-    """But for what is left out: nothing by hand is said otherwise, and nothing is said there alone."""
+    """The files for use by hand leave settings out; they change none, and add none."""
     by_hand, ours = (heap_and_program(each) for each in (told_by_hand(mode), told(str(mode), "docker")))
     assert by_hand.keys() == ours.keys()
     assert unexplained(differences(ours, by_hand), LEFT_OUT_BY_HAND) == []
@@ -271,7 +272,7 @@ def test_a_setting_of_one_side_alone_is_seen() -> None:
 
 @pytest.fixture(params=Mode)
 def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[container.ContainerBackend]:
-    """A cluster of three, as the files have it."""
+    """A cluster of three brokers, as the compose files describe it."""
     mode: Mode = request.param
     undo_log = UndoLog(f"Test-{secrets.token_hex(3)}")
     context = ClusterContext(
@@ -287,7 +288,7 @@ def described(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[contai
 
 
 def test_jbod_sets_the_variables_of_the_file_and_adds_nothing(described: container.ContainerBackend) -> None:
-    """Of what a container is, beside what is laid down in its folder, there is no second description."""
+    """The compose file is the only description of a container, besides the files in its folder."""
     file = FILES[described.context.spec.mode]
     asked = {*re.findall(r"\$\{(\w+):-", file.read_text())}
     assert {*variables_of(described.compose)} == asked
@@ -301,7 +302,7 @@ def test_jbod_sets_the_variables_of_the_file_and_adds_nothing(described: contain
 def test_no_node_is_privileged_or_to_be_reached_from_elsewhere(
     described: container.ContainerBackend, by_hand: bool
 ) -> None:
-    """Not one of them, at no port, ZooKeeper's and the agents' among them; and no network is anybody else's."""
+    """All ports, also ZooKeeper's and the agents', are published on loopback only; networks are the cluster's own."""
     variables = {} if by_hand else variables_of(described.compose)
     content = rendered(FILES[described.context.spec.mode], variables)
     services = content["services"]
@@ -345,5 +346,5 @@ def test_the_files_are_read_as_compose_reads_them(described: container.Container
             service["ports"]
         )
     texts = {name: each["content"] for name, each in ours["configs"].items()}
-    # It says them so that they could be read again.
+    # Its output quotes them so that it could be read again.
     assert {name: each["content"].replace("$$", "$") for name, each in theirs["configs"].items()} == texts

@@ -1,4 +1,4 @@
-"""The table of verdicts: what stands below a case, and what is told of all cases at its end."""
+"""The table of verdicts has the faults and deviations of each case, and a summary of all cases at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes as containers: that they do what processes do, and that nothing of theirs is left behind."""
+"""Nodes in containers behave as processes do, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ sys.stdin.read()
 
 
 def test_a_container_that_has_a_code_has_ended(tmp_path: Path) -> None:
-    """Not before the engine has taken its ports away: one that is said to live isn't started again."""
+    """A container with an exit code may still have its ports; only once the engine frees them can it start again."""
     asked, answer = threading.Event(), threading.Event()
 
     def reload() -> None:
@@ -88,7 +88,7 @@ def booted(run: str, folder: Path) -> Cluster:
 
 
 def traces(run: str) -> list[str]:
-    """What the engine has of a run."""
+    """The engine's containers, networks and volumes of a run."""
     client, own = engine(), {"label": f"{LABEL}={run}"}
     things = (*client.containers.list(all=True, filters=own, ignore_removed=True), *client.networks.list(filters=own))
     return [thing.name for thing in (*things, *client.volumes.list(filters=own))]
@@ -102,7 +102,7 @@ def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_image_without_kafka(workspace: Path) -> None:
-    """That is what is said, and not that the engine is at fault."""
+    """The error names the image, and not the engine."""
     if OWN_BASE not in images_here():
         pytest.skip(f"{OWN_BASE} isn't here (jbod image base)")
     with pytest.raises(DistributionError, match=f"the image {OWN_BASE} can't run Kafka .*: No such file or directory"):
@@ -111,7 +111,7 @@ def test_an_image_without_kafka(workspace: Path) -> None:
 
 
 def test_what_is_run_once_leaves_nothing(workspace: Path) -> None:
-    """Nor volumes without a name, of which the official image declares some."""
+    """No container is left, and none of the anonymous volumes that the official image declares."""
     client, run = engine(), f"Test-{secrets.token_hex(3)}"
     text = f"FROM {images_here()[0]}\nVOLUME /one /two\n".encode()
     image, _ = client.images.build(fileobj=io.BytesIO(text), rm=True)
@@ -129,8 +129,10 @@ def test_what_is_run_once_leaves_nothing(workspace: Path) -> None:
 def test_more_nodes_than_the_file_has(
     workspace: Path, tmp_path: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are as those in it, at addresses and ports of their own, and compose takes the two files together; whatever
-    the folder is called that they work in."""
+    """The additional nodes are like those of the file, with addresses and ports of their own.
+
+    Compose accepts the two files together, whatever the name of the working folder.
+    """
     (named := workspace / "broker-3").mkdir()
     named.chmod(0o755)
     monkeypatch.setenv("JBOD_WORK_DIR", str(named))
@@ -165,8 +167,9 @@ def test_more_nodes_than_the_file_has(
 @pytest.mark.cluster
 @pytest.mark.parametrize("mode", Mode)
 def test_by_hand(workspace: Path, mode: Mode) -> None:
-    """The commands of compose/README.md, with nothing of jbod's but the image: ready when all say so, to be reached
-    from outside, and gone afterwards.
+    """The commands of compose/README.md start a cluster that can be reached from outside, and remove it.
+
+    They use nothing of jbod's but the image.
     """
     run = f"hand-{secrets.token_hex(3)}"
     built = subprocess.run([JBOD, "image", "build", "--mode", str(mode)], capture_output=True, text=True, check=True)
@@ -210,7 +213,7 @@ def cluster(workspace: Path, tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.mark.cluster
 def test_a_broker_in_a_container(cluster: Cluster) -> None:
-    """It runs as the brokers' user, is reached on loopback alone, and ends and starts as a process does."""
+    """It runs as the brokers' user, is reached on loopback only, and stops and starts as a process does."""
     [broker] = cluster.brokers
     node = broker.node
     names = traces(cluster.undo_log.run_id)
@@ -226,7 +229,7 @@ def test_a_broker_in_a_container(cluster: Cluster) -> None:
     assert (inside.returncode, inside.stderr) == (3, "no\n")
     assert inside.stdout.split() == [str(broker.log_dirs[0].path.stat().st_uid), "java"]
     node.pause()
-    assert node.paused_proof() in FROZEN  # by the kernel's word
+    assert node.paused_proof() in FROZEN  # the kernel shows it
     node.resume()
     broker.stop()
     assert node.exit_code() == 143
@@ -262,7 +265,7 @@ def test_a_harness_that_was_killed_leaves_nothing(workspace: Path, tmp_path: Pat
     await_until(lambda: traces(run), lambda left: not left, timeout_s=LEASH_S, what="containers to go by themselves")
     assert undo.clean() == 1
     assert not list(workspace.glob("*"))
-    remove_run(run)  # nothing left is no error
+    remove_run(run)  # a second call finds nothing, which is no error
 
 
 LEASHED = """
@@ -279,7 +282,7 @@ sys.stdin.read()
 
 
 def test_containers_end_with_a_harness_that_was_killed(workspace: Path) -> None:
-    """Without any later command; where it ends by itself, the watchdog ends with what else the run has."""
+    """They end without another command. If the harness ends by itself, the watchdog container is removed, too."""
     image, run = images_here()[0], f"leashed-{secrets.token_hex(3)}"
     try:
         with subprocess.Popen(
@@ -308,16 +311,16 @@ def test_a_watchdog_ends_with_its_run(workspace: Path) -> None:
         assert held.wait() == -signal.SIGKILL
 
 
-# --- a build that no image is of ------------------------------------------------------------------------------------
+# --- a build without an image ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def cache_beside(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with all that the machine's has, in which what is added goes with the test."""
+    """A cache with the entries of the machine's; new entries are removed with the test."""
     beside = open_folder / "cache"
-    for folder in ("kafka", "images", ""):  # those to which something is added
+    for folder in ("kafka", "images", ""):  # the folders that get new entries
         (beside / folder).mkdir(parents=True, exist_ok=True)
-        for entry in (cache_dir() / folder).glob("[!.]*"):  # no locks
+        for entry in (cache_dir() / folder).glob("[!.]*"):  # without the locks
             if not (link := beside / folder / entry.name).exists():
                 link.symlink_to(entry)
     monkeypatch.setenv("JBOD_CACHE_DIR", str(beside))
@@ -327,7 +330,7 @@ def cache_beside(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.cluster
 @pytest.mark.usefixtures("cache_beside")
 def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Path) -> None:
-    """``--kafka-tarball``: an image is made of the jars that are in it, all of them, and the case runs on that."""
+    """``--kafka-tarball``: jbod builds an image with exactly the tarball's jars, and the case runs on it."""
     jars = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT).class_path
     marker = tmp_path / "release-candidate.jar"
     with zipfile.ZipFile(marker, "w") as jar:
@@ -364,7 +367,7 @@ def test_a_release_candidate_runs_as_its_own_image(workspace: Path, tmp_path: Pa
 
 @pytest.fixture
 def own_engine(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OwnEngine]:
-    """One with the image in it, in a network from which nothing can be fetched: that has been done before."""
+    """An engine with the image, in a network from which nothing can be fetched."""
     require("network namespaces", "tmpfs mounts")
     distribution = Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT)
     image = image_for(distribution, Mode.KRAFT, lambda _line: None)
@@ -382,8 +385,10 @@ def own_engine(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Own
 
 @pytest.mark.cluster
 def test_the_engine_goes_away_midway(own_engine: OwnEngine, workspace: Path, tmp_path: Path) -> None:
-    """kill -9 of dockerd under load, with a log dir full: an error that says so, and no word on Kafka; what can't be
-    undone without an engine is undone when there is one again."""
+    """dockerd is killed under load, while a log dir is full: the case is an error that names the engine.
+
+    Whatever cannot be undone without an engine is undone once one runs again.
+    """
     run = Running(tmp_path, workspace, "kip-112/every-way-to-fail[kraft-full_tmpfs]", "--backend", "docker")
     run.argv = [*own_engine.inside, *run.argv]
     clean = [str(JBOD), "clean"]
@@ -396,7 +401,7 @@ def test_the_engine_goes_away_midway(own_engine: OwnEngine, workspace: Path, tmp
         assert result["verdict"] == "error"
         assert f"the Docker engine at {own_engine.address} no longer answers; is dockerd running?" in result["reason"]
 
-        # The containers' processes are gone like all others; what only an engine can remove is not forgotten.
+        # The containers' processes are gone; the undo log keeps what only an engine can remove.
         while_away = subprocess.run(clean, env=run.environment, capture_output=True, text=True, check=False)
         assert "can't be cleaned up after as yet" in while_away.stdout + while_away.stderr
         [left] = workspace.iterdir()

@@ -1,4 +1,4 @@
-"""What the kernel says of a freezer, of cgroup v1 and v2, and whom a container's node believes that it is paused."""
+"""The kernel shows whether a process is frozen, by cgroup v1 or v2; a paused container is proven by that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -20,6 +19,7 @@ from harness.cluster.nodes.container import ContainerNode
 from harness.cluster.nodes.process import ProcessNode
 from harness.host.control_group import FROZEN, freezer_state
 from harness.waiting import await_until
+from suites.selftest.fakes import fake, fake_broker
 
 V1, V2 = "cgroup {at} cgroup rw,freezer 0 0", "cgroup2 {at} cgroup2 rw 0 0"
 IN_V1, IN_V2 = "6:freezer:/docker/c", "0::/docker/c"
@@ -32,7 +32,7 @@ IN_V1, IN_V2 = "6:freezer:/docker/c", "0::/docker/c"
         ((V1,), (IN_V1,), {"0/docker/c/freezer.state": "THAWED"}, "freezer.state: THAWED"),
         ((V2,), (IN_V2,), {"0/docker/c/cgroup.events": "populated 1\nfrozen 1"}, "cgroup.events: frozen 1"),
         ((V2,), (IN_V2,), {"0/docker/c/cgroup.events": "populated 1\nfrozen 0"}, "cgroup.events: frozen 0"),
-        # Both: the freezer is in v1, unless the process is in no group of that, whose root has no such file.
+        # Both versions: the freezer is in v1, unless the process is in v1's root group, which has no such file.
         (
             (V2, V1),
             (IN_V2, IN_V1),
@@ -40,7 +40,7 @@ IN_V1, IN_V2 = "6:freezer:/docker/c", "0::/docker/c"
             "freezer.state: FROZEN",
         ),
         ((V1, V2), ("6:freezer:/", IN_V2), {"1/docker/c/cgroup.events": "frozen 1"}, "cgroup.events: frozen 1"),
-        # Not to be found: of another namespace, of a kernel before 5.2, of other controllers alone.
+        # Unknown: a group of another namespace, a kernel before 5.2, and v1 without a freezer.
         ((V2,), ("0::/../../docker/c",), {}, None),
         ((V2,), (IN_V2,), {"0/docker/c/cgroup.events": "populated 1"}, None),
         (("cgroup {at} cgroup rw,cpu 0 0",), ("1:cpu:/docker/c",), {"0/docker/c/freezer.state": "FROZEN"}, None),
@@ -62,7 +62,7 @@ def test_what_the_kernel_says_of_a_freezer(
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """Inside the block the kernel holds the process in a group of its own."""
+    """Inside the block, the process is frozen, in a control group of its own."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     v1 = [Path(where) for _, where, kind, options, *_ in mounts if kind == "cgroup" and "freezer" in options.split(",")]
     v2 = [Path(where) for _, where, kind, *_ in mounts if kind == "cgroup2"]
@@ -101,7 +101,7 @@ def test_a_real_process_in_a_real_freezer() -> None:
     [
         ("freezer.state: FROZEN", False, "freezer.state: FROZEN"),
         ("cgroup.events: frozen 1", True, "cgroup.events: frozen 1"),
-        ("freezer.state: THAWED", True, None),  # the engine is not believed that its order was carried out
+        ("freezer.state: THAWED", True, None),  # the kernel counts, not the engine
         ("freezer.state: FREEZING", True, None),
         (None, True, "the engine reports that it is paused"),
         (None, False, None),
@@ -110,29 +110,30 @@ def test_a_real_process_in_a_real_freezer() -> None:
 def test_a_paused_container_is_proven_by_the_kernel(
     monkeypatch: pytest.MonkeyPatch, kernel: str | None, engine: bool, evidence: str | None
 ) -> None:
-    node = ContainerNode.__new__(ContainerNode)
-    monkeypatch.setattr(node, "is_alive", lambda: True)
-    node._container = cast(Any, SimpleNamespace(id="c0ffee"))
-    monkeypatch.setattr(node, "_state", lambda: {"Pid": 7, "Paused": engine})
+    """Where the kernel shows nothing, the engine's word counts."""
+    node = fake(
+        ContainerNode,
+        is_alive=lambda: True,
+        _container=SimpleNamespace(id="c0ffee"),
+        _state=lambda: {"Pid": 7, "Paused": engine},
+    )
     monkeypatch.setattr(container, "freezer_state", lambda pid, of: kernel if (pid, of) == (7, "c0ffee") else None)
-    assert BrokerPaused(cast(Any, SimpleNamespace(node=node))).proof() == evidence
+    assert BrokerPaused(fake_broker(node=node)).proof() == evidence
     assert node.is_paused() is (evidence is not None)
 
 
 def test_a_paused_process_is_proven_by_its_state() -> None:
-    node = ProcessNode.__new__(ProcessNode)
+    node = fake(ProcessNode)
     with subprocess.Popen(["sleep", "60"]) as node._process:
         try:
             assert node.paused_proof() is None
             node._process.send_signal(signal.SIGSTOP)
             await_until(node.is_paused, timeout_s=10, what="it to stop")
-            assert BrokerPaused(cast(Any, SimpleNamespace(node=node))).proof() == "process state: stopped"
+            assert BrokerPaused(fake_broker(node=node)).proof() == "process state: stopped"
         finally:
             node._process.kill()
     assert not node.is_paused()
 
 
-def test_a_container_that_has_ended_is_not_paused(monkeypatch: pytest.MonkeyPatch) -> None:
-    node = ContainerNode.__new__(ContainerNode)
-    monkeypatch.setattr(node, "is_alive", lambda: False)
-    assert node.paused_proof() is None
+def test_a_container_that_has_ended_is_not_paused() -> None:
+    assert fake(ContainerNode, is_alive=lambda: False).paused_proof() is None

@@ -1,4 +1,4 @@
-"""What KIP-1066's suite reads and counts by itself: the controller's log, and topics that come while cordons change."""
+"""The helpers of KIP-1066's suite: they read cordons from the controller's log, and count topics and replicas."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
+from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 from harness.journal import Journal
-from harness.kafka.admin import Refused
+from harness.kafka.admin import Admin, Refused
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
+from harness.kafka.metadata import ReplicaInDir
 from suites.background import in_background
 from suites.kip_1066.cordons import await_known_to_controller, cordons_logged
 from suites.kip_1066.creation import TopicCreation, TopicRequest, created_despite_cordons, topics_created
@@ -27,6 +26,20 @@ from suites.kip_1066.emptied import check_empty
 from suites.kip_1066.refused import answer_of, check_only_replicas
 from suites.kip_1066.test_motives import check_only_on, check_some_in
 from suites.kip_1066.test_placement import create_and_count
+from suites.selftest.expected_errors import breaks_promise
+from suites.selftest.fakes import (
+    cluster_state,
+    fake,
+    fake_broker,
+    fake_cluster,
+    fake_node,
+    log_dir_at,
+    log_dir_state,
+    partition_state,
+    replica_in_dir,
+    topic_of,
+)
+from suites.state_check import StateCheck
 
 NEW = "[QuorumController id=100] Replayed initial RegisterBrokerRecord for broker {id}: RegisterBrokerRecord(brokerId={id}, isMigratingZkBroker=false, incarnationId=44qIOokWTeGFUOL_nSHXQw, fenced=true, logDirs=[l4gpTPzeTYGnxlVUktu1RA, bUegm1pSSM-a6jggRkajgQ], cordonedLogDirs=null)"  # noqa: E501
 CHANGED = "[QuorumController id=100] Replayed BrokerRegistrationChangeRecord modifying the registration for broker {id}: BrokerRegistrationChangeRecord(brokerId={id}, brokerEpoch=123, fenced={fenced}, inControlledShutdown=0, logDirs=[], cordonedLogDirs={cordoned}) (org.apache.kafka.controller.ClusterControlManager)"  # noqa: E501
@@ -58,37 +71,33 @@ def test_the_controllers_last_word_on_a_brokers_cordons(lines: list[str], told: 
     assert cordons_logged(lines, 2) == told
 
 
-# --- since when its words count ---------------------------------------------------------------------------------------
+# --- the lines since the last start -----------------------------------------------------------------------------------
 
 START = datetime(2026, 11, 21, 20, 0, tzinfo=UTC)
 CORDONED_FIRST = (new(), changed(f"[{FIRST}]"))
 ACTIVE_SAID = "[QuorumController id=100] Becoming the active controller at epoch 1, next write offset 1."
 
 
-class OneLogDir(SimpleNamespace):
-    """What is asked of a log dir here."""
-
-    def directory_id(self) -> str:
-        return FIRST
-
-
 def await_known(tmp_path: Path, events: list[tuple[int, str]]) -> None:
-    """What is in the journal and in the controller's log, by seconds; and the wait for the first log dir's cordon."""
+    """Wait until the controller knows that broker 2's first log dir is cordoned.
+
+    :param events: in seconds from the start: a node that starts, by its name, or a line of the controller's log
+    """
     journal, log = Journal(None), tmp_path / "broker.log"
-    nodes = {name: SimpleNamespace(spec=SimpleNamespace(name=name)) for name in ("controller-100", "broker-2")}
     lines = []
     for second, what in events:
         at = START + timedelta(seconds=second)
-        if what in nodes:
+        if what in ("controller-100", "broker-2"):
             journal.write("node.started", node=what)
             journal.events[-1] = replace(journal.events[-1], at=at)
         else:
             lines.append(f"[{at:%Y-%m-%d %H:%M:%S},000] INFO {what}\n")
     log.write_text("".join(lines))
-    controller: Any = nodes["controller-100"]
-    controller.log = BrokerLog(log)
-    cluster: Any = SimpleNamespace(journal=journal, active_controller=lambda: controller)
-    await_known_to_controller(cluster, cast(Any, SimpleNamespace(id=2, node=nodes["broker-2"])), cast(Any, OneLogDir()))
+    controller = fake_node("controller-100", log=BrokerLog(log))
+    broker = fake_broker(2, node=fake_node("broker-2"))
+    (tmp_path / "meta.properties").write_text(f"version=1\ndirectory.id={FIRST}\n")
+    cluster = fake_cluster(journal=journal, active_controller=lambda: controller)
+    await_known_to_controller(cluster, broker, log_dir_at(tmp_path, broker))
 
 
 BOOT = [(0, "controller-100"), (0, "broker-2"), (2, ACTIVE_SAID)]
@@ -129,12 +138,13 @@ def test_what_the_controller_said_since_the_last_starts_is_known(tmp_path: Path,
 def test_what_it_said_before_is_not(
     tmp_path: Path, events: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A line counts only if it came after the last start of the broker and of the active controller."""
     monkeypatch.setattr(timeouts, "LOG_DIR_FAILURE_S", 0.1)
     with pytest.raises(PromiseBroken, match="the controller to know"):
         await_known(tmp_path, events)
 
 
-# --- topics that need a broker that is down, or on its way back -------------------------------------------------------
+# --- topics that need a broker that is down or just starts ------------------------------------------------------------
 
 
 def asked(second: float, *, made: bool = False) -> TopicRequest:
@@ -192,50 +202,45 @@ def test_an_assignment_is_refused_with_the_reason(error: str, message: str | Non
 def test_nothing_comes_of_what_was_refused(
     seen: list[tuple[int, ...]], under_way: tuple[str, ...], says: str | None
 ) -> None:
-    state = SimpleNamespace(partitions=[SimpleNamespace(replicas=each) for each in seen])
-    broker = SimpleNamespace(configure=lambda _: None, admin=SimpleNamespace(describe_cluster=lambda topics: state))
-    cluster: Any = SimpleNamespace(live_brokers=lambda: [broker], reassignments=lambda: under_way)
-    if says is None:
+    state = cluster_state(*(partition_state("t", *each, index=index) for index, each in enumerate(seen)))
+    broker = fake_broker(configure=lambda _: None, admin=fake(Admin, describe_cluster=lambda topics: state))
+    cluster = fake_cluster(live_brokers=lambda: [broker], reassignments=lambda: under_way)
+    with breaks_promise(says):
         check_only_replicas(cluster, "t", [(1,)])
-    else:
-        with pytest.raises(PromiseBroken, match=says):
-            check_only_replicas(cluster, "t", [(1,)])
 
 
-# --- topics, all the while --------------------------------------------------------------------------------------------
+# --- topics created in the background ---------------------------------------------------------------------------------
 
-BROKER: Any = SimpleNamespace(id=1)
-A, B = (LogDir(BROKER, Path(f"/{name}")) for name in "ab")
+A, B = (log_dir_at(Path(f"/{name}")) for name in "ab")
 
 
-class FakeState:
-    """Remembers which cordons each topic was held against; ``during`` happens while a topic is created.
+class FakeState(StateCheck):
+    """An expected state whose sources always agree, of a cluster that answers requests for topics as planned.
 
-    :ivar answers: to requests for a topic, in order: an error, or None where it is created; None as well from then on
+    :ivar during: the cordons from the next request on; None: as before
+    :ivar learnt: the topics that were added, each with the cordons that it is checked against
     """
 
     def __init__(self, *answers: JbodError | None) -> None:
-        self.answers = list(answers)
-        self.cordoned: frozenset[LogDir] = frozenset()
-        self.during: frozenset[LogDir] | None = None
-        self.learnt: list[tuple[str, frozenset[LogDir]]] = []
-        self.cluster = SimpleNamespace(
-            create_topic=self.create,
-            await_topics=lambda counts: [SimpleNamespace(name=name) for name in counts],
-            journal=SimpleNamespace(write=lambda *_, **__: None),
+        """:param answers: to the requests for a topic, in order: an error, or None: it is created; then always None"""
+        super().__init__(
+            fake_cluster(create_topic=self.create, await_topics=lambda counts: [topic_of(name) for name in counts])
         )
+        self.answers = list(answers)
+        self.during: frozenset[LogDir] | None = None
+        self.learnt: list[tuple[str, frozenset[LogDir] | None]] = []
 
-    def create(self, name: str, replicas: int) -> Any:
+    def create(self, name: str, replicas: int) -> Topic:
         if self.during is not None:
             self.cordoned = self.during
         if self.answers and (error := self.answers.pop(0)):
             raise error
-        return SimpleNamespace(name=name)
+        return topic_of(name)
 
-    def check(self) -> None:
-        """All agree."""
+    def check(self, *_: object, **__: object) -> None:
+        pass
 
-    def add_topic(self, topic: Any, *, cordoned: frozenset[LogDir]) -> None:
+    def add_topic(self, topic: Topic, *, cordoned: frozenset[LogDir] | None = None) -> None:
         self.learnt.append((topic.name, cordoned))
 
 
@@ -247,9 +252,10 @@ class FakeState:
 def test_a_topic_is_held_against_what_was_cordoned_all_the_while(
     before: set[LogDir], after: set[LogDir], held_against: set[LogDir]
 ) -> None:
+    """A topic is checked against those cordons that were in force before and after its creation."""
     state = FakeState()
     state.cordoned, state.during = frozenset(before), frozenset(after)
-    creation = TopicCreation(cast(Any, state))
+    creation = TopicCreation(state)
     creation.create("t")
     creation.add_new_topics()
     assert state.learnt == [("t", frozenset(held_against))]
@@ -257,8 +263,9 @@ def test_a_topic_is_held_against_what_was_cordoned_all_the_while(
 
 def test_topics_of_before_the_cordon_are_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timeouts, "PROGRESS_S", 0.2)
+    """A scenario that wants topics under a cordon does not count earlier ones."""
     state = FakeState()
-    creation = TopicCreation(cast(Any, state))
+    creation = TopicCreation(state)
     creation.create("before")
     state.cordoned = frozenset({A})
     with pytest.raises(Inconclusive, match="1 topics to be created"):
@@ -275,7 +282,7 @@ SHUT = Refused("create topic t", "INVALID_REPLICATION_FACTOR")
 def test_a_topic_that_nobody_answered_for_is_asked_for_again_and_learnt(then: JbodError | None) -> None:
     state = FakeState(NoAnswer("gone"), NoAnswer("gone"), then)
     state.cordoned = frozenset({A})
-    creation = TopicCreation(cast(Any, state))
+    creation = TopicCreation(state)
     creation.create("t")
     creation.add_new_topics()
     assert state.learnt == [("t", frozenset({A}))]
@@ -295,8 +302,10 @@ def test_a_topic_that_nobody_answered_for_is_asked_for_again_and_learnt(then: Jb
 def test_what_ends_the_thread_comes_out(
     answers: list[JbodError], block: JbodError | None, raises: type[JbodError]
 ) -> None:
+    """The error of the thread that creates topics is raised, unless the block raises one; a refusal always is."""
+
     def scenario() -> None:
-        with topics_created(cast(Any, FakeState(*answers))) as creation:
+        with topics_created(FakeState(*answers)) as creation:
             if block is not None:
                 while not creation.errors:
                     pass
@@ -308,7 +317,8 @@ def test_what_ends_the_thread_comes_out(
 
 
 def test_topics_before_and_after_are_none_meanwhile() -> None:
-    creation = TopicCreation(cast(Any, FakeState()))
+    """Only a topic that is requested inside the block counts."""
+    creation = TopicCreation(FakeState())
     creation.create("before")
     with (
         pytest.raises(Inconclusive, match="no topic was requested during the drain"),
@@ -319,18 +329,17 @@ def test_topics_before_and_after_are_none_meanwhile() -> None:
         creation.create("meanwhile")
 
 
-def test_nothing_begins_while_a_topic_is_in_the_making() -> None:
-    """As on a machine with much to do, where it would be over before the next is asked for."""
+def test_nothing_begins_while_a_topic_is_in_the_making(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block begins only when the requests before it are answered; a slow one could fill the whole block."""
     state = FakeState()
-    creation, asked, go_on = TopicCreation(cast(Any, state)), threading.Event(), threading.Event()
-    answer = state.cluster.create_topic
+    creation, asked, go_on = TopicCreation(state), threading.Event(), threading.Event()
 
-    def create_topic(*args: Any, **kwargs: Any) -> Any:
+    def create_topic(name: str, replicas: int) -> Topic:
         asked.set()
         go_on.wait()
-        return answer(*args, **kwargs)
+        return state.create(name, replicas)
 
-    state.cluster.create_topic = create_topic
+    monkeypatch.setattr(state.cluster, "create_topic", create_topic)
     creating = threading.Thread(target=creation.create, args=("long",))
     creating.start()
     asked.wait()
@@ -355,48 +364,50 @@ def test_a_step_that_never_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(
     ("described", "folder", "left"),
-    [((), None, None), (("orders", 0), None, "orders-0 in"), ((), "nobodys-0.abc-delete", "nobodys-0.abc-delete")],
+    [
+        ((), None, None),
+        ((replica_in_dir("orders"),), None, "orders-0 in"),
+        ((), "nobodys-0.abc-delete", "nobodys-0.abc-delete"),
+    ],
     ids=["nothing", "a-replica", "a-folder"],
 )
 def test_a_log_dir_that_is_not_empty_is_seen(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    described: tuple[Any, ...],
+    described: tuple[ReplicaInDir, ...],
     folder: str | None,
     left: str | None,
 ) -> None:
+    """Neither by its broker nor by its folders may it have a replica."""
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
     if folder:
         (tmp_path / folder).mkdir()
     (tmp_path / "meta.properties").touch()
-    replicas = [SimpleNamespace(topic=described[0], partition=described[1])] if described else []
-    state = SimpleNamespace(path=str(tmp_path), replicas=replicas)
-    broker: Any = Mock(describe_log_dirs=lambda: [state])
-    with pytest.raises(PromiseBroken, match=left) if left else nullcontext():
-        check_empty(LogDir(broker, tmp_path))
+    broker = fake_broker(describe_log_dirs=lambda: [log_dir_state(tmp_path, *described)])
+    with breaks_promise(left):
+        check_empty(log_dir_at(tmp_path, broker))
 
 
 @pytest.mark.parametrize(("brokers", "holds"), [((1, 2), True), ((1,), False), ((1, 2, 3), False)])
 def test_replicas_are_on_these_brokers_and_on_each(brokers: tuple[int, ...], holds: bool) -> None:
-    partitions = {("orders", 0): SimpleNamespace(replicas=(1, 2)), ("orders", 1): SimpleNamespace(replicas=(2, 1))}
-    state: Any = SimpleNamespace(partitions=partitions)
+    state = StateCheck(fake_cluster())
+    for index, replicas in enumerate(((1, 2), (2, 1))):
+        state.add_partition(partition_state("orders", *replicas, index=index), {})
     with nullcontext() if holds else pytest.raises(PromiseBroken, match="replicas are on brokers"):
-        check_only_on(state, *(cast(Any, SimpleNamespace(id=id)) for id in brokers))
+        check_only_on(state, *map(fake_broker, brokers))
 
 
 def test_a_log_dir_that_gets_nothing_new_is_seen() -> None:
-    state: Any = SimpleNamespace(replicas_in=lambda _: {("old", 0), ("new", 1)})
-    check_some_in(state, A, [cast(Any, SimpleNamespace(name="new"))])
+    state = fake(StateCheck, replicas_in=lambda _: {("old", 0), ("new", 1)})
+    check_some_in(state, A, [topic_of("new")])
     with pytest.raises(PromiseBroken, match="none of 1 new topics is on"):
-        check_some_in(state, A, [cast(Any, SimpleNamespace(name="newer"))])
+        check_some_in(state, A, [topic_of("newer")])
 
 
 @pytest.mark.parametrize("count", [3, 4, 5])
 def test_so_many_new_replicas_come_to_a_log_dir_and_no_others(count: int) -> None:
     there = {("amid", index) for index in range(count)} | {("other", 0)}
-    cluster = SimpleNamespace(create_topic=lambda *_, **__: None)
-    state: Any = SimpleNamespace(
-        cluster=cluster, add_topic=lambda _: None, check=lambda: None, replicas_in=lambda _: there
-    )
+    cluster = fake_cluster(create_topic=lambda *_, **__: None)
+    state = fake(StateCheck, cluster=cluster, add_topic=lambda _: None, check=lambda: None, replicas_in=lambda _: there)
     with nullcontext() if count == 4 else pytest.raises(PromiseBroken, match=f"{count} new replicas are on"):
         create_and_count(state, "amid", replicas=3, to={A: 4})

@@ -1,4 +1,4 @@
-"""Each item of the KIPs' own plans has its scenario: COVERAGE.md is made of scenarios, and can't show one missing."""
+"""Each item of a KIP's test plan has a scenario. COVERAGE.md is generated from scenarios, so it shows no gap."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ PLANS: Mapping[int, Sequence[str]] = {
         "the process of removing a disk",
     ),
 }
-"""How the items of each plan begin, as the scenarios name them. KIP-18's rules have no scenario of their own: the model
-holds every one to them (suites/expected_state.py)."""
+"""How the items of each plan begin, as scenarios name them. KIP-18's rules have no scenario: the expected state checks
+them in every one (suites/expected_state.py)."""
 
 
 @pytest.mark.parametrize("kip", PLANS)

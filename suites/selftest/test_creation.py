@@ -1,80 +1,83 @@
-"""What it means when a topic does not come to be: the harness's affair, or, under a fault, a promise that is broken.
+"""A topic that is not created is an error of the harness, or under a fault a broken promise.
 
-And when it has come to be: no broker is well that knows nothing of it."""
+A created topic must be known to all brokers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.cluster.spec import ClusterSpec
+from harness.cluster.nodes.node import Node
 from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, NodeDied, PromiseBroken
-from harness.journal import Journal
-from harness.kafka.admin import NewTopic, Refused
+from harness.kafka.admin import Admin, NewTopic, Refused
 from harness.kafka.broker_log import BrokerLog
-from harness.kafka.metadata import LogDirState, PartitionState, ReplicaInDir
+from harness.kafka.mbeans import MBeans
+from harness.kafka.metadata import LogDirState, PartitionState
 from harness.kafka.versions import Mode
+from suites.selftest.fakes import (
+    cluster_state,
+    fake,
+    fake_broker,
+    fake_cluster,
+    fake_node,
+    log_dir_state,
+    partition_state,
+    replica_in_dir,
+)
 from suites.selftest.journal_lines import lines_of
 
-STUCK = PartitionState(
-    topic="refunds", partition=0, leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,), offline_replicas=(2,)
-)
+STUCK = partition_state("refunds", 1, 2, offline=(2,))
 
 
-class OneBrokersCluster(SimpleNamespace):
-    """A cluster, as far as topics are created in it, whose one broker answers and does as the test says."""
+def one_brokers_cluster(refusal: Refused | None = None, *, ended: bool = False, nodes: Sequence[Node] = ()) -> Cluster:
+    """A cluster whose only broker sees the topic refunds with an offline replica.
 
-    def __init__(self, refusal: Refused | None = None, ended: bool = False) -> None:
-        def create(_topics: object) -> None:
-            if refusal:
-                raise refusal
+    :param refusal: the answer to each request for a topic
+    :param ended: the broker has ended by itself
+    :param nodes: the nodes whose logs may say that a topic was made
+    """
 
-        def check_nodes(*, promised: bool = False) -> None:
-            if ended:
-                raise PromiseBroken("it should go on") if promised else NodeDied("it ended")
+    def create_topics(_topics: object) -> None:
+        if refusal:
+            raise refusal
 
-        seen = SimpleNamespace(partitions=(STUCK,))
-        admin = SimpleNamespace(create_topics=create, describe_cluster=lambda topics: seen)
-        broker = SimpleNamespace(id=1, admin=admin, describe_log_dirs=lambda: (), mbeans=None)
-        super().__init__(
-            spec=ClusterSpec(mode=Mode.KRAFT),
-            _controller_or_any=lambda: broker,
-            live_brokers=lambda: [broker],
-            check_nodes=check_nodes,
-            journal=Journal(None),
-        )
-        self.request_topics = partial(Cluster.request_topics, self)  # type: ignore[arg-type]
-        self.await_topics = partial(Cluster.await_topics, self)  # type: ignore[arg-type]
-        self._missing_replicas = partial(Cluster._missing_replicas, self)  # type: ignore[arg-type]
+    def check_nodes(*, promised: bool = False) -> None:
+        if ended:
+            raise PromiseBroken("it should go on") if promised else NodeDied("it ended")
+
+    admin = fake(Admin, create_topics=create_topics, describe_cluster=lambda topics: cluster_state(STUCK))
+    broker = fake_broker(admin=admin, describe_log_dirs=lambda: (), mbeans=None)
+    return fake_cluster(
+        _controller_or_any=lambda: broker, live_brokers=lambda: [broker], check_nodes=check_nodes, _nodes=lambda: nodes
+    )
 
 
 @pytest.mark.parametrize(
     ("cluster", "by_itself", "promised"),
     [
-        (OneBrokersCluster(), AwaitTimeout, "refunds to be led and replicated in full.*refunds-0 leader 1"),
-        (OneBrokersCluster(Refused("create topic refunds", "KAFKA_STORAGE_ERROR")), Refused, "KAFKA_STORAGE_ERROR"),
-        (OneBrokersCluster(ended=True), NodeDied, "it should go on"),
+        (one_brokers_cluster(), AwaitTimeout, "refunds to be led and replicated in full.*refunds-0 leader 1"),
+        (one_brokers_cluster(Refused("create topic refunds", "KAFKA_STORAGE_ERROR")), Refused, "KAFKA_STORAGE_ERROR"),
+        (one_brokers_cluster(ended=True), NodeDied, "it should go on"),
     ],
     ids=["stuck", "refused", "ended"],
 )
 def test_a_topic_that_does_not_come_to_be_breaks_the_promise_where_there_is_one(
-    monkeypatch: pytest.MonkeyPatch, cluster: Any, by_itself: type[JbodError], promised: str
+    monkeypatch: pytest.MonkeyPatch, cluster: Cluster, by_itself: type[JbodError], promised: str
 ) -> None:
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
     new = NewTopic(name="refunds", replicas=2)
     with pytest.raises(by_itself):
-        Cluster.create_topics(cluster, new)
+        cluster.create_topics(new)
     with pytest.raises(PromiseBroken, match=promised):
-        Cluster.create_topics(cluster, new, failure=PromiseBroken)
+        cluster.create_topics(new, failure=PromiseBroken)
 
 
 CREATED = (
@@ -100,13 +103,15 @@ MAKES = "CreatableTopic(name='{}', numPartitions=-1, replicationFactor=-1, assig
 def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: str, refused: bool
 ) -> None:
-    """A broker forwards the request again where the controller resigns before it has answered: seen with three."""
+    """A broker forwards a request again if the controller resigns before it answers (seen with three controllers).
+
+    The second answer is TOPIC_ALREADY_EXISTS. It is no refusal if a controller has logged that it made the topic.
+    """
     monkeypatch.setattr("harness.cluster.cluster.now", lambda: datetime(2026, 11, 23, 23, 50, 59, tzinfo=UTC))
-    cluster: Any = OneBrokersCluster(Refused("create topic refunds", "TOPIC_ALREADY_EXISTS"))
     log = tmp_path / "broker.log"
     log.write_text(logged)
-    cluster._nodes = lambda: [SimpleNamespace(log=BrokerLog(log))]
-    cluster._was_created = partial(Cluster._was_created, cluster)
+    node = fake_node(log=BrokerLog(log))
+    cluster = one_brokers_cluster(Refused("create topic refunds", "TOPIC_ALREADY_EXISTS"), nodes=[node])
     if refused:
         with pytest.raises(Refused):
             cluster.request_topics(NewTopic(name="refunds"))
@@ -116,33 +121,26 @@ def test_a_topic_that_a_broker_asked_for_twice_was_not_refused(
 
 
 def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> None:
-    """As ZooKeeper's controller has it for a moment when it begins: a cluster emptied then would keep its topics."""
-    seen = SimpleNamespace(brokers=(1,), partitions=())
-
-    class OneBroker(SimpleNamespace):
-        def __str__(self) -> str:
-            return "broker 1"
-
-    broker = OneBroker(is_running=True, describe_cluster=lambda: seen, describe_log_dirs=lambda: ())
-    cluster: Any = SimpleNamespace(brokers=[broker], live_brokers=lambda: [broker], _ids=lambda: (1,), topics={})
-    assert Cluster.health_problems(cluster) == []
+    """ZooKeeper's controller sends brokers before topics when it begins; the cluster is not healthy until then."""
+    partitions: list[PartitionState] = []
+    broker = fake_broker(
+        is_running=True,
+        describe_cluster=lambda: cluster_state(*partitions, brokers=(1,)),
+        describe_log_dirs=lambda: (),
+    )
+    cluster = fake_cluster(brokers=[broker], unreachable=set(), topics={})
+    assert cluster.health_problems() == []
     cluster.topics["orders"] = Topic(cluster, "orders", 2)
-    assert Cluster.health_problems(cluster) == ["broker 1 does not know orders-0, orders-1"]
-    seen.partitions = (replace(WHOLE, partition=1),)
-    assert Cluster.health_problems(cluster) == ["broker 1 does not know orders-0"]
-    seen.partitions = (WHOLE, replace(WHOLE, partition=1))
-    assert Cluster.health_problems(cluster) == []
+    assert cluster.health_problems() == ["broker 1 does not know orders-0, orders-1"]
+    partitions.append(replace(WHOLE, partition=1))
+    assert cluster.health_problems() == ["broker 1 does not know orders-0"]
+    partitions.append(WHOLE)
+    assert cluster.health_problems() == []
 
 
-WHOLE = PartitionState(
-    topic="orders", partition=0, leader=1, leader_epoch=0, replicas=(1, 2), isr=(1, 2), offline_replicas=()
-)
-MADE = LogDirState(
-    path="/1",
-    error=None,
-    replicas=(ReplicaInDir(topic="orders", partition=0, size=0, offset_lag=0, is_future=False),),
-)
-FAILED = LogDirState(path="/1", error="KAFKA_STORAGE_ERROR", replicas=())
+WHOLE = partition_state("orders", 1, 2)
+MADE = log_dir_state("/1", replica_in_dir("orders"))
+FAILED = log_dir_state("/1", error="KAFKA_STORAGE_ERROR")
 
 
 @pytest.mark.parametrize(
@@ -164,22 +162,16 @@ def test_a_pair_waits_until_every_replica_is_made_and_its_log_dir_known(
     untold: int,
     unmade: str | None,
 ) -> None:
+    """In KRaft the controller, too, must know each replica's log dir; an offline replica is not waited for."""
     monkeypatch.setattr(timeouts, "RECOVERY_S", 0.01)
-
-    class OneBroker(SimpleNamespace):
-        def __str__(self) -> str:
-            return "broker 1"
-
-    broker = OneBroker(
-        id=1,
-        describe_cluster=lambda: SimpleNamespace(partitions=(seen,)),
+    broker = fake_broker(
+        describe_cluster=lambda: cluster_state(seen),
         describe_log_dirs=lambda: (log_dir,),
-        mbeans=SimpleNamespace(unassigned=lambda: untold),
+        mbeans=fake(MBeans, unassigned=lambda: untold),
     )
-    cluster: Any = SimpleNamespace(spec=ClusterSpec(mode=mode), live_brokers=lambda: [broker], check_nodes=lambda: None)
-    cluster._missing_replicas = partial(Cluster._missing_replicas, cluster)
+    cluster = fake_cluster(mode=mode, live_brokers=lambda: [broker], check_nodes=lambda: None)
     if unmade is None:
-        Cluster.await_replicas_created(cluster)
+        cluster.await_replicas_created()
     else:
         with pytest.raises(Inconclusive, match=unmade):
-            Cluster.await_replicas_created(cluster)
+            cluster.await_replicas_created()

@@ -1,8 +1,7 @@
-"""The shrinker finds the smallest failing part, whatever it is, in few rounds.
+"""The shrinker finds the smallest failing part of a schedule in few rounds.
 
-Schedules are drawn, written to files and read again as in a real night. Planted is ``jbod run``: it plays no schedule,
-and says of each whether it fails by the steps that it has. The commands themselves are tried on planted plays
-(:mod:`suites.selftest.planted`).
+Schedules are drawn, written to files and read again as in a real night. A fake ``jbod run`` plays none of them: a
+schedule fails if it has certain steps. The commands are tested on planted cases (:mod:`suites.selftest.planted`).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from suites.selftest.planted import Planted
 
 @given(st.integers(1, 24).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1), min_size=1))))
 def test_it_finds_exactly_what_it_takes(case: tuple[int, set[int]]) -> None:
-    """Where a candidate fails if it has all the culprits, they are what is left, in their order."""
+    """If a part fails exactly when it has all the culprits, these are what is left, in their order."""
     count, culprits = case
     asked: list[tuple[str, ...]] = []
 
@@ -46,7 +45,7 @@ def test_it_finds_exactly_what_it_takes(case: tuple[int, set[int]]) -> None:
 
 
 def test_what_fails_now_and_then_still_ends() -> None:
-    """Where nothing smaller fails, the whole is returned, after as many trials as it has parts."""
+    """If no smaller part fails, the whole is returned, after one trial for each part."""
     rounds: list[int] = []
     items = list("abcdefghijkl")
 
@@ -59,7 +58,7 @@ def test_what_fails_now_and_then_still_ends() -> None:
 
 
 def test_any_part_of_a_schedule_is_one() -> None:
-    """A schedule survives its way through JSON, and so does what is left of it."""
+    """A schedule, and each part of it, is the same after it was written as JSON and read again."""
     schedule = draw(7)
     assert Schedule.from_json(schedule.to_json()) == schedule
     assert draw(7) == schedule != draw(9)
@@ -70,13 +69,13 @@ def test_any_part_of_a_schedule_is_one() -> None:
 # --- a schedule of a run --------------------------------------------------------------------------------------------
 
 PART_S = 60.0
-"""What a part takes to play, by the planted clock."""
+"""Seconds that a part takes to play, by the fake clock."""
 
 
 class PlantedRuns:
-    """In place of ``jbod run``: which schedules it was given, and how often.
+    """Replaces ``jbod run``, and counts how often it got each schedule.
 
-    :ivar verdict: of a schedule that is played for the so-manieth time, from 0
+    :ivar verdict: gives the verdict of a schedule's n-th play, from 0
     """
 
     def __init__(self, verdict: Callable[[Schedule, int], str]) -> None:
@@ -85,7 +84,7 @@ class PlantedRuns:
         self.now_s = 0.0
 
     def run(self, *arguments: str, quiet: bool = False) -> SubRun:
-        """Play the schedules of the files, one after another, and begin none when it is too late."""
+        """Play the schedules of the files, one after another; begin none after the deadline."""
         options = [argument.partition("=") for argument in arguments]
         files = [Path(value) for name, _, value in options if name == "--schedule"]
         stop_at = next((self.now_s + float(value) for name, _, value in options if name == "--stop-after"), None)
@@ -102,7 +101,7 @@ class PlantedRuns:
 
 @pytest.fixture
 def schedule(tmp_path: Path) -> Schedule:
-    """Twelve steps, drawn and kept in the run.json of a run; no two of them alike."""
+    """Twelve different steps, drawn and stored in the run.json of a run."""
     drawn = next(found for found in map(draw, range(100)) if len(set(found.steps)) == 12)
     (tmp_path / "run.json").write_text(json.dumps({"schedule": drawn.to_json()}))
     return drawn
@@ -111,34 +110,34 @@ def schedule(tmp_path: Path) -> Schedule:
 def shrunk(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, runs: PlantedRuns, until: float = float("inf")
 ) -> tuple[Shrunk, list[str]]:
-    said: list[str] = []
+    output: list[str] = []
     monkeypatch.setattr(shrinking, "run_apart", runs.run)
     monkeypatch.setattr(shrinking, "time", SimpleNamespace(monotonic=lambda: runs.now_s))
-    return shrink_run(run_dir, ["--mode=kraft"], said.append, until), said
+    return shrink_run(run_dir, ["--mode=kraft"], output.append, until), output
 
 
 @pytest.mark.parametrize("culprits", [(0, 11), (3, 4), (1, 6, 10)], ids=str)
 def test_two_or_three_steps_of_twelve_are_left(
     schedule: Schedule, culprits: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And kept as a schedule that can be played, with how often it fails."""
+    """The smallest part is stored as a schedule that can be played, with how often it fails."""
     wanted = {schedule.steps[each] for each in culprits}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs)
+    found, output = shrunk(tmp_path, monkeypatch, runs)
     assert found.file is not None
     assert set(read(Path(found.file)).steps) == wanted
     assert read(Path(found.file)).volumes == schedule.volumes
     assert (found.steps_before, len(found.steps), found.fails, found.of) == (12, len(culprits), 3, 3)
     kept = json.loads(Path(found.file).read_text())
     assert (kept["fails"], kept["of"]) == (3, 3)
-    assert f"{len(culprits)} of 12 steps are left and fail 3 of 3 times" in said[-1]
+    assert f"{len(culprits)} of 12 steps are left and fail 3 of 3 times" in output[-1]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "smallest.json"]
 
 
 def test_one_that_fails_two_times_of_three_is_found_all_the_same(
     schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part of it holds at first, and fails when it is played again; the number of times is told as it is."""
+    """Each part passes at first, and fails when it is played again; the report has the true counts."""
     wanted = {schedule.steps[2], schedule.steps[9]}
     runs = PlantedRuns(lambda part, play: "invalid" if wanted <= set(part.steps) and play % 3 else "valid")
     found, _ = shrunk(tmp_path, monkeypatch, runs)
@@ -149,12 +148,12 @@ def test_one_that_fails_two_times_of_three_is_found_all_the_same(
 def test_one_that_never_fails_again_is_not_looked_through(
     schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each part would cost a cluster's life, to find nothing; no smallest part is kept that doesn't fail."""
+    """If the whole schedule does not fail again, no part is tried and none is stored."""
     runs = PlantedRuns(lambda _part, _play: "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs)
+    found, output = shrunk(tmp_path, monkeypatch, runs)
     assert (found.file, found.fails, found.of) == (None, 0, 3)
     assert runs.plays == {schedule.steps: 3}
-    assert "did not fail again" in said[-1]
+    assert "did not fail again" in output[-1]
     assert not (tmp_path / "smallest.json").exists()
 
 
@@ -162,42 +161,42 @@ def test_one_that_never_fails_again_is_not_looked_through(
 def test_the_budget_ends_midway(
     schedule: Schedule, parts: int, left: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also within a round of many parts: no part is begun any more, and what is kept is one that failed, once.
+    """After the budget, no part is begun, also within a round; the stored part is one that failed once.
 
-    The first and the last step are what it takes, so that both halves hold: the hardest to find.
+    The culprits are the first and the last step. Both halves pass then, which is the hardest case.
     """
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
+    found, output = shrunk(tmp_path, monkeypatch, runs, until=PART_S * parts + 1)
     assert wanted <= {msgspec.convert(step, Step) for step in found.steps}
     assert (len(found.steps), found.fails, found.of) == (left, 1, 1)
     assert json.loads((tmp_path / "smallest.json").read_text())["of"] == 1
-    [line] = [line for line in said if "no time left, and" in line]
+    [line] = [line for line in output if "no time left, and" in line]
     assert line.endswith(f": jbod shrink {tmp_path}")
     assert sum(runs.plays.values()) <= parts + 1
     assert schedule.steps not in runs.plays
 
 
 def test_within_a_budget_that_is_enough(schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each part is played once, and what is left as often as ever; that the whole failed was known."""
+    """Each part is played once, and the smallest one as often as without a budget; the whole is not played again."""
     wanted = {schedule.steps[0], schedule.steps[11]}
     runs = PlantedRuns(lambda part, _: "invalid" if wanted <= set(part.steps) else "valid")
-    found, said = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
+    found, output = shrunk(tmp_path, monkeypatch, runs, until=PART_S * 100)
     assert {msgspec.convert(step, Step) for step in found.steps} == wanted
     assert (found.fails, found.of) == (3, 3)
     [(_, plays)] = [(steps, count) for steps, count in runs.plays.items() if count > 1]
     assert plays == 1 + 3
     assert schedule.steps not in runs.plays
-    assert not any("no time" in line for line in said)
+    assert not any("no time" in line for line in output)
 
 
 def test_within_a_budget_one_that_never_fails_again(
     schedule: Schedule, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is kept of which it is known that it doesn't fail."""
-    found, said = shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: "valid"), until=PART_S * 100)
+    """A part that is known not to fail is not stored."""
+    found, output = shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: "valid"), until=PART_S * 100)
     assert (found.file, found.fails, found.of) == (None, 0, 3)
-    assert "did not fail again in 3 plays" in said[-1]
+    assert "did not fail again in 3 plays" in output[-1]
     assert not (tmp_path / "smallest.json").exists()
 
 
@@ -205,7 +204,7 @@ def test_within_a_budget_one_that_never_fails_again(
 def test_a_part_that_cannot_be_played_is_none_that_holds(
     schedule: Schedule, verdict: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a machine that can't do what the schedule needs: it is said, and nothing is concluded."""
+    """If the machine cannot play a part, the error says so, and the part does not count as passed."""
     with pytest.raises(HarnessError, match="could not be played: planted"):
         shrunk(tmp_path, monkeypatch, PlantedRuns(lambda _part, _play: verdict))
 
@@ -214,35 +213,35 @@ def test_a_part_that_cannot_be_played_is_none_that_holds(
 
 
 def test_a_schedule_of_a_run_is_played_again_and_shrunk(planted: Planted) -> None:
-    """By what its run folder says alone; what is kept fails, too, by the command that is printed."""
+    """Its run folder is enough; the stored part fails, too, when the printed command runs it."""
     kafka, whole = planted.kafka("4.3.1"), draw(8)
-    culprits = [asdict(whole.steps[each]) for each in (0, 1)]  # found in the fewest rounds
+    culprits = [asdict(whole.steps[each]) for each in (0, 1)]  # these are found in the fewest rounds
     planted.culprits(culprits)
 
     def played(*arguments: str) -> Path:
         """The run folder of the one case that came out invalid."""
         code, _ = planted.jbod(*arguments, "--json=told.json")
-        told = json.loads((planted.folder / "told.json").read_text())
-        [invalid] = [case["run_dir"] for case in told["scenarios"] if case["verdict"] == "invalid"]
+        result = json.loads((planted.folder / "told.json").read_text())
+        [invalid] = [case["run_dir"] for case in result["scenarios"] if case["verdict"] == "invalid"]
         assert code == 1
         return Path(invalid)
 
     run_dir = played(
         "run", "schedules", "--seed=7", "--schedules=2", "--backend=planted", f"--kafka-home={kafka}", "--mode=kraft"
     )
-    assert read(run_dir / "run.json") == whole  # the second of them
+    assert read(run_dir / "run.json") == whole  # of the second schedule, which failed
 
     again = played("repro", str(run_dir))
     assert again != run_dir
     assert read(again / "run.json") == whole
 
-    code, said = planted.jbod("shrink", run_dir)
+    code, output = planted.jbod("shrink", run_dir)
     assert code == 0
     smallest = run_dir / "smallest.json"
     kept = json.loads(smallest.read_text())
     assert (kept["steps"], kept["fails"], kept["of"]) == (culprits, 3, 3)
     chosen = ("--kafka-home", str(kafka)), ("--mode", "kraft"), ("--backend", "planted"), ("--schedule", str(smallest))
-    command = said.splitlines()[-1]
+    command = output.splitlines()[-1]
     assert command == shlex.join(["jbod", "run", "schedules", *("=".join(each) for each in chosen)])
     part = played(*shlex.split(command)[1:])
     assert read(part / "run.json") == read(smallest)
@@ -250,12 +249,12 @@ def test_a_schedule_of_a_run_is_played_again_and_shrunk(planted: Planted) -> Non
 
 
 def test_a_schedule_that_does_not_fail_again_is_inconclusive(planted: Planted) -> None:
-    """Nothing is kept, and nothing printed that could be played."""
+    """Nothing is stored, and no command is printed."""
     planted.plays({"schedules/random[kraft-0]": "invalid valid"})
     kafka = planted.kafka("4.3.1")
     assert planted.jbod("run", "schedules", "--backend=planted", f"--kafka-home={kafka}")[0] == 1
     [run_dir] = [path.parent for path in planted.runs_dir.glob("*/run.json")]
-    code, said = planted.jbod("shrink", run_dir)
+    code, output = planted.jbod("shrink", run_dir)
     assert code == 2
-    assert "the schedule did not fail again in 3 plays" in said.splitlines()[-1]
+    assert "the schedule did not fail again in 3 plays" in output.splitlines()[-1]
     assert not (run_dir / "smallest.json").exists()

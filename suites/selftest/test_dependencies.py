@@ -1,4 +1,4 @@
-"""The list of dependencies is complete: each text, request and MBean that the code uses has a row."""
+"""The probe's list of dependencies is complete: each text, request and MBean that the code uses has a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suites.probe.dependency import Dependency
 from suites.selftest.dependencies_used import Unreadable, Used, used
 
 _ASKED_APART = {"broker", "zookeeper"}
-"""Programs that are no tools: the dependency "start" tries that they run."""
+"""Programs that are not tools; the dependency "start" covers them."""
 
 
 def of_kinds(*kinds: str) -> list[Dependency]:
@@ -19,7 +19,7 @@ def of_kinds(*kinds: str) -> list[Dependency]:
 
 
 def is_listed(each: Used) -> bool:
-    """Whether a dependency has it: as a word of its own, or named for people."""
+    """Whether a dependency has this text, as a word or in its name."""
     words = {word for dependency in DEPENDENCIES for word in dependency.words}
     match each.kind:
         case "request":
@@ -38,14 +38,14 @@ def is_listed(each: Used) -> bool:
 
 
 def test_all_that_the_code_leans_on_is_listed() -> None:
-    """A new one needs a row in suites/probe/dependencies.py or texts.py, and a try beside them."""
+    """A new dependency needs a row in suites/probe/dependencies.py or texts.py, and a try."""
     found = used()
     assert {each.kind for each in found} == {"request", "mbean", "tool", "option", "class", "file", "znode", "text"}
     assert [each for each in found if not is_listed(each)] == []
 
 
 def test_what_nobody_leans_on_any_more_is_not_listed() -> None:
-    """But for what is read from tables and compiled patterns, which the search doesn't see."""
+    """Each row is used, except those that come from tables and compiled patterns, which the search does not see."""
     unseen = {"log-story", "log-moved", "log-rolled", "log-cordons", "text-tools"}
     names = {each.name for each in used()}
     assert {

@@ -1,4 +1,4 @@
-"""Kafka builds from Maven, folders and tarballs: what is taken, what is refused, and what a damaged cache costs."""
+"""Kafka builds from Maven, folders and tarballs: which are accepted or refused, and how a damaged cache is mended."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_default_builds_run_as_the_brokers_user(mode: Mode) -> None:
     argv += [":".join(map(str, build.class_path)), build.main_class("topics"), "--version"]
     done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout.split()[:1] == [str(build.version)]
-    # What it would say where no logging joins the class path: "SLF4J: Failed to load class …".
+    # Without a logging library on the class path it would print "SLF4J: Failed to load class …".
     assert "SLF4J" not in done.stderr
 
 

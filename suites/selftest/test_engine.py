@@ -1,4 +1,4 @@
-"""The Docker engine: what is said where there is none, or one that will not do, and how it is talked to."""
+"""The client of the Docker engine: errors for a missing or unfit engine, and its requests."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ print(_free_network(7))
 
 @pytest.mark.parametrize(("left", "free"), [("198.18.7.1/24", "198.18.8"), ("198.18.8.1/24", "198.18.7")])
 def test_a_network_that_an_engine_left_behind_is_not_taken_again(address: Path, left: str, free: str) -> None:
-    """A real bridge, in a namespace of its own; the engine there knows nothing of it."""
+    """A bridge exists in the kernel, and the engine has no network for it; its subnet is not used again."""
     require("network namespaces")
     own = ["--user", "--map-root-user"] if os.geteuid() else []
     do = f'ip link add left type bridge && ip address add {left} dev left && exec {sys.executable} -c "$0"'
@@ -84,7 +84,7 @@ def test_a_network_that_an_engine_left_behind_is_not_taken_again(address: Path, 
 
 
 def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
-    """Head and output of the answer come in one piece, which the SDK's own exec_run loses."""
+    """The answer's header and the output come in one packet; the SDK's own exec_run would lose the output."""
 
     def do_POST(self: StandIn) -> None:
         if not self.path.endswith("/start"):
@@ -110,7 +110,7 @@ def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
     ],
 )
 def test_what_the_engine_can_not_do_is_one_line(address: Path, said: str, error: type[HarnessError], told: str) -> None:
-    """Whether it says so itself, or compose does, which says more behind it."""
+    """The error is one line, also where compose prints more after it."""
     failing = answering(address, do_POST=lambda self: self.answer({"message": said}, 500))
     with failing, pytest.raises(error, match=told), explained("a node"):
         engine().containers.create("x")
@@ -120,7 +120,7 @@ def test_what_the_engine_can_not_do_is_one_line(address: Path, said: str, error:
 
 
 def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
-    """As by another clean-up at the same time: the engine refuses a second one."""
+    """Another clean-up may be removing it, and the engine refuses a second removal."""
     asked: list[str] = []
 
     def do_DELETE(self: StandIn) -> None:
@@ -146,7 +146,7 @@ def test_what_is_being_removed_already_is_waited_for(address: Path) -> None:
 
 
 def test_compose_is_told_nothing_by_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is exported for clusters by hand would be another image than the run's, and nobody would see it."""
+    """Variables that a user exported for clusters by hand have no effect on a run, such as another image."""
     for name in ("JBOD_IMAGE", "COMPOSE_PROJECT_NAME", "DOCKER_CONTEXT", "BROKER_1_PORT"):
         monkeypatch.setenv(name, "somebody's")
     monkeypatch.setenv("DOCKER_CONFIG", "kept")
@@ -172,7 +172,7 @@ compose(["sleep"], "1000", run=sys.argv[1])
 
 
 def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_looked_for(address: Path) -> None:
-    """It might make the first of them after that; and the watchdog, which does it, carries the same mark."""
+    """It could make containers after the clean-up looked for them; it carries the run's mark, as the watchdog does."""
     run = f"doomed-{secrets.token_hex(3)}"
     still_there: list[int] = []
 
@@ -195,7 +195,7 @@ def test_a_compose_that_the_harness_left_is_ended_before_its_containers_are_look
         finally:
             harness.kill()
             kill_marked(run)
-    assert still_there == [1, 1]  # it looks a second time for what the engine had been asked for
+    assert still_there == [1, 1]  # it looks again, since compose had already asked the engine
 
 
 def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,7 @@ def test_an_engine_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     ("folder", "found"), [("/", r"[\d.]+ GiB free in /"), ("/nowhere", "/nowhere, which can't be seen from here")]
 )
 def test_the_doctor_tells_what_room_the_engine_has(address: Path, folder: str, found: str) -> None:
-    """A stand-in's; a real one's with next to none is in test_engine_troubles.py."""
+    """The engine is a fake one; test_engine_troubles.py has a real engine with a full disk."""
     with answering(address, folder=folder):
         disk = ability.__wrapped__("container disk")
     assert re.fullmatch(found, disk.found)
@@ -259,7 +259,7 @@ def test_clean_up_waits_for_the_engine_and_does_all_else(
 def test_what_is_in_one_engine_is_not_looked_for_in_another(
     address: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has none of it, which would pass for gone."""
+    """Another engine has none of the run's containers, so they would seem to be gone."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
     log = UndoLog("r")
     log.will("containers", run="r", engine=host())

@@ -1,8 +1,7 @@
-"""Trouble with the Docker engine as a user meets it: one clear line, exit code 3, nothing left behind.
+"""Each trouble with the Docker engine gives the user one clear line and exit code 3, and leaves nothing behind.
 
-The commands are real and run as sub-processes. So are the sockets, the user who may not, compose, and the engines that
-must work at first; for one that is too old, or says nonsense, there is a stand-in
-(:mod:`suites.selftest.stand_in_engine`).
+The commands run as sub-processes. Real are the sockets, the user without rights, compose, and the engines that work at
+first. An engine that is too old, or answers nonsense, is a fake one (:mod:`suites.selftest.stand_in_engine`).
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ NOBODY = 4711
 
 
 class User:
-    """Somebody at the command line, with folders of their own for all that jbod makes.
+    """A user at the command line, with folders of their own for all that jbod makes.
 
-    :ivar socket: where they have been told that the engine listens
+    :ivar socket: the engine's socket, by the user's ``DOCKER_HOST``
     """
 
     def __init__(self, base: Path) -> None:
@@ -69,13 +68,13 @@ class User:
 
     @property
     def work_dir(self) -> Path:
-        """Where clusters have their folders."""
+        """The folder of clusters."""
         return self._folders["work"]
 
     def become(self, uid: int) -> bool:
-        """Be an ordinary user from now on, who reads root's builds; False where they can't get to the command.
+        """Be an ordinary user from now on, who can read root's builds; returns False if the command is out of reach.
 
-        Where that lies below a home that is closed to others they may read everything, and write no more than before.
+        If the checkout lies below a home that is closed to others, the user may read everything.
         """
         ordinary = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
         for way in ([], ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]):
@@ -90,7 +89,7 @@ class User:
         return True
 
     def jbod(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The command, called by them; a run's folders go where they belong."""
+        """Run ``jbod`` as this user."""
         more = ("--runs-dir", str(self._folders["runs"] / "runs")) if arguments[0] in ("run", "nightly") else ()
         return subprocess.run(
             [*self._as, JBOD, *arguments, *more],
@@ -102,28 +101,28 @@ class User:
         )
 
     def is_told(self, *arguments: str) -> str:
-        """The one line that the command says, with the exit code of a harness that can't, and nothing left."""
+        """The command ends with exit code 3 and this one line, and leaves nothing behind."""
         done = self.jbod(*arguments)
-        said = done.stdout + done.stderr
-        assert done.returncode == EXIT_HARNESS, said
-        line, *more = said.splitlines()
-        assert not more, said
+        output = done.stdout + done.stderr
+        assert done.returncode == EXIT_HARNESS, output
+        line, *more = output.splitlines()
+        assert not more, output
         assert line.startswith("jbod: ")
         self.assert_nothing_left()
         return line.removeprefix("jbod: ")
 
     def assert_nothing_left(self) -> None:
-        """No process, and no folder to work in; where cases would be told of, none."""
+        """There is no process, no working folder, and no result of a case."""
         assert marked(self._mark) == []
         for name in ("work", "tmp"):
-            # A cluster's ports are locks on files that stay, for whoever comes next.
+            # The lock files of ports stay for the next run.
             assert [path.name for path in self._folders[name].iterdir() if path.name != "jbod-ports"] == []
         assert not list(self._folders["runs"].glob("runs/*/"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _builds() -> None:
-    """Kafka is there: fetching it would be told too."""
+    """Fetch the Kafka builds first, since a fetch prints lines of its own."""
     Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT)
 
 
@@ -142,7 +141,7 @@ def missing(_path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def not_running(path: Path) -> Iterator[None]:
-    """Its socket's file is all that a process leaves that was killed."""
+    """The socket's file is there, as after an engine that was killed; nothing listens."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     yield
@@ -150,7 +149,7 @@ def not_running(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hanging(path: Path) -> Iterator[None]:
-    """The kernel takes connections for it, as for a process that was stopped."""
+    """The kernel accepts connections, and nothing answers, as for a stopped process."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -163,7 +162,7 @@ def too_old(path: Path) -> AbstractContextManager[None]:
 
 
 def ancient(path: Path) -> AbstractContextManager[None]:
-    """A stand-in for one whose protocol the SDK no longer speaks."""
+    """A fake engine whose protocol the SDK no longer speaks."""
     return answering(path, version="1.9.1", api="1.21")
 
 
@@ -173,12 +172,12 @@ def mapping_users(path: Path) -> AbstractContextManager[None]:
 
 
 def no_engine_at_all(path: Path) -> AbstractContextManager[None]:
-    """A stand-in for somebody else's server."""
+    """A fake of a server that is not Docker."""
     return answering(path, do_GET=lambda self: self.answer(["hello"]))
 
 
 def silent(path: Path) -> AbstractContextManager[None]:
-    """A stand-in that hangs up on whoever asks."""
+    """A fake engine that closes each connection."""
     return answering(path, do_GET=lambda self: None)
 
 
@@ -206,12 +205,12 @@ def test_an_engine_that_is_none_is_told_by_a_run(user: User, trouble: type) -> N
 
 @pytest.mark.parametrize("command", [UP, BUILD, NIGHT], ids=" ".join)
 def test_other_commands_tell_the_same(user: User, command: tuple[str, ...]) -> None:
-    """A night before it runs anything, as all else."""
+    """Every command that needs the engine has this error, and a night has it before it runs anything."""
     assert re.fullmatch(told_of(missing, user.socket), user.is_told(*command))
 
 
 def doctor(user: User) -> dict[str, dict[str, object]]:
-    """The abilities that the doctor found, by name."""
+    """The abilities by name, as ``jbod doctor`` finds them."""
     done = user.jbod("doctor", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     user.assert_nothing_left()
@@ -221,7 +220,7 @@ def doctor(user: User) -> dict[str, dict[str, object]]:
 @pytest.mark.skipif(shutil.which("docker") is None, reason="without the docker command the doctor looks no further")
 @pytest.mark.parametrize("trouble", [missing, not_running, hanging, too_old])
 def test_the_doctor_knows_it(user: User, trouble: type) -> None:
-    """In the same words; the machine is no worse for it, and so is the exit code."""
+    """``jbod doctor`` has the same words; its exit code is 0, since other cases can run."""
     with trouble(user.socket):
         found = doctor(user)
     for name in ("docker", "container image", "container disk"):
@@ -232,21 +231,21 @@ def test_the_doctor_knows_it(user: User, trouble: type) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_an_engine_that_may_not_be_talked_to(user: User) -> None:
-    """An ordinary user, and root's socket."""
+    """An ordinary user has no access to root's socket."""
     if not user.become(NOBODY):
         pytest.skip(f"uid {NOBODY} can't get to {JBOD}")
-    said = rf"you may not talk to the Docker engine at {re.escape(str(user.socket))}: usermod -aG docker \$USER, .*"
+    message = rf"you may not talk to the Docker engine at {re.escape(str(user.socket))}: usermod -aG docker \$USER, .*"
     with answering(user.socket):
         user.socket.chmod(0o600)
-        assert re.fullmatch(said, user.is_told(*RUN))
-        assert re.fullmatch(said, str(doctor(user)["container disk"]["found"]))
+        assert re.fullmatch(message, user.is_told(*RUN))
+        assert re.fullmatch(message, str(doctor(user)["container disk"]["found"]))
 
 
-# --- an engine that will do, and compose that won't -----------------------------------------------------------------
+# --- a good engine without a good compose ---------------------------------------------------------------------------
 
 
 def test_no_compose_plugin(user: User, tmp_path: Path) -> None:
-    """A docker command without it; behind it a stand-in for an engine that will do."""
+    """The docker command has no compose plugin; the engine is a fake one that would do."""
     user.environment |= {"DOCKER_CONFIG": str(tmp_path)}
     try:
         asked = ["docker", "compose", "version", "--short"]
@@ -255,18 +254,20 @@ def test_no_compose_plugin(user: User, tmp_path: Path) -> None:
         pytest.skip("there is no docker command")
     if there:
         pytest.skip("the plugin is in a folder of the system's")
-    said = rf"the docker command \({shutil.which('docker')}\) has no compose plugin, neither in {tmp_path}/cli-plugins "
-    said += r"nor in the system's folders: apt-get install docker-compose-plugin .*"
+    message = (
+        rf"the docker command \({shutil.which('docker')}\) has no compose plugin, neither in {tmp_path}/cli-plugins "
+    )
+    message += r"nor in the system's folders: apt-get install docker-compose-plugin .*"
     with answering(user.socket):
         for command in (RUN, UP):
-            assert re.fullmatch(said, user.is_told(*command))
+            assert re.fullmatch(message, user.is_told(*command))
         found = doctor(user)
-    assert re.fullmatch(said, str(found["compose"]["found"]))
+    assert re.fullmatch(message, str(found["compose"]["found"]))
     assert found["container disk"]["found"] == "/nowhere/docker, which can't be seen from here"
 
 
 def test_no_docker_command(user: User, tmp_path: Path) -> None:
-    """All of this machine's programs but that one."""
+    """PATH has all programs of this machine except docker."""
     for folder in reversed(user.environment["PATH"].split(os.pathsep)):
         for program in Path(folder).glob("*"):
             if program.name != "docker":
@@ -281,7 +282,7 @@ def test_no_docker_command(user: User, tmp_path: Path) -> None:
 
 
 def fleeting(path: Path, questions: int) -> AbstractContextManager[None]:
-    """A stand-in that answers so many questions and hangs up on all that follow."""
+    """A fake engine that answers so many requests, and closes all later connections."""
     asked: list[str] = []
 
     def do_GET(self: StandIn) -> None:
@@ -294,13 +295,13 @@ def fleeting(path: Path, questions: int) -> AbstractContextManager[None]:
 
 @pytest.mark.parametrize("questions", range(6))
 def test_an_engine_that_goes_away_at_any_question(user: User, questions: int) -> None:
-    """Whichever it is that it doesn't answer any more, to the last: it is handed what the image is made of."""
+    """The engine may go away at any request, up to the last one, which sends it the files for the image."""
     with fleeting(user.socket, questions):
         done = user.jbod(*BUILD, "--base", "base:1")
-    said = (done.stdout + done.stderr).splitlines()
-    notes = [line for line in said if "building the image" in line]
+    output = (done.stdout + done.stderr).splitlines()
+    notes = [line for line in output if "building the image" in line]
     assert bool(notes) == (questions == 5)
-    [line] = [line for line in said if line not in notes]
+    [line] = [line for line in output if line not in notes]
     assert done.returncode == EXIT_HARNESS
     assert line.startswith("jbod: ")
     assert line.endswith(f": the Docker engine at unix://{user.socket} no longer answers; is dockerd running?")
@@ -314,7 +315,7 @@ def test_the_doctor_tells_of_one_that_goes_away(user: User) -> None:
 
 
 class Wire:
-    """A line to a real engine that is cut for good when it is to make a second container; no stand-in."""
+    """A proxy of a real engine that closes for good at the request for a second container."""
 
     def __init__(self, path: Path, engine: str) -> None:
         self._engine = engine
@@ -358,9 +359,9 @@ class Wire:
 def test_an_engine_that_goes_away_half_way_through_a_cluster(
     user: User, command: tuple[str, ...], open_folder: Path
 ) -> None:
-    """One container is made, the next is not; what only the engine can remove is removed when there is one again.
+    """The engine goes away after the first container; what only an engine can remove is removed once one runs again.
 
-    A run meets it with the cluster that it makes its class archive with, as that is none that was made before.
+    A run first starts a cluster for its class archive, so it fails there.
     """
     require("docker", "compose", "container image")
     image_for(Builds.choose(BuildOptions(mode="kraft")).of(Mode.KRAFT), Mode.KRAFT, lambda _line: None)
@@ -375,29 +376,29 @@ def test_an_engine_that_goes_away_half_way_through_a_cluster(
         done = user.jbod(*command)
     finally:
         wire.cut()
-    said = done.stdout + done.stderr
-    assert done.returncode == EXIT_HARNESS, said
+    output = done.stdout + done.stderr
+    assert done.returncode == EXIT_HARNESS, output
     [left] = user.work_dir.iterdir()
     assert [path.name for path in left.iterdir()] == ["undo.jsonl"]
-    [line] = [line for line in said.splitlines() if not line.startswith("preparing fast starts")]
+    [line] = [line for line in output.splitlines() if not line.startswith("preparing fast starts")]
     told = f"the Docker engine at unix://{user.socket} no longer answers; is dockerd running?"
     again = f"Once it does, jbod clean removes what there is of {left.name}"
     assert line == f"jbod: docker compose create: {told} {again}"
     assert traces(left.name)
     assert marked(left.name) == []
     user.socket.unlink()
-    user.socket.symlink_to(host().removeprefix("unix://"))  # the engine is there again, and at its address
+    user.socket.symlink_to(host().removeprefix("unix://"))  # the engine is back at its address
     assert user.jbod("clean").returncode == 0
     assert not traces(left.name)
     user.assert_nothing_left()
 
 
-# --- an engine that has no room, or not what is wanted --------------------------------------------------------------
+# --- an engine without room, or without the wanted image ------------------------------------------------------------
 
 
 @pytest.fixture
 def small_engine(tmp_path: Path) -> Iterator[OwnEngine]:
-    """A real engine whose disk holds less than a Kafka build; in it a base of one file, ``tiny:1``."""
+    """A real engine whose disk is too small for a Kafka build; it has a base image of one file, ``tiny:1``."""
     for name in ("network namespaces", "tmpfs mounts"):
         if os.geteuid() != 0 or not ability(name).present:
             pytest.skip(f"{name}: {ability(name).found} ({ability(name).fix})")

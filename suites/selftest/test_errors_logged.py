@@ -21,7 +21,7 @@ java.lang.NullPointerException: no t-8
 
 
 def test_errors_that_no_fault_explains_are_kept(tmp_path: Path) -> None:
-    """Those that differ in names and numbers only are one; what is seldom comes first; none at INFO."""
+    """Errors that differ only in names and numbers are one group; rare groups come first; INFO lines do not count."""
     for node in ("1", "2"):
         (tmp_path / "brokers" / node).mkdir(parents=True)
     (tmp_path / "brokers" / "1" / "broker.log").write_text(LOG)

@@ -1,4 +1,4 @@
-"""The examples of the READMEs are what they say: they are run as they stand, fault and scenario together."""
+"""The examples of the READMEs work as they stand; the examples of a fault and of a scenario run together."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 OURS = 1
-"""Of the examples of suites/README.md, the one that is in a repository of its own (test_installed.py)."""
+"""The example in suites/README.md of a scenario in another repository; test_installed.py runs it."""
 
 
 def example(readme: str, number: int = 0) -> str:
-    """A block of Python in a README."""
+    """A block of Python from a README."""
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / readme).read_text(), flags=re.MULTILINE | re.DOTALL)
     return str(blocks[number])
 
 
 @pytest.mark.cluster
 def test_the_examples_run(tmp_path: Path) -> None:
-    """A newcomer's fault and scenario: valid, with the fault proven and noticed."""
+    """The case is valid, and its fault is proven and noticed."""
     file = tmp_path / "test_example.py"
     file.write_text("\n\n".join([example("faults/README.md"), example("suites/README.md")]))
     results = tmp_path / "results.json"
@@ -58,7 +58,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
 def test_the_backend_of_the_example_boots_a_cluster(
     tmp_path: Path, open_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its nodes are where it wants them; the others' aren't."""
+    """Its nodes run on the first core only; nodes of other backends do not."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     monkeypatch.setattr(backends, "BACKENDS", dict(backends.BACKENDS))
     exec(compile(example("harness/README.md"), "harness/README.md", "exec"), {})

@@ -1,4 +1,4 @@
-"""The model of where everything is: what each event should do to a partition, by the KIPs' rules."""
+"""Each event changes the expected state of partitions by the rules of the KIPs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
+from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LogDir
+from harness.cluster.spec import ClusterSpec
+from harness.cluster.topic import Partition, Topic
 from harness.errors import HarnessError, Inconclusive, PromiseBroken, ToolFailed
 from harness.journal import Journal, now
 from harness.kafka.broker_log import BrokerLog
 from harness.kafka.connection import NoAnswer
-from harness.kafka.metadata import ClusterState, PartitionState
-from harness.kafka.versions import KafkaVersion, Mode
+from harness.kafka.versions import Mode
 from suites.expected_state import ExpectedPartition
 from suites.observations import (
     TOOL_SOURCES,
@@ -30,40 +32,39 @@ from suites.observations import (
     offline_replicas,
     processes,
 )
+from suites.selftest.fakes import (
+    cluster_state,
+    fake,
+    fake_broker,
+    fake_cluster,
+    fake_distribution,
+    fake_node,
+    log_dir_at,
+    partition_of,
+    partition_state,
+    topic_of,
+)
 from suites.selftest.journal_lines import lines_of
 from suites.state_check import HeldMovesEnded, Observation, StateCheck
 
-BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2, 3)}
-DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/b{id}/d{n}")) for id in BROKERS for n in (1, 2)}
+BROKERS = {id: fake_broker(id, is_running=True) for id in (1, 2, 3)}
+DIRS = {(id, n): log_dir_at(Path(f"/b{id}/d{n}"), BROKERS[id]) for id in BROKERS for n in (1, 2)}
 for id, broker in BROKERS.items():
     broker.log_dirs = (DIRS[id, 1], DIRS[id, 2])
-
-
-def partition_state(topic: str, *replicas: int) -> PartitionState:
-    return PartitionState(
-        topic=topic,
-        partition=0,
-        leader=replicas[0],
-        leader_epoch=0,
-        replicas=replicas,
-        isr=replicas,
-        offline_replicas=(),
-    )
 
 
 @pytest.fixture
 def state() -> StateCheck:
     """``t`` on every broker's first log dir, led by 2; ``u`` on every second, led by 1; ``lone`` on broker 3 alone."""
-    cluster = SimpleNamespace(
-        spec=SimpleNamespace(mode=Mode.KRAFT),
-        distribution=SimpleNamespace(version=KafkaVersion.parse("4.3.1")),
+    cluster = fake_cluster(
         brokers=[*BROKERS.values()],
         unreachable=set(),
-        journal=Journal(None),
+        broker=BROKERS.__getitem__,
         check_nodes=lambda **_: None,
         check_watched=lambda: None,
+        await_healthy=lambda **_: None,
     )
-    state = StateCheck(cast(Any, cluster))
+    state = StateCheck(cluster)
     state.add_partition(partition_state("t", 2, 3, 1), {id: DIRS[id, 1] for id in (2, 3, 1)})
     state.add_partition(partition_state("u", 1, 2, 3), {id: DIRS[id, 2] for id in (1, 2, 3)})
     state.add_partition(partition_state("lone", 3), {3: DIRS[3, 1]})
@@ -84,8 +85,8 @@ def test_a_leaders_dir_fails_and_the_next_of_the_assignment_leads(state: StateCh
 def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
     state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where nothing else differs, and its broker was started again in KRaft: else it is one."""
-    partition = cast(Any, SimpleNamespace(topic="t", index=0))
+    """It is a broken promise if anything else differs, or if its broker was not restarted in KRaft."""
+    partition = partition_of("t")
     disk = {("t", 0, 1): DIRS[1, 2]}
     monkeypatch.setattr(
         StateCheck, "all_disagreements", lambda self: [str(k) for k in disk if self._places[k] != disk[k]]
@@ -100,10 +101,10 @@ def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
     state.move_held(partition, DIRS[1, 2])
     differs = Observation(differences=["('t', 0, 1)"])
     assert state._observe(()) == differs
-    state.cluster.spec.mode = Mode.ZK  # type: ignore[misc]
+    state.cluster.spec = ClusterSpec(mode=Mode.ZK)
     restarted()
     assert state._observe(()) == differs
-    state.cluster.spec.mode = Mode.KRAFT  # type: ignore[misc]
+    state.cluster.spec = ClusterSpec(mode=Mode.KRAFT)
     restarted()
     agreeing = disk.pop(("t", 0, 1))
     assert state._observe(()) == Observation()
@@ -134,17 +135,14 @@ def test_only_the_failed_dirs_partitions_are_touched(state: StateCheck) -> None:
 @pytest.mark.parametrize(
     ("event", "keep_theirs"),
     [
-        (lambda state: state.log_dir_failed(DIRS[2, 1]), {"u", "lone"}),  # t's leader's
-        (
-            lambda state: state.log_dir_failed(DIRS[1, 1]),
-            {"u", "lone"},
-        ),  # a follower's: ZooKeeper mode begins a new one
+        (lambda state: state.log_dir_failed(DIRS[2, 1]), {"u", "lone"}),  # of t's leader
+        (lambda state: state.log_dir_failed(DIRS[1, 1]), {"u", "lone"}),  # of a follower: t gets a new one in ZK mode
         (lambda state: state.log_dir_failed(DIRS[3, 1]), {"u"}),
         (lambda state: state.broker_gone(BROKERS[2]), {"lone"}),
         (lambda state: restarted(state, BROKERS[2]), {"lone"}),
-        (lambda state: state.reassigned(partition("t"), [DIRS[id, 1] for id in (2, 3, 1)]), {"u", "lone"}),
-        (lambda state: state.reassignment_cancelled(partition("u"), [BROKERS[1]]), {"t", "lone"}),
-        (lambda state: state.moved(partition("lone"), DIRS[3, 2]), {"t", "u", "lone"}),
+        (lambda state: state.reassigned(partition_of("t"), [DIRS[id, 1] for id in (2, 3, 1)]), {"u", "lone"}),
+        (lambda state: state.reassignment_cancelled(partition_of("u"), [BROKERS[1]]), {"t", "lone"}),
+        (lambda state: state.moved(partition_of("lone"), DIRS[3, 2]), {"t", "u", "lone"}),
         (lambda state: state.set_cordoned(BROKERS[2], DIRS[2, 1]), {"t", "u", "lone"}),
     ],
 )
@@ -156,7 +154,7 @@ def test_what_an_event_does_not_touch_keeps_its_leader_epoch(
 
 
 def test_a_log_dir_that_fails_while_its_broker_is_down_may_begin_a_leader_epoch(state: StateCheck) -> None:
-    """It may find that out at once, as it starts, or when it has told the controller that it is back."""
+    """The broker finds the failure before or after it registers; only the second begins a leader epoch."""
     state.broker_gone(BROKERS[3])
     state.leader_epochs = {("t", 0): 3, ("u", 0): 1, ("lone", 0): 0}
     [hit] = state.replicas_in(DIRS[3, 1]) & {("t", 0), ("u", 0)}
@@ -167,20 +165,16 @@ def test_a_log_dir_that_fails_while_its_broker_is_down_may_begin_a_leader_epoch(
 
 def test_a_broker_that_comes_back_begins_no_leader_epoch(state: StateCheck) -> None:
     state.broker_gone(BROKERS[2])
-    state.leader_epochs = {("t", 0): 3, ("u", 0): 1}  # as they are seen while it is gone
+    state.leader_epochs = {("t", 0): 3, ("u", 0): 1}  # as the others see them while it is down
     state.broker_back(BROKERS[2])
     assert state.leader_epochs == {("t", 0): 3, ("u", 0): 1}
     state.broker_gone(BROKERS[3])
     assert state.leader_epochs == {}
 
 
-def test_a_broker_that_is_cut_off_is_gone_for_the_others_and_runs_all_the_while(
-    state: StateCheck, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """When it is heard of again, it is as one that came back, but that it was not started."""
+def test_a_broker_that_is_cut_off_is_gone_for_the_others_and_runs_all_the_while(state: StateCheck) -> None:
+    """Its replicas are offline until the cut ends. Then they rejoin the ISR, and the broker was never started."""
     state.log_dir_failed(DIRS[1, 1])
-    for broker in BROKERS.values():
-        monkeypatch.setattr(broker, "is_running", True, raising=False)
     state.broker_cut_off(BROKERS[2])
     assert state.expected("u") == expect(1, {1, 3}, {2}, 1, 2, 3)
     assert BROKERS[2] not in state.live_brokers()
@@ -191,7 +185,7 @@ def test_a_broker_that_is_cut_off_is_gone_for_the_others_and_runs_all_the_while(
     assert [*processes(state)] == []
 
 
-def restarted(state: StateCheck, broker: Any) -> None:
+def restarted(state: StateCheck, broker: Broker) -> None:
     state.broker_gone(broker)
     state.broker_back(broker)
 
@@ -199,20 +193,23 @@ def restarted(state: StateCheck, broker: Any) -> None:
 def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
     state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was touched may be led in a new epoch, which is then to stay."""
+    """An event may begin a new leader epoch; once all brokers see the same one, it must stay."""
     state.log_dir_failed(DIRS[2, 1])
-    epochs = {id: {("t", 0): 6, ("u", 0): 0, ("lone", 0): 0} for id in BROKERS}
-    epochs[1]["t", 0] = 5
-    for id, broker in BROKERS.items():
-        seen = {key: SimpleNamespace(leader_epoch=epochs[id][key]) for key in epochs[id]}
-        monkeypatch.setattr(broker, "describe_cluster", lambda answer=seen: answer, raising=False)
+
+    def seen_by(broker: Broker, epoch_of_t: int) -> None:
+        topics = {"t": epoch_of_t, "u": 0, "lone": 0}
+        seen = cluster_state(*(replace(partition_state(t, 1), leader_epoch=epoch) for t, epoch in topics.items()))
+        monkeypatch.setattr(broker, "describe_cluster", lambda: seen)
+
+    for id, epoch in ((1, 5), (2, 6), (3, 6)):
+        seen_by(BROKERS[id], epoch)
     monkeypatch.setattr(state, "disagreements", lambda also=(): [])
     monkeypatch.setattr(state, "all_disagreements", list)
     with pytest.raises(PromiseBroken, match=r"brokers see t-0 in the leader epochs \[5, 6\]"):
         state.check(timeout_s=0.01)
-    BROKERS[1].describe_cluster()["t", 0].leader_epoch = 6
+    seen_by(BROKERS[1], 6)
     state.check(timeout_s=0.01)
-    assert state.leader_epochs == epochs[2]
+    assert state.leader_epochs == {("t", 0): 6, ("u", 0): 0, ("lone", 0): 0}
 
 
 @pytest.mark.parametrize(
@@ -222,8 +219,8 @@ def test_leader_epochs_are_known_again_when_all_brokers_agree_on_them(
 def test_kafkas_own_programs_are_asked_at_each_step(
     state: StateCheck, monkeypatch: pytest.MonkeyPatch, kafka: str, slow: bool, tools: tuple[Source, ...]
 ) -> None:
-    """But where a broker with a slow disk would keep them waiting, and not before they could ask brokers."""
-    state.cluster.distribution = cast(Any, SimpleNamespace(version=KafkaVersion.parse(kafka)))
+    """They are left out where a disk is slow; before 2.2 kafka-topics is, too, since it cannot ask brokers."""
+    state.cluster.distribution = fake_distribution(kafka)
     if slow:
         state.disk_slow(BROKERS[1])
     asked: list[Source] = []
@@ -236,7 +233,7 @@ def test_kafkas_own_programs_are_asked_at_each_step(
 def test_a_program_that_fails_for_a_moment_is_asked_again_and_one_that_goes_on_breaks_a_promise(
     state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And a broker that has ended meanwhile is what is said."""
+    """If a broker ends meanwhile, the error says so, and not that the tool failed."""
     monkeypatch.setattr(state, "_observe_leaderships", Observation)
     monkeypatch.setattr(state, "_tools", tuple)
     monkeypatch.setattr(state, "all_disagreements", list)
@@ -257,7 +254,7 @@ def test_a_program_that_fails_for_a_moment_is_asked_again_and_one_that_goes_on_b
     def ended(**_: object) -> None:
         raise PromiseBroken("broker 2 ended by itself")
 
-    state.cluster.check_nodes = ended  # type: ignore[method-assign]
+    monkeypatch.setattr(state.cluster, "check_nodes", ended)
     with pytest.raises(PromiseBroken, match="broker 2 ended by itself"):
         state.check(timeout_s=5)
 
@@ -269,13 +266,13 @@ def test_a_program_that_fails_for_a_moment_is_asked_again_and_one_that_goes_on_b
         (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", 2, 1), True),
         (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", None, 1), True),
         (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", 1, 1), False),
-        (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", 2, 0), False),  # heard late of an older time
+        (lambda state: state.log_dir_failed(DIRS[2, 2]), ("u", 2, 0), False),  # a late report of an older epoch
         (lambda state: None, ("u", 2, 1), True),
         (lambda state: None, ("strange", 2, 1), False),
-        # Who is to lead, or whom an operator has put there, may come in several steps.
+        # Where an event changes the leader, others may lead for a moment.
         (lambda state: state.log_dir_failed(DIRS[1, 2]), ("u", 3, 1), False),
         (lambda state: restarted(state, BROKERS[3]), ("lone", None, 1), False),
-        (lambda state: state.reassigning(cast(Any, SimpleNamespace(topic="u", index=0))), ("u", 3, 1), False),
+        (lambda state: state.reassigning(partition_of("u")), ("u", 3, 1), False),
     ],
 )
 def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
@@ -285,14 +282,17 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
     broken: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """By the watcher, though all sources agree again when they are asked; once, and on a machine that keeps up."""
+    """The watcher reports it, although all sources agree again by then.
+
+    If a broker lost its session, the machine was too slow, and the case shows nothing.
+    """
     topic, leader, epoch = seen
     state.cluster.journal = journal = Journal(None)
     starved: list[str] = []
 
     def lost_session(_: object, but: set[int], since: datetime) -> str | None:
         assert since == led_at
-        assert 3 not in but  # which was hit before all sources last agreed
+        assert 3 not in but  # an event touched it only before all sources last agreed
         return next(iter(starved), None)
 
     monkeypatch.setattr("suites.state_check.lost_session", lost_session)
@@ -307,22 +307,24 @@ def test_a_leader_that_should_stay_and_goes_for_a_moment_is_seen(
         state._check_leaders_stayed()
 
 
-def test_nobody_was_seen_where_nobody_watches(state: StateCheck) -> None:
+def test_nobody_was_seen_where_nobody_watches(state: StateCheck, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the watcher has ended, that is an error: it could not have seen another leader."""
+
     def ended() -> None:
         raise HarnessError("the thread that watches has ended")
 
-    state.cluster.check_watched = ended  # type: ignore[method-assign]
+    monkeypatch.setattr(state.cluster, "check_watched", ended)
     with pytest.raises(HarnessError, match="the thread that watches has ended"):
         state._check_leaders_stayed()
 
 
 def test_only_a_broker_with_a_slow_disk_may_stay_silent(state: StateCheck) -> None:
-    """KIP-112 promises nothing of it: its silence is noted, and what the others say counts."""
+    """KIP-112 promises no answer of such a broker: the journal notes it, and the other answers count."""
 
-    def ask(broker: Any) -> int:
+    def ask(broker: Broker) -> int:
         if broker.id in silent:
             raise NoAnswer(f"{broker.id} gave no answer")
-        return int(broker.id)
+        return broker.id
 
     state.cluster.journal = journal = Journal(None)
     state.disk_slow(BROKERS[2])
@@ -358,11 +360,11 @@ def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
     hit: list[int],
     meaning: type[Exception],
 ) -> None:
-    """One that nothing was done to; and never where anything else differs."""
+    """This holds for a broker that no event touched, and only where nothing but leaders and leader epochs differ."""
     log = BrokerLog(tmp_path / "broker.log")
     log.path.write_text(f"[2026-01-01 00:00:00,000] INFO {says} (kafka)\n")
-    state.cluster.brokers = [cast(Any, SimpleNamespace(id=3, log=log, node=SimpleNamespace(log=log)))]
-    state.cluster.quorum_nodes = ()  # type: ignore[assignment]
+    state.cluster.brokers = [fake_broker(3, log=log, node=fake_node("broker-3", log=log))]
+    state.cluster.quorum_nodes = []
     for id in hit:
         state.broker_gone(BROKERS[id])
         state.broker_back(BROKERS[id])
@@ -382,30 +384,26 @@ def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
             state.check(timeout_s=0.01)
 
 
-def partition(topic: str) -> Any:
-    return SimpleNamespace(topic=topic, index=0)
-
-
 def test_a_leader_that_moves_away_is_followed_by_the_first_of_the_new_replicas(state: StateCheck) -> None:
-    state.reassigned(partition("t"), [DIRS[3, 2], DIRS[1, 1]])
+    state.reassigned(partition_of("t"), [DIRS[3, 2], DIRS[1, 1]])
     assert state.expected("t") == expect(3, {3, 1}, set(), 3, 1)
     state.log_dir_failed(DIRS[3, 2])
     assert state.expected("t") == expect(1, {1}, {3}, 3, 1)
 
 
 def test_a_leader_that_is_still_a_replica_stays(state: StateCheck) -> None:
-    state.reassigned(partition("t"), [DIRS[1, 2], DIRS[2, 2]])
+    state.reassigned(partition_of("t"), [DIRS[1, 2], DIRS[2, 2]])
     assert state.expected("t") == expect(2, {1, 2}, set(), 1, 2)
 
 
 def test_a_replica_that_left_a_log_dir_no_longer_goes_with_it(state: StateCheck) -> None:
-    state.reassigned(partition("lone"), [DIRS[3, 2]])
+    state.reassigned(partition_of("lone"), [DIRS[3, 2]])
     state.log_dir_failed(DIRS[3, 1])
     assert state.expected("lone") == expect(3, {3}, set(), 3)
 
 
 def test_a_replica_that_moved_goes_with_its_new_log_dir(state: StateCheck) -> None:
-    state.moved(partition("lone"), DIRS[3, 2])
+    state.moved(partition_of("lone"), DIRS[3, 2])
     state.log_dir_failed(DIRS[3, 1])
     assert state.expected("lone") == expect(3, {3}, set(), 3)
     state.log_dir_failed(DIRS[3, 2])
@@ -432,10 +430,9 @@ def test_what_was_on_a_lost_disk_is_made_anew_by_the_same_broker(
     state: StateCheck,
     monkeypatch: pytest.MonkeyPatch,
     place: tuple[int, int] | None,
-    outcome: AbstractContextManager[Any],
+    outcome: AbstractContextManager[object],
 ) -> None:
-    state.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
-    monkeypatch.setattr(BROKERS[2], "log_dir_of", lambda *_: place and DIRS[place], raising=False)
+    monkeypatch.setattr(BROKERS[2], "log_dir_of", lambda *_: place and DIRS[place])
     state.log_dir_failed(DIRS[2, 1])
     state.broker_gone(BROKERS[2])
     with outcome:
@@ -449,9 +446,8 @@ def test_what_was_on_a_lost_disk_is_made_anew_by_the_same_broker(
 def test_another_assignment_than_before_is_seen_after_a_disk_was_replaced(
     state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which a model that begins anew with what Kafka then says takes for granted."""
-    state.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
-    monkeypatch.setattr(BROKERS[3], "log_dir_of", lambda *_: DIRS[3, 1], raising=False)
+    """The expected assignment stays the one from before; it is not taken from Kafka."""
+    monkeypatch.setattr(BROKERS[3], "log_dir_of", lambda *_: DIRS[3, 1])
     state.log_dir_failed(DIRS[3, 1])
     state.broker_gone(BROKERS[3])
     state.replicas_recreated(DIRS[3, 1])
@@ -521,9 +517,10 @@ def test_who_was_not_in_the_last_isr_does_not_lead_when_it_is_back(state: StateC
 def test_a_replica_that_is_moved_off_a_failed_dir_leaves_its_log_there(
     state: StateCheck, mode: Mode, stays: set[tuple[str, int]]
 ) -> None:
-    state.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
+    """ZooKeeper mode keeps the log after the log dir is back; KRaft removes it."""
+    state.cluster.spec = ClusterSpec(mode=mode)
     state.log_dir_failed(DIRS[2, 1])
-    state.reassigned(cast(Any, SimpleNamespace(topic="t", index=0)), [DIRS[3, 1], DIRS[1, 1]])
+    state.reassigned(partition_of("t"), [DIRS[3, 1], DIRS[1, 1]])
     assert state.expected("t") == expect(3, {3, 1}, set(), 3, 1)
     assert state.left_behind_in(DIRS[2, 1]) == {("t", 0)}
     state.log_dirs_healed(BROKERS[2])
@@ -537,70 +534,71 @@ def test_a_replica_that_is_moved_off_a_failed_dir_leaves_its_log_there(
 def test_a_replica_on_a_failed_dir_is_counted_though_its_topic_is_deleted(
     state: StateCheck, mode: Mode, counted: set[tuple[str, int]], back: Callable[[StateCheck], None]
 ) -> None:
-    """By ZooKeeper's brokers, until its log dir is back, or an empty disk; those on good ones are gone at once."""
-    state.cluster.await_healthy = lambda **_: None  # type: ignore[method-assign]
-    state.cluster.spec = cast(Any, SimpleNamespace(mode=mode))
+    """In ZooKeeper mode a broker counts it until the log dir is back, or an empty disk in its place."""
+    state.cluster.spec = ClusterSpec(mode=mode)
     state.log_dir_failed(DIRS[2, 1])
-    state.remove_topic(cast(Any, SimpleNamespace(partitions=[SimpleNamespace(topic="t", index=0)])))
+    state.remove_topic(topic_of("t"))
     assert ("t", 0) not in state.partitions
     assert state.undeleted_in(DIRS[2, 1]) == counted
     assert state.undeleted_in(DIRS[1, 1]) == set()
-    elsewhere = ClusterState(racks={}, cluster_id="c", controller=1, brokers=(1, 2, 3), partitions=())
-    assert offline_replicas(state, BROKERS[2], elsewhere) == len(counted)
+    assert offline_replicas(state, BROKERS[2], cluster_state()) == len(counted)
     back(state)
     assert state.undeleted_in(DIRS[2, 1]) == set()
 
 
 def test_a_replica_that_is_kept_is_where_its_broker_has_it(state: StateCheck) -> None:
-    state.replica_kept(cast(Any, SimpleNamespace(topic="lone", index=0)), DIRS[1, 2])
+    state.replica_kept(partition_of("lone"), DIRS[1, 2])
     assert [*compare_folders(state, DIRS[1, 2], ["u-0", "lone-0"])] == []
     assert [*compare_folders(state, DIRS[1, 2], ["u-0"])] == [f"the disk has no lone-0 in {DIRS[1, 2]}"]
 
 
 def test_a_cancelled_move_leaves_the_replicas_in_another_order(state: StateCheck) -> None:
-    state.reassignment_cancelled(cast(Any, SimpleNamespace(topic="u", index=0)), [BROKERS[3], BROKERS[2]])
+    state.reassignment_cancelled(partition_of("u"), [BROKERS[3], BROKERS[2]])
     assert state.expected("u") == expect(1, {1, 2, 3}, set(), 3, 2, 1)
 
 
 def test_a_new_replica_on_a_failed_dir_is_a_broken_promise(state: StateCheck) -> None:
     state.log_dir_failed(DIRS[2, 1])
     with pytest.raises(PromiseBroken, match="which has failed"):
-        state.reassigned(cast(Any, SimpleNamespace(topic="lone", index=0)), [DIRS[2, 1]])
+        state.reassigned(partition_of("lone"), [DIRS[2, 1]])
 
 
 def test_a_replica_that_is_taken_to_be_in_a_failed_dir_is_offline_and_breaks_no_promise(state: StateCheck) -> None:
     state.log_dir_failed(DIRS[1, 1])
     with pytest.raises(PromiseBroken, match="was placed on d1 of broker 1, which has failed"):
-        state.moved(partition("u"), DIRS[1, 1])
-    state.assumed_on_failed_dir(partition("u"), DIRS[1, 1])
+        state.moved(partition_of("u"), DIRS[1, 1])
+    state.assumed_on_failed_dir(partition_of("u"), DIRS[1, 1])
     assert state.expected("u") == expect(2, {2, 3}, {1}, 1, 2, 3)
     state.broker_gone(BROKERS[1])
-    state.moved(partition("u"), DIRS[1, 2])
+    state.moved(partition_of("u"), DIRS[1, 2])
     state.log_dirs_healed(BROKERS[1])
     assert state.expected("u") == expect(2, {1, 2, 3}, set(), 1, 2, 3)
     assert state.replicas_in(DIRS[1, 2]) == {("u", 0)}
 
 
-def learns_a_topic(state: StateCheck, log_dir: LogDir, **cordoned: frozenset[LogDir]) -> None:
-    seen = partition_state("new", 3)
-    new = SimpleNamespace(topic="new", index=0, describe=lambda: seen, log_dir_on=lambda broker: log_dir)
-    state.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
-    state.add_topic(cast(Any, SimpleNamespace(name="new", partitions=[new])), **cordoned)
+def new_topic(log_dir_on: Callable[[Broker], LogDir], *replicas: int) -> Topic:
+    """The topic new, with one partition that has these replicas."""
+    new = fake(
+        Partition,
+        topic="new",
+        index=0,
+        describe=partial(partition_state, "new", *replicas),
+        log_dir_on=log_dir_on,
+    )
+    return fake(Topic, name="new", partitions=(new,))
 
 
 def test_what_is_learnt_half_is_not_learnt(state: StateCheck) -> None:
-    """A broker that gives no answer for its replica's log dir is asked again, and the partition is then learnt."""
+    """A topic is not added while a broker gives no answer for its replica's log dir; it can be added later."""
     answers: list[LogDir | NoAnswer] = [DIRS[1, 1], NoAnswer("gone"), DIRS[1, 1], DIRS[2, 1]]
 
-    def log_dir_on(_broker: Any) -> LogDir:
+    def log_dir_on(_broker: Broker) -> LogDir:
         answer = answers.pop(0)
         if isinstance(answer, NoAnswer):
             raise answer
         return answer
 
-    new = SimpleNamespace(topic="new", index=0, describe=lambda: partition_state("new", 1, 2), log_dir_on=log_dir_on)
-    topic: Any = SimpleNamespace(name="new", partitions=[new])
-    state.cluster.broker = lambda id: BROKERS[id]  # type: ignore[method-assign]
+    topic = new_topic(log_dir_on, 1, 2)
     with pytest.raises(NoAnswer):
         state.add_topic(topic)
     assert ("new", 0) not in state.partitions
@@ -624,18 +622,18 @@ def test_a_cordon_changes_nothing_of_what_is_there(state: StateCheck) -> None:
 def test_a_new_replica_on_a_cordoned_dir_is_a_broken_promise(state: StateCheck) -> None:
     state.set_cordoned(BROKERS[3], DIRS[3, 1])
     with pytest.raises(PromiseBroken, match="was placed on d1 of broker 3, which is cordoned"):
-        learns_a_topic(state, DIRS[3, 1])
+        state.add_topic(new_topic(lambda _: DIRS[3, 1], 3))
 
 
 def test_a_new_replica_beside_a_cordoned_dir_is_none(state: StateCheck) -> None:
     state.set_cordoned(BROKERS[3], DIRS[3, 1])
-    learns_a_topic(state, DIRS[3, 2])
+    state.add_topic(new_topic(lambda _: DIRS[3, 2], 3))
     assert state.replicas_in(DIRS[3, 2]) == {("u", 0), ("new", 0)}
 
 
 def test_a_topic_is_held_only_against_the_cordons_that_it_was_created_under(state: StateCheck) -> None:
     state.set_cordoned(BROKERS[3], DIRS[3, 1])
-    learns_a_topic(state, DIRS[3, 1], cordoned=frozenset())
+    state.add_topic(new_topic(lambda _: DIRS[3, 1], 3), cordoned=frozenset())
     assert state.replicas_in(DIRS[3, 1]) == {("t", 0), ("lone", 0), ("new", 0)}
 
 
@@ -643,22 +641,22 @@ def test_a_topic_is_held_only_against_the_cordons_that_it_was_created_under(stat
 def test_a_replica_is_not_reassigned_onto_a_cordoned_dir(state: StateCheck, there: tuple[int, int], fits: bool) -> None:
     state.set_cordoned(BROKERS[1], DIRS[1, 1])
     if fits:
-        state.reassigned(partition("lone"), [DIRS[there]])
+        state.reassigned(partition_of("lone"), [DIRS[there]])
     else:
         with pytest.raises(PromiseBroken, match="which is cordoned"):
-            state.reassigned(partition("lone"), [DIRS[there]])
+            state.reassigned(partition_of("lone"), [DIRS[there]])
 
 
 def test_a_replica_may_stay_in_a_cordoned_dir_when_others_move(state: StateCheck) -> None:
     state.set_cordoned(BROKERS[2], DIRS[2, 1])
-    state.reassigned(partition("t"), [DIRS[2, 1], DIRS[1, 1]])
+    state.reassigned(partition_of("t"), [DIRS[2, 1], DIRS[1, 1]])
     assert state.expected("t") == expect(2, {1, 2}, set(), 2, 1)
 
 
 def test_a_replica_is_not_moved_into_a_cordoned_dir(state: StateCheck) -> None:
     state.set_cordoned(BROKERS[3], DIRS[3, 2])
     with pytest.raises(PromiseBroken, match="which is cordoned"):
-        state.moved(partition("lone"), DIRS[3, 2])
+        state.moved(partition_of("lone"), DIRS[3, 2])
 
 
 def test_a_broker_is_uncordoned_for_itself(state: StateCheck) -> None:
@@ -679,10 +677,10 @@ def test_a_broker_is_uncordoned_for_itself(state: StateCheck) -> None:
     ],
 )
 def test_every_difference_is_named(state: StateCheck, change: dict[str, Any], says: str) -> None:
-    seen = PartitionState(**{**partition_state("t", 2, 3, 1).__dict__, **change})
+    seen = replace(partition_state("t", 2, 3, 1), **change)
     assert state.expected("t").disagreement(seen) == says
 
 
 def test_the_order_of_an_isr_says_nothing(state: StateCheck) -> None:
-    seen = PartitionState(**{**partition_state("t", 2, 3, 1).__dict__, "isr": (1, 2, 3)})
+    seen = replace(partition_state("t", 2, 3, 1), isr=(1, 2, 3))
     assert state.expected("t").disagreement(seen) is None

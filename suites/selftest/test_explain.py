@@ -1,4 +1,4 @@
-"""Stories of records: from histories, journals and logs by hand; test_real_runs.py has them from real clusters."""
+"""Stories of records, from made-up histories, journals and logs; test_real_runs.py has some from real clusters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ COPY = StoredRecord(offset=2, leader_epoch=0, segment="0.log", crc_fits=True)
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """Records 0 to 3 acked at their numbers; offset 2 was given again to 9, and who read it got 9."""
+    """Records 0 to 3 were acked at the offsets of their numbers. Offset 2 now has record 9, which a consumer read."""
     story = Story()
     for seq in range(4):
         story.send(seq, seq, sent_at=at(seq), ended_at=at(seq + 0.5))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
 import struct
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -19,43 +18,40 @@ from faults.log_dir import LOG_DIR_FAULTS, Chmod000, LogDirFault
 from faults.quorum import ControllerKilled, ControllerUnseated
 from faults.segment import AbortsBackdated, AbortsMisattributed, ByteFlipped
 from harness import timeouts
+from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.nodes.node import ClusterContext, NodeSpec
+from harness.cluster.nodes.process import ProcessNode
+from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.quorum.zookeeper import ControllerZnode
 from harness.cluster.spec import ClusterSpec
 from harness.errors import FaultNotProven, PromiseBroken
 from harness.host.broker_user import broker_user
 from harness.host.undo import UndoLog
-from harness.journal import Journal
+from harness.kafka.admin import Admin
 from harness.kafka.connection import NoAnswer
+from harness.kafka.mbeans import MBeans
 from harness.kafka.versions import Mode
 from suites.checks import check_rebuilt
 from suites.selftest.disks import interrupted_after
+from suites.selftest.fakes import fake, fake_broker, fake_node, log_dir_at
 from suites.selftest.journal_lines import lines_of
-
-
-class Node:
-    """Runs small commands as the broker's user, as the process backend does; no broker is needed for that."""
-
-    def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        command = [*broker_user().command(), *argv]
-        return subprocess.run(command, capture_output=True, text=True, check=False, env={"LC_ALL": "C"}, cwd="/")
 
 
 @pytest.fixture
 def log_dir(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogDir]:
-    """A log dir of a broker that isn't there, on a real file system, with a real undo log."""
+    """A log dir on a real file system, of a broker that does not run; its undo log is real."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     undo_log = UndoLog("r")
     path = undo_log.dir / "broker-1-log-dir-1"
     path.mkdir()
     user = broker_user()
     if user.drop:
-        import os
-
         os.chown(path, user.uid, user.gid)
         os.chown(undo_log.dir, user.uid, user.gid)
-    broker = SimpleNamespace(id=1, node=Node(), journal=Journal(None), undo_log=undo_log, is_alive=False)
-    yield LogDir(cast(Any, broker), path)
+    node = fake_node(_user=user, _site=fake(ClusterContext, undo_log=undo_log))
+    yield log_dir_at(path, fake_broker(node=node, undo_log=undo_log, is_alive=False))
     undo_log.close()
 
 
@@ -104,13 +100,12 @@ def test_a_broker_that_is_down_can_not_be_killed(log_dir: LogDir) -> None:
 
 
 def test_a_controller_whose_seat_is_not_taken_is_still_there() -> None:
-    """ZooKeeper refused the exchange of the znode, or somebody was quicker."""
+    """The fault is not proven where ``/controller`` is not the harness's znode; the harness leaves it all the same."""
     left = []
-    znode = SimpleNamespace(take_over=lambda: None, is_taken_over=lambda: False, release=lambda: left.append(True))
-    broker: Any = SimpleNamespace(id=1, journal=Journal(None))
+    seat = fake(ControllerZnode, take_over=lambda: None, is_taken_over=lambda: False, release=lambda: left.append(True))
     with (
         pytest.raises(FaultNotProven, match="controller_unseated"),
-        injected(ControllerUnseated(broker, cast(Any, znode))),
+        injected(ControllerUnseated(fake_broker(), seat)),
     ):
         pass
     assert left
@@ -125,6 +120,7 @@ def test_another_dirs_log_line_is_not_taken_for_this_ones(log_dir: LogDir) -> No
 
 @pytest.mark.parametrize("fault_type", LOG_DIR_FAULTS, ids=lambda fault: fault.name)
 def test_undo_twice_is_undo_once(log_dir: LogDir, fault_type: type[LogDirFault]) -> None:
+    """A second undo changes nothing, whatever the log dir's permissions are by then."""
     fault = fault_type(log_dir)
     fault.inject()
     fault.undo()
@@ -136,60 +132,76 @@ def test_undo_twice_is_undo_once(log_dir: LogDir, fault_type: type[LogDirFault])
 # --- controllers ------------------------------------------------------------------------------------------------------
 
 
-class Controllers:
-    """A cluster's controllers: whom each says it is and follows, and whom the brokers name.
+class ControllerNode(ProcessNode):
+    """A controller of :class:`Controllers`; its exit code is that of SIGKILL."""
 
-    :ivar active: those that say that they are the active one
-    :ivar heir: who is when the active one is killed; None: nobody
-    :ivar told: brokers name it then
+    def __init__(self, cluster: Controllers, id: int) -> None:
+        properties = {"node.id": str(id), "process.roles": "controller"}
+        self.spec = NodeSpec(name=f"controller-{id}", main_class="kafka.Kafka", properties=properties)
+        self.cluster, self.id, self.alive = cluster, id, True
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def exit_code(self) -> int | None:
+        return -9
+
+    def kill(self) -> None:
+        self.alive = False
+        self.cluster.killed(self.id)
+
+    def start(self) -> None:
+        self.alive = True
+
+
+class Controllers(Cluster):
+    """A cluster's controllers, from 100 on; 100 is the active one at first.
+
+    :ivar active: the controllers whose MBeans say that they are active
+    :ivar named: the controller that the brokers name
+    :ivar follows: the leader that each controller's MBeans name
+    :ivar heir: the controller that becomes active when the active one is killed; None: none does
+    :ivar told: whether the brokers then name the heir
     """
-
-    active_controller = cast(Any, Cluster).active_controller
-    _active_controller = cast(Any, Cluster)._active_controller
 
     def __init__(self, count: int) -> None:
         self.spec = ClusterSpec(mode=Mode.KRAFT, controllers=count)
-        self.quorum_nodes = [self._node(100 + n) for n in range(count)]
         self.active = {100}
         self.named: int | None = 100
         self.follows: dict[int, int | None] = dict.fromkeys(range(101, 100 + count), 100)
         self.heir: int | None = 101
         self.told = True
-        self.mbeans = {node.spec.name: self._mbeans(node.id) for node in self.quorum_nodes}
-        self.quorum = SimpleNamespace(controller=lambda admin: self.named)
+        nodes = [ControllerNode(self, 100 + n) for n in range(count)]
+        self.quorum_nodes = [*nodes]
+        self.mbeans = {node.spec.name: self._mbeans(node.id) for node in nodes}
+        self.quorum = fake(KRaftQuorum, controller=lambda admin: self.named)
 
-    def live_brokers(self) -> list[Any]:
+    def live_brokers(self) -> list[Broker]:
         return []
 
-    def _node(self, id: int) -> Any:
-        spec = SimpleNamespace(name=f"controller-{id}", properties={"node.id": str(id), "process.roles": "controller"})
-        node: Any = SimpleNamespace(id=id, spec=spec, alive=True, is_alive=lambda: node.alive, exit_code=lambda: -9)
-        node.kill = lambda: self._kill(node)
-        node.start = lambda: setattr(node, "alive", True)
-        return node
-
-    def _kill(self, node: Any) -> None:
-        node.alive = False
-        if node.id in self.active:
+    def killed(self, id: int) -> None:
+        if id in self.active:
             self.active = set() if self.heir is None else {self.heir}
-            self.named = self.heir if self.told else node.id
+            self.named = self.heir if self.told else id
 
-    def _mbeans(self, id: int) -> Any:
-        return SimpleNamespace(
-            offline_partitions=lambda: 0 if id in self.active else None, followed=lambda: self.follows[id]
+    def _mbeans(self, id: int) -> MBeans:
+        return fake(
+            MBeans,
+            offline_partitions=lambda: 0 if id in self.active else None,
+            followed=lambda: self.follows[id],
         )
 
 
 @pytest.fixture
-def witness(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A broker that names a controller; who is waited for is not waited for long."""
+def witness(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """A broker that names a controller; a fault waits 0.2 s for another controller."""
     monkeypatch.setattr(timeouts, "CONTROLLER_FAILURE_S", 0.2)
-    return SimpleNamespace(id=1, admin=None, journal=Journal(None), __str__=lambda: "broker 1")
+    return fake_broker(admin=fake(Admin))
 
 
-def test_another_controller_takes_over(witness: Any) -> None:
+def test_another_controller_takes_over(witness: Broker) -> None:
     cluster = Controllers(3)
-    with injected(ControllerKilled(cast(Any, cluster), witness)) as fault:
+    with injected(ControllerKilled(cluster, witness)) as fault:
         [event] = lines_of(witness.journal, "fault.injected")
         assert fault.target == "controller-100"
         assert event["evidence"] == "exit code -9; controller-101 is the active controller"
@@ -199,10 +211,10 @@ def test_another_controller_takes_over(witness: Any) -> None:
     assert cluster.active == {101}
 
 
-def test_an_only_controller_leaves_none(witness: Any) -> None:
+def test_an_only_controller_leaves_none(witness: Broker) -> None:
     cluster = Controllers(1)
     cluster.heir = None
-    with injected(ControllerKilled(cast(Any, cluster), witness)), pytest.raises(NoAnswer, match="not 0"):
+    with injected(ControllerKilled(cluster, witness)), pytest.raises(NoAnswer, match="not 0"):
         cluster.active_controller()
     assert not list(lines_of(witness.journal, "controller.taken_over"))
 
@@ -222,11 +234,11 @@ def test_an_only_controller_leaves_none(witness: Any) -> None:
     ids=["a-standby", "one-is-not-up", "another-epoch", "nobody-takes-over", "no-broker-has-heard"],
 )
 def test_a_controller_that_is_not_followed_by_another_proves_nothing(
-    witness: Any, changes: dict[str, Any], says: str
+    witness: Broker, changes: Mapping[str, object], says: str
 ) -> None:
     cluster = Controllers(3)
     vars(cluster).update(changes)
-    with pytest.raises(FaultNotProven, match=says), injected(ControllerKilled(cast(Any, cluster), witness)):
+    with pytest.raises(FaultNotProven, match=says), injected(ControllerKilled(cluster, witness)):
         pytest.fail("must not get here")
     assert not list(lines_of(witness.journal, "fault.injected"))
 
@@ -274,8 +286,8 @@ def test_aborts_are_laid_to_another_producer_and_given_back(log_dir: LogDir, ent
     before = b"".join(ABORTED.pack(0, 7, n * 10, n * 10 + 5, n * 10) for n in range(entries))
     index.write_bytes(before)
     with injected(AbortsMisattributed(log_dir, "t", 0)):
-        told = list(ABORTED.iter_unpack(index.read_bytes()))
-        assert told == [(0, 6, n * 10, n * 10 + 5, n * 10) for n in range(entries)]
+        aborts = list(ABORTED.iter_unpack(index.read_bytes()))
+        assert aborts == [(0, 6, n * 10, n * 10 + 5, n * 10) for n in range(entries)]
     assert index.read_bytes() == before
 
 
@@ -297,7 +309,7 @@ def test_without_an_abort_there_is_none_to_lay_to_another(log_dir: LogDir) -> No
 
 @pytest.mark.parametrize("anew", [b"", b"cut", b"before jbod r p0 60 0123456789"])
 def test_what_kafka_wrote_anew_is_not_flipped_back(log_dir: LogDir, anew: bytes) -> None:
-    """Cut off, or fetched again: as a check has it that must be red where the flipped bit is loaded as it lies."""
+    """Kafka may truncate the records or fetch them again; the check fails only while the flipped bit is there."""
     folder = log_dir.replica_dir("t", 0)
     folder.mkdir()
     segment = folder / f"{0:020d}.log"

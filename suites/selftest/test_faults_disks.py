@@ -1,4 +1,4 @@
-"""Faults of disks, on real file systems: proven, taken back from any state, and gone after the harness was killed."""
+"""Disk faults on real file systems are proven, can be undone from any state, and are gone after a killed harness."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from faults.base import Fault, injected
 from faults.file_system import VOLUME_FAULTS, Eio, Full, NearlyFull, NoInodes, PowerCut, VolumeFault
 from faults.log_dir import LOG_DIR_FAULTS, LogDirFault
 from faults.slow import SLOW_FAULTS, Slow, SlowVolume, Stalled
+from harness.cluster.broker import Broker
 from harness.cluster.log_dir import LogDir
 from harness.errors import FaultNotProven, UsageError
 from harness.host import undo
@@ -27,7 +28,7 @@ from harness.host.abilities import ability
 from harness.host.control_group import SlowGroup
 from harness.host.volume import Volume, VolumeKind
 from harness.waiting import await_until
-from suites.selftest.disks import StandIn, broker_on, interrupted_after, traces
+from suites.selftest.disks import broker_on, interrupted_after, traces
 from suites.selftest.journal_lines import lines_of
 from suites.selftest.needs import require
 
@@ -42,35 +43,35 @@ each_fault = pytest.mark.parametrize("fault_type", ALL, ids=lambda fault: fault.
 
 
 def need(fault_type: type[Fault]) -> VolumeKind:
-    """Skip where this machine can't do it; the kind of volume that it wants."""
+    """Skip the test if this machine cannot inject the fault; returns the kind of volume that the fault needs."""
     require(*fault_type.needs)
     kind: VolumeKind = fault_type.cluster["volumes"]
     return kind
 
 
 def check_left(before: object) -> None:
-    """The machine is as before; the kernel may let go of a loop device a moment after the unmount."""
+    """The machine is as before; the kernel may release a loop device a moment after the unmount."""
     await_until(traces, lambda now: now == before, timeout_s=5.0, what=f"the machine to be as before: {before}")
 
 
 @pytest.fixture(autouse=True)
 def workspace(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A workspace, and nothing left of it afterwards."""
+    """A workspace; after the test, nothing of it may be left on the machine."""
     monkeypatch.setenv("JBOD_WORK_DIR", str(open_folder))
     before = traces()
-    monkeypatch.setattr("faults.file_system.RELEASE_S", 0.5)  # the stand-in never lets go
+    monkeypatch.setattr("faults.file_system.RELEASE_S", 0.5)  # the writer never closes its file
     yield open_folder
     undo.clean()
     check_left(before)
 
 
 class Disks:
-    """Makes stand-ins and takes them away."""
+    """Makes brokers on volumes (:func:`suites.selftest.disks.broker_on`), and remembers them for the clean-up."""
 
     def __init__(self) -> None:
-        self.made: list[StandIn] = []
+        self.made: list[Broker] = []
 
-    def broker(self, kind: VolumeKind, *, running: bool = False) -> StandIn:
+    def broker(self, kind: VolumeKind, *, running: bool = False) -> Broker:
         self.made.append(broker_on(kind))
         if running:
             self.made[-1].start()
@@ -85,7 +86,7 @@ def disks() -> Iterator[Disks]:
         broker.undo_log.close()
 
 
-def make(fault_type: type[Fault], broker: StandIn) -> Fault:
+def make(fault_type: type[Fault], broker: Broker) -> Fault:
     return fault_type(broker if fault_type is PowerCut else broker.log_dirs[0])  # type: ignore[arg-type]
 
 
@@ -148,7 +149,7 @@ def test_an_injection_that_is_cut_short_heals(
 
 @pytest.mark.parametrize("fault_type", [Eio, PowerCut])
 def test_it_heals_wherever_it_is_cut_short(disks: Disks, fault_type: type[Fault]) -> None:
-    """At any line: the volumes can be written, and nobody is left paused."""
+    """An injection that is interrupted after any line leaves writable volumes and no paused process."""
     kind = need(fault_type)
     for number in itertools.count():
         broker = disks.broker(kind, running=True)
@@ -157,7 +158,7 @@ def test_it_heals_wherever_it_is_cut_short(disks: Disks, fault_type: type[Fault]
             whole = True
         assert all(map(writable, broker.log_dirs))
         assert broker.is_alive
-        assert not broker.is_paused()
+        assert not broker.node.is_paused()
         disks.made.pop().undo_log.close()
         if whole:
             break
@@ -168,8 +169,10 @@ def test_it_heals_wherever_it_is_cut_short(disks: Disks, fault_type: type[Fault]
 def test_a_disk_that_is_mounted_elsewhere_too_comes_back(
     disks: Disks, fault_type: type[Fault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mount namespace that is made meanwhile takes along what is mounted: to mount it again then brings back the file
-    system that was shut down."""
+    """A new mount namespace has a copy of each mount, which keeps the file system that was shut down alive.
+
+    The undo must not mount that one again.
+    """
     monkeypatch.setattr("faults.file_system.RELEASE_S", 5.0)
     broker = disks.broker(need(fault_type), running=True)
     with subprocess.Popen(
@@ -209,7 +212,7 @@ def test_almost_full_is_not_full(disks: Disks, monkeypatch: pytest.MonkeyPatch) 
 def test_what_a_broker_lets_go_of_at_the_end_is_used_up_too(
     disks: Disks, monkeypatch: pytest.MonkeyPatch, fault_type: type[Full | NoInodes]
 ) -> None:
-    """A file that it had deleted is gone only when it closes it, which may be after all seemed to be used up."""
+    """A deleted file frees its space only when the broker closes it, which may be after the disk was filled."""
     broker = disks.broker(need(fault_type))
     deleted = broker.log_dirs[0].path / "deleted"
     held = deleted.open("wb")
@@ -229,7 +232,7 @@ def test_what_a_broker_lets_go_of_at_the_end_is_used_up_too(
 
 
 def test_what_a_killed_broker_was_about_to_rename_gives_no_inode_back(disks: Disks) -> None:
-    """Its checkpoint's .tmp can be written and renamed over the old one for ever, without a new inode."""
+    """A checkpoint's .tmp file would let the broker replace the checkpoint for ever, without a new inode."""
     log_dir = disks.broker(need(NoInodes)).log_dirs[0]
     checkpoint = log_dir.path / "recovery-point-offset-checkpoint"
     half = checkpoint.with_name(f"{checkpoint.name}.tmp")
@@ -262,7 +265,7 @@ def test_a_disk_that_is_not_slow_proves_nothing(disks: Disks, monkeypatch: pytes
 def test_a_disk_that_was_slow_before_proves_nothing(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "_QUICK_WITHIN_S", 0.5)
     broker = disks.broker(need(Slow))
-    monkeypatch.setattr(Slow, "least_s", 0.0)  # each write is too slow for that
+    monkeypatch.setattr(Slow, "least_s", 0.0)  # no write is fast enough
     says = r"waited 0\.5 s for a synced write to .* to take at most 0\.000 s before the fault; last seen: 0\."
     with pytest.raises(FaultNotProven, match=says), injected(Slow(broker.log_dirs[0])):
         pytest.fail("must not get here")
@@ -291,7 +294,7 @@ def put_on_path(name: str, script: str, folder: Path, monkeypatch: pytest.Monkey
 def test_of_busybox_slowness_is_proven(
     disks: Disks, workspace: Path, monkeypatch: pytest.MonkeyPatch, fault_type: type[Slow | Stalled]
 ) -> None:
-    """As in the official image, which has no other dd."""
+    """The official image has only busybox's dd."""
     broker = disks.broker(need(fault_type))
     put_on_path("dd", BUSYBOX, workspace, monkeypatch)
     with injected(fault_type(broker.log_dirs[0])):
@@ -300,7 +303,7 @@ def test_of_busybox_slowness_is_proven(
 
 @pytest.mark.parametrize("dd", [BUSYBOX, OF_MUSL], ids=["busybox", "musl"])
 def test_of_busybox_an_error_is_proven(disks: Disks, workspace: Path, monkeypatch: pytest.MonkeyPatch, dd: str) -> None:
-    """Also in the words of musl, with which the official image's is linked, and Debian's is not."""
+    """The official image's busybox uses musl's error messages, which differ from Debian's."""
     broker = disks.broker(need(Eio))
     put_on_path("dd", dd, workspace, monkeypatch)
     with injected(Eio(broker.log_dirs[0])):
@@ -312,7 +315,7 @@ def test_a_stall_goes_on_and_off(disks: Disks, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Stalled, "flows_s", 0.5)
     broker = disks.broker(need(Stalled))
     with injected(Stalled(broker.log_dirs[0])):
-        assert all(writable(broker.log_dirs[0]) for _ in range(2))  # waits for the disk; then it flows
+        assert all(writable(broker.log_dirs[0]) for _ in range(2))  # the first write waits out the stall
         kinds = await_until(
             lambda: [event.kind for event in broker.journal.events if event.kind.startswith("disk.")],
             lambda kinds: len(kinds) >= 4,
@@ -345,12 +348,12 @@ def test_after_a_power_cut_the_broker_stays_down_until_somebody_starts_it(disks:
 
 def test_a_broker_that_holds_on_to_a_dead_volume_is_started_anew(disks: Disks) -> None:
     broker = disks.broker(need(Eio), running=True)
-    pid = broker.pid()
+    pid = broker.node.pid()
     with injected(Eio(broker.log_dirs[0])):
         pass
     assert list(lines_of(broker.journal, "fault.undo_ends_broker"))
     assert broker.is_alive
-    assert broker.pid() != pid
+    assert broker.node.pid() != pid
 
 
 def test_a_log_dir_without_a_volume_is_refused(tmp_path: Path, disks: Disks) -> None:
@@ -383,7 +386,7 @@ def test_faults_on_two_disks_at_once(disks: Disks) -> None:
     assert all(map(writable, broker.log_dirs))
 
 
-# A harness that does its damage and then waits to be killed.
+# A harness that injects a fault and then waits to be killed.
 DOOMED = """
 import sys
 import tempfile
@@ -435,7 +438,7 @@ def test_what_somebody_stands_in_is_unmounted_all_the_same(disks: Disks, monkeyp
         stranger.wait()
 
 
-# What an ordinary user can do who is root of a namespace of his own.
+# The faults that an ordinary user can inject as root of a user namespace.
 OWN_NAMESPACE = """
 from faults.base import injected
 from faults.file_system import FullTmpfs

@@ -1,4 +1,7 @@
-"""A cut proves what connects and what doesn't, and that it is gone; what it does to Kafka is ``suites/network``'s."""
+"""A network cut is proven by which connections fail, and its undoing by connections that work again.
+
+``suites/network`` tests how Kafka behaves under a cut.
+"""
 
 from __future__ import annotations
 
@@ -6,65 +9,73 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from faults.base import injected
 from faults.network import Cut, CutOff, CutOffInwards, CutOffOneWay
 from harness import timeouts
+from harness.cluster.nodes.node import Node, NodeSpec
+from harness.cluster.nodes.process import ProcessNode
 from harness.errors import FaultNotProven, HarnessError
-from harness.journal import Journal
+from suites.selftest.fakes import fake_broker
 from suites.selftest.journal_lines import lines_of
 from suites.selftest.needs import require
 
 Link = tuple[str, str]
 
 
-class StandIn:
-    """A node that gets a connection to those to whom no link is cut."""
+def spec_of(name: str, host: str, *, combined: bool) -> NodeSpec:
+    """A node with the properties that nodes in containers have.
 
-    alive = True
+    :param combined: it is a broker and a controller
+    """
+    properties = {
+        "listeners": f"INSIDE://{host}:9092,OUTSIDE://{host}:19092",
+        "process.roles": "broker",
+        "inter.broker.listener.name": "INSIDE",
+        "controller.listener.names": "CONTROLLER",
+    }
+    if combined:
+        properties["listeners"] += f",CONTROLLER://{host}:9093"
+        properties["process.roles"] = "broker,controller"
+    return NodeSpec(name=name, main_class="kafka.Kafka", properties=properties)
 
-    def __init__(self, name: str, cut: Collection[Link] = (), *, combined: bool = False) -> None:
-        self.spec = SimpleNamespace(name=name, properties=properties_of(name, combined=combined))
+
+class LinkedNode(ProcessNode):
+    """A node that can connect to all others but those to which a link is cut."""
+
+    def __init__(self, name: str, cut: Collection[Link], *, combined: bool) -> None:
+        self.spec = spec_of(name, name, combined=combined)
+        self.alive = True
         self._cut = cut
 
     def is_alive(self) -> bool:
         return self.alive
 
-    def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
         *_, to, port = argv[-1].split("/")
         is_cut = not {(self.spec.name, to), (self.spec.name, f"{to}:{port}")}.isdisjoint(self._cut)
         return subprocess.CompletedProcess([], int(is_cut), "", "")
 
 
-def properties_of(host: str, *, combined: bool) -> dict[str, str]:
-    """As nodes in containers have them, broker or both."""
-    listeners = f"INSIDE://{host}:9092,OUTSIDE://{host}:19092"
-    of_nodes = {"inter.broker.listener.name": "INSIDE", "controller.listener.names": "CONTROLLER"}
-    if combined:
-        return {"listeners": f"{listeners},CONTROLLER://{host}:9093", "process.roles": "broker,controller", **of_nodes}
-    return {"listeners": listeners, "process.roles": "broker", **of_nodes}
-
-
-class BrokerStandIn(SimpleNamespace):
-    def __str__(self) -> str:
-        return "broker 1"
-
-
-def broker_in(node: object) -> Any:
-    return BrokerStandIn(id=1, node=node, journal=Journal(None), is_alive=True)
+def between(fault_type: type[Cut], me: Node, *peers: Node, still_reachable: Sequence[Node] = ()) -> Cut:
+    """The fault that cuts the broker in ``me`` off from its peers."""
+    return fault_type(fake_broker(node=me, is_alive=True), peers, still_reachable=still_reachable)
 
 
 def cut(fault_type: type[Cut], *links: str, combined: bool = False) -> Cut:
-    """A fault that, once it is injected, cuts these links: of ``me`` with ``peer``, from which it is to be cut off, and
-    with ``kept``, from which it isn't."""
+    """A fault that cuts exactly these links when it is injected.
+
+    It should cut the node ``me`` off from ``peer``, and keep its connections with ``kept``.
+
+    :param links: such as "me>peer", or "me>peer:9092" for one port
+    """
     down: set[Link] = set()
-    me, peer, kept = (cast(Any, StandIn(name, down, combined=combined)) for name in ("me", "peer", "kept"))
-    fault = fault_type(broker_in(me), [peer], still_reachable=[kept])
+    me, peer, kept = (LinkedNode(name, down, combined=combined) for name in ("me", "peer", "kept"))
+    fault = between(fault_type, me, peer, still_reachable=[kept])
     ends = (link.split(">") for link in links)
     fault.apply = partial(down.update, [(a, b) for a, b in ends])  # type: ignore[method-assign]
     return fault
@@ -116,15 +127,17 @@ def test_less_or_more_than_was_meant_is_no_proof(fault_type: type[Cut], links: t
     ],
 )
 def test_of_a_combined_node_it_is_broker_and_controller(fault_type: type[Cut], links: tuple[str, ...]) -> None:
-    """One of the two ports where it serves others, cut or kept by mistake, is no proof."""
+    """A combined node serves other nodes at two ports: both must be cut, or neither."""
     with pytest.raises(FaultNotProven, match="nothing outside Kafka shows its effect"):
         cut(fault_type, *links, combined=True).inject()
 
 
 def test_a_node_that_does_not_run_tells_nothing() -> None:
-    """Nobody connects to it, and it to nobody, whatever is cut."""
+    """A node that is down has no connections, so a cut of it proves nothing."""
     fault = cut(CutOff, "me>peer", "peer>me")
-    cast(StandIn, fault._peers[0]).alive = False
+    [peer] = fault._peers
+    assert isinstance(peer, LinkedNode)
+    peer.alive = False
     with pytest.raises(FaultNotProven, match="peer does not run"):
         fault.inject()
 
@@ -146,11 +159,11 @@ sys.stdin.read()
 """
 
 
-class Networked:
-    """A node, as far as a cut looks: a combined one, or rather its ports, in a network of its own."""
+class Networked(ProcessNode):
+    """A combined node in a network namespace of its own: a process that listens at the node's ports."""
 
     def __init__(self, name: str, host: str) -> None:
-        self.spec = SimpleNamespace(name=name, properties=properties_of(host, combined=True))
+        self.spec = spec_of(name, host, combined=True)
         self.process = subprocess.Popen(
             ["unshare", "--net", sys.executable, "-c", LISTEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -166,7 +179,7 @@ class Networked:
     def in_network(self) -> list[str]:
         return ["nsenter", f"--net=/proc/{self.process.pid}/ns/net"]
 
-    def run_as_user(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    def run_as_user(self, argv: Sequence[str], timeout_s: float = timeouts.PROBE_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run([*self.in_network(), *argv], capture_output=True, text=True, check=False)
 
     def run(self, command: str) -> None:
@@ -179,7 +192,7 @@ class Networked:
 
 @pytest.fixture
 def neighbours() -> Iterator[tuple[Networked, Networked]]:
-    """Two nodes on one wire."""
+    """Two nodes that a virtual wire connects."""
     require("network namespaces", "own networks")
     hosts = ("198.18.0.1", "198.18.0.2")
     with ExitStack() as stack:
@@ -193,10 +206,6 @@ def neighbours() -> Iterator[tuple[Networked, Networked]]:
         yield pair
 
 
-def between(fault_type: type[Cut], me: Networked, peer: Networked) -> Cut:
-    return fault_type(broker_in(me), [cast(Any, peer)])
-
-
 @pytest.mark.parametrize("fault_type", [CutOff, CutOffOneWay, CutOffInwards])
 def test_packets_are_dropped_and_get_through_again(
     neighbours: tuple[Networked, Networked], fault_type: type[Cut]
@@ -206,17 +215,17 @@ def test_packets_are_dropped_and_get_through_again(
         assert "-j DROP" in neighbours[0].run_as_user(["iptables", "--list-rules"]).stdout
     kinds = [event.kind for event in fault.broker.journal.events]
     assert kinds[-2:] == ["fault.undone", "cut.gone"]
-    fault.undo()  # what is undone twice is looked for once
+    fault.undo()  # the second time, nothing is looked for
     assert [event["shown_with"] for event in lines_of(fault.broker.journal, "cut.gone")] == [["peer"]]
-    fault.inject()  # as of old: nothing is left that would make it no proof
+    fault.inject()  # it is proven again, so the first cut left nothing
     fault.undo()
 
 
 def test_a_cut_that_is_not_gone_is_told(
     neighbours: tuple[Networked, Networked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it is that still drops the packets: who can't be heard, and what the filter has."""
-    monkeypatch.setattr(timeouts, "PROBE_S", 0.1)  # it is looked at once
+    """If something still drops packets, the error names the nodes and lists the packet filter's rules."""
+    monkeypatch.setattr(timeouts, "PROBE_S", 0.1)  # for one look
     me, peer = neighbours
     fault = between(CutOff, me, peer)
     fault.inject()
@@ -230,11 +239,12 @@ def test_a_cut_that_is_not_gone_is_told(
 
 
 def test_who_does_not_listen_is_cut_off_no_longer(neighbours: tuple[Networked, Networked]) -> None:
-    """A peer that has just been started refuses, and one that has ended tells nothing: neither keeps a cut up."""
+    """A peer that refuses connections, since it just started, is not cut off; one that has ended is not asked."""
     me, peer = neighbours
     fault = between(CutOff, me, peer)
     fault.inject()
-    peer.spec.properties["listeners"] += ",CONTROLLER://198.18.0.2:9094"
+    listeners = f"{peer.spec.properties['listeners']},CONTROLLER://198.18.0.2:9094"
+    peer.spec = replace(peer.spec, properties={**peer.spec.properties, "listeners": listeners})
     fault.undo()
     fault.apply()
     peer.end()

@@ -1,4 +1,4 @@
-"""Which image a build runs in, and what is said where none can be had."""
+"""The image that a build runs in, and the error where none can be had."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from suites.selftest.stand_in_engine import StandIn, answering
     ],
 )
 def test_why_an_image_can_not_be_fetched_is_said(address: Path, error: str, says: str | None) -> None:
-    """The engine answers with success, and says what is the matter in the lines that follow."""
+    """The engine answers with success, and has the error in a later line."""
     lines = {"status": "Pulling from x"}, {"error": error}
 
     def do_POST(self: StandIn) -> None:
@@ -43,7 +43,7 @@ def test_why_an_image_can_not_be_fetched_is_said(address: Path, error: str, says
 
 
 def test_no_image_to_build_on_can_be_had(address: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not here, and no registry that has it."""
+    """The base image is not on the machine, and no registry has it."""
     monkeypatch.delenv("JBOD_BASE_IMAGE", raising=False)
 
     def do_GET(self: StandIn) -> None:
@@ -71,12 +71,12 @@ OFFICIAL, OWN, TEMURIN = "apache/kafka:4.3.1", f"jbod-kafka:4.3.1-{'a' * 12}", "
         ("maven kraft", {TEMURIN, OWN_BASE}, {}, OWN, [f"fetch {OFFICIAL}", f"build on {TEMURIN}"]),
         ("maven kraft", {OWN_BASE}, {TEMURIN}, OWN, [f"fetch {OFFICIAL}", f"build on {OWN_BASE}"]),
         ("maven kraft", {}, {TEMURIN}, OWN, [f"fetch {OFFICIAL}", f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
-        # The official one is of Maven's builds, and for KRaft.
+        # The official image has Maven's build, and runs KRaft only.
         ("maven zk", {OFFICIAL}, {OFFICIAL, TEMURIN}, OWN, [f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
         ("tarball kraft", {OFFICIAL}, {OFFICIAL, TEMURIN}, OWN, [f"fetch {TEMURIN}", f"build on {TEMURIN}"]),
         ("home kraft mine:1", {TEMURIN}, {"mine:1"}, OWN, ["fetch mine:1", "build on mine:1"]),
         ("home kraft mine:1", {"mine:1"}, {}, OWN, ["build on mine:1"]),
-        # Made on another base before (TEMURIN, below), or on this one.
+        # Built earlier, on another base (TEMURIN, below) or on this one.
         ("home kraft mine:1", {OWN, "mine:1"}, {}, OWN, ["build on mine:1"]),
         (f"home kraft {TEMURIN}", {OWN, TEMURIN}, {}, OWN, []),
     ],
@@ -84,7 +84,7 @@ OFFICIAL, OWN, TEMURIN = "apache/kafka:4.3.1", f"jbod-kafka:4.3.1-{'a' * 12}", "
 def test_which_image_is_used(
     monkeypatch: pytest.MonkeyPatch, build: str, here: set[str], registry: set[str], used: str, asked: list[str]
 ) -> None:
-    """What is here goes before what must be fetched, and that before what must be made."""
+    """An image on the machine is preferred to one that must be fetched, and that to one that must be built."""
     source, mode, *base = build.split()
     version = KafkaVersion.parse("4.3.1")
     distribution = Distribution(version=version, source=cast(Source, source), origin="", class_path=(), sha256="a" * 64)
@@ -98,7 +98,7 @@ def test_which_image_is_used(
         did.append(f"build on {images._base(base, say)}")
         return images._own_name(distribution)
 
-    monkeypatch.setattr(images, "_labels", lambda name: {images._MADE_ON: TEMURIN} if name in here else None)
+    monkeypatch.setattr(images, "_labels", lambda name: {images._BASE_LABEL: TEMURIN} if name in here else None)
     monkeypatch.setattr(images, "_pull", pull)
     monkeypatch.setattr(images, "build", make)
     monkeypatch.setattr(images, "_inspect", lambda name: images.Image(name=name, id="x", java_version="17", jars=()))

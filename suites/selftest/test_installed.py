@@ -1,4 +1,4 @@
-"""A wheel, built from this checkout and installed into an environment of its own, does what the checkout does."""
+"""A wheel that is built from this checkout works as the checkout does, in an environment of its own."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from suites.selftest.test_examples import OURS, example
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "faults", "suites", "compose")
-"""The folders of which everything is installed but the pages for readers and the selftest."""
+"""The folders that are installed, without their Markdown pages and the selftest."""
 CASE = "kip-112/leader-at-runtime[kraft-chmod_000]"
 OWN_CASE = "ours/leader-killed[kraft]"
 
 
 def copy(folder: Path) -> Path:
-    """What is checked out here, without what builds and runs have left beside it."""
+    """Copy the checked-out files, without files that builds and runs left."""
     source = folder / "source"
     source.mkdir()
     for name in ("pyproject.toml", "README.md"):
@@ -44,7 +44,7 @@ def copy(folder: Path) -> Path:
 
 
 def build(source: Path, folder: Path) -> Path:
-    """A wheel; beside it the build leaves folders of its own in its source."""
+    """Build a wheel; the build leaves folders in its source."""
     argv = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)]
     subprocess.run(argv, check=True, timeout=HANG_S)
     [wheel] = folder.glob("*.whl")
@@ -52,7 +52,7 @@ def build(source: Path, folder: Path) -> Path:
 
 
 def test_a_wheel_has_every_file_that_is_read(tmp_path: Path) -> None:
-    """As it stands here; new data beside the code is missed here until pyproject.toml names it."""
+    """If this fails for a new data file, pyproject.toml must name it."""
     source = copy(tmp_path)
     files = [file.relative_to(source) for file in source.glob("*/**/*") if file.is_file()]
     read = [file for file in files if file.suffix != ".md" and not file.is_relative_to("suites/selftest")]
@@ -75,7 +75,7 @@ class Installed:
     folder: Path
 
     def run(self, program: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-        """One of its programs, to the end; without what points to this checkout."""
+        """Run one of its programs to the end; no variable points to this checkout."""
         left_out = {"PYTHONPATH", "PYTEST_ADDOPTS", "VIRTUAL_ENV"}
         done = subprocess.run(
             [self.programs / program, *arguments],
@@ -90,12 +90,12 @@ class Installed:
         return done
 
     def verdicts(self) -> dict[str, str]:
-        """Those in its ``out.json``, by case."""
+        """The verdicts in its ``out.json``, by case."""
         cases = json.loads((self.folder / "out.json").read_text())["scenarios"]
         return {case["id"]: case["verdict"] for case in cases}
 
     def pages(self, folder: str) -> set[str]:
-        """The pages in ``folder/report``, where that of the only run folder is called RUN."""
+        """The pages in ``folder/report``; the page of the only run folder is called RUN."""
         [run] = (self.folder / folder).rglob("run.json")
         report = self.folder / folder / "report"
         return {str(page.relative_to(report)).replace(run.parent.name, "RUN") for page in report.rglob("*.html")}
@@ -103,7 +103,7 @@ class Installed:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
-    """As a user installs it; 800 MB, which go with the module."""
+    """Install jbod as a user does: 800 MB, removed after the module's tests."""
     home = tmp_path_factory.mktemp("installed")
     environment, folder = home / "environment", home / "empty"
     folder.mkdir()
@@ -124,13 +124,13 @@ def test_it_has_the_commands_and_scenarios_of_the_checkout(installed: Installed)
         done = installed.run("jbod", *arguments)
         here = subprocess.run([JBOD, *arguments], capture_output=True, text=True, timeout=HANG_S, check=False)
         assert (done.returncode, done.stdout) == (0, here.stdout)
-    for command in ("report", "qualify"):  # which are loaded when they are asked for
+    for command in ("report", "qualify"):  # entry points, which are loaded when they are called
         assert installed.run("jbod", command, "--help").returncode == 0
 
 
 @pytest.mark.cluster
 def test_it_runs_and_reports_in_an_empty_folder(installed: Installed) -> None:
-    """A case of the suites and one of a team's own, then every kind of page."""
+    """It runs a case of the suites and one of another repository, and makes every kind of page."""
     tests = installed.folder / "tests"
     tests.mkdir()
     (tests / "test_ours.py").write_text(example("suites/README.md", OURS))
@@ -153,7 +153,7 @@ def test_it_runs_and_reports_in_an_empty_folder(installed: Installed) -> None:
 
 @pytest.mark.cluster
 def test_it_runs_in_containers(installed: Installed) -> None:
-    """By the compose files that are installed."""
+    """It uses the installed compose files."""
     require("docker", "compose", "container image")
     done = installed.run("jbod", "run", CASE, "--backend=docker", "--json=out.json")
     assert (done.returncode, installed.verdicts()) == (0, {CASE: "valid"})

@@ -1,7 +1,6 @@
-"""What a stranger tries on the judge: histories that look right and aren't, or look wrong and aren't Kafka's doing.
+"""Damaged and misleading histories do not deceive the judge, neither the small one nor the one that reads by windows.
 
-Each has to come out as it is: never valid where something is missing, and never Kafka's fault where a file is. At once
-and by windows.
+A history with missing data is never valid, and a damaged file is never Kafka's fault.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from harness.errors import HarnessError, HistoryError
 from harness.explain.explain import read_verdict
 from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter, TableName, load_table, table_dir
 from harness.history.write_ahead import Reservation
-from suites.selftest.histories import Story, story_of
+from suites.selftest.histories import Story, anomaly_counts, story_of
 
 COUNT = 60
 
@@ -44,9 +43,9 @@ def judged(
 
 
 def in_parts(story: Story, run_dir: Path, rows: int = 20, closed: bool = False) -> Path:
-    """A run folder in which each producer and consumer has parts of so many rows.
+    """A run folder in which the files of each producer and consumer have so many rows.
 
-    :param closed: they came to their ends, and none was killed
+    :param closed: all of them ended properly, and none was killed
     """
     whole = Story(drained=story.drained, run=story.run).write(run_dir)
     tables: tuple[tuple[TableName, str, pa.Schema, list[dict[str, Any]]], ...] = (
@@ -69,33 +68,29 @@ def promise(run_dir: Path, below: int = COUNT, producer: str = "p", settled: boo
     Reservation(run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, **whose).write(run_dir)
 
 
-def kinds(verdict: Verdict) -> dict[str, int]:
-    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}
-
-
 Judged = Callable[[Path], Verdict]
 
 
 def test_untouched_it_is_valid(judged: Judged, tmp_path: Path) -> None:
-    """Else none of the others says anything."""
+    """The history that all other tests damage is valid."""
     promise(in_parts(story_of(COUNT), tmp_path))
-    assert (judged(tmp_path).verdict, kinds(judged(tmp_path))) == ("valid", {})
+    assert (judged(tmp_path).verdict, anomaly_counts(judged(tmp_path))) == ("valid", {})
 
 
 def test_clocks_that_lie(judged: Judged, tmp_path: Path) -> None:
-    """Read before it was sent, sent after the end, a clock that runs backwards: no kind rests on a clock."""
+    """No kind of anomaly depends on a clock: not on reads before their sends, nor on a clock that runs backwards."""
     story, dice = story_of(COUNT), random.Random(1)
     for rows, columns in ((story.produced, ("sent_at", "ended_at")), (story.consumed, ("read_at",))):
         for row in rows:
             row.update(
                 (name, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=dice.randint(0, 99999))) for name in columns
             )
-    assert kinds(judged(in_parts(story, tmp_path))) == {}
+    assert anomaly_counts(judged(in_parts(story, tmp_path))) == {}
 
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_path: Path) -> None:
-    """Of any table; else what a consumer was handed then would be skipped, hidden or lost, and Kafka's doing."""
+    """A missing file of any table is noticed; otherwise its records would count as skipped, hidden or lost by Kafka."""
     in_parts(story_of(COUNT), tmp_path)
     for table in ("consumed/drain", "consumed/live", "produced/p"):
         run_dir = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{table.replace('/', '-')}"))
@@ -108,8 +103,8 @@ def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_p
 @pytest.mark.parametrize("table", ["produced/p", "consumed/drain", "consumed/live"])
 @pytest.mark.parametrize("gone", [1, 2, 3])
 def test_the_last_parts_of_a_writer_that_came_to_its_end(judged: Judged, table: str, gone: int, tmp_path: Path) -> None:
-    """No records are lost, and none was never read."""
-    assert kinds(judged(in_parts(story_of(COUNT), tmp_path, closed=True))) == {}
+    """Missing last files make the history unreadable; their records count neither as lost nor as unread."""
+    assert anomaly_counts(judged(in_parts(story_of(COUNT), tmp_path, closed=True))) == {}
     for number in range(3 - gone, 3):
         (tmp_path / f"history/{table}-{number:06d}.parquet").unlink()
     part = rf"{table}-{3 - gone:06d}\.parquet"
@@ -127,7 +122,7 @@ def test_who_writes_a_table_anew_is_not_held_to_what_its_writers_left(
         part.unlink()
     last = pc.and_(pc.equal(consumed["seq"], COUNT - 1), pc.equal(consumed["role"], "drain"))
     pq.write_table(consumed.filter(pc.invert(last)), tmp_path / "history/consumed" / name)
-    assert kinds(judged(tmp_path)) == {"lost": 1, "vanished": 1}
+    assert anomaly_counts(judged(tmp_path)) == {"lost": 1, "vanished": 1}
 
 
 def test_a_note_of_a_writers_end_that_is_cut_off(judged: Judged, tmp_path: Path) -> None:
@@ -138,30 +133,30 @@ def test_a_note_of_a_writers_end_that_is_cut_off(judged: Judged, tmp_path: Path)
 
 
 def test_the_last_part_of_what_was_sent_has_gone(judged: Judged, tmp_path: Path) -> None:
-    """What readers have of it was promised: sent, and not recorded. No phantom, and none hidden."""
+    """Readers have records that the table lacks. By the promise file they were sent, so they are no phantoms."""
     story = story_of(COUNT)
     story.run["groups"] = {}
     story.drain(*range(40), by="drain-rc", end=COUNT, position=COUNT)
     for row in story.produced[40:]:
         row.update(transaction="x", transaction_outcome="aborted")
     promise(in_parts(story, tmp_path))
-    assert kinds(judged(tmp_path)) == {}
+    assert anomaly_counts(judged(tmp_path)) == {}
     (tmp_path / "history/produced/p-000002.parquet").unlink()
     verdict = judged(tmp_path)
-    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": 20})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("unknown", {"unrecorded": 20})
     promise(tmp_path, below=50)
-    assert kinds(judged(tmp_path)) == {"phantom": 10, "hidden": 10, "unrecorded": 10}
+    assert anomaly_counts(judged(tmp_path)) == {"phantom": 10, "hidden": 10, "unrecorded": 10}
 
 
 def test_a_producer_that_is_yet_to_be_settled_does_not_free_the_others(judged: Judged, tmp_path: Path) -> None:
     promise(in_parts(story_of(COUNT), tmp_path))
     promise(tmp_path, below=7, producer="q", settled=False)
     (tmp_path / "history/produced/p-000002.parquet").unlink()
-    assert kinds(judged(tmp_path))["unrecorded"] == 20
+    assert anomaly_counts(judged(tmp_path))["unrecorded"] == 20
 
 
 def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_path: Path) -> None:
-    """A row too many of one, and one too few of the other."""
+    """A surplus row of one producer does not make up for a missing row of another."""
     story = story_of(COUNT)
     for seq in range(5):
         story.send(seq, COUNT + seq, producer="q", crc32=1)
@@ -172,12 +167,12 @@ def test_one_producers_rows_do_not_stand_for_another_ones(judged: Judged, tmp_pa
     promise(tmp_path)
     promise(tmp_path, below=4, producer="q")
     verdict = judged(tmp_path)
-    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": 1})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("unknown", {"unrecorded": 1})
 
 
 @pytest.mark.parametrize("table", ["produced/p", "consumed/live", "consumed/drain"])
 def test_a_part_that_is_there_twice(judged: Judged, table: str, tmp_path: Path) -> None:
-    """The copy says nothing new: no history, and nobody was handed anything again."""
+    """A second copy of a file makes the history unreadable; its records were not delivered twice."""
     in_parts(story_of(COUNT), tmp_path)
     part = tmp_path / "history" / f"{table}-000001.parquet"
     shutil.copy(part, part.with_name(f"{part.stem} (copy).parquet"))
@@ -196,7 +191,7 @@ def test_a_part_of_another_run(judged: Judged, tmp_path: Path) -> None:
 @pytest.mark.parametrize("compression", ["zstd", "none"])
 @pytest.mark.parametrize("table", ["produced/p", "consumed/drain"])
 def test_a_bit_that_flips_in_a_stored_value(judged: Judged, table: str, compression: str, tmp_path: Path) -> None:
-    """A corrupted part is no corrupted record."""
+    """A corrupted file is not a corrupted record."""
     in_parts(story_of(COUNT), tmp_path, rows=COUNT)
     part = tmp_path / "history" / f"{table}-000000.parquet"
     pq.write_table(pq.read_table(part), part, compression=compression, use_dictionary=False, write_page_checksum=True)
@@ -210,7 +205,7 @@ def test_a_bit_that_flips_in_a_stored_value(judged: Judged, table: str, compress
 
 
 def test_what_the_harness_writes_has_checksums(tmp_path: Path) -> None:
-    """A flip at any byte of a column's pages is found, or changes nothing."""
+    """A flipped bit at any byte of a column's pages is found, or changes nothing."""
     story = story_of(COUNT)
     part = HistoryWriter(tmp_path, "consumed", "c").write(pa.Table.from_pylist(story.consumed, CONSUMED))
     right, data = pq.read_table(part), part.read_bytes()
@@ -253,12 +248,12 @@ def test_drains_that_were_handed_nothing(
     row = {"consumer": "drain", "isolation": "read_uncommitted", "topic": "t", "partition": 0}
     story.drained = None if drained is None else [row | each for each in drained]
     said = judged(in_parts(story, tmp_path))
-    assert (said.verdict, kinds(said)) == (verdict, found)
+    assert (said.verdict, anomaly_counts(said)) == (verdict, found)
 
 
 @pytest.mark.parametrize("column", ["partition", "end_offset", "position"])
 def test_a_drain_that_did_not_know_where(judged: Judged, column: str, tmp_path: Path) -> None:
-    """-1 and -1001 are clients' words for "not known"; -1 of -1 would be the end."""
+    """Clients use -1 and -1001 for an unknown offset; -1 of -1 would look like a complete drain."""
     story = story_of(COUNT)
     assert story.drained is not None
     story.drained.append(story.drained[0] | {"end_offset": -1, "position": -1} | {column: -1001})
@@ -267,15 +262,15 @@ def test_a_drain_that_did_not_know_where(judged: Judged, column: str, tmp_path: 
 
 
 def test_two_drains_that_disagree(judged: Judged, tmp_path: Path) -> None:
-    """On what lies in the middle, and on where the log ends: what the longer one has is there."""
+    """A record that one of two drains lacks is hidden, and not lost; the shorter drain is no proof of a loss."""
     story = story_of(COUNT)
     story.drain(*(offset for offset in range(50) if offset != 33), by="drain-2")
     verdict = judged(in_parts(story, tmp_path))
-    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"hidden": 1})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("invalid", {"hidden": 1})
 
 
 def test_a_topic_that_was_made_again(judged: Judged, tmp_path: Path) -> None:
-    """Its offsets begin anew: what was acked before is gone, and nobody said that it would be."""
+    """Its offsets start again at 0; the records that were acked before are lost, since no deletion was declared."""
     story = Story(run={"run_id": "a run"})
     for seq in range(COUNT):
         story.send(seq, seq)
@@ -284,7 +279,7 @@ def test_a_topic_that_was_made_again(judged: Judged, tmp_path: Path) -> None:
     story.end(COUNT)
     verdict = judged(in_parts(story, tmp_path))
     assert verdict.verdict == "invalid"
-    assert kinds(verdict)["lost"] == kinds(verdict)["conflicting_offset"] == COUNT
+    assert anomaly_counts(verdict)["lost"] == anomaly_counts(verdict)["conflicting_offset"] == COUNT
 
 
 @pytest.mark.parametrize(
@@ -297,20 +292,20 @@ def test_a_topic_that_was_made_again(judged: Judged, tmp_path: Path) -> None:
     ],
 )
 def test_offsets_that_were_reset(judged: Judged, to: int, session: int, found: dict[str, int], tmp_path: Path) -> None:
-    """To the first record or to a later one, in silence or by a new session."""
+    """A consumer goes back to the first record or ahead to a later one, silently or in a new session."""
     story = story_of(COUNT)
     story.consumed = [row for row in story.consumed if row["role"] == "drain" or row["offset"] < 40]
     for offset in range(to, COUNT):
         story.read(offset, session=session)
-    assert kinds(judged(in_parts(story, tmp_path))) == found
+    assert anomaly_counts(judged(in_parts(story, tmp_path))) == found
 
 
 def test_a_record_that_was_sent_by_nobody(judged: Judged, tmp_path: Path) -> None:
-    """Nothing in produced, a lot in consumed; and nobody promised anything."""
+    """The table of produced records is empty; without a promise file, the consumed ones are phantoms."""
     story = story_of(COUNT)
     story.produced = []
     verdict = judged(in_parts(story, tmp_path))
-    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"phantom": COUNT, "no_load": 0})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("invalid", {"phantom": COUNT, "no_load": 0})
 
 
 def test_nothing_is_left_of_what_was_sent_but_the_promise(judged: Judged, tmp_path: Path) -> None:
@@ -318,11 +313,11 @@ def test_nothing_is_left_of_what_was_sent_but_the_promise(judged: Judged, tmp_pa
     story.produced = []
     promise(in_parts(story, tmp_path))
     verdict = judged(tmp_path)
-    assert (verdict.verdict, kinds(verdict)) == ("unknown", {"unrecorded": COUNT, "no_load": 0})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("unknown", {"unrecorded": COUNT, "no_load": 0})
 
 
 def test_a_promise_that_has_gone(judged: Judged, tmp_path: Path) -> None:
-    """Of one of several producers: whether its rows are all there, nobody can tell."""
+    """Without a producer's promise file, its rows may be incomplete, so the judge refuses the history."""
     story = story_of(COUNT)
     story.send(0, COUNT, producer="q", crc32=1)
     story.read(COUNT, 0, by="drain", producer="q", crc32=1)
@@ -332,7 +327,7 @@ def test_a_promise_that_has_gone(judged: Judged, tmp_path: Path) -> None:
 
 
 def test_a_verdict_of_another_run(judge_spark: SparkSession, tmp_path: Path) -> None:
-    """Judging doesn't look at it; who explains a verdict does not take it for this run's."""
+    """The judge ignores an old verdict.json, and ``explain`` refuses the verdict of another run."""
     story = story_of(COUNT)
     run_dir = story.write(tmp_path / "run")
     story.run["run_id"] = "another run"
@@ -346,20 +341,20 @@ def test_a_verdict_of_another_run(judge_spark: SparkSession, tmp_path: Path) -> 
 
 
 def test_settings_that_excuse_all(judged: Judged, tmp_path: Path) -> None:
-    """What the scenario says that it deleted may be missing, and a drain that was shown nothing proves nothing else."""
+    """Records below the deleted offset may be missing; the others that no drain has are lost."""
     story = story_of(COUNT)
     story.run["deleted_below"] = {"t": {"0": 40}}
     story.consumed = [row for row in story.consumed if row["role"] == "live" or row["offset"] >= 50]
     verdict = judged(in_parts(story, tmp_path))
-    assert (verdict.verdict, kinds(verdict)) == ("invalid", {"lost": 10, "vanished": 10})
+    assert (verdict.verdict, anomaly_counts(verdict)) == ("invalid", {"lost": 10, "vanished": 10})
 
 
 def test_a_group_that_is_none(judged: Judged, tmp_path: Path) -> None:
-    """A drain is of no group: that it has a record doesn't mean that somebody was handed it."""
+    """A drain is no member of a group, so a record that it has was not delivered to the group."""
     story = story_of(COUNT)
     story.run["groups"] = {"live": "g", "drain": "g"}
     story.consumed.remove(next(row for row in story.consumed if row["role"] == "live" and row["offset"] == 30))
-    assert kinds(judged(in_parts(story, tmp_path))) == {"skipped": 1}
+    assert anomaly_counts(judged(in_parts(story, tmp_path))) == {"skipped": 1}
 
 
 def test_hidden_parts_and_notes_change_nothing(judged: Judged, tmp_path: Path) -> None:
@@ -367,4 +362,4 @@ def test_hidden_parts_and_notes_change_nothing(judged: Judged, tmp_path: Path) -
     (table_dir(tmp_path, "produced") / "_SUCCESS").write_text("")
     (table_dir(tmp_path, "consumed") / ".drain-000003.parquet.tmp").write_text("half")
     (tmp_path / "notes.json").write_text(json.dumps({"verdict": "valid"}))
-    assert kinds(judged(tmp_path)) == {}
+    assert anomaly_counts(judged(tmp_path)) == {}

@@ -1,4 +1,4 @@
-"""Every kind of the contract's table by hand: the history that shows it, and the nearest one that doesn't."""
+"""Each kind of anomaly of the contract's table: a history that shows it, and a similar one that does not."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.checkers.verdict import KINDS, Verdict
-from suites.selftest.histories import Story, crc
+from harness.checkers.verdict import KINDS
+from suites.selftest.histories import Story, anomaly_counts, crc
 
 RED: list[tuple[str, Callable[[Story], None], dict[str, int], str]] = []
 GREEN: list[tuple[str, Callable[[Story], None]]] = []
@@ -33,13 +33,9 @@ def is_right(tell: Told) -> Told:
 
 
 def acked(story: Story, count: int) -> None:
-    """Records 0 … count-1, each acked at the offset of its number."""
+    """Records 0 to count-1, each acked at the offset of its number."""
     for seq in range(count):
         story.send(seq, seq)
-
-
-def found(verdict: Verdict) -> dict[str, int]:
-    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}
 
 
 # lost, undrained
@@ -276,7 +272,7 @@ def read_at_two_places_as_allowed(s: Story) -> None:
 
 
 def doubled_in(s: Story, *sessions: list[int], ack: int | None = 3, **other: object) -> None:
-    """A record at two places, 1 and 3, of batches of these producer sessions."""
+    """A record at the offsets 1 and 3, whose batches are of these producer sessions."""
     s.run["producer_sessions"] = {"t": {"0": list(sessions)}}
     for seq, offset in ((0, 0), (1, ack), (2, 2)):
         s.send(seq, offset)
@@ -313,7 +309,7 @@ def doubled_in_one_epoch_with_another_between(s: Story) -> None:
 
 @shows("invalid", duplicated=1)
 def doubled_in_an_older_epoch(s: Story) -> None:
-    """Which a broker must refuse."""
+    """A broker must refuse a batch of an older producer epoch."""
     doubled_in(s, [0, 2, 7, 1], [3, 3, 7, 0])
 
 
@@ -329,7 +325,7 @@ def doubled_and_one_copy_is_of_no_session(s: Story) -> None:
 
 @shows("invalid", duplicated=1)
 def doubled_though_the_first_copy_was_acked(s: Story) -> None:
-    """No client sends again what it knows to be written."""
+    """A client does not send a record again that was acked."""
     doubled_in(s, [0, 2, 7, 0], [3, 3, 7, 1], ack=1)
 
 
@@ -380,7 +376,7 @@ def two_consumers_at_one_place(s: Story) -> None:
 
 @shows("invalid", misplaced=1)
 def acked_here_and_read_there(s: Story) -> None:
-    """Not duplicated: an ack alone is no place. Not lost: a drain has it."""
+    """It is not duplicated, since an ack alone does not show a second copy; nor lost, since a drain has it."""
     s.send(0, 0)
     s.send(1, 1)
     s.drain(0)
@@ -577,7 +573,7 @@ def handed_to_one_of_another_group(s: Story) -> None:
 
 @shows("invalid", skipped=1)
 def passed_over_between_two_of_a_group(s: Story) -> None:
-    """Neither has anything on both sides of it."""
+    """Neither member has records on both sides of the gap."""
     s.run["groups"] = {"a": "g", "b": "g"}
     acked(s, 5)
     for offset in (0, 1):
@@ -602,7 +598,7 @@ def passed_over_whenever_it_changed_hands(s: Story) -> None:
 
 @is_right
 def from_hand_to_hand(s: Story) -> None:
-    """Also with what was not committed when it changed hands, and is handed out again."""
+    """Records that were not committed before the partition changed hands are delivered again."""
     s.run["groups"] = {"a": "g", "b": "g"}
     acked(s, 6)
     for offset, consumer in ((0, "a"), (1, "a"), (2, "b"), (3, "b"), (3, "a"), (4, "a")):
@@ -694,7 +690,7 @@ def an_indeterminate_transaction_that_was_committed(s: Story) -> None:
 
 @shows("invalid", hidden=2)
 def committed_and_not_shown(s: Story) -> None:
-    """In a transaction or in none, and one drain has both."""
+    """The record may be in a transaction or not; a single drain reads with both isolations."""
     for seq in range(4):
         s.send(seq, seq, transaction="x", transaction_outcome="committed")
     s.send(4, 5)
@@ -738,7 +734,7 @@ def an_indeterminate_transaction_that_another_drain_says_was_committed(s: Story)
 
 @shows("unknown", held_back=1)
 def behind_an_open_transaction(s: Story) -> None:
-    """Nobody knows whether it will be shown when that has ended; it may never end."""
+    """Whether the record becomes visible is unknown until the open transaction ends, which may never happen."""
     s.send(0, 0)
     s.send(1, 1, transaction="x", transaction_outcome="indeterminate")
     s.send(2, 2, transaction="y", transaction_outcome="committed")
@@ -871,7 +867,7 @@ def aborted_and_shown(s: Story) -> None:
 
 @shows("invalid", aborted_read=1)
 def shown_before_it_was_aborted(s: Story) -> None:
-    """Nobody was told of the transaction's end; drains show it: what they were shown of it is uncommitted."""
+    """The producer did not learn how the transaction ended; the drains show that it was aborted."""
     s.send(0, 0)
     s.send(1, 1, transaction="x", transaction_outcome="indeterminate")
     for by in ("live-rc", "live"):
@@ -883,7 +879,7 @@ def shown_before_it_was_aborted(s: Story) -> None:
 
 @is_right
 def shown_of_a_transaction_that_was_committed_or_is_open(s: Story) -> None:
-    """One that no read_committed drain got past says nothing."""
+    """A transaction that no read_committed drain got past shows nothing."""
     s.send(0, 0, transaction="x", transaction_outcome="indeterminate")
     s.send(1, 1, transaction="y", transaction_outcome="indeterminate")
     s.read(0, by="live-rc")
@@ -908,7 +904,7 @@ def a_record_of_a_committed_transaction_is_undrained(s: Story) -> None:
 
 @shows("invalid", partial_transaction=1)
 def half_of_an_indeterminate_transaction(s: Story) -> None:
-    """Its records don't count as written, so none is lost."""
+    """The records of an indeterminate transaction do not count as written, so none is lost."""
     for seq in range(3):
         s.send(seq, seq, transaction="x", transaction_outcome="indeterminate")
     s.drain(0, 1, by="drain-rc", end=4)
@@ -970,7 +966,7 @@ def test_shows(name: str, tell: Told, kinds: dict[str, int], word: str, tmp_path
     tell(story)
     verdict = story.judged(tmp_path)
     expected = {kind: count for kind, count in kinds.items() if count or kind == "no_load"}
-    assert (found(verdict), verdict.verdict) == (expected, word)
+    assert (anomaly_counts(verdict), verdict.verdict) == (expected, word)
 
 
 @pytest.mark.parametrize(("name", "tell"), GREEN, ids=[case[0] for case in GREEN])
@@ -978,9 +974,9 @@ def test_is_right(name: str, tell: Told, tmp_path: Path) -> None:
     story = Story()
     tell(story)
     verdict = story.judged(tmp_path)
-    assert (found(verdict), verdict.verdict, verdict.reasons) == ({}, "valid", ())
+    assert (anomaly_counts(verdict), verdict.verdict, verdict.reasons) == ({}, "valid", ())
 
 
 def test_every_kind_is_shown() -> None:
-    """But for the one that shows in no table: test_judge_run.py has it."""
+    """Each kind has a history here, except the one that no table shows; test_judge_run.py has that one."""
     assert {kind for _, _, kinds, _ in RED for kind in kinds} == set(KINDS) - {"unrecorded"}

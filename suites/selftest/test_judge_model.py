@@ -1,6 +1,6 @@
-"""The judge against histories made up by chance: right ones, right ones with something planted, and mere noise.
+"""The judge on random histories: valid ones, valid ones with a planted anomaly, and noise.
 
-The oracle is :mod:`suites.selftest.reference_judge`, and for what was planted, the planter's own word.
+Its verdicts are compared with those of :mod:`suites.selftest.reference_judge`, and with what was planted.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import pytest
 
 from harness.checkers.verdict import KINDS, Verdict
 from harness.errors import HistoryError
-from suites.selftest.histories import Row, Story, right_story, without_twins
+from suites.selftest.histories import Row, Story, anomaly_counts, right_story, without_twins
 from suites.selftest.reference_judge import Reference
 
 SEEDS = range(60)
 
 
 def found(verdict: Verdict) -> dict[str, int]:
-    return {anomaly.kind: anomaly.count for anomaly in verdict.anomalies if anomaly.kind != "no_load"}
+    return {kind: count for kind, count in anomaly_counts(verdict).items() if kind != "no_load"}
 
 
 def check(story: Story, scratch: Path) -> Verdict:
-    """The judge's verdict, after it was held against the reference."""
+    """Judge the history, and compare the verdict with the reference judge's; returns it."""
     story.consumed = without_twins(story.consumed)
     verdict = story.judged(scratch)
     reference = Reference(story.produced, story.consumed, story.drained, story.run)
@@ -51,7 +51,7 @@ def test_a_right_history_shows_nothing(seed: int, tmp_path: Path) -> None:
     verdict = check(story, tmp_path)
     for anomaly in verdict.anomalies:
         assert len({str(example) for example in anomaly.examples}) == len(anomaly.examples)
-    # Whether a record whose place nobody knows was deleted or compacted away can't be told.
+    # A record at an unknown offset may have been deleted or compacted.
     may_be_gone = {"partial_transaction"} if story.run.keys() & {"deleted_below", "compacted"} else set()
     assert set(found(verdict)) <= {"redelivered"} | may_be_gone
     in_doubt = not verdict.counts.acked or "partial_transaction" in found(verdict)
@@ -67,7 +67,7 @@ def test_a_right_history_that_was_not_drained_is_never_invalid(seed: int, tmp_pa
 
 
 def plant_loss(dice: random.Random, story: Story) -> bool:
-    """Take a record that counts as written, and that nothing excuses, out of all drains."""
+    """Remove a record from all drains that counts as written and was not deleted."""
     drained = {name(row) for row in story.consumed if row["role"] == "drain"}
     candidates = [
         row
@@ -139,7 +139,7 @@ def plant_failed_record(dice: random.Random, story: Story) -> bool:
 
 
 def plant_skip(dice: random.Random, story: Story) -> bool:
-    """Take from a live consumer without a group a read between others, of an offset that a drain has for all to see."""
+    """Remove a read between others from a live consumer without a group; a drain has the record, and it is visible."""
     drained = {place(row) for row in story.consumed if row["role"] == "drain" and row["isolation"] == "read_committed"}
     live = [
         row for row in story.consumed if row["role"] == "live" and row["consumer"] not in story.run.get("groups", {})
@@ -162,7 +162,7 @@ def plant_skip(dice: random.Random, story: Story) -> bool:
 
 
 def plant_gap_between_members(dice: random.Random, story: Story) -> bool:
-    """A partition goes from one of a group to another for good, and a record that a drain has is handed to neither."""
+    """Move a partition from one group member to another, and let neither read a record that a drain has."""
     groups = story.run.get("groups", {})
     drained = {place(row) for row in story.consumed if row["role"] == "drain" and row["isolation"] == "read_committed"}
     candidates = []
@@ -187,7 +187,7 @@ def plant_gap_between_members(dice: random.Random, story: Story) -> bool:
 
 
 def plant_hidden(dice: random.Random, story: Story) -> bool:
-    """Take from one of two drains a record that the other one has for all to see."""
+    """Remove a record from one of two drains; the other one has it, and it is visible."""
     if story.run.get("compacted"):
         return False
     shown = {
@@ -231,7 +231,7 @@ def plant_aborted_read(dice: random.Random, story: Story) -> bool:
 
 
 def plant_half_transaction(dice: random.Random, story: Story) -> bool:
-    """Take one record of a transaction that is there out of all drains and all sight, the others stay."""
+    """Remove one record of a committed transaction from all drains and all reads."""
     if story.run.get("deleted_below") or story.run.get("compacted"):
         return False
     shown = {name(row) for row in story.consumed if row["role"] == "drain" and row["isolation"] == "read_committed"}
@@ -251,7 +251,7 @@ def plant_half_transaction(dice: random.Random, story: Story) -> bool:
 
 
 def plant_reordering(dice: random.Random, story: Story) -> bool:
-    """Let two neighbours of one producer in one partition change places, everywhere."""
+    """Swap two neighbouring records of one producer in one partition, in all tables."""
     acked = [row for row in story.produced if row["outcome"] == "acked"]
     pairs = [
         (one, two)
@@ -318,7 +318,7 @@ def test_what_is_planted_is_named(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_noise_is_judged_as_the_contract_reads(seed: int, tmp_path: Path) -> None:
-    """Anything changed anywhere: the two implementations of the contract agree on every count."""
+    """After any change of any rows, the two implementations of the contract agree on every count."""
     dice = random.Random(seed)
     kinds: set[str] = set()
     for _ in range(4):
@@ -330,7 +330,7 @@ def test_noise_is_judged_as_the_contract_reads(seed: int, tmp_path: Path) -> Non
 
 
 def disturb(dice: random.Random, story: Story) -> None:
-    """Change, drop or double some row; whole transactions keep one outcome, so that the history stays a history."""
+    """Change, drop or double some rows; all records of a transaction keep the same outcome, as in a real history."""
     tables = [story.consumed, story.consumed, story.consumed, story.produced, story.drained or []]
     rows = dice.choice([table for table in tables if table] or [story.consumed])
     if not rows:

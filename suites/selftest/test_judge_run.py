@@ -1,4 +1,4 @@
-"""A run folder in, verdict.json out: what is read, what is refused, and what is written."""
+"""The judge reads a run folder and writes verdict.json; it refuses a folder that it cannot read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.checkers.settings import RunSettings, read_settings
 from harness.errors import HistoryError
 from harness.history.tables import CONSUMED, PRODUCED, SCHEMAS, HistoryWriter, load_table
 from harness.history.write_ahead import Reservation
-from suites.selftest.histories import Story, right_story, story_of, without_twins
+from suites.selftest.histories import Story, anomaly_counts, right_story, story_of, without_twins
 from suites.selftest.test_judge_model import PLANTERS, disturb
 
 
@@ -28,7 +28,7 @@ def part(run_dir: Path, table: str) -> Path:
 
 
 def change(run_dir: Path, table: str, column: str, values: pa.Array | None) -> None:
-    """Store a table with one column of another type, or without it."""
+    """Store a table with another version of one column, or without it."""
     stored = pq.read_table(part(run_dir, table))
     index = stored.column_names.index(column)
     stored = stored.remove_column(index) if values is None else stored.set_column(index, column, values)
@@ -147,11 +147,11 @@ def test_a_file_that_is_no_parquet(judge_spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_part_that_has_gone_is_missed(judge_spark: SparkSession, tmp_path: Path) -> None:
-    """Its rows are all that it held: without what the producer had promised, nobody could tell."""
+    """Without a promise of how many rows there are, a missing file would not show."""
     run_dir = story_of().write(tmp_path)
     promise = Reservation(producer="p", run_token="x", topic="t", partitions=1, keys=None, record_bytes=64, below=3)
     for reservation, kinds in (
-        (promise, []),  # cut off: `settle` has yet to see to it
+        (promise, []),  # cut off, before `settle` repairs it
         (replace(promise, settled=True), []),
         (replace(promise, settled=True, below=5), ["unrecorded"]),
     ):
@@ -194,7 +194,7 @@ def test_other_columns(
 
 
 def test_what_other_tools_write_is_welcome(judge_spark: SparkSession, tmp_path: Path) -> None:
-    """Numbers of any width, whole floating-point numbers with NaN for null, columns of nothing, times of any unit."""
+    """Histories of other tools: integers of any width, floats with NaN for null, empty columns, times of any unit."""
     run_dir = story_of().write(tmp_path)
     as_written = {table: load_table(run_dir, table) for table in SCHEMAS}
     nan = float("nan")
@@ -318,7 +318,7 @@ def test_a_column_that_differs_in_case_alone_is_another_one(judge_spark: SparkSe
 
 
 def test_large_numbers_are_judged_like_small_ones(tmp_path: Path) -> None:
-    """Offsets and seqs of 63 bits don't fit together into one key: their ranks do."""
+    """Two numbers of 63 bits do not fit into one key, so the judge uses their ranks."""
     top = 2**63 - 1
     story = Story()
     for seq, offset in ((0, 0), (1, top - 1), (top, top)):
@@ -327,4 +327,4 @@ def test_large_numbers_are_judged_like_small_ones(tmp_path: Path) -> None:
     story.end(top)
     assert story.judged(tmp_path).verdict == "valid"
     story.consumed.pop(1)
-    assert {anomaly.kind: anomaly.count for anomaly in story.judged(tmp_path).anomalies} == {"lost": 1}
+    assert anomaly_counts(story.judged(tmp_path)) == {"lost": 1}

@@ -1,7 +1,7 @@
-"""The judge of large histories against the judge of small ones: by windows, a history has the same verdict.
+"""The judge of large histories, which reads by windows, gives the same verdict as the judge of small ones.
 
-Windows, batches and chunks are as small as can be, so that everything lies across their borders. JBOD_JUDGE_SEEDS=100
-tries a hundred times as many histories as usual, and takes a hundred times as long.
+Windows, batches and chunks are as small as possible, so that anomalies cross their borders. JBOD_JUDGE_SEEDS=100 tries
+a hundred times as many histories, and takes a hundred times as long.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.checkers.settings import read_settings
 from harness.checkers.verdict import Verdict
 from harness.errors import HistoryError
 from harness.history.tables import SCHEMAS, HistoryWriter, TableName, load_table, pieces, table_dir
-from suites.selftest.histories import Row, Story, crc, right_story, without_twins
+from suites.selftest.histories import Row, Story, anomaly_counts, crc, right_story, without_twins
 from suites.selftest.test_judge_model import PLANTERS, disturb
 
 A = TypeVar("A")
@@ -42,7 +42,7 @@ def here(work: Callable[[A], B], arguments: Sequence[A], /) -> list[B]:
 
 
 def store(story: Story, run_dir: Path, dice: random.Random) -> None:
-    """The history in parts and row groups of random sizes."""
+    """Write the history in files and row groups of random sizes."""
     shutil.rmtree(run_dir / "history", ignore_errors=True)
     run_dir.mkdir(exist_ok=True)
     (run_dir / "run.json").write_text(json.dumps(story.run))
@@ -73,7 +73,7 @@ def by_windows(run_dir: Path, dice: random.Random) -> Verdict:
 
 
 def check(story: Story, run_dir: Path, dice: random.Random) -> Verdict:
-    """By windows and at once: the same, to the byte."""
+    """The verdict by windows equals that of the small judge, byte for byte."""
     run_dir.mkdir(exist_ok=True)
     story.consumed = without_twins(story.consumed)
     expected = story.judged(run_dir)
@@ -83,7 +83,7 @@ def check(story: Story, run_dir: Path, dice: random.Random) -> Verdict:
 
 
 def longer(dice: random.Random, records: int = 40) -> Story:
-    """A plain history in which most windows are clean, as stored histories are: rows in order, few of them odd."""
+    """A history in which most windows are clean, as in real ones: rows in order, and few odd ones."""
     story = Story()
     producers = ["p0", "p1"][: dice.randint(1, 2)]
     places = [("t", 0), ("t", 1), ("u", 0)][: dice.randint(1, 3)]
@@ -123,7 +123,7 @@ def far_duplicate(dice: random.Random, story: Story) -> None:
 
 
 def far_reorder(dice: random.Random, story: Story) -> None:
-    """Two records of any distance change places, everywhere."""
+    """Swap two records at any distance, in all tables."""
     one, two = (dice.choice([row for row in story.produced if row["offset"] is not None]) for _ in range(2))
     if (one["producer"], one["topic"], one["partition"]) != (two["producer"], two["topic"], two["partition"]):
         return
@@ -134,7 +134,7 @@ def far_reorder(dice: random.Random, story: Story) -> None:
 
 
 def moved(dice: random.Random, story: Story) -> None:
-    """A block of the log lies elsewhere, in order in itself: acks and reads agree."""
+    """Move a block of the log; acks and reads agree on its new place."""
     topic, partition = (dice.choice(story.produced)[each] for each in ("topic", "partition"))
     start, length, by = dice.randint(0, 20), dice.randint(1, 8), dice.choice((100, 200))
     for row in [*story.produced, *story.consumed]:
@@ -160,7 +160,7 @@ def conflicting_ack(dice: random.Random, story: Story) -> None:
 
 
 def swapped_reads(dice: random.Random, story: Story) -> None:
-    """A consumer was handed two of its offsets in the other order, however far apart."""
+    """A consumer reads two of its offsets in the wrong order, at any distance."""
     one = dice.choice(story.consumed)
     same = ("consumer", "topic", "partition")
     two = dice.choice([row for row in story.consumed if all(row[each] == one[each] for each in same)])
@@ -177,7 +177,7 @@ def block_read_again(dice: random.Random, story: Story) -> None:
 
 
 def hole(dice: random.Random, story: Story) -> None:
-    """A consumer, or everybody, was not handed a run of offsets."""
+    """One consumer, or all of them, did not read a range of offsets."""
     one = dice.choice(story.consumed)
     whole = dice.random() < 0.3
     gone = range(one["offset"], one["offset"] + dice.randint(1, 6))
@@ -191,7 +191,7 @@ def hole(dice: random.Random, story: Story) -> None:
 
 
 def one_group(dice: random.Random, story: Story) -> None:
-    """The live consumers are a group, and the partition goes from one to the other."""
+    """The live consumers form a group, and the partition moves from one to the other."""
     story.run["groups"] = {"live-a": "g", "live-b": "g"}
     at = dice.randint(0, 30)
     story.consumed = [
@@ -203,7 +203,7 @@ def one_group(dice: random.Random, story: Story) -> None:
 
 
 def hand_over(dice: random.Random, story: Story) -> None:
-    """The live consumers are a group, and each partition goes from one to the other for good; something is left out."""
+    """The live consumers form a group; the partition moves once from one to the other; neither reads some records."""
     story.run["groups"] = {"live-a": "g", "live-b": "g"}
     at, left_out = dice.randint(0, 15), dice.choice((0, 1, 1, 6))
     story.consumed = [
@@ -215,7 +215,7 @@ def hand_over(dice: random.Random, story: Story) -> None:
 
 
 def second_drain(dice: random.Random, story: Story) -> None:
-    """Another drain, which reads read_committed, perhaps; it may miss something, or stop early, or note nothing."""
+    """Add a drain, perhaps with read_committed; it may miss records, stop early, or have no rows in `drained`."""
     aborted = some_aborted(story) if dice.random() < 0.5 else set()
     isolation = dice.choice(("read_committed", "read_committed", "read_uncommitted"))
     missed = range(start := dice.randint(0, 20), start + dice.choice((0, 1, 4, 12)))
@@ -248,7 +248,7 @@ def isolations(dice: random.Random, story: Story) -> None:
 
 
 def some_aborted(story: Story) -> set[tuple[str, int]]:
-    """All is sent in transactions of three records, every fourth is aborted; the records of those."""
+    """Send all records in transactions of three, and abort every fourth one; returns the aborted records."""
     for row in story.produced:
         number = row["seq"] // 3
         row["transaction"] = f"{row['producer']}-{number}"
@@ -257,7 +257,7 @@ def some_aborted(story: Story) -> set[tuple[str, int]]:
 
 
 def two_isolations(dice: random.Random, story: Story) -> None:
-    """A live consumer reads read_committed for a while, and isn't handed all that was aborted at other times either.
+    """A live consumer reads with read_committed for a while; at other times it reads some of the aborted records.
 
     Perhaps it is two consumers of a group.
     """
@@ -279,7 +279,7 @@ def two_isolations(dice: random.Random, story: Story) -> None:
 
 
 def all_committed(dice: random.Random, story: Story) -> None:
-    """Everybody reads read_committed; what was aborted was acked, perhaps, where another record lies."""
+    """All consumers read with read_committed; aborted records may have been acked at the offsets of others."""
     aborted = some_aborted(story)
     for row in [*story.consumed, *(story.drained or [])]:
         row["isolation"] = "read_committed"
@@ -378,7 +378,7 @@ def test_harm_across_windows(harm: Callable[[random.Random, Story], None], tmp_p
 
 
 def test_what_is_clean_is_taken_out(tmp_path: Path) -> None:
-    """Else nothing above would be a test of more than the judge of small histories."""
+    """Clean windows are not read again; otherwise the tests above would test the small judge only."""
     story = Story()
     for seq in range(1000):
         story.send(seq, seq)
@@ -390,7 +390,10 @@ def test_what_is_clean_is_taken_out(tmp_path: Path) -> None:
     stored = {name: pieces(tmp_path, name) for name in NAMES}
     sizes = Sizes(window=10, chunk_rows=100)
     rest = find_rest(stored, load_table(tmp_path, "drained"), read_settings(tmp_path), here, 2, sizes)
-    assert (rest.windows, rest.left) == (100, 3)  # the first and the last of a live consumer, and the one with 77
+    assert (rest.windows, rest.left) == (
+        100,
+        3,
+    )  # the first and last of a live consumer, and that with 77
     assert (len(rest.produced), len(rest.consumed)) == (30, 61)
     assert (rest.counts.sent, rest.counts.read) == (1000, 2001)
 
@@ -439,7 +442,7 @@ def test_what_is_no_history(spoil: Callable[[Story], object], why: str, tmp_path
 def test_too_much_of_a_large_history_to_look_into(
     limit: str, most: int, why: str, judge_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody decides, whatever there is to be found: that would have to be known as a whole."""
+    """If too many windows are odd, the verdict is unknown, whatever the judge has found so far."""
     monkeypatch.setattr(judge_module, "AT_ONCE", 0)
     monkeypatch.setattr(judge_module, "SIZES", Sizes(window=10))
     monkeypatch.setattr(limit, most)
@@ -459,7 +462,7 @@ def test_too_much_of_a_large_history_to_look_into(
 def part_by_part(
     story: Story, parts: Sequence[Sequence[Row]], run_dir: Path, sent: Sequence[Sequence[Row]] = ()
 ) -> Verdict:
-    """By windows of ten, each of these parts of ``consumed``, and of ``produced``, in a batch of its own."""
+    """Judge by windows of ten, with each of these parts of ``consumed`` and of ``produced`` in a batch of its own."""
     sent = sent or [story.produced]
     story.produced, story.consumed = [], []
     story.write(run_dir)
@@ -477,7 +480,7 @@ def part_by_part(
 
 @pytest.mark.parametrize(("start", "length"), [(40, 20), (44, 1)], ids=["windows", "neighbours"])
 def test_out_of_order_and_clean_but_for_that(start: int, length: int, tmp_path: Path) -> None:
-    """Every record is where it was acked, and was shown to everybody."""
+    """The records are in the wrong order; each is at its acked offset, and all consumers read it."""
     order = [*range(start), *range(start + length, start + 2 * length), *range(start, start + length)]
     story = Story(run={"run_id": "order"})
     for offset, seq in enumerate([*order, *range(len(order), 100)]):
@@ -485,7 +488,7 @@ def test_out_of_order_and_clean_but_for_that(start: int, length: int, tmp_path: 
         story.read(offset, seq, by="drain")
     story.end(100)
     verdict = part_by_part(story, [story.consumed], tmp_path)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"reordered": length}
+    assert anomaly_counts(verdict) == {"reordered": length}
 
 
 def test_two_records_at_one_offset_and_all_were_handed_out(tmp_path: Path) -> None:
@@ -496,7 +499,7 @@ def test_two_records_at_one_offset_and_all_were_handed_out(tmp_path: Path) -> No
     story.drain(*range(30))
     story.read(5, 30, by="drain", session=1)
     verdict = part_by_part(story, [story.consumed], tmp_path)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"conflicting_offset": 1, "reordered": 1}
+    assert anomaly_counts(verdict) == {"conflicting_offset": 1, "reordered": 1}
 
 
 def test_out_of_order_in_two_parts_of_which_each_is_in_order(tmp_path: Path) -> None:
@@ -507,7 +510,7 @@ def test_out_of_order_in_two_parts_of_which_each_is_in_order(tmp_path: Path) -> 
         story.read(row["offset"], row["seq"], by="drain")
     story.end(10)
     verdict = part_by_part(story, [story.consumed], tmp_path, [first, second])
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"reordered": 4}
+    assert anomaly_counts(verdict) == {"reordered": 4}
 
 
 def test_an_indeterminate_transaction_of_which_part_is_far_away(tmp_path: Path) -> None:
@@ -517,11 +520,11 @@ def test_an_indeterminate_transaction_of_which_part_is_far_away(tmp_path: Path) 
         story.send(seq, seq, **in_doubt)
     story.drain(*(offset for offset in range(30) if offset != 25), by="drain-rc")
     verdict = part_by_part(story, [story.consumed], tmp_path)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"partial_transaction": 1}
+    assert anomaly_counts(verdict) == {"partial_transaction": 1}
 
 
 def test_two_reads_at_one_position(tmp_path: Path) -> None:
-    """They are taken in the order of their offsets, so that a step back may lead to the second one that is stored."""
+    """Two reads at one position count in the order of their offsets, whatever the order of their rows."""
     story = Story(run={"run_id": "positions"})
     for seq in range(60):
         story.send(seq, seq)
@@ -532,7 +535,7 @@ def test_two_reads_at_one_position(tmp_path: Path) -> None:
     live, story.consumed = story.consumed, []
     story.drain(*range(60))
     verdict = part_by_part(story, [live, story.consumed], tmp_path)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"nonmonotonic_read": 2}
+    assert anomaly_counts(verdict) == {"nonmonotonic_read": 2}
 
 
 def test_a_step_back_behind_reads_whose_order_is_not_known(tmp_path: Path) -> None:
@@ -546,11 +549,11 @@ def test_a_step_back_behind_reads_whose_order_is_not_known(tmp_path: Path) -> No
     story.consumed = []
     story.drain(*range(100))
     verdict = part_by_part(story, [first, ahead, within, back, story.consumed], tmp_path)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies}["nonmonotonic_read"] == 2
+    assert anomaly_counts(verdict)["nonmonotonic_read"] == 2
 
 
 def test_a_group_that_reads_with_both_isolations(tmp_path: Path) -> None:
-    """Whom read_uncommitted shows all was not shown what another one of its group, who reads less, was not either."""
+    """An aborted record that neither member reads counts as skipped, since one of them reads with read_uncommitted."""
     story = Story(run={"run_id": "isolations", "groups": {"live": "g", "live-rc": "g"}})
     for seq in range(40):
         aborted = {"transaction": "x", "transaction_outcome": "aborted"} if seq == 15 else {}
@@ -560,7 +563,7 @@ def test_a_group_that_reads_with_both_isolations(tmp_path: Path) -> None:
     live, story.consumed = story.consumed, []
     story.drain(*range(40))
     verdict = part_by_part(story, [live, story.consumed], tmp_path)
-    assert {anomaly.kind: anomaly.count for anomaly in verdict.anomalies} == {"skipped": 1}
+    assert anomaly_counts(verdict) == {"skipped": 1}
 
 
 def test_windows_are_no_wider_than_memory_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,7 +576,7 @@ def test_windows_are_no_wider_than_memory_asks_for(tmp_path: Path, monkeypatch: 
     stored = {name: pieces(tmp_path, name) for name in NAMES}
     drained = load_table(tmp_path, "drained")
     rest = find_rest(stored, drained, read_settings(tmp_path), here, 1, Sizes(window=3))
-    assert (rest.windows, rest.left) == (84, 0)  # of 12 offsets
+    assert (rest.windows, rest.left) == (84, 0)  # windows of 12 offsets
 
 
 def test_through_spark(judge_spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The monitor of long runs sees what is left, and what grows."""
+"""The monitor of long runs finds what a run leaves, and which processes grow."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_what_grows_is_seen(handles: object, mb: object, grew: str | None) -> No
 
 
 def test_what_is_left_is_seen_and_nothing_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process with the mark of one of its clusters, or with its workspace, and a folder; not another run's."""
+    """It finds processes with the mark of the run's clusters or in its workspace, and folders; none of other runs."""
     for name in ("work", "tmp"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
     assert not any(left(tmp_path, {"mine"}).values())
-    for name in ("spark-1", "jbod-ports", "pytest-of-somebody"):  # the others are all runs' own
+    for name in ("spark-1", "jbod-ports", "pytest-of-somebody"):  # the others belong to all runs
         (tmp_path / "tmp" / name).mkdir()
     environments = ({MARK: "mine"}, {"JBOD_WORK_DIR": str(tmp_path / "work")}, {MARK: "another's"})
     others = {name: value for name, value in os.environ.items() if name != "JBOD_WORK_DIR"}
@@ -73,5 +73,5 @@ def test_a_run_that_left_something_or_was_none_is_not_passed(
         for name in ("JBOD_WORK_DIR", "TMPDIR"):
             environment.setenv(name, "")
         assert main([sys.executable, "-c", litters]) == 1
-        assert main([sys.executable, "-c", "pass"]) == 2  # too short to be compared with itself
+        assert main([sys.executable, "-c", "pass"]) == 2  # too short to compare its quarters
     assert "litter" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The ledger remembers what was really run; a night goes first where nobody was for longest."""
+"""The ledger has a line for each case that ran; a night starts with the cases that ran longest ago."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ended(
     backend: str = "process",
     number: int = 1,
 ) -> None:
-    """A case comes to its end."""
+    """Let a case end."""
     runs_dir.mkdir(exist_ok=True)
     case = CaseId(id=name, kip=112, plan="1)", mode="kraft", seed=7, nodeid=f"suites/x.py::{name}")
     fault = FaultCosts(
@@ -65,12 +65,12 @@ def ended(
 
 
 def planned(*names: str, kafka: str = KRAFT) -> dict[str, ledger.Planned]:
-    """These cases are there to be run."""
+    """These cases can be run."""
     return {name: ledger.Planned(kip=112, plan="1)", mode="kraft", kafka=kafka) for name in names}
 
 
 def test_what_ran_is_remembered(tmp_path: Path) -> None:
-    """Each case that ran has its line, with its proven faults; one that was skipped has none."""
+    """Each case that ran has a line, with its proven faults; a skipped case has none."""
     assert ledger.read(tmp_path) == []
     before = now()
     ended(tmp_path, "a")
@@ -85,7 +85,7 @@ def test_what_ran_is_remembered(tmp_path: Path) -> None:
 
 
 def test_those_first_that_ran_longest_ago(tmp_path: Path) -> None:
-    """Never is longer ago than ever, and an error of the harness is no run."""
+    """Cases that never ran come first; an error of the harness does not count as a run."""
     for name in ("b", "c", "a", "b"):
         ended(tmp_path, name)
     ended(tmp_path, "d", "error")
@@ -93,7 +93,7 @@ def test_those_first_that_ran_longest_ago(tmp_path: Path) -> None:
 
 
 def test_as_many_as_there_is_time_for(tmp_path: Path) -> None:
-    """What a case usually takes is its median; at least one is run, whatever the budget."""
+    """A case is expected to take its median; at least one case runs, whatever the budget."""
     for seconds in (10.0, 11.0, 300.0):
         ended(tmp_path, "a", duration_s=seconds)
     entries = ledger.read(tmp_path)
@@ -103,7 +103,7 @@ def test_as_many_as_there_is_time_for(tmp_path: Path) -> None:
 
 
 def test_a_cell_is_a_case_on_a_build(tmp_path: Path) -> None:
-    """What ran on another build, or ended with an error of the harness, did not run on this one."""
+    """A run on another build, or an error of the harness, does not count for this build."""
     ended(tmp_path, "a", "invalid")
     ended(tmp_path, "a")
     ended(tmp_path, "b", "error")
@@ -119,28 +119,31 @@ def test_a_cell_is_a_case_on_a_build(tmp_path: Path) -> None:
 
 
 def test_what_ran_in_containers_did_not_run_as_processes(tmp_path: Path) -> None:
-    """Nor the other way round: neither the ledger, nor a night, nor a qualification takes one for the other."""
+    """The ledger, nights and qualifications keep runs in containers and runs as processes apart."""
     ended(tmp_path, "a", backend="docker")
     cases, entries = planned("a"), ledger.read(tmp_path)
-    told = [ledger.cells(planned("a"), backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
-    assert [(cell.backend, cell.runs, cell.is_overdue) for cell in told] == [("process", 0, True), ("docker", 1, False)]
+    cells = [ledger.cells(planned("a"), backend, entries, timedelta(days=7))[0] for backend in ("process", "docker")]
+    assert [(cell.backend, cell.runs, cell.is_overdue) for cell in cells] == [
+        ("process", 0, True),
+        ("docker", 1, False),
+    ]
     sides = [side("candidate", KRAFT, tmp_path, "kraft", backend) for backend in ("process", "docker")]
     assert [due(cases, each.ran(), 1) for each in sides] == [["a"], []]
     assert ledger.alike(entries, cases, "process") == []
 
 
 def test_what_can_not_be_run_any_more_is_owed(tmp_path: Path) -> None:
-    """What never ran here is not: that is how the machine is."""
+    """A case that ran here before and is now skipped is overdue; one that never ran here is not."""
     ended(tmp_path, "eio")
     fixed = Fixed(planned=planned("a"), unable={}, lacking=planned("eio", "never"))
     owed = fixed.owed(ledger.read(tmp_path), "process")
-    told = ledger.cells(owed, "process", ledger.read(tmp_path), timedelta(0))
-    assert [(cell.id, cell.is_overdue) for cell in told] == [("a", True), ("eio", True)]
+    cells = ledger.cells(owed, "process", ledger.read(tmp_path), timedelta(0))
+    assert [(cell.id, cell.is_overdue) for cell in cells] == [("a", True), ("eio", True)]
     assert [*fixed.owed(ledger.read(tmp_path), "docker")] == ["a"]
 
 
 def test_a_line_of_a_clock_that_was_ahead_is_none(tmp_path: Path) -> None:
-    """A machine that boots a year ahead would have its cases done for a year."""
+    """A line from the future does not count; otherwise the case would not be due for a year."""
     ended(tmp_path, "a")
     line = json.loads((tmp_path / ledger.NAME).read_text())
     ahead = datetime.fromisoformat(line["at"]) + timedelta(days=365)
@@ -149,7 +152,7 @@ def test_a_line_of_a_clock_that_was_ahead_is_none(tmp_path: Path) -> None:
 
 
 def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:
-    """A fault that was not proven, or too little load: it ran, and nobody is the wiser."""
+    """An unknown verdict, such as for an unproven fault or too little load, leaves a case as overdue as it was."""
     ended(tmp_path, "a")
     ended(tmp_path, "b")
     ended(tmp_path, "a", "unknown")
@@ -162,7 +165,7 @@ def test_what_showed_nothing_has_to_run_again(tmp_path: Path) -> None:
 
 
 def test_a_build_is_not_asked_for_what_it_does_not_have(tmp_path: Path) -> None:
-    """KIP-1066 came with 4.3: a candidate before it can qualify all the same, and is told what was left out."""
+    """KIP-1066 came with 4.3: an older candidate can qualify, and the answer names what was left out."""
     old, new = (cases_of(side("candidate", build, tmp_path, "kraft"), ["kip-1066"]) for build in ("3.9.2", KRAFT))
     [(why, count)] = old.unfit.items()
     assert (old.cases, count, new.unfit) == ((), len(new.cases), {})
@@ -170,7 +173,7 @@ def test_a_build_is_not_asked_for_what_it_does_not_have(tmp_path: Path) -> None:
 
 
 def test_the_ledger_is_shown_and_what_is_overdue_is_an_exit_code(tmp_path: Path) -> None:
-    """5 where nothing ever ran, 2 where something has to."""
+    """``jbod ledger`` ends with exit code 5 if nothing ever ran, and 2 if a case is overdue."""
     jbod = Path(sys.executable).with_name("jbod")
 
     def shown() -> tuple[int, list[dict[str, Any]]]:
@@ -186,7 +189,7 @@ def test_the_ledger_is_shown_and_what_is_overdue_is_an_exit_code(tmp_path: Path)
 
 
 def test_what_was_struck_by_role(tmp_path: Path) -> None:
-    """A broker of two roles counts in both, a run once for each of them; an error, another backend's, not at all."""
+    """A broker with two roles counts for both, once in each run; errors and runs in another backend do not count."""
     case = "kip-112/no-fault[kraft]"
     verdicts: tuple[Outcome, ...] = ("valid", "invalid", "error")
     for number, verdict in enumerate(verdicts):
@@ -208,7 +211,7 @@ def test_what_was_struck_by_role(tmp_path: Path) -> None:
 
 
 def test_what_random_schedules_struck_counts(tmp_path: Path) -> None:
-    """Which aim at controllers and coordinators. On a build that nobody asks for they don't count; nor do controls."""
+    """Faults of random schedules count by role on the build that was asked for; those of controls do not."""
     for name in ("schedules/random[kraft-0]", "schedules/random[kraft-1]", "control/rack-fails[kraft-green]"):
         ended(tmp_path, name)
     case = "kip-112/no-fault[kraft]"
@@ -222,7 +225,7 @@ def test_what_random_schedules_struck_counts(tmp_path: Path) -> None:
 
 
 def test_a_line_cut_off(tmp_path: Path) -> None:
-    """By a full disk or a kill: that one is forgotten, those before and after are not."""
+    """A line that a full disk or a kill cut off is ignored; the lines before and after it count."""
     ended(tmp_path, "a")
     file = tmp_path / ledger.NAME
     file.write_text(file.read_text() + file.read_text()[:30])
@@ -231,13 +234,13 @@ def test_a_line_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_no_run(tmp_path: Path) -> None:
-    """The ledger is a memory, no result: where it can't be written, the case is forgotten and the run goes on."""
+    """If the ledger cannot be written, the case is missing there, and the run goes on."""
     (tmp_path / ledger.NAME).symlink_to("/dev/full")
     ended(tmp_path, "a")
 
 
 def test_what_a_qualification_still_has_to_run(tmp_path: Path) -> None:
-    """Each case as often as wanted, three times if it wavered; an error of the harness says nothing of the build."""
+    """Each case must run as often as wanted, and three times if a run was not valid; harness errors do not count."""
     for name, verdict in (("a", "valid"), ("b", "invalid"), ("c", "error"), ("d", "unknown"), ("d", "valid")):
         ended(tmp_path, name, verdict)  # type: ignore[arg-type]
     cases = ["a", "b", "c", "d", "e"]
@@ -248,7 +251,7 @@ def test_what_a_qualification_still_has_to_run(tmp_path: Path) -> None:
 
 
 def test_what_a_qualification_is_made_of() -> None:
-    """A baseline's cases that the candidate does not have, as in ZooKeeper mode, are left out, and counted."""
+    """Cases that the candidate does not have, such as those in ZooKeeper mode, are left out and counted."""
 
     def wanted(*cases: str, unfit: dict[str, int]) -> Wanted:
         return Wanted(scenarios={case: listed_scenario(case) for case in cases}, unfit=unfit)
@@ -268,12 +271,12 @@ def test_what_a_qualification_is_made_of() -> None:
 def test_results_that_cannot_be_written_are_no_pass_and_hide_no_failure(
     tmp_path: Path, code: int, comes_to: int
 ) -> None:
-    said: list[str] = []
-    assert write_json(None, {"exit_code": code}, said.append) == code
-    assert write_json(tmp_path / "out.json", {"exit_code": code}, said.append) == code
-    assert said == []
-    assert write_json(tmp_path / "gone" / "out.json", {"exit_code": code}, said.append) == comes_to
-    assert said == [f"cannot write --json {tmp_path}/gone/out.json: No such file or directory"]
+    output: list[str] = []
+    assert write_json(None, {"exit_code": code}, output.append) == code
+    assert write_json(tmp_path / "out.json", {"exit_code": code}, output.append) == code
+    assert output == []
+    assert write_json(tmp_path / "gone" / "out.json", {"exit_code": code}, output.append) == comes_to
+    assert output == [f"cannot write --json {tmp_path}/gone/out.json: No such file or directory"]
 
 
 @pytest.mark.parametrize(
@@ -284,12 +287,12 @@ def test_results_that_cannot_be_written_are_no_pass_and_hide_no_failure(
         ([1, 0], ["a"], 1),
         ([5, 5], [], 5),
         ([3], [], 3),
-        ([0, 5], [], 2),  # half of it
+        ([0, 5], [], 2),  # half of them ran
         ([1, 5], [], 1),
     ],
 )
 def test_a_night_is_green_only_if_all_ran_that_had_to(codes: list[int], overdue: list[str], code: int) -> None:
-    """What had to run and didn't makes it inconclusive; nothing at all that ran is exit code 5."""
+    """A night is inconclusive if a due case did not run; its exit code is 5 if no case ran."""
     night = Night(codes=codes, overdue=overdue, left=dict.fromkeys(overdue, datetime(2026, 1, 1)))
     assert night.exit_code() == code
     assert json.loads(json.dumps(night.to_json()))["exit_code"] == code

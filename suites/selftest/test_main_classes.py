@@ -1,4 +1,4 @@
-"""Where the classes of a build are: as its own scripts and jars say, also where they have moved."""
+"""The main classes of a build's tools are found from its scripts and jars, also where they have moved."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ FORMERLY = {
         Tool.DUMP_LOG: "org.apache.kafka.tools.DumpLogSegments",
     },
 }
-"""As these releases' own ``bin/*.sh`` have them."""
+"""The main classes in these releases' ``bin/*.sh``."""
 
 
 def jar(folder: Path, name: str, *classes: str) -> Path:
-    """A jar with these classes, empty ones."""
+    """A jar with these classes, which are empty."""
     with zipfile.ZipFile(folder / name, "w") as made:
         for each in classes:
             made.writestr(f"{each.replace('.', '/')}.class", b"")
@@ -61,7 +61,7 @@ def test_the_default_builds_have_all_tools(mode: Mode) -> None:
 
 
 def test_a_class_that_has_moved_is_found(tmp_path: Path) -> None:
-    """Into a package that no release has had yet."""
+    """A class is found in a package that no release has."""
     jars = (jar(tmp_path, "kafka-admin-9.0.0.jar", "org.apache.kafka.admin.cli.TopicCommand"),)
     assert main_class(jars, None, Tool.TOPICS) == "org.apache.kafka.admin.cli.TopicCommand"
 

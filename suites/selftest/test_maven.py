@@ -1,4 +1,4 @@
-"""The real mvn: what it brings, and what is said when it can't."""
+"""The real mvn fetches jars, and its failures give one clear line."""
 
 import socket
 from pathlib import Path
@@ -13,7 +13,7 @@ SMALL = "org.slf4j:slf4j-reload4j:1.7.36"
 
 
 def mirrored(home: Path, port: int) -> str:
-    """Make a home whose Maven settings send everything to 127.0.0.1:port; return the option that names it."""
+    """Make a home whose Maven settings use 127.0.0.1:port for all repositories; returns the option that names it."""
     (home / ".m2").mkdir(parents=True)
     (home / ".m2" / "settings.xml").write_text(
         "<settings><mirrors><mirror><id>m</id><mirrorOf>*</mirrorOf>"
@@ -59,5 +59,5 @@ def test_a_mirror_that_never_answers_is_given_up_and_mvn_is_gone(
 
 
 def _programs() -> set[psutil.Process]:
-    """Maven, and whatever else this process has started that is a shell script or Java."""
+    """The shell scripts and JVMs that this process has started, such as Maven."""
     return {child for child in psutil.Process().children(recursive=True) if child.name() in {"java", "mvn"}}

@@ -1,4 +1,4 @@
-"""A real broker's MBeans: what others do at the agent's port is not in the way of reading them."""
+"""A real broker's MBeans can be read while another client holds a connection to the agent's port."""
 
 import socket
 
@@ -9,7 +9,7 @@ from harness.host.ports import HOST
 
 pytestmark = pytest.mark.cluster
 
-# The beginning of a Kafka client's first request: its length, ApiVersions (18), its version, its correlation id.
+# The beginning of a Kafka client's first request: length, ApiVersions (18), version, correlation id.
 NOT_HTTP = bytes.fromhex("00000020 0012 0003 00000001")
 
 

@@ -1,4 +1,4 @@
-"""What a fault cost, and whether it met any load, from a journal and a history laid down by hand."""
+"""The costs of a fault and the load under it, from a made-up journal and history."""
 
 from __future__ import annotations
 
@@ -24,20 +24,23 @@ TOLD = (
     "[2026-01-01 00:00:02,400] INFO [Controller id=1] Handling log directory failure for brokers 2 (kafka)\n"
 )
 
+Line = dict[str, Any]
+"""A line of the journal, or the costs of a fault as JSON."""
+
 
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def event(seconds: float, kind: str, **fields: Any) -> dict[str, Any]:
+def event(seconds: float, kind: str, **fields: object) -> Line:
     return {"at": at(seconds).isoformat(), "kind": kind, **fields}
 
 
-def costs(lines: list[dict[str, Any]], run_dir: Path) -> list[FaultCosts]:
+def costs(lines: list[Line], run_dir: Path) -> list[FaultCosts]:
     return measure_faults(events_of(lines), run_dir)
 
 
-def measured_as_json(lines: list[dict[str, Any]], run_dir: Path) -> list[dict[str, Any]]:
+def measured_as_json(lines: list[Line], run_dir: Path) -> list[Line]:
     return [json.loads(json.dumps(each.to_json())) for each in costs(lines, run_dir)]
 
 
@@ -58,11 +61,11 @@ EVENTS = [
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
-    """A record every 0.1 s from 1.0 to 5.9, none acked nor read between 2.2 and 4.2; the broker's log."""
+    """A run folder with a record every 0.1 s from 1.0 to 5.9 s; none is acked or read between 2.2 and 4.2 s."""
     instants = [1.0 + n / 10 for n in range(50) if not 2.2 < 1.0 + n / 10 < 4.2]
     rows = len(instants)
 
-    def table(schema: pa.Schema, **columns: Any) -> pa.Table:
+    def table(schema: pa.Schema, **columns: object) -> pa.Table:
         return pa.table(
             {
                 field.name: pa.array(columns.get(field.name, [None] * rows), field.type)
@@ -108,7 +111,7 @@ def test_what_a_fault_cost(run_dir: Path) -> None:
 
 
 def test_what_rots_while_its_broker_is_down_is_noticed_by_nobody(run_dir: Path) -> None:
-    """That it is missed once more, by another broker, is no word on the fault."""
+    """A broker that is down notices no fault; that another broker sees it missing once more does not count."""
     rot = {**FAULT, "fault": "index_byte_flipped", "noticed_by": None}
     gone = [event(when, "brokers.changed", brokers=[1, 3], seen_by=1) for when in (1.5, 5.8)]
     events = [*EVENTS[:3], gone[0], event(2.0, "fault.injecting", **rot), event(2.1, "fault.injected", **rot), gone[1]]
@@ -118,7 +121,7 @@ def test_what_rots_while_its_broker_is_down_is_noticed_by_nobody(run_dir: Path) 
 
 
 def test_what_is_missed_after_a_fault_was_not_missed_for_it(run_dir: Path) -> None:
-    """A slow disk is noticed by nobody; that its broker is killed later is another fault's affair."""
+    """No broker notices a slow disk; that the broker is missing after the fault was undone does not count."""
     slow = {**FAULT, "fault": "slow", "noticed_by": None}
     events = [*EVENTS[:3], event(2.0, "fault.injecting", **slow), event(2.1, "fault.injected", **slow)]
     events += [event(4.0, "fault.undone", **slow), event(5.8, "brokers.changed", brokers=[1, 3], seen_by=1)]
@@ -133,14 +136,14 @@ def test_what_is_missed_after_a_fault_was_not_missed_for_it(run_dir: Path) -> No
         ({"topic": "another"}, None),
     ],
 )
-def test_whom_a_fault_hit(run_dir: Path, changes: dict[str, Any], role: str | None) -> None:
-    """What the pair was at work on counts, as it was last."""
+def test_whom_a_fault_hit(run_dir: Path, changes: Line, role: str | None) -> None:
+    """The role is the broker's in the pair's topic, by the last state before the fault."""
     events = [*EVENTS[:1], EVENTS[1] | changes, *EVENTS[2:]]
     assert measured_as_json(events, run_dir)[0]["role"] == role
 
 
 def test_what_the_broker_was_besides(run_dir: Path) -> None:
-    """The controller by the MBean that it alone has, as long as it has it; the coordinator by the log that it leads."""
+    """The controller is the broker with the controller's MBean; a coordinator leads an internal topic's partition."""
     beside = [
         event(0.6, "mbeans.changed", node="broker-2", values={"OfflinePartitionsCount": 0}),
         event(0.7, "mbeans.changed", node="broker-1", values={"OfflineReplicaCount": 0}),
@@ -156,7 +159,7 @@ def test_what_the_broker_was_besides(run_dir: Path) -> None:
 
 
 def test_a_controller_of_its_own_is_no_broker(run_dir: Path) -> None:
-    """The broker that is named with it is but the witness."""
+    """The role is "controller" then; the broker that the event names is only the witness."""
     killed = {**FAULT, "fault": "controller_killed", "target": "controller-100"}
     struck = [event(2.0, "fault.injecting", **killed, node="controller-100"), event(2.1, "fault.injected", **killed)]
     [measured] = measured_as_json([*EVENTS[:3], *struck, *EVENTS[5:]], run_dir)
@@ -183,7 +186,7 @@ def test_the_controller_was_told_by_its_own_words(run_dir: Path, noticed_by: str
     assert measured_as_json(events, run_dir)[0]["controller_told_s"] is None
 
 
-def led(seconds: float, index: int, leader: int | None, *offline: int, topic: str = "t") -> dict[str, Any]:
+def led(seconds: float, index: int, leader: int | None, *offline: int, topic: str = "t") -> Line:
     isr = [each for each in (1, 2, 3) if each not in offline]
     fields = {"topic": topic, "partition": index, "leader": leader, "isr": isr, "offline_replicas": list(offline)}
     return event(seconds, "partition.changed", **fields, seen_by=1)
@@ -232,9 +235,9 @@ STRUCK_ELSEWHERE = [
     ],
 )
 def test_other_leaders_are_those_of_what_this_fault_took(
-    run_dir: Path, happened: list[dict[str, Any]], measured: list[tuple[float | None, int]]
+    run_dir: Path, happened: list[Line], measured: list[tuple[float | None, int]]
 ) -> None:
-    """Broker 2 leads partitions 0 to 2, and led those of a topic that is no more."""
+    """Only partitions count that the fault's broker led: 0 to 2, and none of a deleted topic."""
     stale = [led(0.2, 0, 2, topic="gone"), event(0.3, "topic.deleted", topic="gone")]
     begin = [EVENTS[0], *stale, *(led(0.5, index, 2) for index in range(3)), led(0.5, 3, 1), EVENTS[2]]
     during = sorted([*EVENTS[3:5], *happened, EVENTS[7]], key=lambda e: datetime.fromisoformat(e["at"]))
@@ -245,7 +248,7 @@ def test_other_leaders_are_those_of_what_this_fault_took(
     assert told == measured
 
 
-def partition(seconds: float, index: int, *isr: int) -> dict[str, Any]:
+def partition(seconds: float, index: int, *isr: int) -> Line:
     return event(
         seconds,
         "partition.changed",
@@ -303,15 +306,15 @@ RECOVERING = [
     ],
 )
 def test_a_broker_has_recovered_when_every_isr_has_it_again(
-    run_dir: Path, events: list[dict[str, Any]], recovered_s: float | None
+    run_dir: Path, events: list[Line], recovered_s: float | None
 ) -> None:
-    """Those that had it before and no more at the end; not those that never had it, or have it back before that."""
+    """Only ISRs that had the broker before the fault, and lacked it when the fault was undone, are waited for."""
     [measured] = measured_as_json(events, run_dir)
     assert measured["recovered_s"] == recovered_s
 
 
 def test_acks_that_never_paused_did_not_come_again(run_dir: Path) -> None:
-    """Records come every 0.1 s, so five times that is no pause of note."""
+    """Records come every 0.1 s; a gap of up to five times that is no pause."""
     for stops, injected, measured in ((2.15, 2.0, (0.1, None)), (4.3, 3.75, (0.45, None)), (4.3, 3.65, (0.55, 0.55))):
         instants = {"fault.injecting": injected, "pair.stopping": stops}
         moved = [e | {"at": at(instants[e["kind"]]).isoformat()} if e["kind"] in instants else e for e in EVENTS]
@@ -320,7 +323,7 @@ def test_acks_that_never_paused_did_not_come_again(run_dir: Path) -> None:
 
 
 def test_independent_readers_are_told_apart_from_the_pair(run_dir: Path) -> None:
-    """s0 read twice, long after the pair's own consumer; neither the pair's gap nor its count is of it."""
+    """The reads of an independent reader, s0, count neither for the pair's gap nor for its number of reads."""
     reads = pa.concat_tables([pq.read_table(part) for part in (run_dir / "history" / "consumed").glob("*.parquet")])
     parts = {"s0": [at(3.0), at(5.0)]}
     for consumer, instants in parts.items():
@@ -353,7 +356,7 @@ def test_too_little_load_is_said(run_dir: Path, floors: Floors, says: str) -> No
 
 
 def test_no_load_is_asked_for_under_a_fault_that_may_hold_up_clients(run_dir: Path) -> None:
-    """But before it."""
+    """The load before such a fault must be enough all the same."""
     held_up = [e | {"may_hold_up_clients": True} if e["kind"] == "fault.injecting" else e for e in EVENTS]
     measured = costs(held_up, run_dir)
     assert shortfalls(measured, Floors(before=11, during=1000)) == []
@@ -361,13 +364,13 @@ def test_no_load_is_asked_for_under_a_fault_that_may_hold_up_clients(run_dir: Pa
 
 
 def test_what_got_through_before_it_was_noticed_is_no_load_under_the_fault(run_dir: Path) -> None:
-    """Two records were acked between injection and the new leader; they don't count."""
+    """Two records that were acked between the injection and the new leader do not count."""
     [measured] = measured_as_json(EVENTS, run_dir)
     assert measured["acked_during"] == 18
 
 
 def test_a_watcher_that_is_told_late_takes_no_load_away(run_dir: Path) -> None:
-    """The scenario saw at 2.3 s that all was as it should be, and counted from there."""
+    """The load counts from 2.3 s, when the scenario saw the expected state, although the watcher saw it later."""
     late = [
         e | {"at": at(5.0).isoformat()} if e["kind"] == "partition.changed" and e["leader"] == 3 else e for e in EVENTS
     ]
@@ -398,4 +401,4 @@ def test_a_broker_that_was_down_notices_from_its_start_on(run_dir: Path) -> None
     [measured] = measured_as_json(restarted, run_dir)
     assert measured["noticed_s"] == 0.05
     without_leaders = [e for e in restarted if e["kind"] != "partition.changed"]
-    assert [e["acked_during"] for e in measured_as_json(without_leaders, run_dir)] == [18]  # from 2.25 s on
+    assert [e["acked_during"] for e in measured_as_json(without_leaders, run_dir)] == [18]  # acks count from 2.25 s on

@@ -1,7 +1,7 @@
-"""A night: the fixed suites first, then random schedules until its time is over; what it did not get to is said.
+"""A night runs the fixed suites, then random schedules until its budget is used up, and reports what did not run.
 
-One is run for real, on planted cases (:mod:`suites.selftest.planted`). What needs the hours of a night has ``jbod run``
-planted, too.
+One night really runs, on planted cases (:mod:`suites.selftest.planted`). Tests that would need hours have a fake
+``jbod run``.
 """
 
 from __future__ import annotations
@@ -34,58 +34,58 @@ FIXED = [f"kip-112/planted[kraft-{letter}]" for letter in "abc"]
 
 
 def test_a_night(planted: Planted) -> None:
-    """A green one, and a red one after it: exit codes, JSON, JUnit, ledger, and what can't be run here."""
+    """A green night and then a red one: exit codes, JSON, JUnit, ledger, and the cases that cannot run here."""
     kafka = planted.kafka("4.3.1")
     asked = ("nightly", "--budget=10m", "--seed=7", "--backend=planted", f"--kafka-home={kafka}", "--json=night.json")
 
     def night() -> tuple[int, str, dict[str, Any]]:
-        code, said = planted.jbod(*asked)
-        return code, said, json.loads((planted.folder / "night.json").read_text())
+        code, output = planted.jbod(*asked)
+        return code, output, json.loads((planted.folder / "night.json").read_text())
 
-    code, said, told = night()
-    assert code == told["exit_code"] == 0
+    code, output, result = night()
+    assert code == result["exit_code"] == 0
     assert [case.partition(" ")[0] for case in planted.played()[:4]] == [*FIXED, "schedules/random[kraft-0]"]
-    ids = [case["id"] for case in told["scenarios"]]
+    ids = [case["id"] for case in result["scenarios"]]
     assert ids == [*FIXED, *(f"schedules/random[kraft-{number}]" for number in range(len(ids) - 3))]
-    assert (told["left"], told["overdue"], told["shrunk"]) == ({}, [], [])
+    assert (result["left"], result["overdue"], result["shrunk"]) == ({}, [], [])
     count = len(ids) - 3
-    assert f"random schedules: {count} played, 0 not; {count * 11} of {count * 12} steps done" in said
-    [(unable, why)] = told["unable"].items()
+    assert f"random schedules: {count} played, 0 not; {count * 11} of {count * 12} steps done" in output
+    [(unable, why)] = result["unable"].items()
     assert (unable, why.partition(":")[0]) == ("network/planted[kraft]", "own networks")
-    assert f"cannot run here, because {why}: network/planted[kraft]" in " ".join(said.split())
+    assert f"cannot run here, because {why}: network/planted[kraft]" in " ".join(output.split())
     assert junit(planted, "junit-fixed.xml") == (3, 0)
     assert junit(planted, "junit-random.xml") == (count, 0)
-    assert len(list((planted.runs_dir.parent / "allure-results").glob("*-result.json"))) == count  # the last run's
+    assert len(list((planted.runs_dir.parent / "allure-results").glob("*-result.json"))) == count  # of the last run
     entries = ledger.read(planted.runs_dir)
     assert [entry.id for entry in entries] == ids
     assert {(entry.kafka, entry.backend, len(entry.sha256)) for entry in entries} == {("4.3.1", "planted", 64)}
 
-    # As if cases had taken a minute each, as real ones do, and the last of the fixed ones had never run.
+    # Each case now took a minute, as real ones do, and the last fixed one never ran.
     lines = [line for line in (planted.runs_dir / ledger.NAME).read_text().splitlines() if FIXED[2] not in line]
     told_to_take = [re.sub(r'"duration_s": [\d.]+', '"duration_s": 60.0', line) for line in lines]
     (planted.runs_dir / ledger.NAME).write_text("".join(f"{line}\n" for line in told_to_take))
     before = len(planted.played())
     planted.plays({FIXED[1]: "invalid", "schedules/random[kraft-0]": "valid invalid valid"})
-    code, said, told = night()
-    assert code == told["exit_code"] == 1
+    code, output, result = night()
+    assert code == result["exit_code"] == 1
     order = [case.partition(" ")[0] for case in planted.played()[before:]]
     assert order[:4] == [FIXED[2], FIXED[0], FIXED[1], "schedules/random[kraft-0]"]
-    assert {case["id"] for case in told["scenarios"] if case["verdict"] == "invalid"} == {
+    assert {case["id"] for case in result["scenarios"] if case["verdict"] == "invalid"} == {
         FIXED[1],
         "schedules/random[kraft-0]",
     }
     assert junit(planted, "junit-fixed.xml") == (3, 1)
-    assert [(each["fails"], each["of"], each["file"]) for each in told["shrunk"]] == [(0, 3, None)]
-    assert "the schedule did not fail again" in said
+    assert [(each["fails"], each["of"], each["file"]) for each in result["shrunk"]] == [(0, 3, None)]
+    assert "the schedule did not fail again" in output
 
 
 def junit(planted: Planted, name: str) -> tuple[int, int]:
-    """How many cases are in the file, and how many of them failed."""
+    """The number of cases in the file, and of those that failed."""
     root = ElementTree.parse(planted.runs_dir.parent / name).getroot()
     return len(list(root.iter("testcase"))), len(list(root.iter("failure")))
 
 
-# --- a night by a planted `jbod run` --------------------------------------------------------------------------------
+# --- a night with a fake `jbod run` ---------------------------------------------------------------------------------
 
 Answer = Callable[[tuple[str, ...]], SubRun]
 PLANNED = Planned(kip=112, plan="1)", mode="kraft", kafka="4.3.1")
@@ -98,9 +98,9 @@ def a_night(
     fixed: list[str],
     lacking: Sequence[str] = (),
 ) -> tuple[Night, list[str], list[tuple[str, ...]]]:
-    """It, what it said, and the arguments of its runs."""
+    """A night, its output, and the arguments of its runs."""
     asked: list[tuple[str, ...]] = []
-    said: list[str] = []
+    output: list[str] = []
 
     def run(*arguments: str, quiet: bool = False) -> SubRun:
         asked.append(arguments)
@@ -121,28 +121,28 @@ def a_night(
         jobs=1,
         options=[],
     )
-    return run_night(plan, said.append), said, asked
+    return run_night(plan, output.append), output, asked
 
 
 def came_out(**verdicts: str) -> SubRun:
-    """A run of these cases."""
+    """The result of a run of these cases."""
     return SubRun(exit_code=0, cases=tuple(case_result(id, verdict) for id, verdict in verdicts.items()))
 
 
 def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the fixed suites by name; of the schedules how many."""
+    """The report names fixed cases that did not begin, and counts schedules."""
     answers: list[Answer] = [
         lambda _: came_out(a="valid", b="skipped"),
         lambda _: came_out(x="valid", y="skipped", z="skipped"),
     ]
-    night, said, [fixed, random] = a_night(tmp_path, monkeypatch, answers, ["a", "b"])
+    night, output, [fixed, random] = a_night(tmp_path, monkeypatch, answers, ["a", "b"])
     assert fixed[:2] == ("a", "b")
     assert {"--seed=7", "--stop-after=900", "--backend=process"} <= set(fixed)
     assert random[0] == "schedules/random"
     [for_s] = [float(option.partition("=")[2]) for option in random if option.startswith("--stop-after")]
-    assert for_s == pytest.approx(1800 * 0.75, abs=5)  # the rest is for shrinking, should one fail
+    assert for_s == pytest.approx(1800 * 0.75, abs=5)  # the rest is kept for shrinking
     assert (night.left, night.overdue, night.exit_code()) == ({"b": None}, ["b"], 2)
-    assert "random schedules: 1 played, 2 not" in said
+    assert "random schedules: 1 played, 2 not" in output
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monke
 def test_what_this_machine_could_do_once_has_to_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entry: dict[str, str], overdue: bool
 ) -> None:
-    """A runner that has lost root is no reason for a green night; one that never had it runs what it can."""
+    """A case that was valid here must run again, although root rights may be gone; one that never ran need not."""
     ran = {"id": "eio", "kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process", "seed": 1}
     came = {"at": "2026-01-01T00:00:00+00:00", "verdict": "valid", "duration_s": 9.0, "run_id": "r", "faults": []}
     (tmp_path / ledger.NAME).write_text(json.dumps({**ran, **came, **entry}) + "\n")
@@ -167,14 +167,14 @@ def test_what_this_machine_could_do_once_has_to_run(
     night, _, _ = a_night(tmp_path, monkeypatch, answers, ["a"], ["eio", "never"])
     assert (night.overdue, night.exit_code()) == ((["eio"], 2) if overdue else ([], 0))
     skipped = {"id": "eio", "kip": 112, "plan": "", "mode": "zk", "kafka": "4.3.1", "backend": "process"}
-    told = {"scenarios": [{**skipped, "verdict": "skipped", "reason": "no loop mounts"}], "started_at": "2999"}
-    (tmp_path / "results-later.json").write_text(json.dumps(told))  # by which it has not run
+    result = {"scenarios": [{**skipped, "verdict": "skipped", "reason": "no loop mounts"}], "started_at": "2999"}
+    (tmp_path / "results-later.json").write_text(json.dumps(result))  # from a run without this case
     notes = read_runs_dir(tmp_path).notes
     assert notes == (("eio was due and did not run; last run: 2026-01-01T00:00",) if overdue else ())
 
 
 def test_what_ran_before_on_another_build_did_not_run_tonight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor did what came after it in the ledger: ``b``, which showed something long ago and nothing last time."""
+    """A run on another build does not count, so ``eio`` is not due; ``b`` is, since its last run showed nothing."""
     ran = {"kip": 112, "plan": "", "mode": "kraft", "backend": "process", "seed": 1, "duration_s": 9.0, "faults": []}
     lines = [
         {"id": "eio", "kafka": "4.3.0", "at": "2026-01-01T00:00:00+00:00", "verdict": "valid", "run_id": "1"},
@@ -188,8 +188,7 @@ def test_what_ran_before_on_another_build_did_not_run_tonight(tmp_path: Path, mo
 
 
 def test_what_this_machine_cannot_do_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run of the night was asked for it, and the page of one that was green must name it all the same; once, however
-    many nights said so."""
+    """No run of the night selects such a case, and the page of a green night names it all the same, once."""
     for _ in range(2):
         answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: came_out(x="valid")]
         a_night(tmp_path, monkeypatch, answers, ["a"], ["eio"])
@@ -206,13 +205,13 @@ def test_a_full_disk_while_shrinking_is_no_reason_to_forget_the_night(
     monkeypatch.setattr(nightly, "shrink_run", fills_up)
     failed = case_result("x", "invalid", mode="zk", run_dir="runs/x", duration_s=6.0)
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=(failed,))]
-    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    night, output, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert (night.exit_code(), night.shrunk) == (1, [])
-    assert "No space left on device; again: jbod shrink runs/x" in said[-1]
+    assert "No space left on device; again: jbod shrink runs/x" in output[-1]
 
 
 def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is it one in which nothing ran: the fixed suites did."""
+    """The night is inconclusive without a random schedule, although the fixed suites ran."""
     answers: list[Answer] = [
         lambda _: came_out(a="valid"),
         lambda _: SubRun(exit_code=5, cases=(case_result("x", "skipped", reason="too late"),)),
@@ -222,7 +221,7 @@ def test_a_night_without_a_random_schedule_is_not_green(tmp_path: Path, monkeypa
 
 
 def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two schedules fail, and looking for the smallest part of the first takes all that was left."""
+    """Two schedules fail, and shrinking the first one uses up the budget."""
     clock = [0.0]
 
     def takes_long(run_dir: Path, options: object, say: object, until: float) -> Shrunk:
@@ -233,25 +232,25 @@ def test_what_there_is_no_time_to_shrink_is_said(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(nightly, "shrink_run", takes_long)
     failed = tuple(case_result(id, "invalid", mode="zk", run_dir=f"runs/{id}", duration_s=60.0) for id in "xy")
     answers: list[Answer] = [lambda _: came_out(a="valid"), lambda _: SubRun(exit_code=1, cases=failed)]
-    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    night, output, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert [each.run_dir for each in night.shrunk] == ["runs/x"]
-    assert clock[0] == BUDGET_S - 60.0 - nightly.START_S  # a part of it that is begun then ends with the night
-    assert "not shrunk, no time left: y: jbod shrink runs/y" in said
+    assert clock[0] == BUDGET_S - 60.0 - nightly.START_S  # a part that begins then ends with the night
+    assert "not shrunk, no time left: y: jbod shrink runs/y" in output
 
 
 def test_a_run_that_is_killed_does_not_end_the_night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As by the kernel, where memory is short: an error of the environment; the schedules have their turn."""
+    """The kernel may kill it when memory is short: an error of the environment; the schedules still run."""
     monkeypatch.setattr("harness.runner.subrun.jbod_command", lambda *_: ["sh", "-c", "kill -9 $$"])
     answers: list[Answer] = [lambda arguments: run_apart(*arguments), lambda _: came_out(x="valid")]
-    night, said, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
+    night, output, _ = a_night(tmp_path, monkeypatch, answers, ["a"])
     assert (night.codes, night.exit_code(), [*night.left]) == ([3, 0], 3, ["a"])
-    assert any("ended with exit code 3" in line for line in said)
+    assert any("ended with exit code 3" in line for line in output)
 
 
 def test_a_working_directory_with_other_modules_is_in_nobodys_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever starts ``jbod nightly`` beside a module called as one of ours, or of Python's."""
+    """A module in the working directory may have the name of one of jbod's or Python's modules."""
     (tmp_path / "harness").mkdir()
     (tmp_path / "harness" / "__init__.py").write_text("")
     monkeypatch.chdir(tmp_path)
@@ -260,7 +259,7 @@ def test_a_working_directory_with_other_modules_is_in_nobodys_way(
 
 
 def test_a_night_that_is_told_to_end_tells_its_run(tmp_path: Path) -> None:
-    """``kill`` tells it alone, other than Ctrl-C; its run then has to clean up, and it waits for that."""
+    """``kill`` signals only the night, unlike Ctrl-C; the night ends its run, and waits for the run's clean-up."""
     body = """
 from harness.runner import subrun
 does = "trap 'touch cleaned-up; exit 3' TERM; kill $PPID; sleep 20 >&- 2>&- & wait"

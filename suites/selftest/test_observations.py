@@ -1,7 +1,7 @@
-"""Every source of the model of where everything is: quiet where the model is right, named where it is wrong.
+"""Each source agrees with a right expected state, and names the difference from a wrong one.
 
-The answers are those of real brokers (4.3.1, KRaft) with broker 3's first log dir failed, less a few partitions; the
-expectation is what is made wrong.
+The sources' answers come from a real cluster (4.3.1, KRaft) after broker 3's first log dir failed; a few partitions
+are left out. The tests change the expected state, not the answers.
 """
 
 from __future__ import annotations
@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from harness.cluster.log_dir import LogDir
 from harness.kafka.mbeans import BrokerMetrics
-from harness.kafka.metadata import ClusterState, LogDirState, PartitionState, ReplicaInDir
+from harness.kafka.metadata import LogDirState
 from harness.kafka.tool_answers import read_broker_configs, read_directories, read_log_dirs, read_topics
-from harness.kafka.versions import Mode
 from suites import observations
+from suites.selftest.fakes import (
+    cluster_state,
+    fake_broker,
+    fake_cluster,
+    log_dir_at,
+    log_dir_state,
+    partition_of,
+    partition_state,
+    replica_in_dir,
+)
 from suites.state_check import StateCheck
 
 ANSWERS = Path(__file__).with_name("answers")
@@ -32,44 +38,18 @@ IDS = {  # directory.id of the good log dirs
 }
 
 
-class OneBroker(SimpleNamespace):
-    """What the comparisons need of a broker."""
-
-    def __str__(self) -> str:
-        return f"broker {self.id}"
-
-
-BROKERS: dict[int, Any] = {id: OneBroker(id=id) for id in (1, 2, 3)}
-DIRS = {(id, n): LogDir(BROKERS[id], Path(f"/data/broker-{id}-log-dir-{n}")) for id in BROKERS for n in (1, 2)}
+BROKERS = {id: fake_broker(id) for id in (1, 2, 3)}
+DIRS = {(id, n): log_dir_at(Path(f"/data/broker-{id}-log-dir-{n}"), BROKERS[id]) for id in BROKERS for n in (1, 2)}
 for id, broker in BROKERS.items():
     broker.log_dirs = (DIRS[id, 1], DIRS[id, 2])
 
 
-def partition_state(topic: str, partition: int, *replicas: int, offline: tuple[int, ...] = ()) -> PartitionState:
-    isr = tuple(id for id in replicas if id not in offline)
-    return PartitionState(
-        topic=topic,
-        partition=partition,
-        leader=isr[0] if isr else None,
-        leader_epoch=0,
-        replicas=replicas,
-        isr=isr,
-        offline_replicas=offline,
-    )
-
-
-SEEN = ClusterState(
-    racks={},
-    cluster_id="c",
-    controller=1,
-    brokers=(1, 2, 3),
-    partitions=(
-        partition_state("orders", 0, 3, 1, 2, offline=(3,)),
-        partition_state("lone", 0, 3, offline=(3,)),
-        partition_state("lone", 1, 1),
-        partition_state("lone", 3, 3),
-        partition_state("elsewhere", 0, 3, offline=(3,)),
-    ),
+SEEN = cluster_state(
+    partition_state("orders", 3, 1, 2, offline=(3,)),
+    partition_state("lone", 3, offline=(3,)),
+    partition_state("lone", 1, index=1),
+    partition_state("lone", 3, index=3),
+    partition_state("elsewhere", 3, offline=(3,)),
 )
 METRICS = BrokerMetrics(
     offline_log_dirs=1,
@@ -79,17 +59,17 @@ METRICS = BrokerMetrics(
 
 
 def healthy_state() -> StateCheck:
-    """As the model has it before the fault."""
-    spec = SimpleNamespace(mode=Mode.KRAFT)
-    state = StateCheck(cast(Any, SimpleNamespace(brokers=list(BROKERS.values()), spec=spec, unreachable=set())))
-    state.add_partition(partition_state("orders", 0, 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
-    state.add_partition(partition_state("lone", 0, 3), {3: DIRS[3, 1]})
-    state.add_partition(partition_state("lone", 1, 1), {1: DIRS[1, 2]})
-    state.add_partition(partition_state("lone", 3, 3), {3: DIRS[3, 2]})
+    """The expected state before the fault."""
+    state = StateCheck(fake_cluster(brokers=list(BROKERS.values()), unreachable=set()))
+    state.add_partition(partition_state("orders", 3, 1, 2), {3: DIRS[3, 1], 1: DIRS[1, 1], 2: DIRS[2, 1]})
+    state.add_partition(partition_state("lone", 3), {3: DIRS[3, 1]})
+    state.add_partition(partition_state("lone", 1, index=1), {1: DIRS[1, 2]})
+    state.add_partition(partition_state("lone", 3, index=3), {3: DIRS[3, 2]})
     return state
 
 
 def right_state() -> StateCheck:
+    """The expected state after the fault, with which all answers agree."""
     state = healthy_state()
     state.log_dir_failed(DIRS[3, 1])
     return state
@@ -102,23 +82,23 @@ def other_dir_failed() -> StateCheck:
 
 
 def replica_elsewhere() -> StateCheck:
-    """One replica on a good log dir is expected in its broker's other one."""
+    """One replica on a good log dir is expected in the other log dir of its broker."""
     state = right_state()
-    state.add_partition(partition_state("lone", 1, 1), {1: DIRS[1, 1]})
+    state.add_partition(partition_state("lone", 1, index=1), {1: DIRS[1, 1]})
     return state
 
 
 def future_replica_there() -> StateCheck:
-    """A replica is expected to be on its way into its broker's other log dir, which is not the one with a copy."""
+    """A future replica of lone-1 is expected in the first log dir of broker 1, where no source shows one."""
     state = right_state()
-    state.move_held(cast(Any, SimpleNamespace(topic="lone", index=1)), DIRS[1, 1])
+    state.move_held(partition_of("lone", 1), DIRS[1, 1])
     return state
 
 
 def once_in_another_epoch() -> StateCheck:
-    """A partition on a good log dir was seen in another leader epoch before: its leader bounced."""
+    """A partition on a good log dir is expected in another leader epoch than the brokers see."""
     state = healthy_state()
-    state.add_partition(replace(partition_state("lone", 1, 1), leader_epoch=4), {1: DIRS[1, 2]})
+    state.add_partition(replace(partition_state("lone", 1, index=1), leader_epoch=4), {1: DIRS[1, 2]})
     state.log_dir_failed(DIRS[3, 1])
     return state
 
@@ -272,6 +252,7 @@ def test_a_build_that_does_not_count_offline_replicas_must_not_count_them() -> N
 
 @pytest.mark.parametrize(("counted", "too_many"), [(0, False), (3, False), (4, True)])
 def test_a_broker_that_started_with_a_bad_dir_may_count_too_few(counted: int, too_many: bool) -> None:
+    """Its OfflineReplicaCount may be lower than the number of its offline replicas, and must not be higher."""
     state = healthy_state()
     state.broker_gone(BROKERS[3])
     state.log_dir_failed(DIRS[3, 1])
@@ -306,7 +287,7 @@ payload: {"type":"BROKER_REGISTRATION_CHANGE_RECORD","version":1,"data":{"broker
 
 
 def cordoned(*where: tuple[int, int]) -> StateCheck:
-    """A state without a fault, and with these log dirs cordoned."""
+    """The expected state without a fault, with these log dirs cordoned."""
     state = healthy_state()
     for id, broker in BROKERS.items():
         state.set_cordoned(broker, *(DIRS[each] for each in where if each[0] == id))
@@ -314,12 +295,11 @@ def cordoned(*where: tuple[int, int]) -> StateCheck:
 
 
 def described(is_cordoned: bool | None) -> tuple[LogDirState, ...]:
-    """Broker 2's log dirs, which hold one replica; of the second one it is said or not said that it is cordoned."""
-    orders = ReplicaInDir(topic="orders", partition=0, size=1, offset_lag=0, is_future=False)
-    first, second = (str(DIRS[2, n].path) for n in (1, 2))
+    """Broker 2's log dirs: the first has a replica, the second has this flag; None: the answer has no such field."""
+    first = log_dir_state(DIRS[2, 1].path, replica_in_dir("orders", size=1))
     return (
-        LogDirState(path=first, error=None, replicas=(orders,), is_cordoned=None if is_cordoned is None else False),
-        LogDirState(path=second, error=None, replicas=(), is_cordoned=is_cordoned),
+        replace(first, is_cordoned=None if is_cordoned is None else False),
+        replace(log_dir_state(DIRS[2, 2].path), is_cordoned=is_cordoned),
     )
 
 

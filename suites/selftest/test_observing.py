@@ -1,27 +1,28 @@
-"""Known deviations on the builds that they are confirmed on, on newer ones, and on those that are known for nothing.
+"""A deviation must show on the builds that it is confirmed on, may show on newer ones, and must not on others.
 
-On planted answers: a build that is confirmed must deviate, a newer one may do either and nothing else, others must not.
+The answers of the brokers are made up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
-from harness.journal import Journal, now
+from harness.journal import now
 from harness.kafka.broker_log import BrokerLog
+from harness.kafka.mbeans import MBeans
 from harness.kafka.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
 from harness.runner.deviation import Deviation, Expectation
 from suites import deviations, observations
 from suites.checks import check_promised_or_known, no_log_dir_fails, promised, refuses_to_start
 from suites.observing import expectation_of, expects, observe
+from suites.selftest.expected_errors import breaks_promise
+from suites.selftest.fakes import cluster_state, deviation_kinds, fake, fake_broker, fake_cluster, fake_node, log_line
 from suites.selftest.test_observations import BROKERS, METRICS, SEEN, described, healthy_state, right_state
 
 V = KafkaVersion.parse
@@ -49,17 +50,6 @@ BUILDS = {
     "4.4.0-rc0": Expectation.OPEN,
     "5.0.0": Expectation.OPEN,
 }
-
-
-def of_build(version: str, mode: Mode = Mode.KRAFT) -> Any:
-    """A cluster as far as :mod:`suites.observing` looks."""
-    return SimpleNamespace(
-        distribution=SimpleNamespace(version=V(version)), spec=SimpleNamespace(mode=mode), journal=Journal(None)
-    )
-
-
-def noted(cluster: Any) -> list[str]:
-    return [event.kind for event in cluster.journal.events if event.kind.startswith("deviation.")]
 
 
 @pytest.mark.parametrize(("version", "expected"), BUILDS.items())
@@ -99,14 +89,14 @@ OUTCOMES: dict[Expectation, list[tuple[str, str | None, list[str]]]] = {
         ("else", "else", []),
     ],
 }
-"""By what is expected: what is seen, what is then said of a broken promise, and what is noted."""
+"""For each expectation: what is seen, the message of the error (None: no error), and the events that note it."""
 
 
-def by_known(cluster: Any, answer: str) -> bool:
+def by_known(cluster: Cluster, answer: str) -> bool:
     return check_promised_or_known(SINCE_4_1, cluster, answer, promised="kept", known="otherwise")
 
 
-def by_promised(cluster: Any, answer: str) -> bool:
+def by_promised(cluster: Cluster, answer: str) -> bool:
     with promised(cluster, unless=SINCE_4_1, seen="^it is otherwise$") as outcome:
         if answer != "kept":
             raise PromiseBroken(f"it is {answer}")
@@ -119,33 +109,32 @@ def by_promised(cluster: Any, answer: str) -> bool:
     [(version, *outcome) for version, expected in BUILDS.items() for outcome in OUTCOMES[expected]],
 )
 def test_a_check_accepts_exactly_what_is_expected_of_the_build(
-    version: str, seen: str, says: str | None, notes: list[str], check: Callable[[Any, str], bool]
+    version: str, seen: str, says: str | None, notes: list[str], check: Callable[[Cluster, str], bool]
 ) -> None:
-    cluster = of_build(version)
-    outcome: AbstractContextManager[Any] = nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
-    with outcome:
+    cluster = fake_cluster(version)
+    with breaks_promise(says):
         assert check(cluster, seen) is (seen == "otherwise")
-    assert noted(cluster) == notes
+    assert deviation_kinds(cluster) == notes
 
 
 def test_what_is_waited_for_is_looked_at_only_where_the_build_may_do_either() -> None:
     def never() -> bool:
         raise AssertionError("it was looked at")
 
-    assert not expects(SINCE_4_1, of_build("4.1.0"), never)
-    assert expects(SINCE_4_1, of_build("4.3.1"), never)
-    assert expects(SINCE_4_1, of_build("4.3.2"), lambda: True)
-    assert not expects(SINCE_4_1, of_build("4.3.2"), lambda: False)
+    assert not expects(SINCE_4_1, fake_cluster("4.1.0"), never)
+    assert expects(SINCE_4_1, fake_cluster("4.3.1"), never)
+    assert expects(SINCE_4_1, fake_cluster("4.3.2"), lambda: True)
+    assert not expects(SINCE_4_1, fake_cluster("4.3.2"), lambda: False)
 
 
 def test_the_error_of_the_promise_is_kept() -> None:
     broken = PromiseBroken("its own words")
     with pytest.raises(PromiseBroken) as raised:
-        observe(SINCE_4_1, of_build("4.1.0"), deviates=True, broken=broken)
+        observe(SINCE_4_1, fake_cluster("4.1.0"), deviates=True, broken=broken)
     assert raised.value is broken
 
 
-# --- sources that choose what to expect -----------------------------------------------------------------------------
+# --- sources whose expectation depends on the build -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -163,23 +152,23 @@ def test_the_error_of_the_promise_is_kept() -> None:
 )
 def test_offline_replicas_that_are_not_counted(version: str, counted: int, says: str | None, notes: list[str]) -> None:
     state = right_state()
-    planted = of_build(version)
+    planted = fake_cluster(version)
     state.cluster.distribution, state.cluster.journal = planted.distribution, planted.journal
     cordons = dict.fromkeys(METRICS.log_dir_offline, False) if planted.distribution.version.at_least(4, 3) else {}
     seen = replace(METRICS, offline_replicas=counted, log_dir_cordoned=cordons, cordoned_log_dirs=0)
     differences = observations.judge_mbeans(state, BROKERS[3], seen, SEEN)
     assert [says in each for each in differences if says] == ([True] if says else [])
     assert bool(differences) is bool(says)
-    assert noted(planted) == notes
+    assert deviation_kinds(planted) == notes
 
 
 def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> None:
-    state, planted = healthy_state(), of_build("4.2.3")
+    state, planted = healthy_state(), fake_cluster("4.2.3")
     state.cluster.distribution, state.cluster.journal = planted.distribution, planted.journal
     good = dict.fromkeys(METRICS.log_dir_offline, False)
     seen = replace(METRICS, offline_log_dirs=0, log_dir_offline=good, offline_replicas=0)
     assert observations.judge_mbeans(state, BROKERS[3], seen, replace(SEEN, partitions=())) == []
-    assert noted(planted) == []
+    assert deviation_kinds(planted) == []
 
 
 @pytest.mark.parametrize(
@@ -194,36 +183,24 @@ def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> 
 def test_cordons_that_are_not_printed(
     version: str, is_cordoned: bool | None, says: str | None, notes: list[str]
 ) -> None:
-    cluster = of_build(version)
+    cluster = fake_cluster(version)
     differences = observations.judge_printed_cordons(cluster, {2: described(is_cordoned)})
     assert [says in each for each in differences if says] == ([True] if says else [])
     assert bool(differences) is bool(says)
-    assert noted(cluster) == notes
+    assert deviation_kinds(cluster) == notes
 
 
 def test_a_newer_build_that_prints_cordons_of_some_log_dirs_alone_is_wrong() -> None:
-    cluster, (silent, said) = of_build("4.3.2"), (described(None), described(True))
+    cluster, (silent, said) = fake_cluster("4.3.2"), (described(None), described(True))
     [says] = observations.judge_printed_cordons(cluster, {1: silent, 2: said})
     assert "does not show whether 2 of 4 log dirs" in says
-    assert noted(cluster) == []
+    assert deviation_kinds(cluster) == []
 
 
-# --- checks that look for a while -----------------------------------------------------------------------------------
+# --- checks that wait -----------------------------------------------------------------------------------------------
 
 FLUSHED = "Error while flushing log for t-0 in dir /d with offset 7\njava.nio.channels.ClosedChannelException\n\tat x"
 STOPPED = "Stopping serving logs in dir /d"
-
-
-class PlantedBroker(SimpleNamespace):
-    """A broker as far as checks look that wait: its MBeans, its log, whether it ended or joined."""
-
-    def __str__(self) -> str:
-        return "broker 1"
-
-
-def logged(line: str) -> str:
-    """As a broker logs it now."""
-    return f"[{now():%Y-%m-%d %H:%M:%S},999] ERROR {line} (kafka.log.LogManager)\n"
 
 
 @pytest.mark.parametrize(
@@ -254,17 +231,12 @@ def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     )
     metrics = replace(METRICS, offline_log_dirs=int(counts), log_dir_offline={"/d": counts})
     log = tmp_path / "broker.log"
-    mbeans = SimpleNamespace(describe_broker=lambda: metrics)
-    cluster = of_build(version)
-    cluster.brokers = [PlantedBroker(id=1, log=BrokerLog(log), mbeans=mbeans)]
-    cluster.live_brokers = lambda: cluster.brokers
+    broker = fake_broker(log=BrokerLog(log), mbeans=fake(MBeans, describe_broker=lambda: metrics))
+    cluster = fake_cluster(version, brokers=[broker], live_brokers=lambda: [broker])
     expected = None if expectation_of(known, cluster) is Expectation.NONE else known
-    outcome: AbstractContextManager[Any] = nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
-    with outcome, no_log_dir_fails(cluster, expected=expected):
-        log.write_text(
-            "".join(f"[{now():%Y-%m-%d %H:%M:%S},999] ERROR {line} (kafka.log.LogManager)\n" for line in logs)
-        )
-    assert noted(cluster) == notes
+    with breaks_promise(says), no_log_dir_fails(cluster, expected=expected):
+        log.write_text("".join(map(log_line, logs)))
+    assert deviation_kinds(cluster) == notes
 
 
 @pytest.mark.parametrize(
@@ -287,10 +259,13 @@ def test_a_broker_refuses_to_start_as_it_should_or_joins(
 ) -> None:
     monkeypatch.setattr("suites.checks.timeouts.RECOVERY_S", 0.2)
     started_at = now()
-    (tmp_path / "broker.log").write_text(logged(log))
-    node = SimpleNamespace(exit_code=lambda: exit_code, expect_end=lambda: None)
-    broker: Any = PlantedBroker(id=1, node=node, log=BrokerLog(tmp_path / "broker.log"), journal=Journal(None))
-    broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,) if joins else ()), started_at
+    (tmp_path / "broker.log").write_text(log_line(log))
+    broker = fake_broker(
+        node=fake_node(exit_code=lambda: exit_code, expect_end=lambda: None),
+        log=BrokerLog(tmp_path / "broker.log"),
+        describe_cluster=lambda: cluster_state(brokers=(1,) if joins else ()),
+        started_at=started_at,
+    )
     if isinstance(outcome, str):
         with pytest.raises(PromiseBroken, match=outcome):
             refuses_to_start(broker, saying="it refuses")
@@ -305,9 +280,9 @@ DECLARED = [each for each in vars(deviations).values() if isinstance(each, Devia
 
 @pytest.mark.parametrize("deviation", DECLARED, ids=lambda deviation: deviation.actual[:40])
 def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) -> None:
-    """Else no build must show it, and nothing would ever say that it is gone."""
+    """Otherwise no build would have to show it, and no case would fail once it is gone."""
     confirmed = [(mode, each) for mode, releases in CONFIRMED_BUILDS.items() for each in releases]
-    older = [(Mode.ZK, V("3.6.2")), (Mode.ZK, V("2.8.2"))]  # what is known of builds before 3.7
+    older = [(Mode.ZK, V("3.6.2")), (Mode.ZK, V("2.8.2"))]  # for deviations of builds before 3.7
     assert any(deviation.expectation(of, mode) is Expectation.CONFIRMED for mode, of in (*confirmed, *older))
 
 
@@ -325,6 +300,6 @@ def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) ->
     ],
 )
 def test_where_kafka_mended_what_is_known(deviation: Deviation, shown: str, mended: str) -> None:
-    """By the releases' jars and branches: KafkaServer, LogManager, LogSegment, ReplicaManager, and the tools."""
+    """The releases are from Kafka's jars and branches: KafkaServer, LogManager, LogSegment, ReplicaManager, tools."""
     assert [each for each in shown.split() if V(each) in deviation.builds] == shown.split()
     assert [each for each in mended.split() if V(each) in deviation.builds] == []

@@ -1,26 +1,26 @@
-"""What the suites heed on builds before 3.8: when their brokers begin to delete, what they say, what they leave."""
+"""Suites allow for builds before 3.8: their brokers delete later, log other messages, and leave files behind."""
 
 from __future__ import annotations
 
 import collections
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from harness.cluster.log_dir import LogDir
 from harness.cluster.quorum.kraft import KRaftQuorum
+from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
-from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
-from harness.journal import Journal, now
+from harness.journal import now
 from harness.kafka.broker_log import BrokerLog
+from harness.kafka.mbeans import BrokerMetrics, MBeans
 from harness.kafka.versions import KafkaVersion, Mode
+from harness.runner.case import Case, CaseId
+from harness.runner.case_workload import CaseWorkload
 from suites import deviations, log_cleaning
 from suites.checks import check_logged
 from suites.kip_36 import test_rack_fails
@@ -30,17 +30,28 @@ from suites.kip_113 import test_log_changes
 from suites.kip_113.test_log_changes import check_truncated_segments_gone
 from suites.kip_113.test_swaps import found_expired
 from suites.log_cleaning import SEGMENT, check_logs_small, until_cleaning_s
-from suites.selftest.test_observing import PlantedBroker, logged, noted, of_build
+from suites.selftest.expected_errors import breaks_promise
+from suites.selftest.fakes import (
+    cluster_state,
+    deviation_kinds,
+    fake,
+    fake_broker,
+    fake_cluster,
+    fake_node,
+    log_dir_at,
+    log_dir_state,
+    log_line,
+    partition_of,
+    replica_in_dir,
+    topic_of,
+)
+from suites.state_check import StateCheck
 from suites.steps import UNWRITABLE, check_not_added, ends_as_known
 
-ORDERS_0 = Partition(cast(Any, None), "orders", 0)
+ORDERS_0 = partition_of("orders")
 
 
-def breaks(says: str | None) -> AbstractContextManager[Any]:
-    return nullcontext() if says is None else pytest.raises(PromiseBroken, match=says)
-
-
-# --- a broker's first 30 s ------------------------------------------------------------------------------------------
+# --- no deletion in a broker's first 30 s ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -48,8 +59,8 @@ def breaks(says: str | None) -> AbstractContextManager[Any]:
     [("3.7.2", [50, 10], 20), ("3.7.2", [50, 40], 0), ("2.8.2", [0], 30), ("3.8.0", [0], 0)],
 )
 def test_a_broker_is_at_work_so_long_after_its_start(version: str, ages_s: list[float], left_s: float) -> None:
-    cluster = of_build(version)
-    cluster.live_brokers = lambda: [SimpleNamespace(started_at=now() - timedelta(seconds=age_s)) for age_s in ages_s]
+    brokers = [fake_broker(started_at=now() - timedelta(seconds=age_s)) for age_s in ages_s]
+    cluster = fake_cluster(version, live_brokers=lambda: brokers)
     assert until_cleaning_s(cluster) == pytest.approx(left_s, abs=1)
 
 
@@ -57,23 +68,22 @@ def test_a_broker_is_at_work_so_long_after_its_start(version: str, ages_s: list[
 def test_what_is_outdated_has_until_its_broker_is_at_work(
     monkeypatch: pytest.MonkeyPatch, left_s: float, waits: bool
 ) -> None:
+    """The time-out of the check begins when the brokers begin to delete."""
     monkeypatch.setattr(log_cleaning, "until_cleaning_s", lambda _: left_s)
     sizes = iter([3 * SEGMENT] * 3)
-    found = lambda *_: (None, SimpleNamespace(size=next(sizes, SEGMENT)))  # noqa: E731
-    with breaks(None if waits else "outdated records of events-0"):
-        check_logs_small(
-            Topic(cast(Any, None), "events", 1), on=[cast(Any, SimpleNamespace(find_replica=found))], timeout_s=0.01
-        )
+    broker = fake_broker(find_replica=lambda *_: (None, replica_in_dir("events", size=next(sizes, SEGMENT))))
+    with breaks_promise(None if waits else "outdated records of events-0"):
+        check_logs_small(topic_of("events"), on=[broker], timeout_s=0.01)
 
 
 def test_a_broker_has_as_long_as_is_given_to_say_something(tmp_path: Path) -> None:
     (tmp_path / "broker.log").touch()
-    broker: Any = PlantedBroker(log=BrokerLog(tmp_path / "broker.log"), node=SimpleNamespace(check_alive=lambda: None))
+    broker = fake_broker(log=BrokerLog(tmp_path / "broker.log"), node=fake_node(check_alive=lambda: None))
     with pytest.raises(PromiseBroken, match=r"waited 0\.0 s for broker 1 to log /Deleted log/"):
         check_logged(broker, "Deleted log", now(), 0.01)
 
 
-# --- how they say it ------------------------------------------------------------------------------------------------
+# --- log messages and options of older builds -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -100,6 +110,7 @@ def test_each_build_says_that_a_segment_of_1970_has_expired(
 
 
 def test_consumers_that_are_sent_to_a_failed_replica_are_told_from_a_cluster_that_stands_still() -> None:
+    """The known deviation matches only where records are acked, and a fresh consumer reads nothing either."""
     said = (
         "waited 60.0 s for a record of orders sent after 2026-11-26T05:41:26+00:00 to be acked and read; last seen: "
         "62303 acked, 0 failed, 1401 read; the producer has stood still for 0.3 s (nothing acked); the consumer has "
@@ -119,14 +130,14 @@ def test_consumers_that_are_sent_to_a_failed_replica_are_told_from_a_cluster_tha
         ("3.9.2", KRaftQuorum, "--bootstrap-server"),
     ],
 )
-def test_kafka_topics_places_replicas_itself_where_it_can(version: str, quorum: type[Any], option: str) -> None:
-    cluster = of_build(version)
-    cluster.quorum, cluster.bootstrap = object.__new__(quorum), "host:9"
-    cluster.quorum.connect = "host:2"
+def test_kafka_topics_places_replicas_itself_where_it_can(version: str, quorum: type[Quorum], option: str) -> None:
+    """Where the tool can reach ZooKeeper, it places replicas itself; elsewhere the brokers do."""
+    of_mode = fake(ZooKeeperQuorum, connect="host:2") if quorum is ZooKeeperQuorum else fake(KRaftQuorum)
+    cluster = fake_cluster(version, quorum=of_mode, bootstrap="host:9")
     assert connection(cluster) == (option, {"--zookeeper": "host:2", "--bootstrap-server": "host:9"}[option])
 
 
-# --- what they are known for ----------------------------------------------------------------------------------------
+# --- known deviations -----------------------------------------------------------------------------------------------
 
 LEFT = "waited 30.0 s for the cluster to be so; last seen: ['broker 1 has a orders-0 in dir-2 of broker 1']"
 ON_DISK = "; besides: the disk has a orders-0 in dir-2 of broker 1"
@@ -147,18 +158,19 @@ ON_DISK = "; besides: the disk has a orders-0 in dir-2 of broker 1"
 def test_a_replica_whose_adding_was_cancelled_is_gone_or_is_where_the_model_then_has_it(
     version: str, seen: str | None, says: str | None, notes: list[str]
 ) -> None:
-    troubles, kept, place = [PromiseBroken(seen)] if seen else [], [], LogDir(cast(Any, None), Path("/d"))
-    cluster = of_build(version, Mode.ZK)
+    """Where the deviation is known, and exactly so shown, the expected state has the replica from then on."""
+    troubles, kept, place = [PromiseBroken(seen)] if seen else [], [], log_dir_at(Path("/d"))
+    cluster = fake_cluster(version, Mode.ZK)
 
     def check() -> None:
         if troubles:
             raise troubles.pop()
 
-    state: Any = SimpleNamespace(cluster=cluster, check=check, replica_kept=lambda *what: kept.append(what))
-    broker: Any = PlantedBroker(log_dir_of=lambda *_: place)
-    with breaks(says):
+    state = fake(StateCheck, cluster=cluster, check=check, replica_kept=lambda *what: kept.append(what))
+    broker = fake_broker(log_dir_of=lambda *_: place)
+    with breaks_promise(says):
         check_not_added(state, ORDERS_0, broker)
-    assert noted(cluster) == notes
+    assert deviation_kinds(cluster) == notes
     assert kept == [(ORDERS_0, place)] * len(notes)
 
 
@@ -175,14 +187,17 @@ def test_a_replica_whose_adding_was_cancelled_is_gone_or_is_where_the_model_then
 def test_a_broker_may_end_on_what_it_can_not_write_to_where_that_is_known(
     tmp_path: Path, version: str, exit_code: int | None, log: str, ends: bool, says: str | None
 ) -> None:
-    started_at, cluster = now(), of_build(version, Mode.ZK)
-    (tmp_path / "broker.log").write_text(logged(log))
-    node = SimpleNamespace(exit_code=lambda: exit_code, expect_end=lambda: None)
-    broker: Any = PlantedBroker(id=1, node=node, log=BrokerLog(tmp_path / "broker.log"), journal=Journal(None))
-    broker.describe_cluster, broker.started_at = lambda: SimpleNamespace(brokers=(1,)), started_at
-    with breaks(says):
+    started_at, cluster = now(), fake_cluster(version, Mode.ZK)
+    (tmp_path / "broker.log").write_text(log_line(log))
+    broker = fake_broker(
+        node=fake_node(exit_code=lambda: exit_code, expect_end=lambda: None),
+        log=BrokerLog(tmp_path / "broker.log"),
+        describe_cluster=lambda: cluster_state(brokers=(1,)),
+        started_at=started_at,
+    )
+    with breaks_promise(says):
         assert ends_as_known(cluster, broker, deviations.UNWRITABLE_ENDS_START, saying=UNWRITABLE) is ends
-    assert noted(cluster) == (["deviation.seen"] if ends and says is None else [])
+    assert deviation_kinds(cluster) == (["deviation.seen"] if ends and says is None else [])
 
 
 @pytest.mark.parametrize(
@@ -197,16 +212,14 @@ def test_a_broker_may_end_on_what_it_can_not_write_to_where_that_is_known(
 def test_what_a_move_cut_off_may_stay_where_that_is_known_and_nothing_else(
     tmp_path: Path, version: str, left: Mapping[str, str], says: str | None, notes: list[str]
 ) -> None:
-    cluster = of_build(version)
-    log_dir = LogDir(cast(Any, PlantedBroker(id=1)), tmp_path)
-    described = [SimpleNamespace(path=str(tmp_path), offline=False)]
-    cluster.live_brokers = lambda: [PlantedBroker(log_dirs=[log_dir], describe_log_dirs=lambda: described)]
+    broker = fake_broker(log_dirs=[log_dir_at(tmp_path)], describe_log_dirs=lambda: [log_dir_state(tmp_path)])
+    cluster = fake_cluster(version, live_brokers=lambda: [broker])
     for folder, file in left.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / file).touch()
-    with breaks(says):
+    with breaks_promise(says):
         check_truncated_segments_gone(cluster, ["accounts", "events"], timeout_s=0.01)
-    assert noted(cluster) == notes
+    assert deviation_kinds(cluster) == notes
 
 
 @pytest.mark.parametrize("more", ["events-0.f0-future in d of broker 1", "9.log.deleted in orders-0 in d of broker 1"])
@@ -219,29 +232,29 @@ def test_what_else_is_left_is_not_excused_by_what_may_be(monkeypatch: pytest.Mon
     monkeypatch.setattr(test_log_changes, "check_no_leftovers", left)
     for _ in ("after", "before"):
         with pytest.raises(PromiseBroken, match=re.escape(more)):
-            check_truncated_segments_gone(of_build("3.7.2"), ["events"])
+            check_truncated_segments_gone(fake_cluster("3.7.2"), ["events"])
         told.reverse()
 
 
 def test_a_build_is_not_said_to_be_mended_where_too_little_happened(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """In a minute on a crowded machine few moves end, so that none takes a good log dir offline."""
+    """On a busy machine few moves end in a minute; that no log dir goes offline then shows nothing."""
     (tmp_path / "broker.log").touch()
-    metrics = SimpleNamespace(offline_log_dirs=0, log_dir_offline={})
-    cluster = of_build("3.7.2")
-    broker = PlantedBroker(
-        id=1,
+    metrics = BrokerMetrics(offline_log_dirs=0, log_dir_offline={}, offline_replicas=0)
+    broker = fake_broker(
         log=BrokerLog(tmp_path / "broker.log"),
-        mbeans=SimpleNamespace(describe_broker=lambda: metrics),
-        node=SimpleNamespace(expect_end=lambda: None),
+        mbeans=fake(MBeans, describe_broker=lambda: metrics),
+        node=fake_node(expect_end=lambda: None),
     )
-    cluster.brokers, cluster.live_brokers, cluster.create_topic = [broker], lambda: [broker], lambda *_, **__: None
+    cluster = fake_cluster(
+        "3.7.2", brokers=[broker], live_brokers=lambda: [broker], create_topic=lambda *_, **__: topic_of("orders")
+    )
     monkeypatch.setattr(test_no_fault, "daily_operations", lambda *_, **__: nullcontext(collections.Counter()))
     monkeypatch.setattr(test_no_fault, "await_in_sync", lambda *_, **__: None)
     monkeypatch.setattr(test_no_fault, "restart", lambda *_, **__: None)
-    workload: Any = SimpleNamespace(running=lambda *_, **__: nullcontext())
-    case: Any = SimpleNamespace(id=SimpleNamespace(seed=1))
+    workload = fake(CaseWorkload, running=lambda *_, **__: nullcontext())
+    case = fake(Case, id=CaseId(id="", kip=112, plan="", mode="kraft", seed=1, nodeid=""))
     with pytest.raises(Inconclusive, match=r"too little happened to show anything: .*'moves ended': 0"):
         test_no_fault.operate_for_a_minute(
             cluster, workload, case, known=deviations.GOOD_LOG_DIR_OFFLINE, least={"moves ended": 30}

@@ -1,4 +1,4 @@
-"""Scenarios outside the suites, in a repository of a team's own: by jbod and by plain pytest; no broker starts."""
+"""Scenarios in another repository run by jbod and by plain pytest; no broker starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_nothing(case: Case) -> None:
 
 @pytest.fixture
 def file(planted: Planted) -> Path:
-    """A scenario with all that may be beside it: settings, a conftest.py, a module that the settings name."""
+    """A scenario beside settings, a conftest.py, and a module that the settings name."""
     team = planted.folder / "team"
     (team / "lib").mkdir(parents=True)
     (team / "tests").mkdir()
@@ -71,10 +71,10 @@ def file(planted: Planted) -> Path:
 
 
 def ids(planted: Planted, *selectors: str | Path) -> list[str]:
-    """The cases that ``jbod list`` has for these, in KRaft."""
-    code, said = planted.jbod("list", "--json", "--mode=kraft", *selectors)
+    """The ids of the KRaft cases that ``jbod list`` shows for these selectors."""
+    code, output = planted.jbod("list", "--json", "--mode=kraft", *selectors)
     assert code == 0
-    return [case for row in json.loads(said)["scenarios"] for case in row["cases"]]
+    return [case for row in json.loads(output)["scenarios"] for case in row["cases"]]
 
 
 def test_it_is_selected_by_paths_and_ids(planted: Planted, file: Path) -> None:
@@ -85,7 +85,7 @@ def test_it_is_selected_by_paths_and_ids(planted: Planted, file: Path) -> None:
 
 
 def test_suites_and_files_outside_in_one_run(planted: Planted, file: Path) -> None:
-    """The settings there are not read, so that the module they name isn't found."""
+    """The other repository's settings are not read then, so the module that they name is not found."""
     (file.parent / "teamlib.py").write_text('PLAN = "beside it"\n')
     assert ids(planted, "kip-112", file) == [*(f"kip-112/planted[kraft-{letter}]" for letter in "abc"), CASE, OTHER]
     assert ids(planted, "suites/kip_112/test_planted.py", f"{file}::{OTHER}")[-1] == OTHER
@@ -94,7 +94,7 @@ def test_suites_and_files_outside_in_one_run(planted: Planted, file: Path) -> No
 def test_runs_say_how_to_run_them_again(planted: Planted, file: Path) -> None:
     kafka = f"--kafka-home={planted.kafka('90.0.0')}"
     planted.plays({OTHER: "invalid"})
-    code, said = planted.jbod("run", file, "--backend=planted", kafka, "--jobs=2", "--json=out.json")
+    code, output = planted.jbod("run", file, "--backend=planted", kafka, "--jobs=2", "--json=out.json")
     assert (code, sorted(planted.played())) == (1, [f"{CASE} 90.0.0", f"{OTHER} 90.0.0"])
     cases = {case["id"]: case for case in json.loads((planted.folder / "out.json").read_text())["scenarios"]}
     assert {id: (case["verdict"], case["file"]) for id, case in cases.items()} == {
@@ -105,14 +105,16 @@ def test_runs_say_how_to_run_them_again(planted: Planted, file: Path) -> None:
     code, _ = planted.jbod("repro", cases[OTHER]["run_dir"])
     assert (code, planted.played()[2:]) == (1, [f"{OTHER} 90.0.0"])
 
-    code, said = planted.jbod("run", f"{file}::{CASE}", "--backend=planted", kafka, "--stop-after=0", "--json=out.json")
+    code, output = planted.jbod(
+        "run", f"{file}::{CASE}", "--backend=planted", kafka, "--stop-after=0", "--json=out.json"
+    )
     [case] = json.loads((planted.folder / "out.json").read_text())["scenarios"]
     assert (code, case["verdict"]) == (5, "skipped")
     assert case["rerun"].startswith(f"jbod run '{file}::{CASE}' --kafka-home=")
 
     file.unlink()
-    code, said = planted.jbod("repro", cases[OTHER]["run_dir"])
-    assert (code, f"jbod: no such file: {file}" in said) == (4, True)
+    code, output = planted.jbod("repro", cases[OTHER]["run_dir"])
+    assert (code, f"jbod: no such file: {file}" in output) == (4, True)
 
 
 def test_a_bisection(planted: Planted, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,15 +123,15 @@ def test_a_bisection(planted: Planted, file: Path, monkeypatch: pytest.MonkeyPat
     own.has("90.0.0", "90.0.1", "90.1.0")
     planted.plays({f"{CASE} 90.1.0": "valid invalid"})
     asked = [f"{file}::{CASE}", "--backend=planted", "--good=90.0.0", "--bad=90.1.0", "--repeats=2"]
-    code, said = planted.jbod("bisect", *asked)
-    assert (code, said.splitlines()[-1]) == (0, "valid up to 90.0.1, invalid from 90.1.0")
+    code, output = planted.jbod("bisect", *asked)
+    assert (code, output.splitlines()[-1]) == (0, "valid up to 90.0.1, invalid from 90.1.0")
     assert sorted(planted.played()) == sorted(f"{CASE} {each}" for each in ("90.0.0", "90.0.1", "90.1.0") * 2)
-    code, said = planted.jbod("bisect", *asked)
+    code, output = planted.jbod("bisect", *asked)
     assert (code, len(planted.played())) == (0, 6)
 
-    code, said = planted.jbod("bisect", file, *asked[1:])
+    code, output = planted.jbod("bisect", file, *asked[1:])
     assert code == 4
-    assert f"is 2 cases; name one of them: {file}::{CASE}, {file}::{OTHER}" in said
+    assert f"is 2 cases; name one of them: {file}::{CASE}, {file}::{OTHER}" in output
 
 
 def test_a_qualification(planted: Planted, file: Path) -> None:
@@ -158,12 +160,12 @@ def test_a_qualification(planted: Planted, file: Path) -> None:
 )
 @pytest.mark.parametrize("command", ["list", "run"])
 def test_bad_input(planted: Planted, command: str, selector: str, text: str | None, code: int, says: str) -> None:
-    """One line, and the code of usage errors; where the file is there and can't be used, that of the environment."""
+    """The error is one line, with the exit code of usage errors, or of the environment if the file cannot be loaded."""
     if text is not None:
         name = "it.txt" if selector.endswith(".txt") else "test_it.py"
         (planted.folder / name).write_text(text)
-    done, said = planted.jbod(command, selector)
-    lines = [line for line in said.splitlines() if line]
+    done, output = planted.jbod(command, selector)
+    lines = [line for line in output.splitlines() if line]
     assert (done, len(lines)) == (code, 1)
     assert says.replace("HERE", str(planted.folder)) in lines[0]
 
@@ -171,13 +173,13 @@ def test_bad_input(planted: Planted, command: str, selector: str, text: str | No
 def test_a_bare_word_is_an_id(planted: Planted, file: Path) -> None:
     (planted.folder / "kip-112").mkdir()
     assert len(ids(planted, "kip-112")) == 3
-    code, said = planted.jbod("list", "team")
-    assert (code, "unknown selector 'team'; for the folder write ./team" in said) == (4, True)
+    code, output = planted.jbod("list", "team")
+    assert (code, "unknown selector 'team'; for the folder write ./team" in output) == (4, True)
 
 
 @pytest.mark.parametrize("options", [[], ["-W", "error"], ["-n1"]], ids=" ".join)
 def test_plain_pytest_prints_no_warning(tmp_path: Path, options: list[str]) -> None:
-    """Of a dependency, in a repository whose settings ignore none."""
+    """No dependency warns, in a repository whose settings ignore no warnings."""
     (tmp_path / "test_ours.py").write_text(NOTHING)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "test_ours.py", "--mode=kraft", *options],

@@ -1,4 +1,4 @@
-"""The pages for readers lead to what there is: links, headings, declared deviations."""
+"""The Markdown pages are consistent: links and headings exist, and each declared deviation is described."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ README_LINES = 200
 
 
 def anchors(page: Path) -> set[str]:
-    """Those of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -42,7 +42,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_each_declared_deviation_is_told_of() -> None:
-    """By its name, among the findings or the known bugs; and none is named that isn't declared."""
+    """The findings or the known bugs name each declared deviation, and no others."""
     text = FINDINGS.read_text() + (ROOT / "suites" / "KNOWN_BUGS.md").read_text()
     told = set(re.findall(r"`([A-Z]+(?:_[A-Z]+)+)`", text))
     declared = {name for name, value in vars(deviations).items() if isinstance(value, Deviation)}
@@ -50,7 +50,7 @@ def test_each_declared_deviation_is_told_of() -> None:
 
 
 def test_each_finding_has_its_section_and_its_row() -> None:
-    """Numbered without a gap, each with all that a report to Kafka's tracker needs."""
+    """Findings are numbered without a gap, and each has all that a report to Kafka's tracker needs."""
     text = FINDINGS.read_text()
     sections = re.split(r"^#{2,3} (?=\w+\. )", text, flags=re.MULTILINE)[1:]
     numbers = [int(section.partition(".")[0]) for section in sections if section[0].isdigit()]

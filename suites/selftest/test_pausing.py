@@ -1,4 +1,4 @@
-"""A pause waits at its moment and at no other, for Enter; without a cluster. With one: ``test_chaos.py``."""
+"""A pause waits for Enter, at its moment only. No cluster runs here; test_chaos.py has pauses with a cluster."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from harness.runner.pausing import MOMENTS, Pause
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, Path]]:
-    """The end at which somebody sits, and the terminal's name.
+    """The user's end of a new terminal, and the terminal's name.
 
-    Where pytest leads a session that has no terminal, as in a container, this one becomes the session's when it is
-    opened, and its end would be pytest's.
+    If pytest leads a session without a terminal, as in a container, the session would get this one. To close it would
+    end pytest then.
     """
     somebody, terminal = pty.openpty()
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -44,7 +44,7 @@ def event(moment: str) -> FaultEvent:
 
 
 def read(somebody: int, until: bytes) -> bytes:
-    """What is seen, until the words come."""
+    """Read the terminal until these words appear; returns all that was read."""
     seen = b""
     while until not in seen:
         assert select.select([somebody], [], [], 10)[0], seen  # a hang, not a measure
@@ -69,7 +69,7 @@ def test_it_waits_for_enter_and_says_how_to_look(moment: str, terminal: tuple[in
 
 
 def test_it_waits_at_its_own_moment_only(terminal: tuple[int, Path]) -> None:
-    """And not before there is a cluster to look at."""
+    """It does not wait before there is a cluster to look at."""
     somebody, name = terminal
     for pause, its in ((a_pause("inject", name), event("heal")), (Pause("inject", name), event("inject"))):
         passing = threading.Thread(target=pause, args=(its,), daemon=True)

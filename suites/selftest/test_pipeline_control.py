@@ -1,4 +1,4 @@
-"""The driver hears of its tasks, and is their leash."""
+"""The driver gets reports from its tasks, and they end when the driver ends."""
 
 import socket
 import threading
@@ -79,7 +79,7 @@ def test_the_driver_is_told_when_a_task_is_gone(server: ControlServer) -> None:
 
 def test_strangers_are_not_heard_and_hold_nobody_up(server: ControlServer) -> None:
     channel, invitation = server.open("p0", Report())
-    with socket.create_connection(("127.0.0.1", invitation.port)):  # says nothing
+    with socket.create_connection(("127.0.0.1", invitation.port)):  # a connection that sends nothing
         stranger = DriverLink(replace(invitation, secret="guessed"))
         stranger.publish(Report(acked=666))
         assert stranger.driver_gone.wait(30.0)

@@ -1,4 +1,4 @@
-"""A gap is the longest stretch without, by partition, inside the fault's window."""
+"""A gap is the longest time without a record in a partition, inside the fault's window."""
 
 import gc
 import weakref
@@ -42,7 +42,7 @@ def test_max_gap_is_what_counting_by_hand_gives(times: list[int], start: int, le
     ids=["one by one", "lots", "quick", "seldom", "a single lot"],
 )
 def test_an_interruption_is_longer_than_the_usual_pause_between_lots(lots_s: float, a_lot: int, least_s: float) -> None:
-    """An outage in between doesn't make it usual."""
+    """The usual pause is not raised by an outage in between."""
     lots = [lot * lots_s + (100 * lots_s if lot > 10 else 0) for lot in range(20)]
     times = [lot + record * 1e-5 for lot in lots for record in range(a_lot)]
     assert interruption_s(np.sort(np.array(times))) == pytest.approx(least_s, abs=0.01)
@@ -94,7 +94,7 @@ def test_gaps_are_told_by_partition_and_count_acks_and_live_reads_only(tmp_path:
 
 @pytest.mark.parametrize("outcome", ["failed", "indeterminate"])
 def test_a_partition_that_was_sent_to_and_never_acked_nor_read_counts(tmp_path: Path, outcome: str) -> None:
-    """It went without for the whole of the window, and nothing got through in it."""
+    """Its gap is the whole window, and it counts no records."""
     writer = HistoryWriter(tmp_path, "produced", "p0")
     writer.write(produced("acked", 0, [1.0, 2.0, 3.0]))
     writer.write(produced(outcome, 1, [2.0]))
@@ -139,7 +139,7 @@ def test_no_history_is_no_gap_to_tell(tmp_path: Path) -> None:
 
 
 def test_what_was_read_is_gone_with_who_asked(tmp_path: Path) -> None:
-    """At once: its tables are hundreds of megabytes, and the next full collection may be many cases away."""
+    """The tables are freed at once: they take hundreds of megabytes, and a full collection may be many cases away."""
     HistoryWriter(tmp_path, "produced", "p0").write(produced("acked", 0, [1.0]))
     HistoryWriter(tmp_path, "consumed", "c0-0").write(consumed("live", 0, [1.0]))
     times = ClientTimes(tmp_path)

@@ -1,4 +1,4 @@
-"""What a task leaves behind when it is killed, and how the run goes on from there."""
+"""A killed task leaves usable files, and the run goes on after the last of them."""
 
 import json
 import threading
@@ -17,6 +17,7 @@ from harness.history.tables import CONSUMED, PRODUCED, HistoryWriter, table_dir
 from harness.history.write_ahead import ERROR, Reservation, settle
 from harness.spark.tasks import claim
 from harness.workload.consumer import StartAt, resume_at
+from suites.selftest.histories import stored_rows
 
 RESERVATION = Reservation(
     producer="p0", run_token="run", topic="t", partitions=3, keys=None, record_bytes=100, below=10
@@ -41,11 +42,6 @@ def read(partition: int, *offsets: int, first_position: int = 0) -> pa.Table:
             for index, offset in enumerate(offsets)
         ),
     )
-
-
-def stored(run_dir: Path, table: str) -> list[dict[str, object]]:
-    parts = sorted((run_dir / "history" / table).glob("*.parquet"))
-    return [row for part in parts for row in pq.read_table(part).to_pylist()]
 
 
 def test_one_of_many_attempts_gets_the_claim(tmp_path: Path) -> None:
@@ -73,7 +69,7 @@ def test_reserved_records_without_a_row_become_indeterminate(tmp_path: Path) -> 
     HistoryWriter(tmp_path, "produced", "p0").write(acked(0, 1, 2, 5))
     HistoryWriter(tmp_path, "produced", "p1").write(acked(3).set_column(0, "producer", pa.array(["p1"])))
     assert settle(tmp_path) == {"p0": 6}
-    added = [row for row in stored(tmp_path, "produced") if row["error"] == ERROR]
+    added = [row for row in stored_rows(tmp_path, "produced") if row["error"] == ERROR]
     assert [row["seq"] for row in added] == [3, 4, 6, 7, 8, 9]
     value = record_format.value_of(record_format.prefix_of("run", "p0"), 4, record_format.padding_to(100))
     assert added[1] == dict.fromkeys(PRODUCED.names) | {
@@ -91,7 +87,7 @@ def test_reserved_records_keep_their_transactions(tmp_path: Path) -> None:
     replace(RESERVATION, transactions=[(2, "p0-t1"), (5, "p0-t2"), (8, "p0-t3")]).write(tmp_path)
     HistoryWriter(tmp_path, "produced", "p0").write(acked(0, 2, 3, 4))
     assert settle(tmp_path) == {"p0": 6}
-    added = {row["seq"]: row for row in stored(tmp_path, "produced") if row["error"] == ERROR}
+    added = {row["seq"]: row for row in stored_rows(tmp_path, "produced") if row["error"] == ERROR}
     told = {seq: row["transaction"] for seq, row in added.items()}
     assert told == {1: "p0-seq1"} | dict.fromkeys((5, 6, 7), "p0-t2") | dict.fromkeys((8, 9), "p0-t3")
     assert {row["transaction_outcome"] for row in added.values()} == {"indeterminate"}
@@ -101,7 +97,7 @@ def test_settling_twice_adds_nothing(tmp_path: Path) -> None:
     RESERVATION.write(tmp_path)
     assert settle(tmp_path) == {"p0": 10}
     assert settle(tmp_path) == {}
-    assert len(stored(tmp_path, "produced")) == 10
+    assert len(stored_rows(tmp_path, "produced")) == 10
 
 
 def test_settling_leaves_alone_who_ended_well_and_who_was_not_named(tmp_path: Path) -> None:
@@ -131,7 +127,7 @@ def test_a_recorder_writes_all_that_it_was_given_and_an_empty_part_if_nothing(tm
     for seq in range(50):
         recorder.add(seq)
     recorder.close()
-    assert [row["seq"] for row in stored(tmp_path, "produced")] == list(range(50))
+    assert [row["seq"] for row in stored_rows(tmp_path, "produced")] == list(range(50))
     nothing: PartWriter[int] = PartWriter(tmp_path, "consumed", "c0-0", lambda _: CONSUMED.empty_table())
     nothing.close()
     folder = table_dir(tmp_path, "consumed")

@@ -1,4 +1,4 @@
-"""`failed` means definitely not written; whatever isn't that is `indeterminate`."""
+"""A record is `failed` only if it was certainly not written; otherwise it is `indeterminate`."""
 
 import pytest
 from confluent_kafka import KafkaError

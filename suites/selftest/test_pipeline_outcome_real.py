@@ -1,9 +1,9 @@
-"""What brokers and the client make of records that can't be written, and where these records are afterwards.
+"""Records that real brokers refuse or time out get the right outcome.
 
-Each error code that can be provoked is, on one small cluster; then the partition is read to its end. Whatever is called
-failed must not be there, whatever was acked must be. Of the indeterminate ones the table of
-:mod:`harness.history.record_outcome` says why they may be there: where that can be shown, it is, with records of one
-code of which some are there and some are not. The codes that can't be provoked are named there with the reason.
+Each error code that can be provoked is provoked on a small cluster; then the partition is read to its end. A failed
+record must not be there, and an acked one must be. An indeterminate record may be there, for reasons in the table of
+:mod:`harness.history.record_outcome`. Where possible, a test shows records of one code of which some are there and some
+are not. That table also names the codes that cannot be provoked, with the reason.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "allow.everyone.if.no.acl.found": "true",
 }
-# A paused broker stays what it is, though a slow machine take its time over what is to be seen meanwhile. Not longer:
-# one that was killed may come back only then.
+# Long enough for a paused broker to keep its registration on a slow machine, and no longer: a killed broker can start
+# again only after this time.
 PATIENT = AUTHORIZER | {"broker.session.timeout.ms": "20000"}
 PLAIN = {
     "enable.idempotence": False,
-    # What a broker says once is told, and not tried again until the record's time is over.
+    # One refusal is final; otherwise the client retries until the record's time-out.
     "message.send.max.retries": 0,
     "message.timeout.ms": 30000,
     "topic.metadata.propagation.max.ms": 1,
-    # A request for each record, so that what is under way and what is in the queue behind it are two things.
+    # One record in each request: one can be in flight while others are queued behind it.
     "batch.num.messages": 1,
     "linger.ms": 0,
     "statistics.interval.ms": 20,
@@ -67,7 +67,7 @@ IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True, "message.send.max.retr
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two brokers that ask an authorizer."""
+    """A cluster of two brokers with an authorizer."""
     ones = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
     site = ClusterContext(
         spec=ClusterSpec(mode=Mode.KRAFT, brokers=2, overrides=AUTHORIZER | dict.fromkeys(ones, "1")),
@@ -88,14 +88,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 class Sending:
-    """A client at one partition, and what became of its records, which are numbers."""
+    """A client that sends numbers to one partition, and their outcomes."""
 
     def __init__(
         self, cluster: Cluster, partition: Partition, config: Mapping[str, Any] | None = None, *, first: int = 0
     ) -> None:
         self.partition = partition
         self.codes: dict[int, str | None] = {}
-        """By record, the error's name; None is acked."""
+        """The name of each record's error; None if it was acked."""
         self.outcomes: dict[int, Outcome] = {}
         self._bootstrap, self._next = cluster.bootstrap, first
         self._under_way = 0
@@ -127,11 +127,11 @@ class Sending:
         self._under_way = sum(broker["waitresp_cnt"] for broker in json.loads(statistics)["brokers"].values())
 
     def poll(self) -> None:
-        with suppress(KafkaException):  # a fatal error is raised here, once
+        with suppress(KafkaException):  # a fatal error is raised here once
             self.client.poll(0.02)
 
     def ended(self) -> list[str | None]:
-        """Wait until each record's fate is known; the codes in the order of the records."""
+        """Wait until each record has an outcome; returns the error codes in the order of the records."""
 
         def known() -> int:
             self.poll()
@@ -141,7 +141,7 @@ class Sending:
         return [self.codes[seq] for seq in sorted(self.codes)]
 
     def await_under_way(self) -> None:
-        """Until a request has been sent and not been answered."""
+        """Wait until a request is in flight."""
 
         def under_way() -> int:
             self.poll()
@@ -150,7 +150,7 @@ class Sending:
         await_until(under_way, timeout_s=10, what="a request to be under way")
 
     def send_until(self, code: str) -> None:
-        """Send one record after the other until one ends so."""
+        """Send one record after another until one gets this error."""
 
         def seen() -> set[str | None]:
             self.send()
@@ -160,7 +160,7 @@ class Sending:
         await_until(seen, lambda codes: code in codes, timeout_s=15, what=f"a record to end with {code}")
 
     def present(self) -> set[int]:
-        """The records that are there, by reading the partition to its end; of all clients."""
+        """The records of all clients in the partition, which is read to its end."""
         reader = Consumer(
             {
                 "bootstrap.servers": self._bootstrap,
@@ -187,9 +187,9 @@ class Sending:
             reader.close()
 
     def check(self, until: Callable[[set[int]], bool] = lambda _: True) -> set[int]:
-        """What is there fits what was said of it; returns which of its own records are.
+        """Check that the records in the partition fit their outcomes; returns those of this client.
 
-        :param until: what is there gets so, in a while: a broker that was paused has yet to read what was sent to it
+        :param until: wait until this holds for them: a broker that was paused may have yet to read requests
         """
         self.ended()
         present = await_until(
@@ -212,7 +212,7 @@ REFUSED: Mapping[str, tuple[dict[str, str], dict[str, Any]]] = {
 @pytest.mark.parametrize("idempotent", [False, True], ids=["plain", "idempotent"])
 @pytest.mark.parametrize("code", REFUSED)
 def test_what_a_broker_refuses_for_itself(cluster: Cluster, code: str, idempotent: bool) -> None:
-    """Not there; and indeterminate, because only the last attempt's error is told."""
+    """The record is not there. It is indeterminate, since the client reports the error of the last attempt only."""
     configs, bad = REFUSED[code]
     name = f"{code.lower().replace('_', '-')}-{idempotent}"
     topic = cluster.create_topic(name, replicas=1, configs=configs)
@@ -238,7 +238,7 @@ def test_what_the_client_refuses_at_the_call_has_failed(cluster: Cluster) -> Non
 
 
 def test_topics_and_partitions_that_are_not_there(cluster: Cluster) -> None:
-    """From the start, or no longer: nobody is asked twice whether an earlier attempt got through."""
+    """The topic or partition never existed, or was deleted; an earlier attempt may have got through then."""
     gone = cluster.create_topic("gone", replicas=1)
     known = Sending(cluster, gone[0])
     known.send()
@@ -271,9 +271,9 @@ def test_rights_that_are_taken_away(cluster: Cluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     for done in admin.create_acls(acls).values():
         done.result(10)
-    sending.send_until("TOPIC_AUTHORIZATION_FAILED")  # the broker hears of it in a while
+    sending.send_until("TOPIC_AUTHORIZATION_FAILED")  # the broker gets the ACL a little later
     assert set(sending.ended()) == {None, "TOPIC_AUTHORIZATION_FAILED"}
-    # From the second refusal on the client may refuse at the call, which is certain.
+    # From the second refusal on, the client may refuse the record in the call; that is certain.
     refused = [sending.outcomes[seq] for seq, code in sorted(sending.codes.items()) if code is not None]
     assert refused[0] == "indeterminate"
     assert set(refused) <= {"indeterminate", "failed"}
@@ -281,7 +281,7 @@ def test_rights_that_are_taken_away(cluster: Cluster) -> None:
 
 
 def test_a_producer_that_was_fenced(cluster: Cluster) -> None:
-    """What was under way is refused by its epoch; what was behind it is too, or is purged."""
+    """A record in flight is refused for its epoch; the queued ones are refused, too, or purged."""
     topic = cluster.create_topic("fenced", replicas=1)
     first, second = (Sending(cluster, topic[0], IDEMPOTENT | {"transactional.id": "x"}) for _ in range(2))
     first.client.init_transactions(30)
@@ -297,11 +297,11 @@ def test_a_producer_that_was_fenced(cluster: Cluster) -> None:
 
 
 def test_time_outs_and_purges_while_the_leader_is_paused(cluster: Cluster) -> None:
-    """Of one code some are written when it goes on, for it finds them in its socket, and some never were sent."""
+    """Records with one error code differ: the resumed leader writes those in its socket, and others were never sent."""
     topic = cluster.create_topic("paused", replicas=1)
     timed_out = Sending(cluster, topic[0], {"message.timeout.ms": 5000})
     purged = Sending(cluster, topic[0], first=100)
-    # Its first attempt is given up and waits to be made again.
+    # The first attempt has timed out, and the client waits to try again.
     tried = {
         "message.timeout.ms": 60000,
         "request.timeout.ms": 1500,
@@ -338,13 +338,13 @@ def test_time_outs_and_purges_while_the_leader_is_paused(cluster: Cluster) -> No
 
 
 def test_a_follower_that_does_not_answer(cluster: Cluster) -> None:
-    """The leader has written it and gives up waiting."""
+    """The leader has written the record, and times out waiting for the follower."""
     topic = cluster.create_topic("waiting", replicas=2, configs={"min.insync.replicas": "2"})
     hasty = Sending(cluster, topic[0], {"request.timeout.ms": 700, "message.timeout.ms": 12_000})
     patient = Sending(cluster, topic[0], first=10)
     patient.send()
     assert patient.ended() == [None]
-    hasty.client.list_topics(topic.name, 30)  # it knows the leader, and has no more to do than to send
+    hasty.client.list_topics(topic.name, 30)  # it knows the leader now, so the next step is to send
     with injected(BrokerPaused(topic[0].followers()[0])):
         hasty.send(2)
         assert hasty.ended() == ["REQUEST_TIMED_OUT", "REQUEST_TIMED_OUT"]
@@ -353,7 +353,7 @@ def test_a_follower_that_does_not_answer(cluster: Cluster) -> None:
 
 
 def test_a_log_dir_that_fails_and_a_broker_that_is_killed(cluster: Cluster) -> None:
-    """Last: it leaves the cluster healthy, but takes a restart."""
+    """This test is the last one: it leaves a healthy cluster, but restarts a broker."""
     alone = cluster.create_topic("alone", replicas=1)
     victim = alone[0].leader()
     log_dir = alone[0].log_dir_on(victim)

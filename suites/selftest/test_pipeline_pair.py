@@ -1,6 +1,6 @@
-"""The pair and the drain against a real broker and a real Spark: what they write is what happened.
+"""The pair and the drain write a true history, on a real broker and a real Spark.
 
-Needs two fixtures: ``bootstrap``, the address of a running Kafka with at least one broker, and ``spark``, a
+The fixture ``bootstrap`` is the address of a running broker; ``spark`` is a
 :class:`~harness.spark.session.SparkHandle` with the Kafka connector's jars.
 """
 
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from harness.errors import Inconclusive, PipelineError, PromiseBroken
 from harness.history.write_ahead import Reservation, settle
@@ -40,7 +37,9 @@ from harness.workload.consumer import ConsumerSpec, Consuming, StartAt
 from harness.workload.producer import FLUSH_S, ProducerSpec, produce
 from harness.workload.progress import ConsumerReport, ProducerReport
 from harness.workload.workload import Workload
+from suites.selftest.histories import stored_rows
 from suites.selftest.journal_lines import lines_of
+from suites.selftest.real_topics import new_topic
 
 pytestmark = pytest.mark.cluster
 
@@ -49,10 +48,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 def topic(bootstrap: str) -> str:
-    name = f"pair-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
-    return name
+    return new_topic(bootstrap, "pair", PARTITIONS)
 
 
 @pytest.fixture
@@ -65,12 +61,6 @@ def workload(spark: SparkHandle, tmp_path: Path, journal: Journal) -> Iterator[W
     workload = Workload(spark, tmp_path, "selftest", journal.write)
     yield workload
     workload.close()
-
-
-def rows(run_dir: Path, table: str, **where: Any) -> list[dict[str, Any]]:
-    parts = sorted((run_dir / "history" / table).glob("*.parquet"))
-    every = [row for part in parts for row in pq.read_table(part).to_pylist()]
-    return [row for row in every if all(row[name] == value for name, value in where.items())]
 
 
 def places(found: list[dict[str, Any]]) -> set[tuple[Any, ...]]:
@@ -94,7 +84,7 @@ def test_acks_live_reads_and_drain_tell_the_same(
     ends = {(topic, each.partition): each.acked_end for each in progress.partitions}
     drained = workload.drain(bootstrap, ends)
 
-    produced = rows(tmp_path, "produced")
+    produced = stored_rows(tmp_path, "produced")
     assert len(produced) == progress.acked == progress.read > 0
     assert {row["outcome"] for row in produced} == {"acked"}
     for producer in pair.producers:
@@ -102,15 +92,15 @@ def test_acks_live_reads_and_drain_tell_the_same(
         assert seqs == list(range(len(seqs)))
     assert all(began_at < row["sent_at"] <= row["ended_at"] < ended_at for row in produced)
     assert all(row["key"] == str(row["seq"] % 5) for row in produced)
-    assert places(produced) == places(rows(tmp_path, "consumed", role="live"))
-    assert places(produced) == places(rows(tmp_path, "consumed", role="drain"))
+    assert places(produced) == places(stored_rows(tmp_path, "consumed", role="live"))
+    assert places(produced) == places(stored_rows(tmp_path, "consumed", role="drain"))
     for role in ("live", "drain"):
         for partition in range(PARTITIONS):
-            read = rows(tmp_path, "consumed", role=role, partition=partition)
+            read = stored_rows(tmp_path, "consumed", role=role, partition=partition)
             read.sort(key=lambda row: row["position"])
             assert [row["position"] for row in read] == [row["offset"] for row in read] == list(range(len(read)))
     assert {(each.topic, each.partition): each.position for each in drained} == ends
-    assert {(row["topic"], row["partition"]): row["end_offset"] for row in rows(tmp_path, "drained")} == ends
+    assert {(row["topic"], row["partition"]): row["end_offset"] for row in stored_rows(tmp_path, "drained")} == ends
     assert len(ClientTimes(tmp_path).gaps(topic, began_at, ended_at)) == PARTITIONS
 
 
@@ -122,9 +112,9 @@ def test_a_killed_consumer_goes_on_where_it_was(
         pair.await_progress(after=datetime.now(UTC), timeout_s=30)
     assert pair.progress.restarts == 1
     assert [event["session"] for event in lines_of(journal, "consumer.restarted")] == [1]
-    read = rows(tmp_path, "consumed")
+    read = stored_rows(tmp_path, "consumed")
     assert max(row["session"] for row in read) == 1
-    assert places(read) == places(rows(tmp_path, "produced"))
+    assert places(read) == places(stored_rows(tmp_path, "produced"))
     assert len(read) == len(places(read)) == len({(row["partition"], row["position"]) for row in read})
 
 
@@ -143,7 +133,7 @@ def test_a_consumer_that_stands_still_is_compared_with_a_fresh_one(
 
 
 class Standing(Consuming):
-    """Its client is assigned its partitions, and is not handed what is in them."""
+    """A consumer whose client has its partitions and returns no records from them."""
 
     def _begin(self) -> None:
         super()._begin()
@@ -151,7 +141,7 @@ class Standing(Consuming):
 
 
 class Waiting(Standing):
-    """By its own word, besides, it asks nobody."""
+    """A standing consumer whose client also reports that it sends no fetch requests."""
 
     def _fetch_states(self) -> dict[int, str]:
         return super()._fetch_states() | {0: "validate-epoch-wait"}
@@ -177,7 +167,7 @@ def test_a_client_that_stands_still_alone_is_given_up(
     config: dict[str, str],
     given_up: bool,
 ) -> None:
-    """One without a rack that asks for what it isn't handed has nobody to go back from: its silence stays a finding."""
+    """A consumer without a rack that fetches in vain is not given up; its silence is reported."""
     monkeypatch.setattr(consumer, "STUCK_S", 0.5)
     monkeypatch.setattr(consumer, "STATISTICS_MS", 100)
     server = ControlServer()
@@ -213,7 +203,7 @@ def test_a_client_that_stands_still_alone_is_given_up(
 
 
 def test_a_pair_that_gets_through_too_slowly_has_shown_nothing(workload: Workload, bootstrap: str, topic: str) -> None:
-    """What was sent after an instant is behind all that was sent before: no wonder where that is what takes time."""
+    """Records sent after an instant wait behind earlier ones; on a slow pair this shows nothing of Kafka."""
     with (
         workload.running(bootstrap, topic, PARTITIONS) as pair,
         pytest.raises(Inconclusive, match="this machine is too slow for the load"),
@@ -242,8 +232,8 @@ def test_a_consumer_whose_position_is_gone_is_loud_about_it_and_goes_on(
         pair.await_progress(after=datetime.now(UTC), timeout_s=30)
     (died,) = lines_of(journal, "consumer.died")
     assert "OFFSET_OUT_OF_RANGE" in died["error"]
-    assert min(row["offset"] for row in rows(tmp_path, "consumed", session=1)) == deleted_below
-    positions = sorted(row["position"] for row in rows(tmp_path, "consumed"))
+    assert min(row["offset"] for row in stored_rows(tmp_path, "consumed", session=1)) == deleted_below
+    positions = sorted(row["position"] for row in stored_rows(tmp_path, "consumed"))
     assert positions == list(range(len(positions)))
 
 
@@ -258,9 +248,9 @@ def test_a_killed_producer_fails_its_pair_and_leaves_no_phantoms(
 
     with pytest.raises(PipelineError, match="producer p0 died"):
         run_and_kill()
-    produced = {(row["producer"], row["seq"], row["crc32"]) for row in rows(tmp_path, "produced")}
-    assert len(produced) == len(rows(tmp_path, "produced"))
-    assert {(row["producer"], row["seq"], row["crc32"]) for row in rows(tmp_path, "consumed")} <= produced
+    produced = {(row["producer"], row["seq"], row["crc32"]) for row in stored_rows(tmp_path, "produced")}
+    assert len(produced) == len(stored_rows(tmp_path, "produced"))
+    assert {(row["producer"], row["seq"], row["crc32"]) for row in stored_rows(tmp_path, "consumed")} <= produced
 
 
 def test_a_second_attempt_of_a_producer_sends_nothing(
@@ -282,7 +272,7 @@ def test_a_second_attempt_of_a_producer_sends_nothing(
         assert first.error is None
     finally:
         server.close()
-    assert set(Counter(row["seq"] for row in rows(tmp_path, "produced")).values()) == {1}
+    assert set(Counter(row["seq"] for row in stored_rows(tmp_path, "produced")).values()) == {1}
 
 
 def test_others_records_are_nobodys(workload: Workload, bootstrap: str, topic: str, tmp_path: Path) -> None:
@@ -295,7 +285,7 @@ def test_others_records_are_nobodys(workload: Workload, bootstrap: str, topic: s
         pass
     workload.drain(bootstrap, {(topic, 0): pair.progress.partitions[0].acked_end})
     for role in ("live", "drain"):
-        read = sorted(rows(tmp_path, "consumed", role=role), key=lambda row: row["offset"])
+        read = sorted(stored_rows(tmp_path, "consumed", role=role), key=lambda row: row["offset"])
         told = [(row["producer"], row["seq"]) for row in read[: len(values)]]
         assert told == [(None, None)] * 4 + [("p9", 3), (None, None)]
         assert [row["crc32"] for row in read[:2]] == [None, 0]
@@ -346,7 +336,7 @@ def test_an_error_in_the_block_ends_the_tasks_at_once(
 
     with pytest.raises(KeyError):
         run_and_fail()
-    assert time.monotonic() - raised_at[0] < FLUSH_S / 2  # nobody waited for what was under way
+    assert time.monotonic() - raised_at[0] < FLUSH_S / 2  # records in flight were not waited for
     assert Reservation(**json.loads((tmp_path / "history/reserved/p0.json").read_text())).settled
 
 
@@ -383,7 +373,7 @@ def test_nothing_outlives_a_killed_driver_and_no_row_is_lost(
     _, alive = psutil.wait_procs(children, timeout=60)
     assert alive == []
     settle(tmp_path)
-    produced = {(row["producer"], row["seq"]) for row in rows(tmp_path, "produced")}
-    read = {(row["producer"], row["seq"]) for row in rows(tmp_path, "consumed")}
+    produced = {(row["producer"], row["seq"]) for row in stored_rows(tmp_path, "produced")}
+    read = {(row["producer"], row["seq"]) for row in stored_rows(tmp_path, "consumed")}
     assert read
     assert read <= produced

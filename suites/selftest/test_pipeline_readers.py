@@ -1,10 +1,9 @@
-"""Independent readers against a real broker and Spark: each has what the drain has, and the judge sees where not."""
+"""Independent readers, on a real broker and Spark, read all that the drain has; the judge finds any gap."""
 
 import json
 import os
 import re
 import signal
-import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +12,6 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import DataFrame
 
 from harness.checkers.judge import judge
@@ -26,7 +23,9 @@ from harness.workload.pair import Pair
 from harness.workload.readers import Group, Stream
 from harness.workload.stream import StreamReader
 from harness.workload.workload import Workload
+from suites.selftest.histories import stored_rows
 from suites.selftest.journal_lines import lines_of
+from suites.selftest.real_topics import new_topic
 
 pytestmark = pytest.mark.cluster
 
@@ -35,10 +34,7 @@ PARTITIONS = 3
 
 @pytest.fixture
 def topic(bootstrap: str) -> str:
-    name = f"readers-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result()
-    return name
+    return new_topic(bootstrap, "readers", PARTITIONS)
 
 
 @pytest.fixture
@@ -48,26 +44,20 @@ def journal(tmp_path: Path) -> Journal:
 
 @pytest.fixture
 def workload(spark: SparkHandle, tmp_path: Path, journal: Journal, topic: str) -> Iterator[Workload]:
-    # Its own token: the group's id is made of it, and all tests share the broker.
+    # A token for each test: it is part of the group's id, and all tests share the broker.
     workload = Workload(spark, tmp_path, topic[-8:], journal.write)
     yield workload
     workload.close()
 
 
-def rows(run_dir: Path, **where: Any) -> list[dict[str, Any]]:
-    which = [(name, "=", value) for name, value in where.items()] or None
-    parts = sorted((run_dir / "history" / "consumed").glob("*.parquet"))
-    return [row for part in parts for row in pq.read_table(part, filters=which).to_pylist()]
-
-
 def read(run_dir: Path, *consumers: str) -> list[tuple[Any, ...]]:
-    found = [row for consumer in consumers for row in rows(run_dir, consumer=consumer)]
+    found = [row for consumer in consumers for row in stored_rows(run_dir, "consumed", consumer=consumer)]
     return [(row["partition"], row["offset"], row["producer"], row["seq"], row["crc32"]) for row in found]
 
 
 def check_positions(run_dir: Path, consumer: str) -> None:
-    """They run on over all sessions, in the order of the offsets, unless something was handed over again."""
-    handed = rows(run_dir, consumer=consumer)
+    """Positions go on over all sessions, in the order of offsets, except where records were delivered again."""
+    handed = stored_rows(run_dir, "consumed", consumer=consumer)
     for partition in range(PARTITIONS):
         found = sorted((row for row in handed if row["partition"] == partition), key=lambda row: row["position"])
         assert [row["position"] for row in found] == list(range(len(found)))
@@ -89,7 +79,7 @@ def judge_again(spark: SparkHandle, pair: Pair, run_dir: Path) -> Verdict:
 
 
 def take_out(run_dir: Path, row: dict[str, Any], *consumers: str) -> None:
-    """Of what these consumers were handed, forget this record."""
+    """Remove this record from the reads of these consumers."""
     its = (pc.field("partition") == row["partition"]) & (pc.field("offset") == row["offset"])
     for consumer in consumers:
         for part in (run_dir / "history" / "consumed").glob(f"{consumer}-*.parquet"):
@@ -115,27 +105,28 @@ def test_all_readers_have_what_the_drain_has_and_a_row_less_is_seen(
         for consumer in consumers:
             check_positions(tmp_path, consumer)
 
-    # The second member came and went: what it had, the first one had before and afterwards.
+    # The second member joined and left; the first one had its partitions before and afterwards.
     moved = set().union(*moves(journal, "assigned", "g1"))
     assert 0 < len(moved) < PARTITIONS
     for consumer, was in (("g0", "assigned"), ("g0", "revoked"), ("g1", "revoked")):
         assert any(moved <= partitions for partitions in moves(journal, was, consumer))
     *_, back = (event for event in lines_of(journal, "group.assigned") if event["consumer"] == "g0")
     assert (set(back["partitions"]), set(back["sessions"].values())) == (moved, {1})
-    # Whether there is anything left for the first one to read then is a matter of when the second one went.
-    assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] in moved} <= {0, 1}
-    assert {row["session"] for row in rows(tmp_path, consumer="g0") if row["partition"] not in moved} == {0}
+    # Records are left for the first one only if the second one left early enough.
+    of_first = stored_rows(tmp_path, "consumed", consumer="g0")
+    assert {row["session"] for row in of_first if row["partition"] in moved} <= {0, 1}
+    assert {row["session"] for row in of_first if row["partition"] not in moved} == {0}
     assert {partition for partition, *_ in read(tmp_path, "g1")} == moved
     (ended,) = lines_of(journal, "stream.ended")
     assert ended["read"] == len(drained)
     assert ended["restarts"] == 0
 
-    # The same history with a lie in it: what one reader was handed is gone from its rows, and from nobody else's.
+    # The same history without a record that one reader read; all other rows stay.
     gone: set[int] = set()
     for consumers in (("s0",), ("g0", "g1")):
         [partition, *_] = moved
         handed = sorted(
-            (row for row in rows(tmp_path, partition=partition) if row["consumer"] in consumers),
+            (row for row in stored_rows(tmp_path, "consumed", partition=partition) if row["consumer"] in consumers),
             key=lambda row: row["offset"],
         )
         rest = [row for row in handed[len(handed) // 2 :] if row["offset"] not in gone]
@@ -171,7 +162,7 @@ def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
     def keep_and_fail(stream: StreamReader, frame: DataFrame, epoch: int) -> None:
         keep(stream, frame, epoch)
         if fail_next:
-            raise KeyError(fail_next.pop())  # the part is there, the checkpoint's commit isn't
+            raise KeyError(fail_next.pop())  # the part was written, and the checkpoint was not committed
 
     monkeypatch.setattr(StreamReader, "_keep", keep_and_fail)
     with workload.running(bootstrap, topic, PARTITIONS, readers=(Stream(),)) as pair:
@@ -196,7 +187,7 @@ def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
     assert verdict.verdict == "valid", verdict.reasons
     assert not [found for found in verdict.anomalies if found.kind == "redelivered"]
     assert sorted(read(tmp_path, "s0")) == sorted(read(tmp_path, "d0"))
-    assert {row["session"] for row in rows(tmp_path, consumer="s0")} == {0, 1, 2}
+    assert {row["session"] for row in stored_rows(tmp_path, "consumed", consumer="s0")} == {0, 1, 2}
     check_positions(tmp_path, "s0")
 
 

@@ -1,4 +1,4 @@
-"""A record names its sender in a way that Python, Arrow and (see test_pipeline_pair) Java read alike."""
+"""Python, Arrow and Java (test_pipeline_pair) read the sender of a record from its value in the same way."""
 
 import re
 
@@ -15,7 +15,7 @@ seqs = st.integers(min_value=0, max_value=10**18 - 1)
 
 
 def name_in(value: bytes | None, token: str) -> tuple[bytes, bytes] | None:
-    """Whose record this is, as Python's ``re`` reads it."""
+    """The sender of the record, as Python's ``re`` reads it."""
     found = re.match(record_format.header_pattern(token).encode(), value or b"")
     return (found["producer"], found["seq"]) if found else None
 

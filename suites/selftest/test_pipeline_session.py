@@ -1,4 +1,4 @@
-"""What is wrong with --spark-master is said before a JVM starts, a task's error in one line; what workers have."""
+"""A bad --spark-master fails before a JVM starts, a task's error is one line, and workers have their modules."""
 
 import socket
 import subprocess
@@ -94,7 +94,7 @@ def test_a_tasks_error_is_one_line(text: str, line: str) -> None:
 
 
 def test_a_jvm_that_is_just_dying_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its connections are closed before it has ended."""
+    """A JVM closes its connections before it ends."""
     with subprocess.Popen(["sleep", "60"]) as jvm:
         monkeypatch.setattr(session, "_jvm", jvm)
         assert not jvm_died()

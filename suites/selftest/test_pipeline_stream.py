@@ -1,4 +1,4 @@
-"""How far a streaming query is, as Spark tells it, which a stream that reads what was committed goes by at its end."""
+"""A stream that reads committed records ends by the offsets that Spark reports for its query."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from harness.errors import PipelineError
 from harness.workload.consumer import ConsumerSpec, StartAt
 from harness.workload.stream import StreamReader
+from suites.selftest.fakes import fake
 
 
-class Query:
-    """As much of a query as is asked when a stream is to end."""
+class Query(StreamingQuery):
+    """A query whose progress is ``says``; an exception is raised instead."""
 
-    def __init__(self, says: Any) -> None:
+    def __init__(self, says: object) -> None:
         self._says = says
 
     @property
@@ -30,7 +33,8 @@ class Query:
         pass
 
 
-def stream(query: Query, tmp_path: Path) -> StreamReader:
+def stream(says: object, tmp_path: Path) -> StreamReader:
+    """A stream whose query has this progress."""
     spec = ConsumerSpec(
         consumer="s0",
         session=0,
@@ -42,13 +46,13 @@ def stream(query: Query, tmp_path: Path) -> StreamReader:
         isolation="read_committed",
     )
     conf = SimpleNamespace(get=lambda _name: str(tmp_path))
-    session: Any = SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf))
+    session = fake(SparkSession, sparkContext=SimpleNamespace(getConf=lambda: conf))
     reader = StreamReader(session, lambda *_, **__: None, spec)
-    reader.query = query  # type: ignore[assignment]
+    reader.query = Query(says)
     return reader
 
 
-def progress(end: str | None) -> dict[str, Any]:
+def progress(end: str | None) -> dict[str, object]:
     return {"sources": [{"endOffset": str(end)}]}
 
 
@@ -63,13 +67,15 @@ def progress(end: str | None) -> dict[str, Any]:
         (ConnectionRefusedError(), {}),
     ],
 )
-def test_how_far_it_is(says: Any, ends: dict[int, int], tmp_path: Path) -> None:
-    assert stream(Query(says), tmp_path)._source_ends() == ends
+def test_how_far_it_is(says: object, ends: dict[int, int], tmp_path: Path) -> None:
+    """The end offsets by partition; none before the first batch, and none if Spark gives no answer."""
+    assert stream(says, tmp_path)._source_ends() == ends
 
 
 @pytest.mark.parametrize("says", [{"sources": []}, progress("7"), progress('{"other":{"0":7}}'), progress("seven")])
-def test_what_can_not_be_read_is_told(says: Any, tmp_path: Path) -> None:
-    reader = stream(Query(says), tmp_path)
+def test_what_can_not_be_read_is_told(says: object, tmp_path: Path) -> None:
+    """Progress in another form than Spark's is an error, and not taken for no progress."""
+    reader = stream(says, tmp_path)
     reader.stop({0: 7})
     assert reader.wait(30.0)
     with pytest.raises(PipelineError, match="nobody knows how far stream s0 is"):

@@ -1,12 +1,11 @@
-"""The transactional producer against a real broker: what is said of a transaction is what readers see of it."""
+"""The transactional producer, on a real broker, records the outcomes of transactions that readers see."""
 
 import json
 import os
 import re
 import signal
-import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +14,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from harness.checkers.judge import judge
 from harness.checkers.verdict import Verdict
@@ -28,7 +25,9 @@ from harness.workload.consumer import Isolation
 from harness.workload.drain import await_stable
 from harness.workload.producer import Transactions
 from harness.workload.workload import Workload
+from suites.selftest.histories import Row, stored_rows
 from suites.selftest.journal_lines import lines_of
+from suites.selftest.real_topics import new_topic
 
 BOTH: tuple[Isolation, ...] = ("read_committed", "read_uncommitted")
 PARTITIONS = 2
@@ -36,7 +35,7 @@ PARTITIONS = 2
 
 @dataclass
 class Bench:
-    """A workload on a topic of its own, and a way to judge what it saw."""
+    """A workload on its own topic, and its history."""
 
     workload: Workload
     spark: SparkHandle
@@ -67,16 +66,14 @@ class Bench:
         (self.run_dir / "run.json").write_text("{}")
         return judge(self.spark.session(), self.run_dir)
 
-    def rows(self, table: str, **where: Any) -> list[dict[str, Any]]:
-        parts = sorted((self.run_dir / "history" / table).glob("*.parquet"))
-        every = [row for part in parts for row in pq.read_table(part).to_pylist()]
-        return [row for row in every if all(row[name] == value for name, value in where.items())]
+    def rows(self, table: str, **where: object) -> list[Row]:
+        return stored_rows(self.run_dir, table, **where)
 
-    def names(self, table: str, **where: Any) -> set[tuple[str, int]]:
+    def names(self, table: str, **where: object) -> set[tuple[str, int]]:
         return {(row["producer"], row["seq"]) for row in self.rows(table, **where)}
 
-    def tamper(self, table: str, which: Any, change: Any) -> None:
-        """Rewrite the rows that ``which`` picks: by ``change``, or without them where it is None."""
+    def tamper(self, table: str, which: Callable[[Row], bool], change: Row | None) -> None:
+        """Rewrite the rows that ``which`` picks: by ``change``, or without them if it is None."""
         for part in (self.run_dir / "history" / table).glob("*.parquet"):
             stored = pq.read_table(part)
             rows = [row | (change or {}) if which(row) else row for row in stored.to_pylist()]
@@ -86,18 +83,16 @@ class Bench:
 
 @pytest.fixture
 def bench(spark: SparkHandle, bootstrap: str, tmp_path: Path) -> Iterator[Bench]:
-    topic = f"transactions-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+    topic = new_topic(bootstrap, "transactions", PARTITIONS)
     journal = Journal(None)
-    # Its own token: the transactional.id is made of it, and all tests share the broker.
+    # A token for each test: it is part of the transactional.id, and all tests share the broker.
     workload = Workload(spark, tmp_path, topic[-8:], journal.write)
     yield Bench(workload, spark, bootstrap, topic, tmp_path, journal)
     workload.close()
 
 
 def fence(bench: Bench) -> None:
-    """Take the producer's transactional.id away: what it has open is aborted, or its commit carried out."""
+    """Take over the producer's transactional.id: its open transaction is aborted, or its commit is completed."""
     other = Producer({"bootstrap.servers": bench.bootstrap, "transactional.id": f"jbod-{bench.topic[-8:]}-p0"})
     other.init_transactions(30)
 
@@ -140,7 +135,7 @@ def test_commits_and_aborts_are_told_as_both_isolations_see_them(bench: Bench) -
     verdict = bench.judge()
     assert verdict.verdict == "valid", verdict.reasons
 
-    # The same history with a lie in it.
+    # The same history with a change.
     lied_about = next(name for name, outcome in ended.items() if outcome == "committed")
     bench.tamper("produced", lambda row: row["transaction"] == lied_about, {"transaction_outcome": "aborted"})
     assert [found.kind for found in bench.judge().anomalies] == ["aborted_read"]
@@ -185,7 +180,7 @@ def test_a_fenced_producer_goes_on_with_another_client(bench: Bench) -> None:
     grouping = Transactions(records=500)
 
     def interrupted() -> set[str]:
-        """Transactions that were to be committed, and were not."""
+        """The transactions that should have been committed and were not."""
         return {
             row["transaction"]
             for row in bench.rows("produced")
@@ -199,7 +194,7 @@ def test_a_fenced_producer_goes_on_with_another_client(bench: Bench) -> None:
             pair.await_progress(after=datetime.now(UTC))
             return interrupted()
 
-        # Who fences an open transaction has to ask twice, and may get through between two of them.
+        # To fence an open transaction takes two requests; the producer may begin another one in between.
         await_until(fence_and_go_on, timeout_s=120, what="a transaction that was fenced while it was open")
     bench.drain()
     produced = bench.rows("produced")

@@ -1,4 +1,4 @@
-"""``jbod probe``: every dependency has its try, what is missing is named and skips what needs it, and nothing else."""
+"""``jbod probe`` tries every dependency, names what is missing, and has exactly the cases skipped that need it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_who_needs_a_lean_is_there() -> None:
     assert {name for dependency in DEPENDENCIES for name in dependency.needed_by} - known == set()
 
 
-# --- what came of a build -------------------------------------------------------------------------------------------
+# --- the result for a build -----------------------------------------------------------------------------------------
 
 
 def found(id: str, state: State, mode: Mode = Mode.KRAFT) -> Found:
@@ -112,7 +112,7 @@ def test_the_table_has_a_row_for_each_lean_of_its_modes(width: int, tmp_path: Pa
 
 
 def test_why_a_build_does_not_start_is_its_own_last_error(tmp_path: Path) -> None:
-    """And not a line of what all is well, which comes after it."""
+    """Later log lines without an error are not taken for the cause."""
     log = tmp_path / "brokers" / "1" / "broker.log"
     log.parent.mkdir(parents=True)
     log.write_text(
@@ -145,7 +145,7 @@ def test_a_try_that_fails_in_whatever_way_is_a_lack() -> None:
     assert probing._try(dependency, Mode.ZK, lambda: "3 log dirs").state == "works"
 
 
-# --- what it is read for --------------------------------------------------------------------------------------------
+# --- the use of its JSON --------------------------------------------------------------------------------------------
 
 
 def test_a_lack_stops_the_cases_that_need_it_in_its_mode() -> None:
@@ -209,16 +209,16 @@ def test_what_needs_what_the_build_lacks_is_skipped_by_name(planted: Planted) ->
     home = planted.kafka("4.3.1")
     planted.lacks(["kip-112/planted"])
     assert planted.jbod("probe", str(home), "--json=probe.json")[0] == 2
-    code, said = planted.jbod(
+    code, output = planted.jbod(
         "run", "kip-112", f"--kafka-home={home}", "--backend=planted", "--probe=probe.json", "--json=out.json"
     )
     assert (code, planted.played()) == (5, [])
     cases = json.loads((planted.folder / "out.json").read_text())["scenarios"]
     assert {case["verdict"] for case in cases} == {"skipped"}
     assert cases[0]["reason"] == "this build lacks the planted tool (jbod probe)"
-    code, said = planted.jbod("run", "kip-112", f"--kafka-home={planted.kafka('4.3.0')}", "--probe=probe.json")
+    code, output = planted.jbod("run", "kip-112", f"--kafka-home={planted.kafka('4.3.0')}", "--probe=probe.json")
     assert code == 4
-    assert "is of another build" in said
+    assert "is of another build" in output
     _, listed = planted.jbod("list", f"--kafka-home={home}", "--probe=probe.json", "--json")
     [row] = [each for each in json.loads(listed)["scenarios"] if each["id"] == "kip-112/planted"]
     assert row["lacks"][A] == "this build lacks the planted tool (jbod probe)"
@@ -228,12 +228,12 @@ def test_a_qualification_says_what_was_skipped_and_is_not_green(planted: Planted
     home = planted.kafka("4.3.1")
     asked = ("qualify", "kip-112", "network", "--backend=planted", f"--candidate={home}", "--json=out.json")
     planted.lacks([B])
-    code, said = planted.jbod(*asked)
+    code, output = planted.jbod(*asked)
     answer: dict[str, Any] = json.loads((planted.folder / "out.json").read_text())
     assert (code, answer["cases"][A], answer["cases"][B]) == (2, "held", "unshown")
     assert answer["reasons"][B] == "this build lacks the planted tool (jbod probe)"
     assert answer["answer"].startswith("Not shown: ")
-    assert "candidate: Kafka 4.3.1 lacks the planted tool in mode kraft (planted): 1 case is skipped" in said
+    assert "candidate: Kafka 4.3.1 lacks the planted tool in mode kraft (planted): 1 case is skipped" in output
     assert any("lacks the planted tool" in note for note in answer["notes"])
     assert B not in " ".join(planted.played())
     assert planted.probes() == 1
@@ -243,9 +243,9 @@ def test_a_qualification_says_what_was_skipped_and_is_not_green(planted: Planted
 
 @pytest.mark.parametrize(("build", "says"), [("", "the name of a build is empty"), ("/no/such", "no such folder")])
 def test_a_build_that_is_not_named_or_not_there_is_a_usage_error(planted: Planted, build: str, says: str) -> None:
-    code, said = planted.jbod("probe", build)
+    code, output = planted.jbod("probe", build)
     assert code == 4
-    assert says in said
+    assert says in output
 
 
 @pytest.mark.parametrize("asked", ["qualify", "nightly"])
@@ -253,26 +253,26 @@ def test_a_build_that_can_not_be_run_is_one_line_and_exit_code_3(planted: Plante
     home = planted.kafka("4.3.1")
     planted.lacks([], cause="broker 1: it can't")
     build = f"--candidate={home}" if asked == "qualify" else f"--kafka-home={home}"
-    code, said = planted.jbod(asked, build, "--backend=planted")
+    code, output = planted.jbod(asked, build, "--backend=planted")
     assert (code, planted.played()) == (3, [])
-    assert re.search(r"^jbod: Kafka 4\.3\.1 \(.*\) cannot be run: broker 1: it can't$", said, re.MULTILINE)
+    assert re.search(r"^jbod: Kafka 4\.3\.1 \(.*\) cannot be run: broker 1: it can't$", output, re.MULTILINE)
 
 
 def test_a_night_skips_what_needs_what_the_build_lacks(planted: Planted) -> None:
     planted.lacks([A])
     home = planted.kafka("4.3.1")
-    code, said = planted.jbod(
+    code, output = planted.jbod(
         "nightly", "--budget=5m", "--backend=planted", f"--kafka-home={home}", "--json=night.json"
     )
     night = json.loads((planted.folder / "night.json").read_text())
     assert night["unable"][A] == "this build lacks the planted tool (jbod probe)"
-    assert "Kafka 4.3.1 lacks the planted tool in mode kraft" in said
+    assert "Kafka 4.3.1 lacks the planted tool in mode kraft" in output
     assert A not in " ".join(planted.played())
     assert code == 0
 
 
 def test_a_lack_that_nobody_had_probed(planted: Planted) -> None:
-    """Met before any fault the case is skipped; met in the midst of one it is unknown, whatever it led to."""
+    """A case that meets the lack before any fault is skipped; during a fault the case is unknown."""
     planted.plays({A: "lacks", B: "lacks-amid-fault", C: "lacks-wrapped"})
     home = planted.kafka("4.3.1")
     code, _ = planted.jbod("run", "kip-112", f"--kafka-home={home}", "--backend=planted", "--json=out.json", "--seed=1")
@@ -286,10 +286,10 @@ def test_a_lack_that_nobody_had_probed(planted: Planted) -> None:
 
 
 def build_with_holes(home: Path) -> Path:
-    """The default build of KRaft without a class, a tool and an MBean that it has.
+    """KRaft's default build without a class, a tool and an MBean.
 
-    The class that Kafka's programs end their JVM by has another name, in all who name it; the tool's class is gone; the
-    MBean has a name of the same length.
+    The class by which Kafka's programs end their JVM is renamed everywhere; the tool's class is removed; the MBean has
+    another name of the same length.
     """
     build = from_maven(DEFAULT_BUILDS[Mode.KRAFT], cache_dir())
     (home / "libs").mkdir(parents=True)
@@ -318,7 +318,7 @@ def build_with_holes(home: Path) -> Path:
 
 @pytest.mark.cluster
 def test_a_build_with_holes(open_folder: Path) -> None:
-    """The probe names each, a qualification skips what needs them and says so, and what didn't run is not green."""
+    """The probe names each; a qualification skips and names the cases that need them, and is not green."""
     home = build_with_holes(open_folder / "kafka")
     file = open_folder / "probe.json"
     done = subprocess.run([JBOD, "probe", home, f"--json={file}"], capture_output=True, text=True, check=False)
@@ -357,7 +357,7 @@ def test_a_build_with_holes(open_folder: Path) -> None:
 
 @pytest.mark.cluster
 def test_a_build_that_ends_as_it_starts(open_folder: Path) -> None:
-    """Its controller's class is gone: one line, with the cause in the build's own words."""
+    """The controller's class is missing: the error is one line, with the build's own message."""
     build = from_maven(DEFAULT_BUILDS[Mode.KRAFT], cache_dir())
     libs = open_folder / "kafka" / "libs"
     libs.mkdir(parents=True)
@@ -376,7 +376,7 @@ def test_a_build_that_ends_as_it_starts(open_folder: Path) -> None:
 
 @pytest.mark.cluster
 def test_a_build_that_ends_as_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The probe doesn't go on without its broker, and says what it was trying."""
+    """The probe stops when its broker ends, and names the dependency that it was trying."""
 
     def dies(trial: Trial) -> str:
         pid = trial.broker.node.pid()

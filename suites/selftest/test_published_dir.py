@@ -1,4 +1,4 @@
-"""Two runs at once each have their own folder; who ends last leaves its own, whole."""
+"""Two runs at once write to separate folders; the one that ends last is published, complete."""
 
 from __future__ import annotations
 

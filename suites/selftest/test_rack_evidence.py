@@ -1,12 +1,10 @@
-"""What KIP-36's suite makes of assignments: broken promises end it, deviations must show, nothing tried is no pass."""
+"""KIP-36's suite judges assignments: a broken promise fails, a known deviation must show, nothing tried is no pass."""
 
 from __future__ import annotations
 
 import itertools
 import re
 from contextlib import nullcontext
-from types import SimpleNamespace
-from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -14,25 +12,22 @@ import pytest
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.errors import Inconclusive, PromiseBroken
 from harness.events import DeviationEvent
-from harness.journal import Journal
 from harness.kafka.admin import Refused
 from harness.kafka.versions import KafkaVersion, Mode
 from harness.runner.deviation import Deviation, Expectation
+from harness.workload.pair import Pair
 from suites.deviations import AUTOMATIC_REFUSED, GENERATED_IN_STRIPES, LEADERS_OVER_RACKS, RACKS_PASSED_OVER
 from suites.kip_36 import test_rack_fails, test_racks
 from suites.kip_36.evidence import Evidence, check_generated, check_kip, check_striped
 from suites.kip_36.layouts import shapes
 from suites.kip_36.oracle import assign
+from suites.selftest.expected_errors import breaks_promise
+from suites.selftest.fakes import fake, fake_broker, fake_cluster, fake_node, topic_of
 from suites.selftest.test_racks import EVEN, place
 
 
 def evidence(version: str, mode: Mode, *known: Deviation) -> Evidence:
-    cluster = SimpleNamespace(
-        distribution=SimpleNamespace(version=KafkaVersion.parse(version)),
-        spec=SimpleNamespace(mode=mode),
-        journal=Journal(None),
-    )
-    return Evidence(cast(Any, cluster), known)
+    return Evidence(fake_cluster(version, mode), known)
 
 
 ZK, KRAFT = ("3.9.2", Mode.ZK), ("4.3.1", Mode.KRAFT)
@@ -130,7 +125,7 @@ def test_proposals_are_the_kips_up_to_4_0(version: str, striped: bool) -> None:
 
 
 def test_a_build_that_proposes_as_the_kip_says_again_is_told() -> None:
-    """Its proposals are not striped; that they are the KIP's is what is noticed."""
+    """Its proposals are those of the KIP, although it is known to use KRaft's placer."""
     seen = evidence("4.3.1", Mode.KRAFT, GENERATED_IN_STRIPES)
     check_generated(seen, EVEN, "t", assign(EVEN, 6, 3))
     with pytest.raises(PromiseBroken, match="no longer deviates: --generate uses KRaft's placer"):
@@ -162,17 +157,16 @@ WITH, WITHOUT = {"version": 5, "rack": "a"}, {"version": 5}
     ids=["right", "another", "none", "old", "null"],
 )
 def test_a_registration_without_its_rack_is_seen(
-    monkeypatch: pytest.MonkeyPatch, znodes: dict[int, dict[str, Any]], says: str | None
+    monkeypatch: pytest.MonkeyPatch, znodes: dict[int, dict[str, object]], says: str | None
 ) -> None:
-    quorum = object.__new__(ZooKeeperQuorum)
-    monkeypatch.setattr(quorum, "registrations", lambda: znodes)
     monkeypatch.setattr(test_racks, "await_racks", lambda _: None)
     brokers = [
-        SimpleNamespace(id=id, node=SimpleNamespace(spec=SimpleNamespace(properties=properties)))
+        fake_broker(id, node=fake_node(properties=properties))
         for id, properties in {1: {"broker.rack": "a"}, 2: {}}.items()
     ]
-    cluster: Any = SimpleNamespace(brokers=brokers, quorum=quorum, journal=Journal(None))
-    with nullcontext() if says is None else pytest.raises(PromiseBroken, match=re.escape(says)):
+    quorum = fake(ZooKeeperQuorum, registrations=lambda: znodes)
+    cluster = fake_cluster("3.9.2", Mode.ZK, brokers=brokers, quorum=quorum)
+    with breaks_promise(says and re.escape(says)):
         test_racks.check_registered(cluster)
 
 
@@ -188,9 +182,8 @@ def test_a_tool_that_doesn_t_refuse_with_the_reason_is_seen(monkeypatch: pytest.
             raise Refused("--generate", said)
 
     monkeypatch.setattr(test_racks, "generate", answer)
-    cluster: Any = SimpleNamespace(brokers=[])
     with pytest.raises(PromiseBroken, match="should refuse with 'Not all brokers have rack information'"):
-        test_racks.check_generate(cluster, evidence(*KRAFT), cast(Any, "given"))
+        test_racks.check_generate(fake_cluster(brokers=[]), evidence(*KRAFT), topic_of("given"))
 
 
 @pytest.mark.parametrize("served", [{1: 5, 2: 0}, {1: 0, 2: 5}, {1: 5, 2: 1}, {1: 0, 2: 0}])
@@ -198,6 +191,6 @@ def test_a_consumer_that_others_serve_too_is_seen(monkeypatch: pytest.MonkeyPatc
     counts = itertools.chain([0, 0], served.values())
     monkeypatch.setattr(test_rack_fails, "sent", lambda *_: next(counts))
     nearest, other = Mock(), Mock()
-    pair: Any = SimpleNamespace(topic="orders", await_progress=lambda **_: None)
+    pair = fake(Pair, topic="orders", await_progress=lambda **_: None)
     with nullcontext() if served == {1: 5, 2: 0} else pytest.raises(Inconclusive, match="should serve the consumer"):
         test_rack_fails.check_reads_from(pair, nearest, [other])

@@ -1,4 +1,4 @@
-"""KIP-36's oracle against the KIP's own examples, and each promise shown broken by an assignment that breaks it."""
+"""KIP-36's oracle gives the KIP's own examples, and each check of a promise fails on an assignment that breaks it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ THREE_ON_TWO = {0: (0, 1), 1: (1, 0), 2: (2, 0)}
 def test_the_rack_alternated_list_is_the_kips() -> None:
     assert rack_alternated(SIX) == (0, 3, 1, 5, 4, 2)
     assert rack_alternated(THREE) == (0, 1, 2)
-    # The Javadoc's: rack1: 0, 1, 2; rack2: 3, 4, 5; rack3: 6, 7, 8.
+    # The Javadoc's example: rack1: 0, 1, 2; rack2: 3, 4, 5; rack3: 6, 7, 8.
     nine = {id: f"rack{id // 3 + 1}" for id in range(9)}
     assert rack_alternated(nine) == (0, 3, 6, 1, 4, 7, 2, 5, 8)
 
@@ -51,7 +51,7 @@ def test_three_brokers_on_two_racks_get_what_the_kip_says() -> None:
 
 
 def test_without_racks_brokers_get_what_the_javadoc_says() -> None:
-    """Its table of 10 partitions on 5 brokers, read by rows of first, second and third replicas."""
+    """The Javadoc's table of 10 partitions on 5 brokers: rows of first, second and third replicas."""
     assignment = assign_without_racks(range(5), 10, 3)
     assert [assignment[p] for p in range(5)] == [(0, 1, 2), (1, 2, 3), (2, 3, 4), (3, 4, 0), (4, 0, 1)]
     assert [assignment[p] for p in range(5, 10)] == [(0, 2, 3), (1, 3, 4), (2, 4, 0), (3, 0, 1), (4, 1, 2)]
@@ -77,7 +77,7 @@ places = st.builds(Origin, start=st.integers(0, 7), shift=st.integers(0, 7))
 
 @st.composite
 def assignments(draw: st.DrawFn, racks: st.SearchStrategy[dict[int, str]]) -> tuple[dict[int, str], Assignment]:
-    """Racks, and what the oracle makes of them for some number of partitions and replicas."""
+    """Racks, and the oracle's assignment for a number of partitions and replicas."""
     chosen = draw(racks)
     return chosen, assign(chosen, draw(st.integers(1, 20)), draw(st.integers(1, len(chosen))), draw(places))
 
@@ -96,7 +96,7 @@ def test_the_oracle_keeps_the_promises(made: tuple[dict[int, str], Assignment]) 
 def test_the_oracle_is_even_where_racks_are(
     racks: dict[int, str], rounds: int, place: Origin, data: st.DataObject
 ) -> None:
-    """The first of the KIP's properties, counted here and not by the check."""
+    """The KIP's first property; this test counts by itself and does not use the check."""
     replicas = data.draw(st.integers(1, len(racks)))
     assignment = assign(racks, rounds * len(racks), replicas, place)
     assert set(Counter(ids[0] for ids in assignment.values()).values()) == {rounds}
@@ -115,7 +115,7 @@ def test_an_assignment_of_the_oracle_is_known_for_one(made: tuple[dict[int, str]
 def test_more_partitions_go_on_where_the_first_ones_ended(
     racks: dict[int, str], place: Origin, split: int, data: st.DataObject
 ) -> None:
-    """Given in two goes from the same place, as in one; the shift of the second is that which was reached."""
+    """An assignment in two steps equals that in one, if the second step goes on with the shift of the first."""
     replicas = data.draw(st.integers(1, len(racks)))
     turns_done = (split - 1) // len(racks)
     later = Origin(start=place.start, shift=place.shift + turns_done)
@@ -128,7 +128,7 @@ def test_more_partitions_go_on_where_the_first_ones_ended(
 def test_two_brokers_that_changed_places_are_noticed(
     made: tuple[dict[int, str], Assignment], data: st.DataObject
 ) -> None:
-    """With a turn of leaders and one more there is no other start that could explain it."""
+    """With more partitions than brokers, no other start explains the swapped assignment."""
     racks, assignment = made
     if len(assignment) <= len(racks) or len(assignment[0]) < 2:
         return
@@ -201,7 +201,7 @@ def test_a_broker_that_leads_more_is_told() -> None:
 def test_a_broker_that_has_more_is_told_where_racks_are_even() -> None:
     good = assign(EVEN, 6, 2)
     partition, ids = next((p, ids) for p, ids in good.items() if ids[1] in (1, 4))
-    spoilt = {**good, partition: (ids[0], 5 - ids[1])}  # the other broker of that rack
+    spoilt = {**good, partition: (ids[0], 5 - ids[1])}  # the other broker of the same rack
     assert not list(promises.over_racks(EVEN, spoilt))
     assert_told(promises.even_replicas(EVEN, spoilt), "one broker has 3, another 1")
     assert not list(promises.even_replicas(UNEVEN, assign(UNEVEN, 6, 3)))
@@ -232,7 +232,7 @@ def test_racks_that_don_t_lead_in_turn_are_told(leads: str) -> None:
     ids=str,
 )
 def test_brokers_that_don_t_come_in_turn_within_their_rack_are_told(leads: Assignment) -> None:
-    """The lowest of each rack takes everything; a new one gets nothing; all racks are reached, and evenly."""
+    """Each rack's lowest broker gets everything, and a new one nothing, although racks are used evenly."""
     assert_told(promises.in_turn_within_racks(EVEN, leads), "which is not in turn")
 
 
@@ -245,7 +245,7 @@ def assert_told(found: Iterable[str], says: str) -> None:
 
 
 class BrokerList:
-    """As ``StripedReplicaPlacer.BrokerList`` has it."""
+    """``StripedReplicaPlacer.BrokerList``."""
 
     def __init__(self, ids: Iterable[int], chance: random.Random) -> None:
         self.ids = sorted(ids)
@@ -262,7 +262,7 @@ class BrokerList:
 
 
 def place(racks: Mapping[int, str | None], partitions: int, replicas: int, seed: int) -> Assignment:
-    """KRaft's algorithm (``StripedReplicaPlacer.RackList.place``) with all brokers unfenced."""
+    """An assignment by KRaft's algorithm (``StripedReplicaPlacer.RackList.place``), with all brokers unfenced."""
     chance = random.Random(seed)
     names = sorted(set(racks.values()), key=lambda name: name or "")
     lists = {name: BrokerList((id for id in racks if racks[id] == name), chance) for name in names}
@@ -309,17 +309,17 @@ def test_the_striped_placer_keeps_its_own_promises(
 
 
 def test_the_striped_placer_passes_over_racks_after_the_first_turn_of_one_replica() -> None:
-    """With a broker a rack: one that has the same turn in the second round as in the first is thought to be used up.
+    """With one broker in each rack, a broker with the same turn in the second round counts as used, and is passed over.
 
-    ``BrokerList.next`` begins anew where the epoch is not that of its last turn, and a shuffle sets the epoch back.
+    ``BrokerList.next`` starts over if the epoch differs from that of its last turn, and a shuffle resets the epoch.
     """
     six = {id: str(id) for id in range(6)}
     passed_over = [list(promises.striped(six, place(six, 12, 1, seed))) for seed in range(200)]
-    assert 0.5 < sum(map(bool, passed_over)) / 200 < 0.8  # 1 - 1/e, were it a shuffle alone
+    assert 0.5 < sum(map(bool, passed_over)) / 200 < 0.8  # 1 - 1/e for shuffles alone
 
 
 @pytest.mark.parametrize(("racks", "replicas"), [(EVEN, 2), (UNEVEN, 1), (UNEVEN, 3)], ids=str)
 def test_the_striped_placer_never_leads_evenly_where_the_kip_wants_it(racks: dict[int, str], replicas: int) -> None:
-    """Whatever chance it is given: so a build whose leaders are even there has another placer."""
+    """No seed gives even leaders, so a build with even leaders has another placer."""
     check: Callable[..., Iterator[str]] = promises.even_leaders
     assert all(list(check(racks, place(racks, 6, replicas, seed))) for seed in range(200))

@@ -1,6 +1,6 @@
-"""Real runs on real brokers: a green one that goes red when its history is tampered with, red controls, clean-up.
+"""Real runs on real brokers: a valid one, the same with a changed history, controls, and clean-up.
 
-The dearest tests of the house, a minute or two in all; ``pytest -m "not cluster"`` leaves them out.
+These tests take longest, a minute or two in all; ``pytest -m "not cluster"`` leaves them out.
 """
 
 from __future__ import annotations
@@ -35,9 +35,14 @@ pytestmark = pytest.mark.cluster
 
 CASE = "kip-112/follower-at-runtime[zk-chmod_000]"
 
+Result = dict[str, Any]
+"""The JSON of a run, or of one of its cases."""
+Controls = tuple[int, dict[str, Result]]
+"""The exit code of the run of all controls, and each case by its id."""
 
-def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
-    """``jbod run`` with its runs below ``folder``; its exit code and JSON."""
+
+def run(folder: Path, *selectors: str) -> tuple[int, Result]:
+    """Run ``jbod run`` with its run folders below ``folder``; returns its exit code and JSON."""
     out = folder / "out.json"
     done = subprocess.run(
         [JBOD, "run", *selectors, "--runs-dir", folder / "runs", "--json", out],
@@ -52,15 +57,15 @@ def run(folder: Path, *selectors: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def green(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """One scenario that came out valid."""
+def green(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """The JSON of a run with one valid case."""
     code, result = run(tmp_path_factory.mktemp("green"), CASE)
     assert code == 0, result
-    scenario: dict[str, Any] = result["scenarios"][0]
+    scenario: Result = result["scenarios"][0]
     return scenario
 
 
-def test_the_json_tells_what_each_fault_cost(green: dict[str, Any]) -> None:
+def test_the_json_tells_what_each_fault_cost(green: Result) -> None:
     assert (green["id"], green["verdict"]) == (CASE, "valid")
     assert set(green["phases_s"]) == {"boot", "load", "fault", "recover", "drain", "judge", "teardown"}
     log_dir, *killed = green["faults"]
@@ -71,7 +76,7 @@ def test_the_json_tells_what_each_fault_cost(green: dict[str, Any]) -> None:
         assert 0 < log_dir[measure] < green["duration_s"], measure
 
 
-def test_run_json_says_what_was_run(green: dict[str, Any]) -> None:
+def test_run_json_says_what_was_run(green: Result) -> None:
     content = json.loads((Path(green["run_dir"]) / "run.json").read_text())
     assert content["case"] == CASE
     assert content["kafka"]["version"] == "3.9.2"
@@ -80,7 +85,7 @@ def test_run_json_says_what_was_run(green: dict[str, Any]) -> None:
 
 
 def test_a_worker_tells_which_deviation_a_case_has_shown(tmp_path: Path) -> None:
-    """Workers can send plain types only, and end the run with an internal error over any other."""
+    """Workers can send only plain types; any other ends the run with an internal error."""
     code, result = run(tmp_path, "kip-1066/registration", "--jobs=2")
     assert code == 0, result
     (scenario,) = result["scenarios"]
@@ -100,7 +105,7 @@ def _taken_out(drain: pa.Table) -> pa.Table:
 
 
 def _doubled(drain: pa.Table) -> pa.Table:
-    """The record at the end once more, at the next offset."""
+    """The rows with the last record once more, at the next offset."""
     last = drain.slice(drain.num_rows - 1)
     return pa.concat_tables([drain, _change(last, "offset", 0, last["offset"][0].as_py() + 1)])
 
@@ -121,13 +126,13 @@ def _changed(drain: pa.Table) -> pa.Table:
     [(_taken_out, "lost"), (_doubled, "duplicated"), (_swapped, "misplaced"), (_changed, "corrupted")],
 )
 def test_a_tampered_history_is_invalid_and_named(
-    green: dict[str, Any],
+    green: Result,
     tmp_path: Path,
     judge_spark: SparkSession,
     tamper: Callable[[pa.Table], pa.Table],
     kind: str,
 ) -> None:
-    """One acked record of one topic taken out, doubled, swapped with its neighbour, changed."""
+    """One acked record of one topic is removed, doubled, swapped with its neighbour, or changed."""
     run_dir = shutil.copytree(green["run_dir"], tmp_path / "run")
     parts = sorted((run_dir / "history" / "consumed").glob("*.parquet"))
     tables = [pq.read_table(part) for part in parts]
@@ -138,7 +143,7 @@ def test_a_tampered_history_is_invalid_and_named(
     drain = consumed.filter(of_interest).sort_by("offset")
     rest = consumed.filter(pc.invert(of_interest))
     if kind != "doubled":
-        # What the live consumer had been handed would show as well; here only the drain tells.
+        # The live consumer's reads would show it, too; without them, only the drain does.
         rest = rest.filter(pc.not_equal(rest["topic"], "orders"))
     pq.write_table(pa.concat_tables([rest, tamper(drain)]), parts[0])
     verdict = judge(judge_spark, run_dir)
@@ -148,7 +153,7 @@ def test_a_tampered_history_is_invalid_and_named(
     assert named.examples[0]["topic"] == "orders"
 
 
-def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) -> None:
+def test_check_judges_a_stored_run_again(green: Result, tmp_path: Path) -> None:
     run_dir = shutil.copytree(green["run_dir"], tmp_path / "run")
     (run_dir / "verdict.json").unlink()
     done = subprocess.run([JBOD, "check", run_dir], capture_output=True, text=True, check=False)
@@ -161,8 +166,8 @@ def test_check_judges_a_stored_run_again(green: dict[str, Any], tmp_path: Path) 
 
 
 @pytest.fixture(scope="module")
-def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, dict[str, Any]]]:
-    """All live controls in both modes, two at once: the exit code, and each case by its id."""
+def controls(tmp_path_factory: pytest.TempPathFactory) -> Controls:
+    """Run all live controls in both modes, two at once; returns the exit code, and each case's JSON by its id."""
     folder = tmp_path_factory.mktemp("controls")
     code, result = run(folder, "control", "--jobs=2")
     assert len(list((folder / "allure-results").glob("*-result.json"))) == len(result["scenarios"])
@@ -170,22 +175,20 @@ def controls(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, d
 
 
 def test_whoever_was_served_by_a_cluster_before_had_come_out_valid(
-    controls: tuple[int, dict[str, dict[str, Any]]],
+    controls: Controls,
 ) -> None:
-    """A cluster in which something went wrong is nobody's any more; one in which nothing did serves on."""
+    """A cluster is reused only after valid cases."""
     served = {name: case.get("served", []) for name, case in controls[1].items()}
     assert any(served.values())
     assert {controls[1][each]["verdict"] for before in served.values() for each in before} == {"valid"}
 
 
-def test_red_controls_make_the_run_red(controls: tuple[int, dict[str, dict[str, Any]]]) -> None:
+def test_red_controls_make_the_run_red(controls: Controls) -> None:
     assert controls[0] == 1
 
 
-def red_beside_its_twin(
-    controls: tuple[int, dict[str, dict[str, Any]]], control: str, mode: str, word: str
-) -> dict[str, Any]:
-    """The case in which harm was done, which is invalid; its twin, which had none, is valid."""
+def red_beside_its_twin(controls: Controls, control: str, mode: str, word: str) -> Result:
+    """The JSON of a control, which is invalid; its twin without the harm is valid."""
     red, green = (controls[1][f"control/{control}[{mode}-{which}]"] for which in (word, "green"))
     assert green["verdict"] == "valid", green["reason"]
     assert red["verdict"] == "invalid", red["reason"]
@@ -207,7 +210,7 @@ def red_beside_its_twin(
     ],
 )
 def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
-    controls: tuple[int, dict[str, dict[str, Any]]], control: str, kind: str, mode: str
+    controls: Controls, control: str, kind: str, mode: str
 ) -> None:
     both = [controls[1][f"control/{control}[{mode}-{word}]"] for word in (kind, "green")]
     if all(case["verdict"] == "skipped" for case in both):
@@ -220,7 +223,7 @@ def test_a_control_goes_red_with_its_kind_and_its_twin_is_green(
 
 
 def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epochs_is_red(
-    controls: tuple[int, dict[str, dict[str, Any]]], tmp_path: Path, judge_spark: SparkSession
+    controls: Controls, tmp_path: Path, judge_spark: SparkSession
 ) -> None:
     red_beside_its_twin(controls, "new-epoch", "kraft", "duplicated")
     case = controls[1]["control/new-epoch[kraft-green]"]
@@ -238,43 +241,39 @@ def test_what_a_client_writes_anew_in_another_epoch_is_noted_and_without_the_epo
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_replica_that_nobody_reads_is_compared_all_the_same(
-    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
-) -> None:
+def test_a_replica_that_nobody_reads_is_compared_all_the_same(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "follower-differs", mode, "differs")
     assert "the replicas of orders-0 are not the same" in red["reason"]
     assert json.loads((Path(red["run_dir"]) / "verdict.json").read_text())["verdict"] == "valid"
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(
-    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
-) -> None:
+def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "log-dir-offline", mode, "offline")
     assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d said: Stopping serving logs", red["reason"])
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_broker_that_ends_unmissed_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+def test_a_broker_that_ends_unmissed_is_told(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "broker-ends", mode, "unmissed")
     assert "ended by itself with exit code 143" in red["reason"]
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_topic_that_dies_with_its_rack_is_told(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+def test_a_topic_that_dies_with_its_rack_is_told(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "rack-fails", mode, "unavailable")
     assert re.search(r"no leader: orders-\d+ on brokers \[(1, 2|2, 1)\]", red["reason"])
 
 
-def told(controls: tuple[int, dict[str, dict[str, Any]]], case: str, kind: str) -> dict[str, Any]:
-    """The story of the first record of a kind in a control's run folder."""
+def told(controls: Controls, case: str, kind: str) -> Result:
+    """The story of the first record of an anomaly's kind, from a control's run folder."""
     stories = json.loads((Path(controls[1][f"control/{case}"]["run_dir"]) / "explained.json").read_text())["stories"]
-    found: dict[str, Any] = next(story for story in stories if kind in story["kinds"])
+    found: Result = next(story for story in stories if kind in story["kinds"])
     return found
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_lost_record_is_explained(controls: tuple[int, dict[str, dict[str, Any]]], mode: str) -> None:
+def test_a_lost_record_is_explained(controls: Controls, mode: str) -> None:
     story = told(controls, f"unclean-election[{mode}-lost]", "lost")
     assert "now on no replica, and at" in story["summary"], story["summary"]
     assert [replica["copies"] for replica in story["replicas"]] == [[], [], []]
@@ -287,14 +286,12 @@ def test_a_lost_record_is_explained(controls: tuple[int, dict[str, dict[str, Any
         )
     )
     killed = next(i for i, says in enumerate(timeline) if re.match(r"broker-\d is killed", says))
-    # The client may be told of an ack from a broker that is dead by then.
+    # The client may get an ack from a broker that is dead by then.
     assert max(acked, killed) < truncated
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
-def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(
-    controls: tuple[int, dict[str, dict[str, Any]]], mode: str
-) -> None:
+def test_a_deleted_record_is_no_copy_and_a_spoilt_one_is_found(controls: Controls, mode: str) -> None:
     deleted = told(controls, f"deleted-records[{mode}-lost]", "lost")
     assert all(replica["copies"] and replica["log_start"] == 50 for replica in deleted["replicas"])
     assert "does not count: deleted, the log starts at 50" in deleted["summary"], deleted["summary"]
@@ -313,9 +310,10 @@ def rows_in(table: Path) -> int:
 def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     tmp_path: Path, open_folder: Path, how: signal.Signals, jobs: int
 ) -> None:
-    """While a log dir is broken: no process stays, no folder; after kill -9 ``jbod clean`` sees to it, or, where the
-    case runs in a worker, that worker, which finds its controller gone. Whoever interrupts a case that might have left
-    its cluster standing, had it failed, has seen no failure."""
+    """A run that is ended while a log dir is broken leaves no process and no folder.
+
+    After SIGKILL, ``jbod clean`` removes what is left; or the worker that runs the case does, once its controller is
+    gone. An interrupted case has not failed, so ``--keep-cluster on-failure`` keeps nothing."""
     keeps = [] if how is signal.SIGKILL else ["--keep-cluster=on-failure"]
     run = Running(tmp_path, open_folder, CASE, f"--jobs={jobs}", *keeps)
     run.start()
@@ -329,12 +327,12 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
     if how is signal.SIGKILL and jobs > 1:
         await_until(lambda: list(open_folder.iterdir()), lambda left: not left, timeout_s=60, what="all to be undone")
     elif how is signal.SIGKILL:
-        # The kernel ends the brokers; what is on disk waits for the next run or for `jbod clean`.
+        # The kernel ends the brokers; files stay until the next run or `jbod clean`.
         await_until(run.nodes, lambda left: not left, timeout_s=10, what="brokers to end")
         assert list(open_folder.iterdir())
         clean = subprocess.run([JBOD, "clean"], env=run.environment, capture_output=True, text=True, check=True)
         assert folder.name in clean.stdout
-        # As far as it got it can be judged: unknown, with what is known.
+        # The history so far can be judged: the verdict is unknown.
         check = subprocess.run([JBOD, "check", folder], capture_output=True, text=True, check=False)
         verdict = json.loads((folder / "verdict.json").read_text())
         assert (check.returncode, verdict["verdict"]) == (2, "unknown"), check.stdout + check.stderr
@@ -346,7 +344,7 @@ def test_nothing_is_left_when_a_run_is_ended_in_the_middle(
 
 
 def test_a_cluster_that_was_kept_can_be_looked_at_and_taken_down(tmp_path: Path, open_folder: Path) -> None:
-    """Where the judge alone objects, too, and from a worker: what it says must reach whoever has to look."""
+    """The user sees how to reach it, also if only the judge finds a failure, and if a worker ran the case."""
     run = Running(tmp_path, open_folder, "control/deleted-records[kraft-lost]", "--keep-cluster=on-failure", "--jobs=2")
     run.start()
     assert run.await_end() == 1, run.said.read_text()
@@ -373,8 +371,9 @@ WORKERS = ("worker-1", "worker-2")
 
 @pytest.fixture(scope="module")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A real standalone Spark: a master and two workers, as processes, on loopback; its URL, and its folder, with a
-    folder for each worker.
+    """A standalone Spark on loopback, with a master and two workers as processes: its URL, and its folder.
+
+    The folder has one folder for each worker.
     """
     home, folder = Path(pyspark.__file__).parent, tmp_path_factory.mktemp("spark")
     processes: list[subprocess.Popen[bytes]] = []
@@ -422,10 +421,10 @@ def test_the_pair_runs_on_a_standalone_spark(tmp_path: Path, standalone: tuple[s
 def test_a_large_history_has_the_same_verdict_on_a_standalone_spark(
     tmp_path: Path, standalone: tuple[str, Path]
 ) -> None:
-    """By windows, with one of each kind at its far end; both workers have had their part in it."""
+    """The judge reads by windows; the history has one anomaly of each kind near its end, and both workers take part."""
     master, folder = standalone
     run_dir = tmp_path / "run"
-    # Undrained records lie behind the end of a drain, at which others are planted.
+    # Undrained records lie behind the end of a drain, where other kinds are planted.
     planted = {kind: plant for kind, plant in PLANTS.items() if kind != "undrained"}
     rows = generate(run_dir, Load(records=2_000_000, transaction_of=100, planted=planted.values()))
     assert rows > AT_ONCE

@@ -1,19 +1,15 @@
-"""kafka-reassign-partitions: what it is given, and what its words mean. What it does is for the suites to show."""
+"""The input of kafka-reassign-partitions, and the meaning of its output; the suites test what the tool does."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from harness.cluster.log_dir import LogDir
 from harness.cluster.reassign import Placement, unfinished
+from suites.selftest.fakes import fake_broker, log_dir_at, partition_of
 
-BROKERS: dict[int, Any] = {id: SimpleNamespace(id=id) for id in (1, 2)}
-DIR = LogDir(BROKERS[1], Path("/b1/d2"))
-ORDERS = Placement(partition=cast(Any, SimpleNamespace(topic="orders", index=0)), on=(DIR, cast(Any, BROKERS[2])))
+ORDERS = Placement(partition=partition_of("orders"), on=(log_dir_at(Path("/b1/d2"), fake_broker(1)), fake_broker(2)))
 
 # As Kafka 3.9.2 and 4.3.1 print them.
 HEAD = "Status of partition reassignment:"
@@ -62,4 +58,5 @@ def test_a_partition_that_is_not_there_is_named(line: str) -> None:
 
 
 def test_a_tool_that_says_less_than_it_should_has_not_said_that_all_is_done() -> None:
+    """A missing status line counts as unfinished."""
     assert unfinished([HEAD, REASSIGNED], [ORDERS]) == ["1 status lines instead of 2", REASSIGNED]

@@ -1,4 +1,4 @@
-"""``latest``: the newest release that Maven lists and has, and what is said where Maven can't be asked."""
+"""``latest`` is the newest release that Maven lists and has; without Maven there is one clear error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_last_line_with_zookeeper_is_known_to_maven() -> None:
 
 
 def test_the_newest_by_number_that_is_a_release_and_can_be_fetched(own: OwnMaven) -> None:
-    """And no candidate, snapshot or vendor's build; a release that is listed and not there is passed over, and said."""
+    """Candidates, snapshots and vendors' builds do not count; a listed release that is missing is skipped and named."""
     own.lists(["90.0.10", "90.0.9", "90.1.0", "90.2.0-rc1", "90.2.0-SNAPSHOT", "90.2.0-ccs", "89.9.0"])
     own.has("90.0.10", "90.0.9", "89.9.0", "90.2.0-rc1", "90.2.0-ccs")
     said: list[str] = []
@@ -76,7 +76,7 @@ def test_a_mirror_that_is_down_is_the_environment(tmp_path: Path, monkeypatch: p
 
 
 def test_maven_set_offline_is_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though it may have builds: which of them is the newest release can't be known."""
+    """Maven may have builds in its cache, and cannot know which release is the newest."""
     option = mirrored(tmp_path / "home", 1)
     (tmp_path / "home" / ".m2" / "settings.xml").write_text("<settings><offline>true</offline></settings>")
     monkeypatch.setenv("MAVEN_OPTS", option)

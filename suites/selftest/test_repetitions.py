@@ -1,4 +1,4 @@
-"""``jbod repro``: again and again, on the build that it was; on planted cases (:mod:`suites.selftest.planted`)."""
+"""``jbod repro`` repeats a case on the same build; on planted cases (:mod:`suites.selftest.planted`)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ CASE = "kip-112/planted[kraft-b]"
 
 
 def test_until_it_fails_or_so_many_times(planted: Planted) -> None:
-    """What comes of all of them is one exit code, one JSON; and a build that was changed since is told."""
+    """All repetitions have one exit code and one JSON; a build that has changed since is reported."""
     kafka = planted.kafka("4.3.1")
     code, _ = planted.jbod("run", CASE, "--backend=planted", f"--kafka-home={kafka}", "--seed=7")
     assert code == 0
     [run_dir] = (path.parent for path in planted.runs_dir.glob("*/run.json"))
 
     planted.plays({CASE: "valid valid invalid valid"})
-    code, said = planted.jbod("repro", run_dir, "--repeat=until-fail", "--json=out.json")
-    assert (code, "1 of 2 valid" in said, "another build" in said) == (1, True, False)
-    told = json.loads((planted.folder / "out.json").read_text())
-    assert (told["exit_code"], told["seed"]) == (1, 7)
-    assert [case["verdict"] for case in told["scenarios"]] == ["valid", "invalid"]
-    assert (told["totals"]["valid"], told["totals"]["invalid"]) == (1, 1)
-    assert {case["backend"] for case in told["scenarios"]} == {"planted"}
+    code, output = planted.jbod("repro", run_dir, "--repeat=until-fail", "--json=out.json")
+    assert (code, "1 of 2 valid" in output, "another build" in output) == (1, True, False)
+    result = json.loads((planted.folder / "out.json").read_text())
+    assert (result["exit_code"], result["seed"]) == (1, 7)
+    assert [case["verdict"] for case in result["scenarios"]] == ["valid", "invalid"]
+    assert (result["totals"]["valid"], result["totals"]["invalid"]) == (1, 1)
+    assert {case["backend"] for case in result["scenarios"]} == {"planted"}
 
-    then = told["scenarios"][0]["kafka_sha256"]
+    then = result["scenarios"][0]["kafka_sha256"]
     with zipfile.ZipFile(next(kafka.glob("libs/kafka_2.13-*.jar")), "a") as jar:
         jar.writestr("patched", "")
-    code, said = planted.jbod("repro", run_dir, "--repeat=2")
-    assert (code, "2 of 2 valid" in said) == (0, True)
-    assert f"{kafka} is now another build" in said
-    assert f"than the one that ran (sha256 {then[:12]}, Kafka 4.3.1)" in said
+    code, output = planted.jbod("repro", run_dir, "--repeat=2")
+    assert (code, "2 of 2 valid" in output) == (0, True)
+    assert f"{kafka} is now another build" in output
+    assert f"than the one that ran (sha256 {then[:12]}, Kafka 4.3.1)" in output
     assert planted.played() == [f"{CASE} 4.3.1"] * 5

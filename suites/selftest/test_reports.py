@@ -1,4 +1,4 @@
-"""The pages' data, from a small run folder; and that damaged folders get one clear line."""
+"""The data of the report's pages, from small run folders; a damaged folder gives one clear line."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_clients_that_got_no_ack_at_all(folder: Path) -> None:
 
 
 def test_what_was_sent_before_the_first_ack_is_drawn(folder: Path) -> None:
-    """As the longest latencies of a run are, whose cluster was only starting."""
+    """The first records often have the longest latencies, since the cluster is still starting."""
     change_produced(folder, lambda row: {"sent_at": row["sent_at"] - timedelta(seconds=0.8)} if row["seq"] == 0 else {})
     clients = make_timeline(read_folder(folder)).clients
     [longest] = [line.values for line in clients.latency if line.name == "ack, longest"]
@@ -176,7 +176,7 @@ def test_a_broker_that_ended_by_itself_is_down_with_its_log_dirs(folder: Path, e
 
 
 def test_a_cordoned_log_dir_is_drawn_as_such(folder: Path) -> None:
-    """From when the cordon is in force until it is of others; its broker's others are as they were."""
+    """It is drawn from when the cordon is in force until other log dirs are cordoned; other log dirs do not change."""
     with (folder / "events.jsonl").open("a") as journal:
         for at, cordoned in ((8.0, ["broker-1-log-dir-2 of broker 1"]), (9.0, [])):
             journal.write(json.dumps(event(at, "cordon.in_force", broker=1, log_dirs=cordoned)) + "\n")
@@ -204,7 +204,7 @@ def test_a_page_is_one_file_that_asks_nobody_for_anything(folder: Path, tmp_path
     CliRunner().invoke(report, [str(folder), "--out", str(tmp_path / "out"), "--no-allure"])
     page = (tmp_path / "out" / "cases" / f"{RUN_ID}.html").read_text()
     assert not re.search(r"<(script|link|img|iframe)[^>]*(src|href)=", page)
-    assert page.count("</script>") == page.count("<script")  # what a story says doesn't end the page's data
+    assert page.count("</script>") == page.count("<script")  # text in a story cannot end the page's script element
     data = re.search(r'id="timeline-data">(.*?)</script>', page, re.DOTALL)
     assert data is not None
     assert json.loads(data[1])["stories"][0]["timeline"][0]["says"].endswith("</script>")
@@ -216,7 +216,7 @@ def test_what_is_vendored_is_what_is_pinned() -> None:
     locked = json.loads((assets / "package-lock.json").read_text())["packages"]
     assert {name: locked[f"node_modules/{name}"]["version"] for name in wanted} == wanted
     assert f"uPlot (v{wanted['uplot']})" in (assets / "uPlot.iife.min.js").read_text()[:100]
-    assert not [name for name, package in locked.items() if "resolved" in package]  # no registry's address
+    assert not [name for name, package in locked.items() if "resolved" in package]  # no registry is named
 
 
 # --- the index ------------------------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_the_newest_run_of_a_case_counts_and_wavering_is_no_pass(tmp_path: Path)
 
 
 def test_what_each_reader_went_without_is_told(tmp_path: Path) -> None:
-    """A stream's is no part of what the pair went without."""
+    """The gap of a stream is shown apart from the pair's gaps."""
     folder = write_run_folder(tmp_path, faults=[COSTS | {"reader_gaps_s": {"s0": 4.5, "g0": 0.25}}])
     CliRunner().invoke(report, [str(folder), "--no-allure"], catch_exceptions=False)
     [page] = [each.read_text() for each in (folder / "report" / "cases").iterdir()]
@@ -265,7 +265,7 @@ def test_what_each_reader_went_without_is_told(tmp_path: Path) -> None:
 
 
 def test_the_report_of_one_case_is_not_that_of_all(tmp_path: Path) -> None:
-    """It is in the case's folder, and what is named twice counts once."""
+    """The report of one case is in the case's folder; a folder that is named twice counts once."""
     with_verdict(tmp_path, "invalid", "1")
     with_verdict(tmp_path, "invalid", "2")
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
@@ -277,7 +277,7 @@ def test_the_report_of_one_case_is_not_that_of_all(tmp_path: Path) -> None:
 
 
 def test_what_was_never_reached_does_not_hide_what_is_wrong(tmp_path: Path) -> None:
-    """As on the page of a first night: all of it is there, and how many there are, and most of it is folded away."""
+    """On the page of a first night, such cases are counted and folded; the failures stay in sight."""
     with_verdict(tmp_path, "invalid", "1")
     nodes = [f"suites/a.py::test_a[{number}]" for number in range(40)]
     content = {"started_at": "2026-01-01T00:00:00+00:00", "scenarios": [], "not_reached": nodes}
@@ -300,7 +300,7 @@ def test_another_leader_that_never_came_is_told_from_one_that_was_not_needed(tmp
 
 
 def test_what_a_fault_costs_is_told_for_each_role(tmp_path: Path) -> None:
-    """A follower's log dir costs clients something else than a leader's."""
+    """The costs of a follower's log dir and of a leader's are shown apart."""
     for name, role in enumerate(("leader", "leader", "follower", None)):
         costs = COSTS | {"role": role, "produce_gap_s": float(name)}
         write_run_folder(tmp_path, str(name), case=f"kip-112/{name}[zk]", faults=[costs])
@@ -309,7 +309,7 @@ def test_what_a_fault_costs_is_told_for_each_role(tmp_path: Path) -> None:
 
 
 def test_a_median_of_fewer_times_says_so(tmp_path: Path) -> None:
-    """No pair ran in two of three, and in one of these a partition never had another leader."""
+    """No pair ran in two of three cases, and in one of these a partition never had another leader."""
     for name in range(3):
         costs = COSTS | {"role": "leader", "produce_gap_s": None if name else 1.0}
         costs |= {"other_leader_s": None, "no_other_leader": 1} if name == 2 else {"no_other_leader": 0}
@@ -332,7 +332,7 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     with_verdict(tmp_path, "valid", "2", case="kip-112/a[zk]", backend="docker", seed=2)
     with_verdict(tmp_path, "valid", "3", case="kip-112/b[zk]")
     with_verdict(tmp_path, "unknown", "4", case="kip-112/b[zk]", backend="docker")
-    with_verdict(tmp_path, "valid", "5", case="kip-112/c[zk]")  # in one only
+    with_verdict(tmp_path, "valid", "5", case="kip-112/c[zk]")  # in one mode only
     index = make_index(read_runs_dir(tmp_path))
     told = [
         (each.id, each.differs, each.seeds, each.cost("docker", "first_ack_s")) for each in index.backend_comparisons
@@ -342,7 +342,7 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     CliRunner().invoke(report, [str(tmp_path), "--no-allure"], catch_exceptions=False)
     page = (tmp_path / "report" / "index.html").read_text()
     assert "2 cases were selected in several backends; 1 came out differently" in page
-    # As loud as what failed: in the answer, above the tables, and on a pull request's page.
+    # As prominent as a failure: in the answer, above the tables, and on a pull request's page.
     assert index.answer.says.endswith("1 came out differently from backend to backend")
     assert index.answer.verdict == "unknown"
     differs = "valid in process, unknown in docker, with the same seed"
@@ -355,13 +355,13 @@ def test_backends_stand_side_by_side_and_where_they_differ_first(tmp_path: Path)
     ("ran", "compared", "differs"),
     [
         ("p1 d1 p2 d2", "p2 d2", False),
-        ("p1 p2 d1", "p1 d1", False),  # the newest of both are of unequal seeds
-        ("p2 p1 p1! d1 d2", "p1! d1", True),  # the newest of each seed; of seed 2 one is older than both of these
-        ("p1 d2!", "p1 d2!", True),  # no equal ones
+        ("p1 p2 d1", "p1 d1", False),  # the newest runs have different seeds
+        ("p2 p1 p1! d1 d2", "p1! d1", True),  # the newest runs of the same seed; those of seed 2 are older
+        ("p1 d2!", "p1 d2!", True),  # no seeds are equal
     ],
 )
 def test_runs_of_equal_seed_are_compared(tmp_path: Path, ran: str, compared: str, differs: bool) -> None:
-    """The newest of these, where all backends have any; ``p1!`` is a run as processes with seed 1 that is invalid."""
+    """The newest runs of the same seed are compared; ``p1!`` is an invalid run as processes with seed 1."""
     names = {"p": "process", "d": "docker"}
     for number, each in enumerate(ran.split(), 1):
         verdict = "unknown" if each.endswith("!") else "valid"
@@ -372,7 +372,7 @@ def test_runs_of_equal_seed_are_compared(tmp_path: Path, ran: str, compared: str
 
 
 def test_runs_that_differ_with_different_seeds_alone_are_told_and_no_more(tmp_path: Path) -> None:
-    """Which deviations there are to be seen may be the seed's doing."""
+    """The seed may decide which deviations show, so such a difference is no finding."""
     for name, backend in (("1", "process"), ("2", "docker")):
         with_verdict(tmp_path, "valid", name, backend=backend, seed=int(name))
     with (tmp_path / "2" / "events.jsonl").open("a") as journal:
@@ -394,7 +394,7 @@ def test_runs_that_differ_with_different_seeds_alone_are_told_and_no_more(tmp_pa
 def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
     tmp_path: Path, seen: tuple[str, str], differs: bool, alone: str
 ) -> None:
-    """What was seen counts, and not what the case declares; but for what a build shows or not as it happens."""
+    """The deviations that were seen are compared, except those that do not show in every run."""
     declared = [{"kip": 113, "says": "s", "does": "a is so", "issue": "i", "builds": ""}]
     for name, backend, does in zip("12", ("process", "docker"), seen, strict=True):
         with_verdict(tmp_path, "valid", name, backend=backend, deviations=declared)
@@ -419,7 +419,7 @@ def test_backends_that_show_other_deviations_differ_whatever_their_verdicts(
 
 
 def test_what_a_case_says_of_deviations_is_on_its_page_and_on_the_index(tmp_path: Path) -> None:
-    """A folder of an older jbod has no state, and knows of none but seen ones."""
+    """Run folders of an older jbod have no states: all their deviations were seen."""
 
     def told(issue: str, **state: str) -> dict[str, Any]:
         return {"kip": 113, "says": "it stops", "does": f"goes on ({issue})", "issue": issue, "builds": ">=3"} | state
@@ -464,7 +464,7 @@ def test_a_case_that_one_backend_lacks_stands_beside_its_run_in_the_other(tmp_pa
 
 
 def test_each_random_schedule_is_a_case_of_its_own(tmp_path: Path) -> None:
-    """They are numbered anew in each run; what failed once is not made good by another one that held."""
+    """Schedules are numbered in each run, so a later valid one does not replace one that failed."""
     steps = [{"do": "fail_log_dir", "role": "leader", "pick": 0, "fault": "eio"}, {"do": "quiet", "fault": None}]
     for name, verdict, seed in (("1", "invalid", 5), ("2", "valid", 6)):
         schedule = {"seed": seed, "steps": steps, "overrides": {}}
@@ -489,7 +489,7 @@ def test_what_did_not_run_is_said_with_its_reason(tmp_path: Path) -> None:
     index = make_index(read_runs_dir(tmp_path))
     assert index.not_run == [("no root", ["kip-112/b[zk]"])]
     assert index.notes == ("suites/x.py::c was selected and never began",)
-    assert index.answer.verdict == "unknown"  # a case that never began is no pass
+    assert index.answer.verdict == "unknown"  # a case that never ran is no pass
 
 
 _THREE = """
@@ -534,7 +534,7 @@ def test_a_real_run_leaves_word_of_what_left_no_folder(tmp_path: Path) -> None:
 
 
 def test_what_never_got_its_turn_and_has_run_since_is_no_news(tmp_path: Path) -> None:
-    """An interrupted qualification that was taken up again is whole."""
+    """A qualification that was interrupted and resumed is complete."""
     folder = write_run_folder(tmp_path)
     node = json.loads((folder / "run.json").read_text())["nodeid"]
 
@@ -548,13 +548,13 @@ def test_what_never_got_its_turn_and_has_run_since_is_no_news(tmp_path: Path) ->
 
 
 def test_what_ran_once_does_not_hide_that_it_did_not_run_now(tmp_path: Path) -> None:
-    """It ran last week, as root; today there is none. On another build, or in containers, it ran since."""
+    """The case ran last week, as root; today it was skipped. Runs on another build or in containers do not count."""
     folder = write_run_folder(tmp_path)
     run = json.loads((folder / "run.json").read_text())
     write_run_folder(tmp_path, "other", kafka={**run["kafka"], "version": "3.5.1"}, nodeid="suites/x.py::test_c[kraft]")
     entry = {"id": run["case"], "kip": 112, "plan": "", "mode": "kraft", "backend": "process", "kafka": "4.3.1"}
     later = {"started_at": (START + timedelta(hours=1)).isoformat(), "backend": "process", "kafka": {"kraft": "4.3.1"}}
-    for name in ("1", "2"):  # each night anew
+    for name in ("1", "2"):  # a folder for each night
         content = {"scenarios": [entry | {"verdict": "skipped", "reason": "no root"}], **later}
         (tmp_path / f"results-{name}.json").write_text(json.dumps(content))
     early = {**later, "started_at": (START - timedelta(hours=1)).isoformat()}
@@ -565,7 +565,7 @@ def test_what_ran_once_does_not_hide_that_it_did_not_run_now(tmp_path: Path) -> 
     assert told.notes == ("suites/x.py::test_c[kraft] was selected and never began",)
     index = make_index(told)
     assert index.not_run == [("no root", [run["case"]])]
-    assert (index.totals["invalid"], index.totals["skipped"], index.wavering) == (2, 0, [])  # broken, still
+    assert (index.totals["invalid"], index.totals["skipped"], index.wavering) == (2, 0, [])  # still broken
     assert index.answer.says.endswith("1 of them did not run the last time")
 
 
@@ -583,7 +583,7 @@ def test_what_ran_once_does_not_hide_that_it_did_not_run_now(tmp_path: Path) -> 
 )
 @pytest.mark.parametrize("plan", ["control: lost", "what is lost must be found"])
 def test_a_control_must_be_red(tmp_path: Path, case: str, verdict: str, counts_as: str, plan: str) -> None:
-    """Its id says that it is one, in whatever words its plan is told."""
+    """A control is known by its id, whatever its plan says."""
     with_verdict(tmp_path, verdict, "1", case=case, plan=plan)
     assert make_index(read_runs_dir(tmp_path)).answer.verdict == counts_as
 
@@ -771,7 +771,7 @@ def test_without_node_it_is_said_what_is_missing_and_the_pages_are_made(
 
 
 def test_the_node_that_is_asked_for_is_what_the_packages_of_allure_want() -> None:
-    """None of them wants a later one, and some don't run on an earlier one."""
+    """No package of Allure's needs a later version of Node, and some need at least this one."""
 
     def runs_on(engine: str, version: tuple[int, int]) -> bool:
         wanted = re.findall(r"(>=)?\s*\^?(\d+)(?:\.(\d+))?[\d.x]*", engine)

@@ -1,4 +1,4 @@
-"""Allure's report, made by Allure itself: what is in the one file, and that a browser shows it without a network."""
+"""Allure's own program makes a report in one file, which a browser shows without a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     not (ability("node").present and shutil.which("npm")), reason=f"{ability('node')}, and npm"
 )
 
-DISCARD = 9  # a port that nobody listens at
+DISCARD = 9  # no program listens at this port
 PLAN = "2) Log directory failure on leader during runtime"
 DEVIATION = {"kip": 1066, "says": "no replica there", "does": "puts one there", "issue": "KAFKA-20832", "builds": ""}
 MENDED, UNDECLARED = (DEVIATION | {"state": state} for state in ("mended", "undeclared"))
@@ -46,18 +46,18 @@ SKIPPED = "kip-113/needs-root[kraft]"
 
 
 class AllurePage:
-    """What Allure's program put into its file for the one in the file."""
+    """Allure's report of a night, as one file."""
 
     def __init__(self, html: str) -> None:
         self.html = html
 
     @cached_property
     def data(self) -> Mapping[str, bytes]:
-        """Its files, by the names that they would have on a server."""
+        """The files inside it, by the names that they would have on a server."""
         return {name: base64.b64decode(text) for name, text in re.findall(r'\bd\("([^"]+)","([^"]*)"\)', self.html)}
 
     def widget(self, name: str) -> Any:
-        """One of the files that all of its pages share."""
+        """A file that all pages share, parsed."""
         return json.loads(self.data[f"widgets/{name}.json"])
 
     def result(self, case: str) -> Mapping[str, Any]:
@@ -67,7 +67,10 @@ class AllurePage:
 
 
 def lay_down(runs_dir: Path, day: str, changes: Mapping[str, str]) -> None:
-    """A night's run folders; ``changes`` has the verdicts of cases that come out in another way than usual."""
+    """Write a night's run folders.
+
+    :param changes: verdicts of cases that differ from the usual ones
+    """
     for number, (case, facts) in enumerate(CASES.items()):
         verdict = changes.get(case, facts["verdict"])
         reason = "" if verdict == "valid" else f"because of {case}"
@@ -80,7 +83,7 @@ def lay_down(runs_dir: Path, day: str, changes: Mapping[str, str]) -> None:
 
 
 def make(runs_dir: Path, out: Path) -> AllurePage:
-    """``jbod report``, unless npm can't get Allure here."""
+    """Run ``jbod report``; skip the test if npm cannot fetch Allure."""
     done = CliRunner().invoke(report, [str(runs_dir), "--out", str(out)], catch_exceptions=False)
     if "npm could not install" in done.stderr:
         pytest.skip(done.stderr)
@@ -90,7 +93,7 @@ def make(runs_dir: Path, out: Path) -> AllurePage:
 
 @pytest.fixture(scope="module")
 def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of one night."""
+    """The run folders of one night."""
     runs_dir = tmp_path_factory.mktemp("allure") / "runs"
     lay_down(runs_dir, "2026-01-01", {})
     facts = {"kip": 113, "plan": "moved", "mode": "kraft", "kafka": "4.3.1", "backend": "process", "run_dir": None}
@@ -102,16 +105,16 @@ def runs_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(runs_dir: Path) -> AllurePage:
-    """Of that night, made twice."""
+    """The report of that night, made twice."""
     make(runs_dir, runs_dir / "report")
     return make(runs_dir, runs_dir / "report")
 
 
 @pytest.fixture(scope="module")
 def second(runs_dir: Path, page: AllurePage) -> AllurePage:
-    """Of that night and the next, in which two cases came out in another way."""
+    """The report of that night and the next one, in which two cases have other verdicts."""
     earlier = at(3600).timestamp()
-    os.utime(runs_dir / HISTORY, (earlier, earlier))  # as if the first report had been made between them
+    os.utime(runs_dir / HISTORY, (earlier, earlier))  # the first report seems to be made between the nights
     lay_down(runs_dir, "2026-01-02", {"kip-112/broken[kraft]": "valid", "kip-112/held[kraft]": "invalid"})
     return make(runs_dir, runs_dir / "second")
 
@@ -132,7 +135,7 @@ def test_it_is_one_file_that_loads_nothing(runs_dir: Path, page: AllurePage) -> 
     assert loaded
     assert {*loaded} == {"data:"}
     assert not re.findall(r"""(?:@import\s+|url\()["']?(?:https?:)?//""", page.html)
-    assert "KAFKA-15490" not in page.html  # what it tells is told by its data, which is what the other tests read
+    assert "KAFKA-15490" not in page.html  # the text is only in the encoded data, which the other tests read
 
 
 def test_suites_are_kips_and_plan_items(page: AllurePage) -> None:
@@ -175,7 +178,7 @@ def test_each_case_is_in_its_category(page: AllurePage) -> None:
 
 
 def test_the_answer_and_the_environment_are_on_top(page: AllurePage) -> None:
-    """Allure's own percentage leaves out what is inconclusive."""
+    """jbod's answer is shown, since Allure's percentage ignores inconclusive cases."""
     assert "<title> jbod: Kafka broke a guarantee in 1 case of 9 </title>" in page.html
     told = {each["name"]: each["values"] for each in page.widget("allure_environment")}
     assert told == {"Kafka": ["4.3.1 kraft"], "backend": ["process"], "host.cores": ["2"], "host.kernel": ["6.1"]}
@@ -209,7 +212,7 @@ def test_a_case_has_its_steps_parameters_faults_logs_and_links(runs_dir: Path, p
     }
     [deviates] = [each for each in page.result("kip-1066/deviates[kraft]")["links"] if each["type"] == "issue"]
     assert deviates["name"] == "KAFKA-20832"
-    # What is attached is in the file, byte for byte.
+    # Attachments are in the file, byte for byte.
     folder = runs_dir / f"2026-01-01-{RUN_ID}"
     links = [each["link"] for each in told["attachments"]]
     assert {each["name"]: page.data[f"data/attachments/{each['id']}{each['ext']}"] for each in links} == {
@@ -225,9 +228,9 @@ def test_the_second_night_knows_the_first(runs_dir: Path, page: AllurePage, seco
         return [point["statistic"] for point in points]
 
     night = {"total": 10, "failed": 1, "broken": 2, "passed": 4, "skipped": 1, "unknown": 2}
-    assert dynamics(page) == [night]  # a report that is made twice is not two nights
+    assert dynamics(page) == [night]  # a second report of the same night adds no night
     assert page.result("kip-112/held[kraft]")["history"] == []
-    assert dynamics(second) == [night, night]  # one broke and one was mended
+    assert dynamics(second) == [night, night]  # one case broke, and another was mended
     for case, then, now in (("held", "passed", "failed"), ("broken", "failed", "passed")):
         told = second.result(f"kip-112/{case}[kraft]")
         assert ([each["status"] for each in told["history"]], told["status"]) == ([then], now)
@@ -252,11 +255,11 @@ def test_without_a_network_it_shows_its_cases_and_asks_for_nothing(
     window: Browser, runs_dir: Path, page: AllurePage
 ) -> None:
     window.resize(1200, 900)
-    window.asked_for()  # by its own first page
+    window.asked_for()  # the page itself
     window.open(runs_dir / "report" / ALLURE)
     shown(window, "Kafka broke a guarantee in 1 case of", "KIP-1066", PLAN, "kip-112/broken[kraft]", "4.3.1 kraft")
     first = window.run("return document.querySelector('[data-testid=tree-leaf]').textContent")
-    assert "kip-112/broken[kraft]" in first  # the worst, by which the answer stays in sight
+    assert "kip-112/broken[kraft]" in first  # the worst case, beside the answer
     window.run("location.hash = 'categories'")
     shown(window, "Kafka broke a promise", "Known deviation", "Inconclusive", "Harness or environment")
     window.run(f"location.hash = '{page.result('kip-112/broken[kraft]')['id']}'")
@@ -268,7 +271,7 @@ def test_without_a_network_it_shows_its_cases_and_asks_for_nothing(
 
 
 def shown(window: Browser, *texts: str) -> None:
-    """Allure's script draws after the page has loaded."""
+    """Wait until Allure's script has drawn the page, which is after it has loaded."""
     await_until(
         lambda: str(window.run("return document.body.innerText")),
         until=lambda text: all(each in text for each in texts),
@@ -277,7 +280,7 @@ def shown(window: Browser, *texts: str) -> None:
     )
 
 
-# --- where it can't be made -----------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------------------------
 
 
 def test_without_a_registry_it_is_said_what_is_missing_and_the_pages_are_made(

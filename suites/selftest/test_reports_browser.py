@@ -1,4 +1,4 @@
-"""The pages in a real browser: they draw, ask nobody for anything, and can be used by keyboard."""
+"""In a real browser, the pages draw, make no network request, and can be used by keyboard."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_the_timeline_is_drawn(case: Browser) -> None:
     assert case.run("return document.querySelectorAll('.uplot canvas').length") == 2
     spans = case.run("return [...document.querySelectorAll('.span')].filter(s => s.offsetWidth > 0).length")
     assert spans > 10
-    # The fault from 2 to 7 of 9.5 seconds, where the axis has it.
+    # The fault lasts from 2 to 7 s of 9.5 s on the axis.
     left, right = case.run(
         "const a = document.querySelector('.area.over').getBoundingClientRect(),"
         " s = document.querySelector('.shade').getBoundingClientRect();"
@@ -123,14 +123,14 @@ def test_zoom_and_back(case: Browser) -> None:
 
 
 def test_zoom_and_back_by_mouse(case: Browser) -> None:
-    """Dragged over, what is under it is seen; a double click goes back; the wheel zooms with Ctrl."""
+    """A drag zooms to the span under it, a double click goes back, and Ctrl with the wheel zooms."""
     case.run("document.getElementById('timeline').scrollIntoView()")
     area = "const a = document.querySelector('.area.over').getBoundingClientRect(); return [a.left, a.width, a.top]"
     left, width, top = case.run(area)
     y = top + 5
 
     def await_span(wanted: Callable[[float], bool]) -> float:
-        """How many seconds are shown, once it is as wanted."""
+        """Wait until so many seconds are shown."""
         ticks = "return [...document.querySelectorAll('.tick')].map(t => parseFloat(t.textContent))"
         shown = await_until(
             lambda: case.run(ticks), lambda now: wanted(now[-1] - now[0]), timeout_s=10, what="the axis to be redrawn"
@@ -157,7 +157,7 @@ def test_light_and_dark_by_choice(case: Browser) -> None:
 
 
 def test_a_command_copies_itself(case: Browser) -> None:
-    """Or selects itself, where pages from disk may not write to the clipboard."""
+    """A click copies the command, or selects it where pages from disk may not write to the clipboard."""
     case.run("document.querySelector('.command button').click()")
     told = "return [document.querySelector('.command button').textContent, getSelection().toString()]"
     done = await_until(
@@ -170,7 +170,7 @@ def test_a_command_copies_itself(case: Browser) -> None:
 
 
 def test_states_are_told_as_text_and_the_cursor_moves_by_key(case: Browser) -> None:
-    """What the lanes show is in no pointer's title alone."""
+    """The states are not only in titles, which need a mouse."""
     shown = "return [...document.querySelectorAll('#happenings tr')].filter(r => !r.hidden).map(r => r.textContent)"
     choose = "const l = document.getElementById('levels'); l.value = '{}'; l.dispatchEvent(new Event('change'))"
     usual = case.run(shown)
@@ -208,7 +208,7 @@ def test_every_page_fits_and_can_be_read(window: Browser, pages: Path, scheme: s
         assert window.complaints() == []
 
 
-# The least contrast (WCAG 2's ratio) of what is read first with the page behind it. Colours may come as color(srgb …).
+# The lowest contrast (WCAG 2's ratio) between important text and the page. Colours may be in the form color(srgb …).
 _CONTRAST = """
 const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 const light = (colour) => {
@@ -228,7 +228,7 @@ return Math.min(...texts.map((each) => {
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages of 200 cases, one of ten not valid."""
+    """The report of 200 cases, a tenth of which is not valid."""
     runs_dir = tmp_path_factory.mktemp("many")
     for number in range(200):
         verdict = ("invalid", "unknown", "error")[number // 10 % 3] if number % 10 == 0 else "valid"
@@ -250,7 +250,7 @@ _RESULTS = r"return +(/Results\s*(\d+)/.exec(document.body.innerText) || [0, 0])
 def test_200_cases_are_one_page(
     window: Browser, many: Path, page: str, cases: str, request: pytest.FixtureRequest
 ) -> None:
-    """How long each takes is written into junit.xml, with how many times an empty page; it decides nothing."""
+    """junit.xml gets the time to open the page, also as a multiple of an empty page's; no limit is checked."""
     if not (many / page).exists():
         pytest.skip("no Allure here; the reason is in test_reports_allure.py")
     (many / "empty.html").write_text("<!DOCTYPE html><title>empty</title>")
@@ -262,7 +262,7 @@ def test_200_cases_are_one_page(
 
 
 def opened_s(window: Browser, page: Path, cases: str) -> float:
-    """How long until 200 cases are there."""
+    """Seconds until a page shows 200 cases."""
     began = time.monotonic()
     window.open(page)
     await_until(lambda: window.run(cases), until=lambda count: count == 200, timeout_s=120, what=f"200 cases in {page}")

@@ -1,4 +1,4 @@
-"""A candidate beside its baseline: the answer, and which differences are more than noise."""
+"""The report of a candidate beside its baseline: the answer, and the differences that are more than noise."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_no_differences_are_no_difference() -> None:
 
 
 def cases(dice: np.random.Generator, repeats: int, factor: float = 1.0, count: int = 30) -> list[Runs]:
-    """So many cases of three times each; the candidate's first case takes so many times longer."""
+    """Cases with three times each; the candidate's first case takes so many times longer."""
     found = []
     for number in range(count):
         ours, theirs = (np.exp(dice.normal(0, 0.3, (repeats, 3))) for _ in range(2))
@@ -55,7 +55,7 @@ def test_chances_allow_for_how_many_are_looked_at() -> None:
 
 
 def paired_cases(dice: np.random.Generator, shift: float = 1.0) -> list[ComparedCase]:
-    """Twenty cases in each mode that ran once on both sides, of three faults that share their run's luck."""
+    """Twenty cases in each mode that ran once on both sides; the three faults of a case are slow or fast together."""
 
     def measure(cost: str, ours: float, theirs: float) -> Measure:
         return Measure(name=cost, candidate=(shift * ours,), baseline=(theirs,))
@@ -70,7 +70,7 @@ def paired_cases(dice: np.random.Generator, shift: float = 1.0) -> list[Compared
 
 
 def test_over_all_cases_equal_builds_seldom_differ() -> None:
-    """Of 60 pages, 3 may name a row; a case counts once, however many faults it has."""
+    """On 60 pages of equal builds, at most 3 name a row; a case counts once, however many faults it has."""
     pages = [_overall(paired_cases(np.random.default_rng(seed))) for seed in range(60)]
     assert {each.cases for page in pages for each in page} == {20}
     assert sum(any(each.chance <= 0.05 for each in page) for page in pages) <= 6
@@ -83,7 +83,7 @@ def test_over_all_cases_a_shift_is_found() -> None:
 
 
 def test_over_all_cases_a_case_in_each_backend_is_one() -> None:
-    """And its faults that one side lacks don't count."""
+    """A case in two backends is two cases; faults that one side lacks do not count."""
     there = Measure(name="noticed_s", candidate=(2.0,), baseline=(1.0,))
     lacks = Measure(name="noticed_s", candidate=(9.0,), baseline=())
     [case, *_] = paired_cases(np.random.default_rng(1))
@@ -99,7 +99,7 @@ def test_what_takes_four_times_as_long_is_found_among_ninety_times() -> None:
 
 
 def test_noise_is_seldom_named() -> None:
-    """Of 40 sets of ninety times that differ by chance alone, about 2 may have any that is named at 5 %."""
+    """At a level of 5 %, about 2 of 40 sets of ninety random times name a difference."""
     named = sum((np.concatenate(beyond_chance(cases(np.random.default_rng(n), 5))) <= 0.05).any() for n in range(40))
     assert named <= 6
 
@@ -127,7 +127,7 @@ def test_times_that_are_all_alike_do_not_differ() -> None:
 
 
 def lay_down(runs_dir: Path, verdicts: str, factor: float = 1.0, case: str = "kip-112/a[zk]") -> None:
-    """A run of the case for each verdict, each a little slower than the one before."""
+    """Write a run of the case for each verdict, each a little slower than the one before."""
     runs_dir.mkdir(exist_ok=True)
     for number, verdict in enumerate(verdicts.split()):
         name = f"{case.partition('/')[2]}{number}"
@@ -170,7 +170,7 @@ def test_what_a_case_comes_to(tmp_path: Path, ours: str, theirs: str, change: st
 
 
 def test_the_json_tells_one_backend_from_another(tmp_path: Path) -> None:
-    """A case that is broken in containers is not hidden by its like that holds as processes."""
+    """A case that fails in containers is reported, although it is valid as processes."""
     lay_down(tmp_path / "ours", "valid")
     broken = {"verdict": "invalid", "reason": "because"}
     write_run_folder(tmp_path / "ours", "b", case="kip-112/a[zk]", mode="zk", backend="docker", outcome=broken)
@@ -227,7 +227,7 @@ def test_exit_codes_tell_what_the_harness_failed_in(tmp_path: Path, ours: str, c
     [("", True), ("error", True), ("unknown error", True), ("valid", False), ("error invalid", False)],
 )
 def test_a_baseline_that_shows_nothing_is_said(tmp_path: Path, theirs: str, shows_nothing: bool) -> None:
-    """What the candidate keeps was not compared with anything."""
+    """The report says that a baseline without results allows no comparison."""
     missing = [("the baseline has no result to compare with", ["kip-112/a[zk]"])]
     found = compared(tmp_path, "valid", theirs)
     assert found.missing == (missing if shows_nothing else [])
@@ -235,14 +235,14 @@ def test_a_baseline_that_shows_nothing_is_said(tmp_path: Path, theirs: str, show
 
 
 def test_the_reason_is_the_worst_runs(tmp_path: Path) -> None:
-    """And not that of the one after it, in which Spark died."""
+    """The reason is that of the invalid run, and not of a later run in which Spark died."""
     lay_down(tmp_path / "ours", "valid invalid error")
     [case] = qualify(read_runs_dir(tmp_path / "ours"), None).cases
     assert case.rerun.endswith("a[zk]1'")
 
 
 def test_schedules_that_ran_had_their_turn(tmp_path: Path) -> None:
-    """Their rows are named after what was played, not after the case."""
+    """Rows of schedules are named after the schedule, not after the case; the case does not count as missing."""
     played = {"schedule": {"seed": 7, "steps": []}, "mode": "kraft", "kip": 112}
     write_run_folder(tmp_path, "s", case="schedules/random[kraft-0]", **played)
     run = read_runs_dir(tmp_path)
@@ -255,7 +255,7 @@ def test_schedules_that_ran_had_their_turn(tmp_path: Path) -> None:
 
 
 def test_a_candidate_alone(tmp_path: Path) -> None:
-    """There is no baseline that kept what it broke."""
+    """Without a baseline, a broken promise is no regression."""
     lay_down(tmp_path, "valid invalid")
     found = qualify(read_runs_dir(tmp_path), None)
     assert found.answer.headline == "Not qualified: Kafka 4.3.1 breaks a guarantee in 1 case"
@@ -282,7 +282,7 @@ def test_a_deviation_that_the_candidate_alone_shows_comes_first(tmp_path: Path) 
 
 
 def deviating(runs_dir: Path, case: str, *told: str, verdict: str = "valid", version: str = "4.4.0") -> None:
-    """A run of a case with these deviations: an issue and a state, or of an old jbod an issue alone."""
+    """Write a run of a case with these deviations: an issue and a state, or only an issue, as an old jbod wrote it."""
     deviations = []
     for issue, _, state in (each.partition(" ") for each in told):
         what = {"kip": 113, "says": "it stops", "does": f"it goes on ({issue})", "issue": issue, "builds": ">=3"}
@@ -312,12 +312,12 @@ THEIRS = {
 }
 STATES = {
     "NEWER-1": "mended",
-    "BOTH-1": "mended",  # but not since the baseline, which shows nothing of it
-    "UNTIL-1": "mended",  # by the declaration, so that the promise was checked
+    "BOTH-1": "mended",  # mended, but not since the baseline, which shows nothing of it
+    "UNTIL-1": "mended",  # the declaration ends before this build, so the promise was checked
     "HALF-1": "seen",
     "APART-1": "undeclared",
-    "RARE-1": "unseen",  # that it doesn't show this time says nothing
-    "RED-1": "unseen",  # nor does a case that did not hold
+    "RARE-1": "unseen",  # it does not show in every run
+    "RED-1": "unseen",  # a case that is not valid shows nothing
 }
 
 
@@ -388,7 +388,7 @@ def test_the_page_is_made(tmp_path: Path) -> None:
 
 
 def test_a_case_of_which_the_baseline_shows_nothing_is_on_the_page(tmp_path: Path) -> None:
-    """Under a heading of its own, with the command that shows it again."""
+    """It has a heading of its own, and the command that repeats it."""
     lay_down(tmp_path / "ours", "invalid")
     lay_down(tmp_path / "theirs", "error")
     arguments = [str(tmp_path / "ours"), "--baseline", str(tmp_path / "theirs"), "--no-allure"]

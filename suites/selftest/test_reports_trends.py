@@ -1,4 +1,4 @@
-"""What the memory of a runs folder tells that no single run does."""
+"""The ledger of a runs folder shows trends: cases that waver, and cases that became slower."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_each_day_has_its_verdicts() -> None:
 
 
 def test_the_page_shows_them(tmp_path: Path) -> None:
-    """From the ledger beside the run folders; without one there is no such table."""
+    """The page reads the ledger beside the run folders; without a ledger it has no such table."""
     write_run_folder(tmp_path)
 
     def page() -> str:

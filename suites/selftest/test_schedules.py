@@ -1,4 +1,4 @@
-"""What is drawn from a seed: every kind of step, way of failing and role, and nothing that nobody plays."""
+"""Random schedules have every kind of step, fault and role, and no step that cannot be played."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_all_that_may_be_drawn_is_and_is_played() -> None:
 
 
 def test_a_schedule_begins_with_a_log_dir_that_fails() -> None:
-    """Half of them on file systems of their own; what only those can do is in no other."""
+    """Half of the schedules have log dirs on file systems of their own; only these have faults that need them."""
     assert {schedule.steps[0].do for schedule in DRAWN} == {"fail_log_dir"}
     assert {schedule.seed: schedule.volumes for schedule in DRAWN} == {seed: bool(seed % 2) for seed in range(200)}
     for schedule in DRAWN:
@@ -35,7 +35,7 @@ def test_a_schedule_begins_with_a_log_dir_that_fails() -> None:
 
 
 def test_brokers_are_cut_off_only_where_they_have_networks_of_their_own() -> None:
-    """And all else that is done is the same there."""
+    """All other steps are the same with and without networks of their own."""
     for here, there in zip(DRAWN, IN_CONTAINERS, strict=True):
         assert here.steps == tuple(step for step in there.steps if step.do != "cut_off")
     assert [s for s in IN_CONTAINERS if "own networks" in s.needs] == [
@@ -69,7 +69,7 @@ def test_a_step_that_there_is_not(wrong: dict[str, Any]) -> None:
     ids=["drawn", "shortened", "written by hand", "empty"],
 )
 def test_a_schedule_of_which_too_little_was_done_shows_nothing(schedule: Schedule, fewest: int) -> None:
-    """One of a few steps, as shrinking leaves, may come to a single one."""
+    """Of a drawn schedule, some steps must be done; of a shortened one, a single step is enough."""
     schedule.check_done(fewest)
     with pytest.raises(Inconclusive) as raised:
         schedule.check_done(fewest - 1)

@@ -1,6 +1,6 @@
-"""Each kind of step is really played, on real clusters in both modes: half of a night is made of these.
+"""Each kind of step can be played, on real clusters in both modes; half of a night consists of such steps.
 
-In an order in which none may be passed over: with nothing broken first, then one thing at a time, broken and healed.
+The order leaves no step out: first the steps that break nothing, then each fault with its healing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CUTS = (
     ids=["processes", "containers"],
 )
 def test_each_kind_of_step_is_played(tmp_path: Path, schedule: Schedule, backend: str) -> None:
-    """The journal says of each that it was done, and what it was done to held."""
+    """The journal shows that each step was done, and the case is valid."""
     assert {step.do for step in (*STEPS, *CUTS)} == {*_WEIGHTS}
     if backend == "docker":
         require("docker", "compose", "container image")

@@ -1,9 +1,12 @@
-"""Cases that want equal clusters run one after the other; workers share the others from both ends."""
+"""The order in which two workers get cases: those with equal specs follow each other, so that they share a cluster.
+
+One worker begins with the largest clusters, the other with the smallest.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 from xdist.remote import Producer
@@ -11,10 +14,11 @@ from xdist.remote import Producer
 from harness.cluster.spec import ClusterSpec
 from harness.kafka.versions import Mode
 from harness.runner.scheduling import SpecAffinityScheduler, Turn, together
+from suites.selftest.fakes import fake
 
 
-def of_nodes(count: int, **fields: Any) -> ClusterSpec:
-    return ClusterSpec(mode=Mode.KRAFT, brokers=count - 1, **fields)
+def of_nodes(count: int, overrides: Mapping[str, str] | None = None) -> ClusterSpec:
+    return ClusterSpec(mode=Mode.KRAFT, brokers=count - 1, overrides=overrides or {})
 
 
 def may_share(spec: ClusterSpec) -> Turn:
@@ -22,7 +26,7 @@ def may_share(spec: ClusterSpec) -> Turn:
 
 
 class Worker:
-    """What xdist's controller knows of a worker: here, what it was given."""
+    """A worker as xdist's controller sees it; ``given`` has the cases that it got, in order."""
 
     def __init__(self, names: list[str]) -> None:
         self.given: list[str] = []
@@ -38,9 +42,12 @@ class Worker:
 
 
 def play(turns: dict[str, Turn], *done: int, by_size: bool = True) -> list[list[str]]:
-    """What two workers are given: at first, and whenever the one of that number has done one."""
-    told = {"tx": ["2*popen"], "maxschedchunk": 1}
-    config = cast(Any, SimpleNamespace(getvalue=told.get, getoption=told.get))
+    """The cases that each of two workers got.
+
+    :param done: the workers, by number, that end a case, one after the other; each then gets another case
+    """
+    options = {"tx": ["2*popen"], "maxschedchunk": 1}
+    config = fake(pytest.Config, getvalue=options.get, getoption=options.get)
     scheduler = SpecAffinityScheduler(turns, by_size=by_size).pytest_xdist_make_scheduler(config, Producer("turns"))
     workers = [Worker([*turns]), Worker([*turns])]
     for worker in workers:

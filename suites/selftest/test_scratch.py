@@ -1,4 +1,4 @@
-"""Folders for a moment: gone with it, and where their maker was killed with the next clean-up."""
+"""A scratch folder is removed after its block; if the process was killed, the next clean-up removes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with scratch("subrun"):
 def temp_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("JBOD_WORK_DIR", str(tmp_path / "work"))
-    monkeypatch.setattr(tempfile, "tempdir", None)  # what was found before
+    monkeypatch.setattr(tempfile, "tempdir", None)  # forget the folder that was found before
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""Selectors name cases, and one that names none says what was meant."""
+"""A selector names cases; the error for one that names none suggests similar ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CASES = [
 
 
 def chosen(*selectors: str, mode: str = "") -> list[str]:
-    """The chosen cases; the node id of each is made up from its id."""
+    """The ids of the chosen cases; node ids are made from them."""
     return Selection(selectors).among(
         CASES, lambda id: names_of(id, f"suites/{id.replace('/', '.py::')}"), lambda id: mode in id
     )

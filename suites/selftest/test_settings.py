@@ -1,4 +1,4 @@
-"""The keywords that authors of scenarios may use are the fields that they set."""
+"""The keywords of scenarios are the fields of the specs that they set."""
 
 from dataclasses import fields
 from typing import Any

@@ -1,4 +1,4 @@
-"""``jbod run --kafka A,B``: one run on several builds; on planted cases (:mod:`suites.selftest.planted`)."""
+"""``jbod run --kafka A,B`` is one run on several builds; on planted cases (:mod:`suites.selftest.planted`)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_one_table_one_json_one_junit_and_the_worst_exit_code(planted: Planted, 
     own.has("90.0.1", "90.0.0", "3.9.90")
     planted.plays({f"{B} 90.0.1": "invalid", f"{A} 90.0.0": "deviates", ZK: "unknown"})
     asked = ["run", A, B, ZK, "--backend=planted", "--json=out.json", "--jobs=2"]
-    code, said = planted.jbod(*asked, "--kafka=latest,90.0.0,3.9.90,90.0.1")  # the first and the last are one
+    code, output = planted.jbod(*asked, "--kafka=latest,90.0.0,3.9.90,90.0.1")  # first and last are one build
     assert code == 1
-    assert "Kafka latest is 90.0.1" in said
+    assert "Kafka latest is 90.0.1" in output
 
-    told = json.loads((planted.folder / "out.json").read_text())
-    verdicts = {(case["id"], case["kafka"]): case["verdict"] for case in told["scenarios"]}
+    result = json.loads((planted.folder / "out.json").read_text())
+    verdicts = {(case["id"], case["kafka"]): case["verdict"] for case in result["scenarios"]}
     assert verdicts == {
         (A, "90.0.1"): "valid",
         (B, "90.0.1"): "invalid",
@@ -52,18 +52,18 @@ def test_one_table_one_json_one_junit_and_the_worst_exit_code(planted: Planted, 
         (ZK, "3.9.90"): "unknown",
     }
     codes = {"90.0.1": 1, "90.0.0": 0, "3.9.90": 2}
-    assert {each["kafka"]: each["exit_code"] for each in told["builds"]} == codes
-    assert told["totals"] | {"valid": 5, "invalid": 1, "unknown": 1, "deviations": 1} == told["totals"]
+    assert {each["kafka"]: each["exit_code"] for each in result["builds"]} == codes
+    assert result["totals"] | {"valid": 5, "invalid": 1, "unknown": 1, "deviations": 1} == result["totals"]
     seeds = {json.loads(path.read_text())["seed"] for path in planted.runs_dir.glob("*/run.json")}
-    assert seeds == {told["seed"]}
+    assert seeds == {result["seed"]}
 
-    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in said.splitlines() if line.startswith("│")]
+    table = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if line.startswith("│")]
     rows = {row[0]: row[1:] for row in table if len(row) == 4}
     assert rows[A] == ["valid", "valid*", "valid"]
     assert rows[B] == ["invalid", "valid", "valid"]
     assert rows[ZK] == ["–", "–", "unknown"]
-    assert "* planted deviation (none): 90.0.0" in said
-    assert f"invalid {B} on Kafka 90.0.1\n        planted: invalid\n        again: jbod repro " in said
+    assert "* planted deviation (none): 90.0.0" in output
+    assert f"invalid {B} on Kafka 90.0.1\n        planted: invalid\n        again: jbod repro " in output
 
     names = Counter(case.get("name") for case in ElementTree.parse(junit(planted)).iter("testcase"))
     assert len(names) == 7
@@ -76,11 +76,11 @@ def test_no_build_is_cut_off_the_table() -> None:
     versions = [f"90.0.{minor}" for minor in range(20)]
     case = case_result(A)
     runs = [BuildRun(kafka=version, exit_code=0, cases=(case,)) for version in versions]
-    said = io.StringIO()
-    print_whole(verdicts_table(runs), Console(file=said, width=100))
-    (header,) = [line for line in said.getvalue().splitlines() if "case" in line]
+    output = io.StringIO()
+    print_whole(verdicts_table(runs), Console(file=output, width=100))
+    (header,) = [line for line in output.getvalue().splitlines() if "case" in line]
     assert [cell.strip() for cell in header.split("┃")[2:-1]] == versions
-    assert said.getvalue().count(" valid ") == 2 * len(versions)  # in its row, and counted in the last one
+    assert output.getvalue().count(" valid ") == 2 * len(versions)  # in the case's row, and in the line with the counts
 
 
 def junit(planted: Planted) -> Path:
@@ -89,9 +89,9 @@ def junit(planted: Planted) -> Path:
 
 def test_a_build_on_which_nothing_ran_is_told(planted: Planted, own: OwnMaven) -> None:
     own.has("90.0.0", "3.9.90")
-    code, said = planted.jbod("run", ZK, "--backend=planted", "--kafka=90.0.0,3.9.90", "--json=out.json")
+    code, output = planted.jbod("run", ZK, "--backend=planted", "--kafka=90.0.0,3.9.90", "--json=out.json")
     assert code == 5
-    assert "Kafka 90.0.0: no case ran; its run ended with exit code 5" in said
+    assert "Kafka 90.0.0: no case ran; its run ended with exit code 5" in output
     assert len(list(ElementTree.parse(junit(planted)).iter("testcase"))) == 1
 
 
@@ -113,21 +113,21 @@ def test_what_is_wrong_is_told_before_the_first_build_runs(
     planted: Planted, own: OwnMaven, arguments: list[str], says: str
 ) -> None:
     own.has("90.0.0", "3.9.90")
-    code, said = planted.jbod("run", A, "--backend=planted", *arguments)
+    code, output = planted.jbod("run", A, "--backend=planted", *arguments)
     assert code == 4
-    assert says in said
+    assert says in output
     assert planted.played() == []
 
 
 def test_plain_pytest_says_who_takes_several_and_knows_the_latest(planted: Planted, own: OwnMaven) -> None:
-    """Also where its cases run in workers, which ask nobody."""
+    """Several builds are an error that names ``jbod run``; ``latest`` works, also where workers run the cases."""
     own.lists(["90.0.1"])
     own.has("90.0.1")
     checkout = planted.folder / "checkout"
     by_hand = [sys.executable, "-m", "pytest", f"--rootdir={checkout}", f"-c{os.devnull}"]
     by_hand += ["-pno:cacheprovider", str(checkout / "suites" / "kip_112"), "--backend=planted"]
 
-    def said(*arguments: str) -> tuple[int, str]:
+    def output(*arguments: str) -> tuple[int, str]:
         done = subprocess.run(
             [*by_hand, *arguments],
             capture_output=True,
@@ -139,8 +139,8 @@ def test_plain_pytest_says_who_takes_several_and_knows_the_latest(planted: Plant
         )
         return done.returncode, done.stdout + done.stderr
 
-    code, told = said("--kafka=4.3.1,4.3.0")
-    assert (code, "only `jbod run` takes several builds" in told) == (4, True), told
-    code, told = said("--kafka=latest", "-n2", "-k", "kraft-a or kraft-b")
-    assert (code, told.count("Kafka latest is 90.0.1")) == (0, 1), told
+    code, result = output("--kafka=4.3.1,4.3.0")
+    assert (code, "only `jbod run` takes several builds" in result) == (4, True), result
+    code, result = output("--kafka=latest", "-n2", "-k", "kraft-a or kraft-b")
+    assert (code, result.count("Kafka latest is 90.0.1")) == (0, 1), result
     assert planted.played() == [f"{A} 90.0.1", f"{B} 90.0.1"]

@@ -1,4 +1,4 @@
-"""No module of a suite defines a ``check_*`` that is shared already: a reader would take one for the other."""
+"""No module of a suite defines a ``check_*`` with the name of a shared one, since readers would confuse them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def checks_in(text: str) -> Iterator[str]:
-    """The names of the ``check_*`` functions that a module defines at its top."""
+    """The names of the ``check_*`` functions at a module's top level."""
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("check_"):
             yield node.name
 
 
 def defined_twice(sources: Mapping[str, str]) -> dict[str, list[str]]:
-    """The ``check_*`` of shared modules that another module defines too, with all that define it.
+    """The shared ``check_*`` functions that another module defines, too, each with the modules that define it.
 
-    :param sources: by the modules' paths below suites/; a shared one lies in no folder
+    :param sources: source texts by path below suites/; a shared module lies in no folder
     """
     found = defaultdict(list)
     for path, text in sources.items():

@@ -1,4 +1,4 @@
-"""A source tree as ``./gradlew jar`` leaves it, laid out from a real build's jars: which of them brokers run on."""
+"""The jars for a broker are chosen from a source tree after ``./gradlew jar``, made from a real build's jars."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build() -> Distribution:
 
 @pytest.fixture
 def tree(open_folder: Path, build: Distribution) -> Path:
-    """Each project's jar in its own folder; beside those of core and tools what the two depend on."""
+    """A tree with each project's jar in its folder, and the dependencies of core and tools beside their jars."""
     home = open_folder / "kafka"
     home.mkdir()
     (home / "gradlew").touch()
@@ -57,7 +57,7 @@ def _put(jar: Path, place: Path) -> None:
 
 
 def _add(jar: Path) -> None:
-    """A jar that would be noticed if it were taken: it is none."""
+    """Add a file that is no jar, so that its choice would show."""
     jar.parent.mkdir(parents=True, exist_ok=True)
     jar.write_text("not for the class path")
 
@@ -70,7 +70,7 @@ def test_it_is_the_build_that_it_is_made_of(tree: Path, build: Distribution) -> 
 
 
 def test_gradle_properties_are_latin_1(tree: Path, build: Distribution) -> None:
-    """As Java reads properties."""
+    """They are read in the encoding that Java uses for properties."""
     file = tree / "gradle.properties"
     file.write_bytes("# Größe\n".encode("latin-1") + file.read_bytes())
     assert from_home(tree).version == build.version
@@ -89,7 +89,7 @@ def test_what_is_not_for_running_is_left_out(tree: Path) -> None:
 
 
 def test_what_was_built_since_wins_over_the_copy_of_it(tree: Path, build: Distribution) -> None:
-    """As after ``./gradlew :storage:jar``."""
+    """After ``./gradlew :storage:jar``, the project's jar is newer than the copy among the dependencies."""
     (tree / STORAGE).unlink()
     shutil.copyfile(tree / CORE, tree / STORAGE)
     found = from_home(tree)
@@ -105,7 +105,7 @@ def test_of_several_versions_that_of_gradle_properties_is_taken(tree: Path) -> N
 
 
 def test_a_version_that_was_given_to_gradle_is_found(tree: Path, build: Distribution) -> None:
-    """Of those that are built the newest, where ``gradle.properties`` names none of them."""
+    """It is the newest version among the jars, if ``gradle.properties`` has none of theirs."""
     properties = tree / "gradle.properties"
     properties.write_text(properties.read_text().replace(str(VERSION), "99.0.0-SNAPSHOT"))
     old = tree / CORE.replace(str(VERSION), "98.0.0-SNAPSHOT")

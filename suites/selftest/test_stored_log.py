@@ -1,4 +1,4 @@
-"""A log on a disk, compared by the piece: wherever segments and pieces end, and when they change meanwhile."""
+"""Logs on disk are compared in pieces, wherever segments and pieces end, and also while they change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from suites.stored_log import StoredLog
 
 
 class InMemory(StoredLog):
-    """A log in memory, in pieces that end where the given ones do."""
+    """A log in memory that consists of the given pieces."""
 
     def __init__(self, *given: bytes) -> None:
         self._given = given
@@ -59,7 +59,7 @@ NON_EMPTY = st.lists(st.binary(min_size=1, max_size=4), max_size=4)
 
 @given(NON_EMPTY, NON_EMPTY, st.integers(0, 4))
 def test_the_first_difference_is_where_it_is(one: list[bytes], other: list[bytes], skip: int) -> None:
-    """By comparison of the whole, as it could be done in memory."""
+    """The first difference is where a comparison of the whole logs finds it."""
     ours, theirs = b"".join(one), b"".join(other)[skip:]
     differing = [at for at, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b]
     whole = None if ours == theirs else (differing or [min(len(ours), len(theirs))])[0]

@@ -1,4 +1,4 @@
-"""Why a program of Kafka's failed, from what it printed and logged: each build's have their own way."""
+"""The cause of a failed Kafka tool is found in its output and log, in the forms of different builds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kafka's own programs in a JVM that stays: they say what they say in one of their own, and nothing of it is left."""
+"""Kafka's tools in a JVM that stays print the same as in a JVM of their own, and nothing is left of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.kafka.versions import Mode, Tool
 from harness.waiting import await_until
 
 NOWHERE = "127.0.0.1:1"
-"""Nobody listens there."""
+"""No program listens at this address."""
 
 HOLDER = """
 import sys
@@ -49,7 +49,7 @@ def build() -> Iterator[Distribution]:
 
 
 def jvm_of(build: Distribution) -> int:
-    """The process in which this build's tools stand."""
+    """The JVM of this build's tools."""
     pid: int = tools_jvm._standing[build.class_path]._process.pid
     return pid
 
@@ -65,7 +65,7 @@ def await_end(pid: int) -> None:
 
 @pytest.mark.cluster
 def test_they_say_the_same_in_either_jvm(lone_broker: Cluster) -> None:
-    """Also where they fail, by a word of theirs or by an exception, and where pyspark takes py4j's for its own."""
+    """This includes failures, by an exit code or an exception, also where pyspark has replaced py4j's error."""
     install_exception_handler()
     build, at = lone_broker.distribution, ("--bootstrap-server", lone_broker.bootstrap)
     lone_broker.create_topic("orders", partitions=3, replicas=1)
@@ -144,7 +144,7 @@ def test_a_build_without_the_exit_hook_has_a_jvm_for_each_question(
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """As a run is, also where a Spark session has left a handler of its own."""
+    """Ctrl-C raises KeyboardInterrupt, as in a run, also after a Spark session set a handler of its own."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -152,7 +152,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_is_ctrl_c(build: Distribution) -> None:
-    """And what is asked next gets another JVM, since that one may still print."""
+    """Ctrl-C interrupts the question; the next one gets another JVM, since the first may still print."""
     threading.Timer(2.0, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
         tool_lines(build, Tool.TOPICS, "--bootstrap-server", NOWHERE, "--describe")

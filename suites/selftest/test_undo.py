@@ -1,4 +1,4 @@
-"""Nothing is left behind: what a run did is undone by itself, by the next run, or by ``jbod clean``."""
+"""A run's changes to the machine are undone by itself, by the next run, or by ``jbod clean``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.host.undo import UndoLog
 from harness.waiting import await_until
 from suites.selftest.processes import JBOD
 
-# A harness that breaks everything that it can and then waits to be killed.
+# A harness that makes every kind of change, and then waits to be killed.
 VICTIM = """
 import os, subprocess, sys
 from pathlib import Path
@@ -57,7 +57,7 @@ def outside(tmp_path: Path) -> Path:
 
 
 def doomed_harness(outside: Path, *arguments: str) -> tuple[subprocess.Popen[str], int]:
-    """A harness process that has done its damage, and the id of its child."""
+    """A harness process that has made its changes, and the id of its child."""
     harness = subprocess.Popen(
         [sys.executable, "-c", VICTIM, str(outside), *arguments],
         stdin=subprocess.PIPE,
@@ -70,7 +70,7 @@ def doomed_harness(outside: Path, *arguments: str) -> tuple[subprocess.Popen[str
 
 @pytest.fixture
 def killed(workspace: Path, outside: Path) -> Iterator[int]:
-    """A harness was killed -9 in the middle; yields the id of the child that it left."""
+    """A harness was killed by SIGKILL; yields the id of the child that it left."""
     harness, child = doomed_harness(outside)
     harness.kill()
     harness.wait()
@@ -189,7 +189,7 @@ def test_what_holds_processes_goes_before_them_and_mounts_after_them(
 def test_a_process_that_was_spawned_just_now_is_no_hiding_place(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its environment can be read only when its program begins."""
+    """A process has its environment only once its program begins; the clean-up finds it all the same."""
     child = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "r"})
     looks, really = iter(range(2)), psutil.Process.environ
 
@@ -202,7 +202,7 @@ def test_a_process_that_was_spawned_just_now_is_no_hiding_place(
 
 
 def test_a_process_id_used_anew_is_no_hiding_place(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """psutil's own list would hand out a remembered process of that id, which "has ended"."""
+    """psutil's list would return the remembered process of that id, which has ended."""
     child = subprocess.Popen(["sleep", "1000"], env={**os.environ, MARK: "r"})
     stale = psutil.Process(child.pid)
     monkeypatch.setattr(stale, "_pid_reused", True)

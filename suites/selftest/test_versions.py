@@ -1,4 +1,4 @@
-"""The table of versions, held against the jars of the default builds."""
+"""The table of versions agrees with the jars of the default builds."""
 
 import itertools
 

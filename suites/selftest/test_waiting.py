@@ -1,4 +1,4 @@
-"""The poll loop: returns what it saw, ends at once where waiting is pointless, says what it waited for."""
+"""The poll loop returns the value that it saw, fails at once if waiting is pointless, and names what it waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kafka-storage leaves in a dir is what a node gets, whatever its files are called, under ids of its own."""
+"""A node's folders get the files that kafka-storage writes for the build, with ids of the node's own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT = {
     "4.3.1": {META, "bootstrap.checkpoint"},
     "4.4.0": {META, "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint"},
 }
-"""In a controller's metadata log dir, by release."""
+"""The files in a controller's metadata log dir, by release."""
 
 
 def build(version: str) -> Distribution:
@@ -51,7 +51,7 @@ def test_a_controller_is_given_all_that_the_tool_leaves(version: str, tmp_path: 
 
 
 def test_a_release_with_files_of_its_own_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Names that no release has had yet."""
+    """Files with names that no release has yet are copied, too."""
     of_metadata = tmp_path / "template" / "broker" / "metadata"
     (of_metadata / "features" / "0").mkdir(parents=True)
     (of_metadata / "features" / "0" / "finalized").write_bytes(b"\0x")
@@ -76,12 +76,12 @@ def test_what_the_tool_refuses_is_said_in_its_words() -> None:
 
 @pytest.mark.parametrize("kind", ["text", "raw"])
 def test_a_file_with_a_cluster_s_id_in_it_is_no_template(kind: str, tmp_path: Path) -> None:
-    """Else every cluster of the build would be that one."""
+    """Otherwise all clusters of the build would have the same id."""
     cluster = random_uuid()
     (tmp_path / META).write_text(f"cluster.id={cluster}\nnode.id=1\ndirectory.id={random_uuid()}\n")
     (tmp_path / "checkpoint").write_bytes(b"..")
-    module._check_anonymous(tmp_path, "kafka-storage format of x", cluster)
+    module._check_no_ids(tmp_path, "kafka-storage format of x", cluster)
     content = cluster.encode() if kind == "text" else base64.urlsafe_b64decode(cluster + "==")
     (tmp_path / "checkpoint").write_bytes(b"." + content + b".")
     with pytest.raises(DistributionError, match=r"wrote the cluster\.id into checkpoint"):
-        module._check_anonymous(tmp_path, "kafka-storage format of x", cluster)
+        module._check_no_ids(tmp_path, "kafka-storage format of x", cluster)

@@ -1,0 +1,15 @@
+"""Topics for tests of clients on a real broker."""
+
+from __future__ import annotations
+
+import uuid
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+
+def new_topic(bootstrap: str, prefix: str, partitions: int) -> str:
+    """Create a topic with one replica; returns its name: the prefix and eight random characters."""
+    name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(name, partitions, 1)])[name].result()
+    return name
