@@ -34,7 +34,7 @@ class WriterNode(ProcessNode):
 
     def __init__(self, undo_log: UndoLog, journal: Journal, file: Path) -> None:
         site = fake(
-            ClusterContext, record_dir=undo_log.dir / "brokers", journal=journal, undo_log=undo_log, outlives=True
+            ClusterContext, record_dir=undo_log.dir / "brokers", journal=journal, undo_log=undo_log, outlives_harness=True
         )
         runtime = Runtime(java=(), java_version="", class_path=(), build="")
         backend = fake(ProcessBackend, site=site, runtime=runtime, user=broker_user())
