@@ -124,7 +124,7 @@ def test_a_broker_that_knows_of_all_others_and_of_no_topic_yet_is_not_well() -> 
             return "broker 1"
 
     broker = OneBroker(is_running=True, describe_cluster=lambda: seen, describe_log_dirs=lambda: ())
-    cluster: Any = SimpleNamespace(brokers=[broker], live_brokers=lambda: [broker], _ids=lambda: (1,), topics={})
+    cluster: Any = SimpleNamespace(brokers=[broker], live_brokers=lambda: [broker], _broker_ids=lambda: (1,), topics={})
     assert Cluster.health_problems(cluster) == []
     cluster.topics["orders"] = Topic(cluster, "orders", 2)
     assert Cluster.health_problems(cluster) == ["broker 1 does not know orders-0, orders-1"]
