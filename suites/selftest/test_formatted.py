@@ -80,8 +80,8 @@ def test_a_file_with_a_cluster_s_id_in_it_is_no_template(kind: str, tmp_path: Pa
     cluster = random_uuid()
     (tmp_path / META).write_text(f"cluster.id={cluster}\nnode.id=1\ndirectory.id={random_uuid()}\n")
     (tmp_path / "checkpoint").write_bytes(b"..")
-    module._check_anonymous(tmp_path, "kafka-storage format of x", cluster)
+    module._check_no_ids(tmp_path, "kafka-storage format of x", cluster)
     content = cluster.encode() if kind == "text" else base64.urlsafe_b64decode(cluster + "==")
     (tmp_path / "checkpoint").write_bytes(b"." + content + b".")
     with pytest.raises(DistributionError, match=r"wrote the cluster\.id into checkpoint"):
-        module._check_anonymous(tmp_path, "kafka-storage format of x", cluster)
+        module._check_no_ids(tmp_path, "kafka-storage format of x", cluster)

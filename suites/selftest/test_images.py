@@ -98,7 +98,7 @@ def test_which_image_is_used(
         did.append(f"build on {images._base(base, say)}")
         return images._own_name(distribution)
 
-    monkeypatch.setattr(images, "_labels", lambda name: {images._MADE_ON: TEMURIN} if name in here else None)
+    monkeypatch.setattr(images, "_labels", lambda name: {images._BASE_LABEL: TEMURIN} if name in here else None)
     monkeypatch.setattr(images, "_pull", pull)
     monkeypatch.setattr(images, "build", make)
     monkeypatch.setattr(images, "_inspect", lambda name: images.Image(name=name, id="x", java_version="17", jars=()))
