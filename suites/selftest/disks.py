@@ -10,10 +10,12 @@ import itertools
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+import psutil
 
 from harness.cluster.broker import Broker
 from harness.cluster.nodes.node import ClusterContext, NodeSpec, Runtime
@@ -46,8 +48,12 @@ class WriterNode(ProcessNode):
 
     def start(self) -> None:
         super().start()
-        opened = Path(f"/proc/{self.pid()}/fd/3")
-        await_until(lambda: opened.exists() or not self.is_alive(), timeout_s=20.0, what="the file to be open")
+        await_until(lambda: not self.is_alive() or self._is_open(), timeout_s=20.0, what="the file to be open")
+
+    def _is_open(self) -> bool:
+        with suppress(psutil.NoSuchProcess):
+            return str(self._file) in {opened.path for opened in psutil.Process(self.pid()).open_files()}
+        return False
 
 
 def broker_on(kind: VolumeKind) -> Broker:
