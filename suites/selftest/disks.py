@@ -35,15 +35,14 @@ class WriterNode(ProcessNode):
     """A node that runs no JVM, but a process that appends to a file; the kernel does not end it with the harness."""
 
     def __init__(self, undo_log: UndoLog, journal: Journal, file: Path) -> None:
-        site = fake(
-            ClusterContext, record_dir=undo_log.dir / "brokers", journal=journal, undo_log=undo_log, outlives_harness=True
-        )
+        folder = undo_log.dir / "brokers"
+        context = fake(ClusterContext, record_dir=folder, journal=journal, undo_log=undo_log, outlives_harness=True)
         runtime = Runtime(java=(), java_version="", class_path=(), build="")
-        backend = fake(ProcessBackend, site=site, runtime=runtime, user=broker_user())
+        backend = fake(ProcessBackend, context=context, runtime=runtime, user=broker_user())
         super().__init__(backend, NodeSpec(name="broker-1", main_class="", properties={}))
         self._file = file
 
-    def lay_down(self) -> list[str]:
+    def prepare_start(self) -> list[str]:
         return ["sh", "-c", _WRITER, str(self._file)]
 
     def start(self) -> None:
@@ -97,7 +96,7 @@ def traces() -> dict[str, list[str]]:
 
 @contextmanager
 def interrupted_after(count: int) -> Iterator[None]:
-    """Ctrl-C inside the block, once it has run ``count`` lines of a fault's ``break_it``, ``proof`` and ``_will``."""
+    """Ctrl-C inside the block, once it has run ``count`` lines of a fault's ``apply``, ``proof`` and ``_will``."""
     left = itertools.count(count, -1)
 
     def trace(frame: FrameType, event: str, _argument: object) -> Any:
