@@ -18,7 +18,7 @@ import msgspec
 from harness.errors import HarnessError
 from harness.events import Event, from_json
 from harness.explain.story import EXPLAINED_FILE
-from harness.history.run_folder import AnomalyRecord, RunRecord, read_run_json
+from harness.history.run_folder import VERDICT_FILE, AnomalyRecord, RunRecord, read_run_json
 from harness.kafka.broker_log import BrokerLog, LogLine
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.deviation import NotedDeviation
@@ -142,7 +142,7 @@ def read_folder(path: Path) -> RunFolder:
             run=read_run_json(path),
             events=tuple(_events(path / "events.jsonl", notes)),
             smallest=_object(path / "smallest.json", notes),
-            _verdict=_object(path / "verdict.json", notes) or {},
+            _verdict=_object(path / VERDICT_FILE, notes) or {},
             _explained=_object(path / EXPLAINED_FILE, notes) or {},
             notes=tuple(notes),
         )

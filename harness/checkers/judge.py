@@ -25,12 +25,11 @@ from harness.checkers.settings import RunSettings, read_settings, refuse_unpromi
 from harness.checkers.transactions import check_transactions
 from harness.checkers.verdict import Anomaly, Counts, Verdict, conclude, could_not_decide
 from harness.errors import HistoryError, JbodError
+from harness.history.run_folder import VERDICT_FILE
 from harness.history.tables import Piece, TableName, load_table, pieces, table_dir
 from harness.history.write_ahead import promised
 from harness.host.atomic_write import write_atomically
 from harness.spark.spark_map import SparkMap, cores, spark_map_over
-
-VERDICT_FILE = "verdict.json"
 
 AT_ONCE = 1_000_000
 """So many rows are judged in memory, in one task: it takes about 250 MB, and nothing is faster for so few."""

@@ -12,7 +12,7 @@ from harness.explain.records import VerdictJson, gather, worst_records
 from harness.explain.segments import Name
 from harness.explain.story import Story, read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import brokers_of, look
-from harness.history.run_folder import read_run_json
+from harness.history.run_folder import VERDICT_FILE, read_run_json
 from harness.kafka.distribution import Distribution
 
 
@@ -47,7 +47,7 @@ def read_verdict(run_dir: Path) -> VerdictJson:
 
     :raises HarnessError: it is missing, cut off, or of another run
     """
-    path = run_dir / "verdict.json"
+    path = run_dir / VERDICT_FILE
     try:
         verdict: VerdictJson = json.loads(path.read_text())
         verdict["anomalies"], verdict["verdict"]

@@ -19,6 +19,9 @@ from harness.kafka.builds import BuildRecord
 
 T = TypeVar("T")
 
+VERDICT_FILE = "verdict.json"
+"""The judge's verdict in a run folder; missing if the case ended before the judge."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OutcomeRecord:

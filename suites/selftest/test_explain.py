@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from harness.explain.story import read_sources, stored_replicas, tell, write_sto
 from harness.explain.whereabouts import Replica
 from harness.kafka.distribution import Distribution
 from suites.selftest.histories import Story
+from suites.selftest.processes import JBOD
+from suites.selftest.run_folders import write_run_folder
 
 BEGIN = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -177,3 +180,14 @@ def test_what_is_not_there_is_said(run_dir: Path) -> None:
     (run_dir / "verdict.json").write_text('{"verdict": "inv')
     with pytest.raises(HarnessError, match="judges the run again"):
         explain_verdict(run_dir, no_build)
+
+
+def test_a_case_that_ended_before_the_judge_is_explained_by_its_reason(tmp_path: Path) -> None:
+    """Nothing is judged and nothing written: the reason of the case is shown, and where to look next."""
+    run_dir = write_run_folder(tmp_path, outcome={"verdict": "invalid", "reason": "broker 2 went on"})
+    (run_dir / "verdict.json").unlink()
+    before = sorted(run_dir.rglob("*"))
+    done = subprocess.run([JBOD, "explain", run_dir], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "invalid: broker 2 went on")
+    assert "jbod report" in done.stdout
+    assert sorted(run_dir.rglob("*")) == before
