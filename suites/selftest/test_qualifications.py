@@ -48,7 +48,7 @@ def test_it_goes_on_where_it_was_left_and_runs_what_wavers_three_times(planted: 
     again = {f"{B} 4.3.1": 2, f"{C} 4.3.1": 1}
     assert (code, ran) == (1, again | {f"{A} 4.3.0": 1, f"{B} 4.3.0": 3, f"{C} 4.3.0": 1})
     assert result["cases"] == {A: "held", B: "broken", C: "held", "network/planted[kraft]": "unshown"}
-    assert "not shown: own networks: brokers that are processes share this machine's network" in output
+    assert "not shown: own networks: processes share this machine's network" in output
     assert result["rerun"][B].startswith("jbod repro ")
     assert (planted.folder / "reports" / "qualify" / "report" / "qualification.html").is_file()
 
