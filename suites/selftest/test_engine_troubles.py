@@ -440,7 +440,7 @@ def test_an_engine_without_room_and_an_image_that_can_not_be_had(user: User, sma
     fetching, refused, line = (done.stdout + done.stderr).splitlines()
     assert refused.startswith("nowhere.invalid/none can't be fetched: ")
     assert line.startswith(
-        "jbod: there is no image to build on: nowhere.invalid/none can't be had here; jbod image base"
+        "jbod: there is no image to build on: nowhere.invalid/none can't be fetched; jbod image base"
     )
     assert "fetching" in fetching
     user.assert_nothing_left()

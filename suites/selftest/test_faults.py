@@ -50,7 +50,7 @@ def log_dir(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogD
     if user.drop:
         os.chown(path, user.uid, user.gid)
         os.chown(undo_log.dir, user.uid, user.gid)
-    node = fake_node(_user=user, _site=fake(ClusterContext, undo_log=undo_log))
+    node = fake_node(_user=user, _context=fake(ClusterContext, undo_log=undo_log))
     yield log_dir_at(path, fake_broker(node=node, undo_log=undo_log, is_alive=False))
     undo_log.close()
 

@@ -263,7 +263,7 @@ def test_a_disk_that_is_not_slow_proves_nothing(disks: Disks, monkeypatch: pytes
 
 
 def test_a_disk_that_was_slow_before_proves_nothing(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slow, "_QUICK_WITHIN_S", 0.5)
+    monkeypatch.setattr(slow, "_FAST_WITHIN_S", 0.5)
     broker = disks.broker(need(Slow))
     monkeypatch.setattr(Slow, "least_s", 0.0)  # no write is fast enough
     says = r"waited 0\.5 s for a synced write to .* to take at most 0\.000 s before the fault; last seen: 0\."
