@@ -11,5 +11,6 @@ from confluent_kafka.cimpl import NewTopic
 def new_topic(bootstrap: str, prefix: str, partitions: int) -> str:
     """Create a topic with one replica; returns its name: the prefix and eight random characters."""
     name = f"{prefix}-{uuid.uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(name, partitions, 1)])[name].result()
+    client = AdminClient({"bootstrap.servers": bootstrap})  # a client that is deleted ends its requests
+    client.create_topics([NewTopic(name, partitions, 1)])[name].result()
     return name
