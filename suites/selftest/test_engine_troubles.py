@@ -382,7 +382,7 @@ def test_an_engine_that_goes_away_half_way_through_a_cluster(
     assert [path.name for path in left.iterdir()] == ["undo.jsonl"]
     [line] = [line for line in output.splitlines() if not line.startswith("preparing fast starts")]
     told = f"the Docker engine at unix://{user.socket} no longer answers; is dockerd running?"
-    again = f"Once it does, jbod clean removes what there is of {left.name}"
+    again = f"When it does, jbod clean removes what is left of {left.name}"
     assert line == f"jbod: docker compose create: {told} {again}"
     assert traces(left.name)
     assert marked(left.name) == []
