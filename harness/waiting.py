@@ -1,4 +1,4 @@
-"""The only poll loop and the only sleep.
+"""The only poll loop, and the only sleep but that of the sampler in :mod:`harness.crowding`.
 
 A loop of our own: tenacity neither keeps the last value nor watches a process, and wrapping it took more code.
 """
