@@ -93,11 +93,31 @@ _sampler = _Sampler()
 _starting = threading.Lock()
 
 
-def crowding_since(start: float) -> Crowding:
-    """Return the crowding since an instant on the monotonic clock; the first call of a process begins to measure."""
+def _running_sampler() -> _Sampler:
     global _sampler
     with _starting:
         if not _sampler.is_alive():  # not yet, or not in this fork of the process
             _sampler = _Sampler()
             _sampler.start()
-    return _sampler.since(start)
+    return _sampler
+
+
+class Deadline:
+    """The end of a wait that begins now. On a crowded machine it is later, by the crowding during the wait."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._start = time.monotonic()
+        _running_sampler()  # measures from here on, also if what is awaited blocks
+
+    def passed(self) -> Crowding | None:
+        """Return the crowding during the wait if the deadline has passed; None if it has not."""
+        if self.waited_s < self._timeout_s:
+            return None
+        crowding = _running_sampler().since(self._start)
+        return crowding if self.waited_s >= self._timeout_s * crowding.stretch else None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the wait began."""
+        return time.monotonic() - self._start

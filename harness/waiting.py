@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.crowding import crowding_since
+from harness.crowding import Deadline
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 
 T = TypeVar("T")
@@ -55,8 +55,7 @@ def await_until(
     :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
         observation failed: a tool that did not get to run proves nothing about Kafka
     """
-    start = time.monotonic()
-    crowding_since(start)  # begins to measure, before an observation that may take long
+    deadline = Deadline(timeout_s)
     last: object = "nothing seen yet"
     while True:
         began, answered = time.monotonic(), False
@@ -70,14 +69,14 @@ def await_until(
             if until(value):
                 return value
             last, answered = value, True
-        ended, crowding = time.monotonic(), crowding_since(start)
-        if ended >= start + timeout_s * crowding.stretch:
+        if (crowding := deadline.passed()) is not None:
             break
-        time.sleep(max(poll_s, ended - began))
+        time.sleep(max(poll_s, time.monotonic() - began))
+    waited_s = deadline.waited_s
     more = hint() if callable(hint) else hint
     message = f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}"
     if crowding.stretch == 1.0:
         raise failure(message)
     # First, since known deviations are recognised by the last value seen.
-    late = failure(f"on a crowded machine ({crowding}), {ended - start:.1f} s in all: {message}")
+    late = failure(f"on a crowded machine ({crowding}), {waited_s:.1f} s in all: {message}")
     raise late if answered or not isinstance(late, PromiseBroken) else Inconclusive(str(late))

@@ -20,7 +20,6 @@ import os
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -31,7 +30,7 @@ from py4j.java_collections import JavaArray
 from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject, JVMView, find_jar_path
 
 from harness import timeouts
-from harness.crowding import crowding_since
+from harness.crowding import Deadline
 from harness.errors import HarnessError, ToolFailed
 from harness.host.java import FAST_START, java_command
 from harness.kafka.distribution import Distribution
@@ -112,9 +111,9 @@ class _ToolsJvm:
         :raises TimeoutError: it takes longer, also with the time that a crowded machine adds
             (:mod:`harness.crowding`): a JVM that is ended for being slow has to start again, which takes longer still
         """
-        answer, start = self._asker.submit(do, *arguments, **named), time.monotonic()
+        answer, deadline = self._asker.submit(do, *arguments, **named), Deadline(timeout_s)
         while not wait([answer], timeout=min(_LOOK_S, timeout_s)).done:
-            if time.monotonic() >= start + timeout_s * crowding_since(start).stretch:
+            if deadline.passed() is not None:
                 raise TimeoutError
         return answer.result()
 
