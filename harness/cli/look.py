@@ -241,7 +241,7 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
     """Explain what happened to the records of a verdict, or to the one named, and where they are now."""
     from harness.explain.explain import explain_record, explain_verdict
     from harness.explain.terminal import show
-    from harness.history.run_folder import VERDICT_FILE, read_outcome, read_run_json
+    from harness.history.run_folder import VERDICT_FILE, read_run_json
     from harness.kafka.builds import BuildOptions, Builds
     from harness.kafka.distribution import Distribution
     from harness.kafka.versions import Mode
@@ -249,12 +249,11 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
     if (producer is None) != (seq is None):
         raise UsageError("a record is named by its producer and its seq: jbod explain RUN_DIR p0 17")
     run = read_run_json(run_dir)
-    outcome = read_outcome(run_dir)
-    if seq is None and outcome is not None and not (run_dir / VERDICT_FILE).exists():
+    if seq is None and run.outcome is not None and not (run_dir / VERDICT_FILE).exists():
         if as_json:
             click.echo(json.dumps({"schema": 1, "stories": []}))
             return EXIT_VALID
-        out.print(Text(f"{outcome.verdict}: {outcome.reason}"))
+        out.print(Text(f"{run.outcome.verdict}: {run.outcome.reason}"))
         out.print(Text("the case ended before the judge, so no record was judged", style="dim"))
         out.print(Text(f"the timeline shows what happened: jbod report {run_dir} --out DIR", style="dim"))
         return EXIT_VALID
