@@ -48,15 +48,8 @@ _KIPS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
-    """How one run of one case came out.
-
-    :ivar began: ISO 8601; of a case without a run folder, when its session began
-    :ivar run_id: None if the case left no run folder
-    :ivar seen: the deviations that the build showed, whatever the verdict; by what it did, whether it must show that in
-        each run
-    :ivar measured: figures of the scenario, by name
-    """
+class _Result:
+    """What the run folder of a case and its entry in a results file both have."""
 
     id: str
     kip: int
@@ -66,13 +59,26 @@ class Row:
     backend: str
     verdict: str
     reason: str
-    began: str
     issue: str | None = None
     duration_s: float = 0.0
+    rerun: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(_Result):
+    """How one run of one case came out.
+
+    :ivar began: ISO 8601; of a case without a run folder, when its session began
+    :ivar run_id: None if the case left no run folder
+    :ivar seen: the deviations that the build showed, whatever the verdict; by what it did, whether it must show that in
+        each run
+    :ivar measured: figures of the scenario, by name
+    """
+
+    began: str
     run_id: str | None = None
     faults: Sequence[FaultCosts] = ()
     deviations: Sequence[NotedDeviation] = ()
-    rerun: str = ""
     seed: int | None = None
     errors_logged: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -250,21 +256,10 @@ class _Ran:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Entry:
-    """An entry of ``scenarios`` (:meth:`harness.runner.case.CaseResult.to_json`)."""
+class _Entry(_Result):
+    """An entry of ``scenarios`` (:meth:`harness.runner.case_result.CaseResult.to_json`)."""
 
-    id: str
-    kip: int
-    plan: str
-    mode: str
-    kafka: str
-    backend: str
-    verdict: str
-    reason: str
-    issue: str | None = None
-    duration_s: float = 0.0
     run_dir: str | None = None
-    rerun: str = ""
 
     def row(self, began: str) -> Row:
         fields = {name: value for name, value in vars(self).items() if name != "run_dir"}
