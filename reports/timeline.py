@@ -5,10 +5,11 @@ The data is separate from the drawing, so that it can be tested without a browse
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from harness.events import Trouble
+from harness.history.run_folder import Example
 from harness.measure.fault_costs import FaultCosts
 from reports import lanes
 from reports.clients import Clients, Name, look_at_clients
@@ -25,8 +26,6 @@ _PARTITIONS = "partitions: leader · ISR"
 _KEYS = {
     _PARTITIONS: "colour: the leader; underlined amber: not all replicas are in sync; underlined red: replicas offline"
 }
-
-Example = Mapping[str, str | int | None]
 
 
 @dataclass(frozen=True, kw_only=True)

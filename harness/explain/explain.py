@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from harness.checkers.settings import read_settings
 from harness.errors import HarnessError, UsageError
-from harness.explain.records import VerdictJson, gather, worst_records
+from harness.explain.records import gather, worst_records
 from harness.explain.segments import Name
 from harness.explain.story import Story, read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import brokers_of, look
-from harness.history.run_folder import VERDICT_FILE, read_run_json
+from harness.history.run_folder import VERDICT_FILE, VerdictRecord, read_run_json
 from harness.kafka.distribution import Distribution
 
 
@@ -42,22 +43,21 @@ def explain_record(run_dir: Path, name: Name, distribution: Callable[[], Distrib
     return stories[0]
 
 
-def read_verdict(run_dir: Path) -> VerdictJson:
+def read_verdict(run_dir: Path) -> VerdictRecord:
     """Read verdict.json.
 
     :raises HarnessError: it is missing, cut off, or of another run
     """
     path = run_dir / VERDICT_FILE
     try:
-        verdict: VerdictJson = json.loads(path.read_text())
-        verdict["anomalies"], verdict["verdict"]
+        verdict = msgspec.json.decode(path.read_bytes(), type=VerdictRecord)
     except FileNotFoundError:
         raise HarnessError(f"{path} is missing: jbod check {run_dir} judges the run") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, msgspec.DecodeError) as error:
         raise HarnessError(f"{path} cannot be read: {error!r}; jbod check {run_dir} judges the run again") from error
     own = read_settings(run_dir).run_id
-    if verdict.get("run_id", own) != own:
-        raise HarnessError(f"{path} is of the run {verdict['run_id']}, not of {own}; jbod check {run_dir} judges it")
+    if verdict.run_id not in (None, own):
+        raise HarnessError(f"{path} is of the run {verdict.run_id}, not of {own}; jbod check {run_dir} judges it")
     return verdict
 
 

@@ -5,7 +5,7 @@ pyarrow's filters read only the row groups that can hold the record, also in a l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import zip_longest
@@ -15,8 +15,9 @@ from typing import TypedDict, final
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from harness.checkers.verdict import KINDS, Example
+from harness.checkers.verdict import KINDS
 from harness.explain.segments import Name
+from harness.history.run_folder import Example, VerdictRecord
 from harness.history.tables import TableName, table_dir
 
 WORST = 20
@@ -59,21 +60,6 @@ class ReadRow(TypedDict):
     read_at: datetime | None
 
 
-class AnomalyJson(TypedDict):
-    """The fields of an anomaly in verdict.json that are read here."""
-
-    kind: str
-    examples: Sequence[Example]
-
-
-class VerdictJson(TypedDict):
-    """The fields of verdict.json that are read here."""
-
-    run_id: str
-    verdict: str
-    anomalies: Sequence[AnomalyJson]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Facts:
     """The rows of one record.
@@ -114,13 +100,13 @@ def gather(run_dir: Path, name: Name) -> Facts | None:
     return replace(facts, others=tuple(row for row in rows if (row["producer"], row["seq"]) != name))
 
 
-def worst_records(run_dir: Path, verdict: VerdictJson) -> dict[Name, list[str]]:
+def worst_records(run_dir: Path, verdict: VerdictRecord) -> dict[Name, list[str]]:
     """Return the records in the examples of a verdict, at most :data:`WORST`, each with the kinds that it shows."""
     found: dict[Name, list[str]] = {}
-    bad = [anomaly for anomaly in verdict["anomalies"] if KINDS[anomaly["kind"]].leads_to != "valid"]
-    bad.sort(key=lambda anomaly: list(KINDS).index(anomaly["kind"]))
+    bad = [anomaly for anomaly in verdict.anomalies if KINDS[anomaly.kind].leads_to != "valid"]
+    bad.sort(key=lambda anomaly: list(KINDS).index(anomaly.kind))
     # One example of each kind in turn, the worst kind first, so that every kind gets a story.
-    by_turns = zip_longest(*([(anomaly["kind"], example) for example in anomaly["examples"]] for anomaly in bad))
+    by_turns = zip_longest(*([(anomaly.kind, example) for example in anomaly.examples] for anomaly in bad))
     for kind, example in (shown for turn in by_turns for shown in turn if shown is not None):
         for name in _names(run_dir, example):
             if name in found or len(found) < WORST:

@@ -1,4 +1,4 @@
-"""The records that a run folder stores as JSON: ``run.json``, and the anomalies of ``verdict.json``.
+"""The records that a run folder stores as JSON: ``run.json`` and ``verdict.json``.
 
 A file of an older version, or of a case that was cut off, lacks fields. A field that is absent or null has its default.
 Fields that no reader needs are not here.
@@ -68,13 +68,25 @@ class RunRecord:
     measured: Mapping[str, int | float] = field(default_factory=dict)
 
 
+Example = Mapping[str, str | int | None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AnomalyRecord:
     """All findings of one kind in ``verdict.json``: how many, and the first examples."""
 
     kind: str
     count: int
-    examples: Sequence[Mapping[str, str | int | None]] = ()
+    examples: Sequence[Example] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerdictRecord:
+    """``verdict.json``: what the judge found. Files of old versions have no run id."""
+
+    verdict: str
+    anomalies: Sequence[AnomalyRecord]
+    run_id: str | None = None
 
 
 def read_run_json(run_dir: Path) -> RunRecord:

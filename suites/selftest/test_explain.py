@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from harness.errors import HarnessError, UsageError
-from harness.explain.explain import explain_record, explain_verdict
+from harness.explain.explain import explain_record, explain_verdict, read_verdict
 from harness.explain.records import WORST, gather, worst_records
 from harness.explain.segments import StoredRecord
 from harness.explain.story import read_sources, stored_replicas, tell, write_stories
 from harness.explain.whereabouts import Replica
+from harness.history.run_folder import VerdictRecord
 from harness.kafka.distribution import Distribution
 from suites.selftest.histories import Story
 from suites.selftest.processes import JBOD
@@ -152,10 +153,10 @@ def test_where_records_were_is_kept(run_dir: Path) -> None:
 
 
 def test_the_worst_records_are_of_every_kind_and_of_both_sides(run_dir: Path) -> None:
-    assert worst_records(run_dir, json.loads('{"anomalies": []}')) == {}
+    assert worst_records(run_dir, VerdictRecord(verdict="valid", anomalies=[])) == {}
     lost = [example(seq) for seq in range(100, 120)]
     verdict(run_dir, conflicting_offset=[example(9, 2)], lost=lost, redelivered=[example(1)])
-    found = worst_records(run_dir, json.loads((run_dir / "verdict.json").read_text()))
+    found = worst_records(run_dir, read_verdict(run_dir))
     assert len(found) == WORST
     assert list(found)[:3] == [("p", 100), ("p", 9), ("p", 2)]
     assert found[("p", 2)] == ["conflicting_offset"]
@@ -168,7 +169,7 @@ def test_a_record_of_a_torn_transaction_is_told(tmp_path: Path) -> None:
         story.send(seq, seq, transaction="p-t0", transaction_outcome="committed")
     run_dir = story.write(tmp_path)
     verdict(run_dir, partial_transaction=[{"transaction": "p-t0"}])
-    found = worst_records(run_dir, json.loads((run_dir / "verdict.json").read_text()))
+    found = worst_records(run_dir, read_verdict(run_dir))
     assert list(found) == [("p", 0), ("p", 1), ("p", 2)]
 
 

@@ -337,7 +337,7 @@ def test_a_verdict_of_another_run(judge_spark: SparkSession, tmp_path: Path) -> 
     with pytest.raises(HarnessError, match=r"verdict.json is of the run another run, not of a run"):
         read_verdict(run_dir)
     write_verdict(run_dir, judge(judge_spark, run_dir))
-    assert read_verdict(run_dir)["run_id"] == "a run"
+    assert read_verdict(run_dir).run_id == "a run"
 
 
 def test_settings_that_excuse_all(judged: Judged, tmp_path: Path) -> None:
