@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 from confluent_kafka import Producer
 
@@ -30,7 +31,15 @@ from harness.kafka.versions import Tool
 from harness.runner.case_workload import CaseWorkload
 from harness.runner.deviation import Deviation
 from harness.waiting import await_until
-from suites.checks import check_noticed, check_notified, check_rebuilt, promised, refuses_to_start
+from harness.workload.pair import Pair
+from suites.checks import (
+    check_not_enough_replicas,
+    check_noticed,
+    check_notified,
+    check_rebuilt,
+    promised,
+    refuses_to_start,
+)
 from suites.deviations import CANCELLED_REPLICA_STAYS, MOVE_NEVER_ENDS
 from suites.observations import metadata_log
 from suites.observing import observe
@@ -431,6 +440,24 @@ def await_checkpoints(log_dir: LogDir, count: int) -> None:
             timeout_s=timeouts.REQUEST_S,
             what=f"{log_dir.broker} to write {file.name} in {log_dir}, time {number + 1} of {count}",
             failure=Inconclusive,
+        )
+
+
+def check_nothing_acked(pair: Pair, topic: Topic, leader: Broker, *, since: datetime) -> None:
+    """The leader, alone in the ISR, refuses a record with acks=all, and the pair's producer has got no ack since then.
+
+    The producer's reports come late. So the time of its newest ack is compared, and not the number of its acks.
+
+    :raises PromiseBroken: a record was acked, or refused with another error
+    :raises Inconclusive: the leader does not answer, or writes no checkpoints, so this shows nothing
+    """
+    check_not_enough_replicas(topic, leader)
+    # For longer than replica.lag.time.max.ms: a KRaft leader stops waiting for its followers then.
+    await_checkpoints(topic[0].log_dir_on(leader), 12)
+    acked_at = pair.progress.acked_at
+    if acked_at is not None and acked_at > since:
+        raise PromiseBroken(
+            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, acked one at {acked_at.isoformat()}"
         )
 
 

@@ -5,8 +5,6 @@ Each scenario names one of the eight as its plan item. ``test_plan.py`` has the 
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from faults.base import injected
 from faults.log_dir import Chmod000
 from faults.quorum import ControllerKilled
@@ -25,11 +23,9 @@ from harness.kafka.versions import Mode
 from harness.measure.floors import Floors
 from harness.runner.case_workload import CaseWorkload
 from harness.waiting import await_until
-from harness.workload.pair import Pair
 from suites.checks import (
     check_delivery,
     check_ends,
-    check_not_enough_replicas,
     check_promised_or_known,
     check_refused,
 )
@@ -46,7 +42,7 @@ from suites.scenario import scenario
 from suites.state_check import StateCheck
 from suites.steps import (
     ALL_DIRS_FAILED,
-    await_checkpoints,
+    check_nothing_acked,
     check_some_leaderless,
     log_dirs_failed,
     notifications,
@@ -130,24 +126,6 @@ def test_too_few_in_sync(cluster: Cluster, workload: CaseWorkload) -> None:
         restart_after_healing(state, first)
         pair.await_progress(after=now())
     check_delivery(workload)
-
-
-def check_nothing_acked(pair: Pair, topic: Topic, leader: Broker, *, since: datetime) -> None:
-    """The leader, alone in the ISR, refuses a record with acks=all, and the pair's producer has got no ack since then.
-
-    The producer's reports come late. So the time of its newest ack is compared, and not the number of its acks.
-
-    :raises PromiseBroken: a record was acked, or refused with another error
-    :raises Inconclusive: the leader does not answer, or writes no checkpoints, so this shows nothing
-    """
-    check_not_enough_replicas(topic, leader)
-    # For longer than replica.lag.time.max.ms: a KRaft leader stops waiting for its followers then.
-    await_checkpoints(topic[0].log_dir_on(leader), 12)
-    acked_at = pair.progress.acked_at
-    if acked_at is not None and acked_at > since:
-        raise PromiseBroken(
-            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, acked one at {acked_at.isoformat()}"
-        )
 
 
 @scenario("kip-112/all-log-dirs", kip=112, plan="2. … If there is no good log directory the broker will exit")
