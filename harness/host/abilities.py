@@ -1,6 +1,6 @@
 """What this machine can do, found out by doing it.
 
-Each ability has a probe (:mod:`harness.host.probes`). Kernel versions and group memberships are not read instead:
+Each ability has a probe (:mod:`harness.host.probes`). A probe does not guess from kernel versions or group memberships:
 containers, security modules and mount options make such guesses wrong.
 """
 
@@ -20,7 +20,7 @@ from harness.host.probes import PROBES
 class Ability:
     """One thing that the machine can do, or can't.
 
-    :ivar name: short and stable, such as "loop mounts"; a fault names the abilities that it needs by it
+    :ivar name: short and stable, such as "loop mounts"; faults list the abilities that they need by this name
     :ivar found: what the probe saw, for people
     :ivar needed_for: what doesn't work without it
     :ivar fix: a command or a sentence that brings it
@@ -39,20 +39,20 @@ class Ability:
 
 
 def abilities(names: Collection[str] | None = None) -> tuple[Ability, ...]:
-    """Abilities, probed side by side; about a second for all.
+    """Probe abilities side by side; all of them take about a second.
 
     :param names: only these and the required ones; None for all
     """
     wanted = [name for name, probe in PROBES.items() if names is None or name in names or probe.required]
     if any(PROBES[name].asks_docker for name in wanted):
-        import harness.host.engine  # noqa: F401 - imported by two threads at once, Docker's SDK may deadlock
+        import harness.host.engine  # noqa: F401 - Docker's SDK may deadlock if two threads import it
     with ThreadPoolExecutor(max_workers=len(wanted)) as pool:
         return tuple(pool.map(ability, wanted))
 
 
 @functools.cache
 def ability(name: str) -> Ability:
-    """One ability, probed when first asked for and then remembered.
+    """Return one ability; the first call probes it, later calls return the same result.
 
     :raises UsageError: there is no ability of that name
     """

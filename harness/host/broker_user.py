@@ -1,9 +1,11 @@
 """The user that brokers run as: never root, since ``chmod 000`` doesn't stop root.
 
 If an ordinary user starts the harness, brokers run as that user. If root does, they drop to :data:`UID`, a user without
-an entry in the passwd file. ``nobody`` may own the reserved blocks of an ext4 file system (``resuid=65534``), so a full
-disk is not full for it, and other services run as it. An account of our own would change /etc. Java's ``user.name`` and
-``user.home`` are then "?", so the harness sets the latter.
+an entry in the passwd file. For such a user Java's ``user.name`` and ``user.home`` are "?", so the harness sets
+``user.home``.
+
+``nobody`` does not do: other services run as it, and it may own the reserved blocks of an ext4 file system
+(``resuid=65534``), so a full disk is not full for it. An account of jbod's own would change /etc.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from harness.errors import EnvironmentLacks, UsageError
 
-# Below 65536, since containers often map no more, and unused by systemd's list of uids (UIDS-GIDS: 60706 to 61183).
+# Below 65536, since containers often map no higher uid. systemd leaves 60706 to 61183 unused (UIDS-GIDS).
 UID = 60906
 
 
@@ -23,7 +25,7 @@ UID = 60906
 class BrokerUser:
     """The user that brokers run as.
 
-    :ivar name: as in the passwd file; "uid 60906" for a user that isn't there
+    :ivar name: as in the passwd file; "uid 60906" for a user without an entry
     :ivar drop: the harness is root and must change to this user
     :ivar bare: the harness is root of a user namespace and must drop its capabilities
     """
@@ -45,7 +47,7 @@ def broker_user() -> BrokerUser:
     """The brokers' user: the harness's own, or for root ``JBOD_BROKER_USER`` (a name or a number), or :data:`UID`.
 
     :raises UsageError: ``JBOD_BROKER_USER`` is no user, or root
-    :raises EnvironmentLacks: root's user namespace has no such user
+    :raises EnvironmentLacks: the user namespace has no user :data:`UID`
     """
     own = os.geteuid()
     if own != 0:
@@ -54,7 +56,7 @@ def broker_user() -> BrokerUser:
     if named:
         user = _named(named)
         if user.uid == 0:
-            raise UsageError("JBOD_BROKER_USER is root; brokers must not be root, who is not stopped by chmod")
+            raise UsageError("JBOD_BROKER_USER is root; chmod does not stop root, so name another user")
         return user
     if sum(count for _, count in _uid_map()) == 1:
         return BrokerUser(name="you, without capabilities", uid=0, gid=0, drop=False, bare=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from harness.errors import HarnessError
 from harness.waiting import await_until
 
-# The longest work under a lock is a fetch of 300 s that waits for another.
+# The longest work under a lock is a fetch of up to 300 s that first waits for another such fetch.
 LOCK_S = 660.0
 
 
@@ -53,7 +53,7 @@ def cache_path() -> Path:
 
 
 def make_open_dir(path: Path) -> None:
-    """Make a folder and its missing parents, which all users may read, whatever the umask."""
+    """Make a folder and its missing parents; all users may read the new ones, whatever the umask."""
     missing = []
     while not path.is_dir():
         missing.append(path)
@@ -76,10 +76,10 @@ def open_to_all(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold a lock, which one thread of one process has at a time; the kernel frees it when the holder dies.
+    """Hold a lock that one thread of one process has at a time; the kernel frees it when the holder dies.
 
     :param path: the lock's file; made if missing, never removed (a removed one could be held twice)
-    :raises HarnessError: another process keeps it for :data:`LOCK_S`, or the file can't be made
+    :raises HarnessError: another process held it for :data:`LOCK_S`, or the file can't be made
     """
     try:
         make_open_dir(path.parent)
@@ -110,7 +110,7 @@ def publish(target: Path, make: Callable[[Path], None], is_sound: Callable[[Path
     """Return ``target``, a folder in the cache, after making it anew if it is missing or not sound.
 
     It appears by one rename, so it is always whole. A process that is killed half-way leaves a folder whose name begins
-    with a dot; the next one removes it. Of several processes at once, one makes it.
+    with a dot; the next process removes that. If several processes want it at once, one makes it and the others wait.
 
     :param make: fills the empty folder that it is given
     :param is_sound: whether an existing target can be used; called before and after the lock is taken

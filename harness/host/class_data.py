@@ -20,11 +20,11 @@ NAME = "classes.jsa"
 _LEAST_JAVA = 13
 
 MAKE_OPTION = "-XX:ArchiveClassesAtExit={home}/" + NAME
-"""JVM option that leaves an archive in ``{home}`` when the JVM ends in good order."""
+"""JVM option that writes an archive into ``{home}`` when the JVM exits normally."""
 
 
 def archive_path(use: str, *, build: str, class_path: Sequence[str], java_version: str) -> Path:
-    """The path of the archive for this use, build, class path and Java, which its name tells apart.
+    """The path of the archive; each use, build, class path and Java has a folder of its own.
 
     :param use: a name for the JVMs that share it, such as a metadata mode
     """
@@ -38,10 +38,10 @@ def use_options(archive: Path) -> tuple[str, ...]:
 
 
 def prepare(archive: Path, java_version: str, make: Callable[[Path], None]) -> None:
-    """Make the archive, if it isn't there and this Java can.
+    """Make the archive if it is missing and this Java can make one.
 
     :param make: runs a JVM with :data:`MAKE_OPTION` and leaves the archive in the folder
-    :raises HarnessError: no archive came of it, or the cache can't be written
+    :raises HarnessError: ``make`` left no archive, or the cache can't be written
     """
 
     def make_it(folder: Path) -> None:

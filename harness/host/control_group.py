@@ -1,8 +1,8 @@
-"""Control groups, v1 or v2: slow writes to a block device (blkio, io), and the state of a process's freezer.
+"""Control groups, v1 or v2: they limit writes to a block device (blkio, io) and show whether a process is frozen.
 
 Writes per second are limited, not bytes, since a slow or dying disk costs a broker seconds for each sync. A limit holds
-for a process's own writes (fsync, direct I/O). On v2 it also holds for what the kernel writes back for it; v1 does that
-in the root group, so the root group is limited for that device too.
+for a process's own writes (fsync, direct I/O). On v2 it also holds for the data that the kernel writes back for the
+process. On v1 the kernel writes back in the root group, so the root group gets the same limit for that device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FREEZERS = (("cgroup", "freezer", "freezer.state", r"\w+"), ("cgroup2", "", "cg
 
 @dataclass(frozen=True, kw_only=True)
 class Controller:
-    """Where groups with the block-I/O controller are made on this machine."""
+    """The block-I/O controller of this machine: the folder in which to make groups, and the cgroup version."""
 
     root: Path
     version: int
@@ -41,14 +41,14 @@ class Controller:
         return _V1 if self.version == 1 else _V2
 
     def limit(self, device: str, writes_per_s: int | None) -> str:
-        """The text for that file; ``writes_per_s`` None removes the limit."""
+        """The text to write into :attr:`limit_file`; ``writes_per_s`` None removes the limit."""
         if self.version == 1:
             return f"{device} {writes_per_s or 0}"
         return f"{device} wiops={writes_per_s or 'max'}"
 
 
 def controller() -> Controller:
-    """The block-I/O controller, found by making a group for a moment.
+    """Find the block-I/O controller by making a group for a moment.
 
     :raises EnvironmentLacks: there is none, or no group may be made
     """
@@ -103,7 +103,7 @@ def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
 def freezer_state(pid: int, proc: Path = Path("/proc"), *, of: str = "") -> str | None:
     """The freezer's state of a process's group, such as one of :data:`FROZEN`; None if there is none, or no process.
 
-    :param of: a part of the group's name; for another group, None: this id may belong to another process here
+    :param of: a part of the group's path; without it in the path the result is None: the id may be another process's
     :param proc: the kernel's proc file system
     """
     mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]
@@ -119,12 +119,12 @@ def freezer_state(pid: int, proc: Path = Path("/proc"), *, of: str = "") -> str 
 
 
 class SlowGroup:
-    """A group whose processes may write to one device so many times a second; each step is in the undo log first.
+    """A control group that limits its processes' writes to one device; each step is in the undo log first.
 
     :param path: of the group
     :param device: ``major:minor``
-    :ivar run: runs a small command in the group, as the user of its processes, within so many seconds; raises
-        subprocess.TimeoutExpired
+    :ivar run: runs a small command in the group, as the user of its processes; its second argument is a time-out in
+        seconds; raises subprocess.TimeoutExpired
     """
 
     def __init__(
@@ -143,9 +143,9 @@ class SlowGroup:
 
     @classmethod
     def make(cls, device: str, undo_log: UndoLog, user: Sequence[str], pid: int | None) -> SlowGroup:
-        """A new group.
+        """Make a new group.
 
-        :param user: the prefix of a command that is to run as that user
+        :param user: the prefix of a command that makes it run as the group's user
         :param pid: a process to move into it
         """
         path = controller().root / f"jbod-{undo_log.run_id}-{secrets.token_hex(3)}"
@@ -165,7 +165,7 @@ class SlowGroup:
         return group
 
     def limit(self, writes_per_s: int) -> None:
-        """Limit the writes to the device."""
+        """Limit the number of writes to the device."""
         groups = [self._path] + ([self._controller.root] if self._controller.version == 1 else [])
         for group in groups:
             file = group / self._controller.limit_file

@@ -1,7 +1,7 @@
-"""The only module that talks to the Docker engine: its client, compose, containers that end, and errors in one line.
+"""The only module that talks to the Docker engine: client, compose, programs in containers, errors in one line.
 
-The docker SDK speaks the engine's protocol; ``docker compose`` starts a whole cluster (``compose/``). Compose v2, since
-Debian's docker-compose 1.29 ended in 2021 and does not know ``configs`` with their content in the file.
+The docker SDK speaks the engine's protocol; ``docker compose`` starts a whole cluster (``compose/``). It must be
+Compose v2: Debian's docker-compose 1.29 is from 2021 and does not know ``configs`` with their content in the file.
 
 All that a run makes in the engine carries the run's id as a label (:data:`LABEL`), so that any clean-up finds it. If
 the harness dies, a separate process cleans up at once (:func:`harness.cluster.nodes.container.start_watchdog`), without
@@ -36,22 +36,22 @@ from harness.waiting import await_until, let_pass
 LABEL = "jbod.run"
 OWN_BASE = "jbod-base:bookworm"
 BASES = ("eclipse-temurin:17-jre", OWN_BASE)
-"""What an image of a build is made on, the first that can be had; :data:`BASE_VARIABLE` names another."""
+"""Bases for the image of a build; the first available one is used, unless :data:`BASE_VARIABLE` names another."""
 BASE_VARIABLE = "JBOD_BASE_IMAGE"
 LEAST_ENGINE = (20, 10)
 # configs.content came with 2.23.1.
 LEAST_COMPOSE = (2, 24)
 _HOST = "unix:///var/run/docker.sock"
-# Before ``docker/cli-plugins``, as the docker command has them (its ``cli-plugins/manager``).
+# The docker command looks for plugins in ``docker/cli-plugins`` of these, in this order (its ``cli-plugins/manager``).
 _SYSTEMS_PLUGINS = ("/usr/local/lib", "/usr/local/libexec", "/usr/lib", "/usr/libexec")
 _COMPOSE_S = 60.0
-# For a few containers whose images are there; an image takes more.
+# Enough for a few containers whose images are there; an image takes more.
 _LEAST_ROOM = 64 << 20
 _ANSWER_S = 10.0
 _REMOVAL_S = 20.0
-# The engine may still take this long to make what a process that has ended asked for.
+# After a process has ended, the engine may work on its last request for this long.
 _LATE_S = 3.0
-# Variables of the shell that would win over what a run has set for compose.
+# Variables of the shell that would override what a run sets for compose.
 _NOT_FROM_THE_SHELL = re.compile("(JBOD|BROKER|CONTROLLER|ZOOKEEPER|COMPOSE)_|DOCKER_CONTEXT$")
 _GET_ENGINE = "apt-get install docker.io iptables, then systemctl start docker (or dockerd &)"
 _GET_COMPOSE = (
@@ -61,15 +61,16 @@ _GET_COMPOSE = (
 
 
 def host() -> str:
-    """Where the engine listens: ``DOCKER_HOST``, as the docker command has it too, or the usual socket."""
+    """The engine's address: ``DOCKER_HOST``, which the docker command uses too, or the usual socket."""
     return os.environ.get("DOCKER_HOST") or _HOST
 
 
 def engine(address: str | None = None) -> docker.DockerClient:
-    """The client of an engine that can do what is needed; checked once for each address.
+    """The client of an engine; each engine is checked once for what jbod needs.
 
     :param address: where it listens (default: :func:`host`)
-    :raises EnvironmentLacks: there is none, it doesn't run, refuses this user, is too old, or is on another machine
+    :raises EnvironmentLacks: there is none, it doesn't run, refuses this user, is too old, maps users, or is on another
+        machine
     """
     return _engine(address or host())
 
@@ -82,7 +83,7 @@ def _engine(address: str) -> docker.DockerClient:
         raise EnvironmentLacks(
             f"the Docker engine at {address} is {version}; {_dots(LEAST_ENGINE)} or later is needed: {_GET_ENGINE}"
         )
-    with explained("a first look at it"):
+    with explained("asking for its version and settings"):
         with contextlib.closing(docker.DockerClient(base_url=address, version="auto", timeout=_ANSWER_S)) as first:
             info = first.info()
         client = docker.DockerClient(base_url=address, version="auto", max_pool_size=64)
@@ -96,15 +97,15 @@ def _engine(address: str) -> docker.DockerClient:
 
 
 def _version(address: str) -> str:
-    """The engine's version; asked without a version of the protocol, since the SDK may no longer speak the engine's."""
+    """The engine's version; the request names no protocol version, since the SDK may no longer speak the engine's."""
     api = docker.APIClient(base_url=address, version=DEFAULT_DOCKER_API_VERSION, timeout=_ANSWER_S)
-    with explained("a first look at it"), contextlib.closing(api):
+    with explained("asking for its version"), contextlib.closing(api):
         try:
             return str(api.version(api_version=False)["Version"])
         except (KeyError, TypeError, ValueError):
             why = f"what listens at {address} is no Docker engine: set DOCKER_HOST to one, or unset it"
         except requests.exceptions.Timeout:
-            why = f"the Docker engine at {address} says nothing for {_ANSWER_S:.0f} s: systemctl restart docker"
+            why = f"the Docker engine at {address} did not answer within {_ANSWER_S:.0f} s: systemctl restart docker"
     raise EnvironmentLacks(why)
 
 
@@ -121,7 +122,7 @@ def engine_folder() -> Path:
 
 
 def check_room() -> None:
-    """Check that the engine's disk has room for containers, where it can be seen from here.
+    """Check that the engine's disk has room for containers, if its folder can be seen from here.
 
     :raises EnvironmentLacks: it is full
     """
@@ -148,7 +149,7 @@ def images_here() -> list[str]:
 
 
 def _check_socket(address: str) -> None:
-    """Tell apart why there is no engine; the SDK says "connection aborted" for each reason."""
+    """Raise an error with the reason why there is no engine; the SDK reports each one as "connection aborted"."""
     if not address.startswith("unix://"):
         raise EnvironmentLacks(
             f"DOCKER_HOST is {address}; containers share folders with the harness, so the engine must be on this "
@@ -211,7 +212,7 @@ def compose(command: list[str], *arguments: str, run: str | None = None) -> str:
     """Run a compose command to its end and return what it printed.
 
     :param run: marks the process as the run's, so that it ends with the run's other processes
-    :raises HarnessError: it failed; with its last line
+    :raises HarnessError: it failed (the error has its last line), or did not end within a minute
     """
     ours = {name: value for name, value in os.environ.items() if not _NOT_FROM_THE_SHELL.match(name)}
     ours |= {MARK: run} if run else {}
@@ -227,7 +228,7 @@ def compose(command: list[str], *arguments: str, run: str | None = None) -> str:
     except subprocess.TimeoutExpired:
         raise HarnessError(f"docker compose {arguments[0]} did not end within {_COMPOSE_S:.0f} s") from None
     if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()] or ["it printed nothing"]
         raise _explain(f"docker compose {arguments[0]}", *reversed(lines))
     return done.stdout
 
@@ -301,8 +302,8 @@ def run_once(
     """Run a program to its end in a container of its own, without a network, and remove the container.
 
     :param run: the run's id, see :data:`LABEL`
-    :param patience_s: seconds after which a program, or an engine, that doesn't end is given up
-    :param settings: others of the SDK's ``containers.create``
+    :param patience_s: seconds to wait for the program's end
+    :param settings: further arguments of the SDK's ``containers.create``
     """
     container = engine().containers.create(
         image,
@@ -326,7 +327,7 @@ def remove_run(run: str, address: str | None = None) -> None:
     """Remove all containers, networks and volumes of a run; one that is gone already is no error.
 
     :param address: where their engine listens (default: :func:`host`)
-    :raises EnvironmentLacks: there is no engine (at the moment), or it holds some of them
+    :raises EnvironmentLacks: there is no engine (at the moment), or it does not remove some of them
     """
     client, own = engine(address), {"label": f"{LABEL}={run}"}
 
@@ -352,7 +353,7 @@ def remove_run(run: str, address: str | None = None) -> None:
         held,
         lambda found: not found,
         timeout_s=_REMOVAL_S,
-        what=f"what the engine has of {run} to be gone",
+        what=f"the engine to remove all that it has of {run}",
         failure=EnvironmentLacks,
     )
 
@@ -360,8 +361,8 @@ def remove_run(run: str, address: str | None = None) -> None:
 def end_run(run: str) -> None:
     """End a run whose harness has died: its other processes, then what the engine has of it (:func:`remove_run`).
 
-    Processes first, since a compose that is left would go on making containers. Twice, since the engine carries out the
-    last request. No wait for processes: in a paused container none ends.
+    It ends processes first, since a compose process would go on making containers. It does all this twice, since the
+    engine still carries out the last request. It does not wait for processes: in a paused container none ends.
     """
     with contextlib.suppress(HarnessError):
         kill_marked(run)

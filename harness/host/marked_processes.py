@@ -1,6 +1,6 @@
 """The processes of a run, found by a mark in their environment and not by id.
 
-A process that was killed between "started" and "written down" is found too, and a reused id never is.
+So a process is found even if the harness was killed before it could write the id down, and a reused id does no harm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _EXEC_S = 1.0
 def marked_processes(mark: str) -> Iterator[psutil.Process]:
     """Every process but this one whose environment has ``JBOD_RUN=mark``.
 
-    Not by ``psutil.process_iter``, which remembers processes: it would take a new process for a gone one of its id.
+    It avoids ``psutil.process_iter``, which caches processes: a new process would pass for an old one with the same id.
     """
     for pid in psutil.pids():
         with contextlib.suppress(psutil.Error, OSError):

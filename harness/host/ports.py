@@ -23,7 +23,7 @@ _FIRST, _LAST, _BLOCK = 20_000, 32_000, 40
 class PortBlock:
     """The ports of one cluster.
 
-    :ivar number: of the block: 0, 1, 2 …; no other block on this machine has it meanwhile
+    :ivar number: the block's number: 0, 1, 2 …; no other block in use on this machine has it
     :raises HarnessError: no block is free
     """
 
@@ -41,7 +41,9 @@ class PortBlock:
                 self._lock_file, self._ports = lock, iter(range(first, first + _BLOCK))
                 return
             lock.close()
-        raise HarnessError(f"no free block of {_BLOCK} ports between {_FIRST} and {_LAST}; is `jbod clean` due?")
+        raise HarnessError(
+            f"no free block of {_BLOCK} ports between {_FIRST} and {_LAST}; jbod clean ends brokers of interrupted runs"
+        )
 
     @staticmethod
     def _lock(path: Path) -> IO[bytes] | None:

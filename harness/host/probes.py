@@ -1,8 +1,8 @@
 """The probes of the machine's abilities: one for each thing that it can do or can't.
 
 A probe tries the thing and leaves nothing behind: mounts and networks are made in namespaces that end with the probe,
-files in a temporary folder. Probes run side by side. A program that a probe runs is killed after :data:`PROBE_S`; what
-it was to show then counts as absent.
+files in a temporary folder. Probes run side by side. A program that a probe runs is killed after :data:`PROBE_S`; the
+ability then counts as absent.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from harness.host.java import HOW_TO_GET, java_command, java_version
 from harness.host.programs import run_to_end, system_program
 from harness.host.scratch import scratch
 
-# Kafka 3.x alone would do with 11; pyspark 4, beside every cluster, needs 17 as Kafka 4.x does (KIP-1013).
+# Kafka 4.x (KIP-1013) and pyspark 4 need 17. Kafka 3.x runs on 11, but pyspark runs beside every cluster.
 LEAST_JAVA = 17
 # What the packages of Allure need (reports/assets/package-lock.json); Debian 12 has 18.
 LEAST_NODE = (20, 19)
-# All probes together take about a second on two cores.
+# Ample: all probes together take about a second on two cores.
 PROBE_S = 15.0
 # Three brokers and a controller or ZooKeeper at 256 MB of heap each (about 450 MB resident); Spark with its workers.
 MEMORY_BYTES = 3 << 30
@@ -50,7 +50,7 @@ Seen = tuple[bool, str]
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe, and what is said of its ability (:class:`harness.host.abilities.Ability`).
+    """A probe, and the description of its ability (:class:`harness.host.abilities.Ability`).
 
     :ivar look: raises JbodError or OSError where the ability is absent
     :ivar as_root: without root the ability is absent, and ``look`` is not called
@@ -72,7 +72,7 @@ PROBES: dict[str, Probe] = {}
 def _probe(
     name: str, *, needed_for: str, fix: str, required: bool = False, as_root: bool = False, asks_docker: bool = False
 ) -> Callable[[Callable[[], Seen]], None]:
-    """Enter the decorated function as the probe of this ability."""
+    """Register the decorated function as the probe of this ability."""
 
     def enter(look: Callable[[], Seen]) -> None:
         PROBES[name] = Probe(look, needed_for, fix, required, as_root, asks_docker)
@@ -97,7 +97,7 @@ def _works(argv: Sequence[str], *, yes: str) -> Seen:
 
 
 def _program(name: str) -> Seen:
-    """A program, by the first line that it prints of its version."""
+    """Whether a program can be run, and the first line that it prints for ``--version``."""
     path = shutil.which(name)
     if path is None:
         return False, "not on the PATH"
@@ -249,7 +249,7 @@ open(f"/sys/fs/ext4/{os.path.basename(device)}/trigger_fs_error", "w").write("jb
 
 
 def _on_a_loop_mount(python: str, wanted: int) -> Seen:
-    """Break a small ext4, mounted at ``m``, by a few lines of Python; whether a write then fails with that errno."""
+    """Break a small ext4, mounted at ``m``, with lines of Python; return whether a write then fails with that errno."""
     if not Path("/dev/loop-control").exists():
         return False, "no /dev/loop-control: the kernel has no loop devices, or the container was not given them"
     mkfs = system_program("mkfs.ext4")
@@ -272,7 +272,7 @@ def _on_a_loop_mount(python: str, wanted: int) -> Seen:
 
 @_probe(
     "loop mounts",
-    needed_for="log dirs that fail with EIO, without space, with the power cut, or stalled: volumes that are files",
+    needed_for="log dirs on loop-mounted volumes: they fail with EIO, fill up, stall or lose power",
     fix="run as root with loop devices (docker run --privileged), and apt-get install e2fsprogs",
     as_root=True,
 )
@@ -290,7 +290,7 @@ def _file_system_errors() -> Seen:
     return _on_a_loop_mount(_ERROR, errno.EROFS)
 
 
-@_probe("xfs", needed_for="the same on xfs", fix="apt-get install xfsprogs")
+@_probe("xfs", needed_for="log dirs on xfs that fail with EIO", fix="apt-get install xfsprogs")
 def _xfs() -> Seen:
     mkfs = system_program("mkfs.xfs")
     if mkfs is None:

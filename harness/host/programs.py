@@ -1,4 +1,4 @@
-"""Programs of this machine: where one is, and how to run one to its end or end it with all its children."""
+"""Programs of this machine: finds one, and runs one to its end or kills it with all its children."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Short-lived folders in the temp dir, which the next clean-up removes if their maker was killed.
 
-A folder's name has its maker's process id: ``jbod-<what for>-<pid>-…``. An id that is in use again only keeps the
-folder longer. Nothing but the folder has to be undone, so it needs no undo log (:mod:`harness.host.undo`).
+A folder's name has its maker's process id: ``jbod-<what for>-<pid>-…``. If another process has
+reused the id, the folder only stays longer. A folder alone needs no undo log (:mod:`harness.host.undo`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def scratch_folder(what_for: str) -> Path:
 
 @contextmanager
 def scratch(what_for: str) -> Iterator[Path]:
-    """A new empty folder, inside the block."""
+    """A new empty folder that exists inside the block."""
     folder = scratch_folder(what_for)
     try:
         yield folder

@@ -1,15 +1,16 @@
 """The undo log: what a run does to the machine, written down before it is done, so that any process can undo it.
 
-A write-ahead log, one file a run, in the workspace (:func:`workspace`). Before the harness starts a process, takes a
-permission away or makes a folder, it writes how to undo that; once that is undone, it writes a second line. The log of
-a run that was killed has steps without their second line; ``jbod clean``, or the next run, undoes them. A run undoes
-its own steps by the same functions.
+It is a write-ahead log: one file for each run, in the workspace (:func:`workspace`). Before the harness starts a
+process, takes a permission away or makes a folder, it writes how to undo that. When that is undone, it writes a second
+line. The log of a run that was killed has steps without a second line; ``jbod clean``, or the next run, undoes them. A
+run undoes its own steps with the same functions.
 
 * The owner of a log holds an ``flock`` on it. If the lock is free, the owner is gone; no process id has to be trusted.
 * Processes are found by a mark in their environment (:mod:`harness.host.marked_processes`).
-* An undo is idempotent, and says nothing when nothing is left to undo.
-* Last first, with two exceptions: what holds processes in the kernel (a frozen file system, a throttle) goes before
-  the processes and containers, which could not end otherwise; and these go before the mounts that they keep busy.
+* An undo is idempotent, and no error if nothing is left to undo.
+* Steps are undone last first, with two exceptions. What holds processes in the kernel (a frozen file system, a
+  throttle) comes first, since processes and containers could not end otherwise. Processes and containers come next,
+  since they keep mounts busy.
 * A step that can't be undone now, because the Docker engine doesn't run, keeps the log: all else is undone, and a
   later clean-up does the rest.
 * A cluster that shall stay (``cluster up``, ``--keep-cluster``) is marked as kept: only ``cluster down`` removes it.
@@ -75,7 +76,7 @@ def _undo_processes(mark: str) -> None:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Whether it is gone or a zombie: in many containers init never reaps."""
+    """Whether the process is gone or a zombie; in many containers init never reaps zombies."""
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -126,7 +127,7 @@ def _undo_tree(path: str) -> None:
 def _undo_mount(path: str) -> None:
     """Unmount all that is mounted there; a loop device under it goes with it (``autoclear``).
 
-    What another process keeps busy (a shell in it) is detached (``--lazy``), and ends with its last user.
+    A mount that another process (such as a shell) keeps busy is detached (``--lazy``) and ends with its last user.
     """
     while is_mounted(Path(path)):
         with suppress(AwaitTimeout):
@@ -152,7 +153,7 @@ def _undo_group(path: str) -> None:
         for pid in (group / "cgroup.procs").read_text().split():
             with suppress(ProcessLookupError):
                 (group.parent / "cgroup.procs").write_text(pid)
-        with suppress(OSError):  # a process has forked meanwhile: once more
+        with suppress(OSError):  # a process has forked meanwhile: the loop runs again
             group.rmdir()
 
 
@@ -207,7 +208,7 @@ class _Step:
 
 
 def _in_order(steps: Mapping[int, _Step]) -> list[int]:
-    """The tokens in the order in which they are undone; see the module's text."""
+    """The tokens in the order in which they are undone; see the module's docstring."""
 
     def rank(token: int) -> tuple[int, int]:
         way = steps[token].way
@@ -235,7 +236,7 @@ def unmount(path: Path) -> bool:
 
 
 class UndoLog:
-    """The undo log of one run; see the module's text for its guarantees."""
+    """The undo log of one run; the module's docstring has its guarantees."""
 
     def __init__(self, run_id: str) -> None:
         """Make the run's folder in the workspace, open a new log in it, and hold the log's lock."""
@@ -257,7 +258,7 @@ class UndoLog:
         """Write down how to undo what is about to be done.
 
         :param way: a name in :data:`_WAYS`
-        :param data: the arguments of that function; JSON keeps them
+        :param data: the arguments of that function, as values that JSON can hold
         :return: the token for :meth:`undo`
         """
         token = self._next
@@ -282,7 +283,7 @@ class UndoLog:
         return frozenset(self._open)
 
     def keep(self) -> None:
-        """Let the cluster stay when this process ends: only :func:`take_down` undoes this log then."""
+        """Let the cluster stay when this process ends; from then on only :func:`take_down` undoes this log."""
         self._write(kept=True)
         self._file.close()
 
@@ -316,7 +317,7 @@ def _undo_all(folder: Path, steps: Mapping[int, _Step], undo: Callable[[int], No
 
 
 def _take_back(log: Path) -> bool:
-    """Undo what a log still has open; False if its owner lives."""
+    """Undo the open steps of a log; False if its owner is alive."""
     with log.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -328,7 +329,7 @@ def _take_back(log: Path) -> bool:
 
 
 def _open_steps(lines: Iterable[str]) -> dict[int, _Step]:
-    """The steps in a log without a second line, by token."""
+    """The steps of a log that have no second line, by token."""
     steps: dict[int, _Step] = {}
     for line in lines:
         try:
@@ -342,19 +343,19 @@ def _open_steps(lines: Iterable[str]) -> dict[int, _Step]:
 
 
 def is_kept(log: Path) -> bool:
-    """Whether this log's cluster shall stay (:meth:`UndoLog.keep`)."""
+    """Whether this log's cluster was kept (:meth:`UndoLog.keep`)."""
     return any('"kept"' in line for line in log.read_text().splitlines())
 
 
 def logs() -> list[Path]:
-    """All undo logs in the workspace, whether their owners live or not."""
+    """All undo logs in the workspace, whether their owners are alive or not."""
     return sorted(workspace().glob(f"*/{_LOG_NAME}"))
 
 
 def clean(say: Callable[[str], None] = lambda _line: None) -> int:
-    """Undo what interrupted runs left, but no kept cluster and no live run.
+    """Undo what interrupted runs left; skips kept clusters and live runs.
 
-    :param say: is handed one line for each log, but not for those of live runs
+    :param say: called with one line for each log, except those of live runs
     :return: how many runs it cleaned up after
     """
     sweep_scratch()
@@ -364,12 +365,12 @@ def clean(say: Callable[[str], None] = lambda _line: None) -> int:
             if is_kept(log):
                 say(f"{log.parent.name}: kept on purpose; take it down with: jbod cluster down {log.parent.name}")
             elif _take_back(log):
-                say(f"{log.parent.name}: cleaned up after")
+                say(f"{log.parent.name}: cleaned up")
                 count += 1
         except FileNotFoundError:
             continue  # removed by another clean-up
         except EnvironmentLacks as error:
-            say(f"{log.parent.name}: can't be cleaned up after as yet: {error}")
+            say(f"{log.parent.name}: can't be cleaned up yet: {error}")
     return count
 
 

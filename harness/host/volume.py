@@ -1,11 +1,11 @@
-"""A volume: a file system of its own for a log dir, so that a disk can fail without the machine's disk failing.
+"""A volume: a file system of its own for a log dir, so that its disk can fail and the machine's does not.
 
 It is a sparse image in the run's folder, mounted through a loop device, or a tmpfs of a given size. Real file systems
 fail as disks do: EIO on every open file, a remount to read-only, no space, no inodes, unsynced data lost. Device-mapper
 targets (dm-error, dm-flakey, dm-delay) are missing in many virtual machines and containers.
 
 ext4 is the default: every Debian has ``mkfs.ext4``. xfs shows that a result doesn't depend on one file system. A mount
-is in the undo log before it is made (:mod:`harness.host.undo`); the loop device goes with the unmount.
+is in the undo log before it is made (:mod:`harness.host.undo`); unmounting frees the loop device.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Volume:
         self.mount_again()
 
     def mount_again(self) -> None:
-        """Mount it if it isn't mounted, as after a power cut: the file system replays its journal.
+        """Mount it if it isn't mounted, for example after a power cut: the file system then replays its journal.
 
         :raises EnvironmentLacks: the kernel refuses
         """
@@ -105,7 +105,7 @@ class Volume:
     def unmount(self) -> bool:
         """Unmount it; False if a process has a file open in it, or has it mounted in a mount namespace of its own.
 
-        While another namespace has it mounted, a new mount of the image is the same file system: shut down.
+        While another namespace has it mounted, a new mount of the image is still the same, shut-down file system.
         """
         return (not is_mounted(self.path) or unmount(self.path)) and not self._is_in_use()
 
@@ -124,7 +124,7 @@ class Volume:
 def make_volumes(volumes: Sequence[Volume]) -> None:
     """Format all volumes side by side, and mount them.
 
-    :raises EnvironmentLacks: no program, no loop device, or not root
+    :raises EnvironmentLacks: there is no mkfs or no loop device, or the harness is not root
     :raises HarnessError: formatting failed
     """
     if volumes and os.geteuid() != 0:

@@ -403,7 +403,7 @@ def test_the_engine_goes_away_midway(own_engine: OwnEngine, workspace: Path, tmp
 
         # The containers' processes are gone; the undo log keeps what only an engine can remove.
         while_away = subprocess.run(clean, env=run.environment, capture_output=True, text=True, check=False)
-        assert "can't be cleaned up after as yet" in while_away.stdout + while_away.stderr
+        assert "can't be cleaned up yet" in while_away.stdout + while_away.stderr
         [left] = workspace.iterdir()
         assert [path.name for path in left.iterdir()] == ["undo.jsonl"]
 

@@ -253,7 +253,7 @@ def test_clean_up_waits_for_the_engine_and_does_all_else(
     assert [path.name for path in log.dir.iterdir()] == ["undo.jsonl"]
     said: list[str] = []
     assert undo.clean(said.append) == 0
-    assert "can't be cleaned up after as yet: no Docker engine" in said[0]
+    assert "can't be cleaned up yet: no Docker engine" in said[0]
 
 
 def test_what_is_in_one_engine_is_not_looked_for_in_another(
@@ -276,6 +276,6 @@ def test_what_is_in_one_engine_is_not_looked_for_in_another(
     said: list[str] = []
     with answering(another, do_GET=do_GET):
         assert undo.clean(said.append) == 0
-    assert f"r: can't be cleaned up after as yet: no Docker engine at {address}" in said[0]
+    assert f"r: can't be cleaned up yet: no Docker engine at {address}" in said[0]
     assert (log.dir / "undo.jsonl").exists()
     assert not asked

@@ -184,12 +184,12 @@ def silent(path: Path) -> AbstractContextManager[None]:
 TROUBLES = {
     missing: r"no Docker engine at {path}: apt-get install docker\.io iptables, then systemctl start docker .*",
     not_running: r"no Docker engine runs behind {path} \(Connection refused\): systemctl start docker .*",
-    hanging: r"the Docker engine at unix://{path} says nothing for 10 s: systemctl restart docker",
+    hanging: r"the Docker engine at unix://{path} did not answer within 10 s: systemctl restart docker",
     too_old: r"the Docker engine at unix://{path} is 19\.03\.15; 20\.10 or later is needed: apt-get install .*",
     ancient: r"the Docker engine at unix://{path} is 1\.9\.1; 20\.10 or later is needed: apt-get install .*",
     mapping_users: r"the Docker engine at unix://{path} maps users \(rootless\), .*: use an engine without it",
     no_engine_at_all: r"what listens at unix://{path} is no Docker engine: set DOCKER_HOST to one, or unset it",
-    silent: r"a first look at it: the Docker engine at unix://{path} no longer answers; is dockerd running\?",
+    silent: r"asking for its version: the Docker engine at unix://{path} no longer answers; is dockerd running\?",
 }
 
 
