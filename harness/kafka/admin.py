@@ -42,7 +42,7 @@ _MISNAMED = {39: "INVALID_REPLICA_ASSIGNMENT"}  # by kafka-python
 class Refused(HarnessError):
     """A broker answered with an error.
 
-    :ivar error: Kafka's name of it, such as NOT_CONTROLLER
+    :ivar error: Kafka's name of the error, such as NOT_CONTROLLER
     :ivar message: the broker's text, if it sent one
     """
 
@@ -54,7 +54,7 @@ class Refused(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicConfigs:
-    """A broker's dynamic configs, which win over its properties (KIP-226): its own, and those of all brokers."""
+    """A broker's dynamic configs (KIP-226), its own and those of all brokers; they override its properties file."""
 
     own: Mapping[str, str | None]
     of_all: Mapping[str, str | None]
@@ -120,7 +120,7 @@ class Admin:
         )
 
     def want_topic(self, name: str) -> None:
-        """Ask for a topic's metadata as clients do, so that it is created where that is automatic."""
+        """Request a topic's metadata as clients do; if the broker auto-creates topics, it creates this one."""
         topic = MetadataRequest.MetadataRequestTopic(name=name)
         self._connection.ask(MetadataRequest(topics=[topic], allow_auto_topic_creation=True))
 
@@ -287,7 +287,7 @@ class Admin:
         _check(f"set {', '.join(configs)} of {name}", *answer.responses)
 
     def alter_partition_reassignment(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
-        """Begin to give a partition these replicas (KIP-455); in ZooKeeper mode ask the controller's broker."""
+        """Begin to reassign a partition to these replicas (KIP-455); in ZooKeeper mode ask the controller's broker."""
         ids = list(replicas)
         wanted = AlterPartitionReassignmentsRequest.ReassignableTopic
         partitions = [wanted.ReassignablePartition(partition_index=partition, replicas=ids)]
@@ -331,7 +331,7 @@ def _if_any(number: int) -> int | None:
 
 
 def _check(what: str, *parts: ApiMessage) -> None:
-    """Raise the first error in these parts of an answer.
+    """Raise the first error that these parts of an answer have, if any.
 
     :raises Refused: with ``what``, the error's name and, if there is one, its message
     """

@@ -32,7 +32,7 @@ class BrokerLog:
         self.path = path
 
     def lines(self, *, since: datetime | None = None) -> Iterator[LogLine]:
-        """The events in the file, oldest first, from ``since`` on, which is cut off to milliseconds."""
+        """The events in the file since ``since``, oldest first; ``since`` is truncated to milliseconds."""
         return self._matching(None, since)
 
     def first(self, pattern: str, *, since: datetime | None = None) -> LogLine | None:
@@ -40,7 +40,7 @@ class BrokerLog:
         return next(self._matching(re.compile(pattern), since), None)
 
     def _matching(self, pattern: re.Pattern[str] | None, since: datetime | None) -> Iterator[LogLine]:
-        """The matching events; times are compared as text, which is quick, since a wait asks 20 times a second."""
+        """The matching events; it compares times as text, which is fast: a wait calls this 20 times a second."""
         earliest = "" if since is None else since.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S,%f")[:-3]
         for chunk in re.split(r"\n(?=\[\d{4}-)", self._text()):
             if (match := _LINE.match(chunk)) is None or match[1] < earliest:
@@ -50,7 +50,7 @@ class BrokerLog:
                 yield LogLine(at=at, level=match[2], text=match[3])
 
     def tail(self, count: int = 15) -> str:
-        """The last lines, as they stand."""
+        """The last ``count`` lines of the file, as they are."""
         return "\n".join(self._text().splitlines()[-count:])
 
     def _text(self) -> str:

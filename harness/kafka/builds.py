@@ -1,6 +1,7 @@
-"""The Kafka build of each metadata mode, by ``--kafka``, ``--kafka-home``, ``--kafka-tarball`` and ``--mode``.
+"""Chooses the Kafka build of each metadata mode from ``--kafka``, ``--kafka-home``, ``--kafka-tarball`` and ``--mode``.
 
-A named build runs in each mode that it has. Without one, each mode has its default (:mod:`harness.kafka.versions`).
+A named build runs in each mode that it has. If none is named, each mode has its default
+(:mod:`harness.kafka.versions`).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class BuildOptions:
         """
         option = {"maven": "kafka", "home": "kafka_home", "tarball": "kafka_tarball"}.get(build.source)
         if option is None:
-            raise HarnessError("run.json does not name the Kafka build")
+            raise HarnessError("run.json does not name the Kafka build: the case ended before it was known")
         return cls(mode=mode, **{option: str(build.version if option == "kafka" else build.origin)})
 
 
@@ -107,6 +108,7 @@ class Builds:
         """The build for this mode, from the cache or from Maven.
 
         :raises UsageError: Maven knows no such version
+        :raises EnvironmentLacks, HarnessError: see :func:`.distribution.from_maven`
         """
         version = self._version_of[mode]
         if version not in self._fetched:

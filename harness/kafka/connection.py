@@ -26,7 +26,7 @@ class NoAnswer(HarnessError):
 class Connection:
     """A connection to the broker at ``host:port``; any thread may use it, one at a time.
 
-    :param timeout_s: seconds for an answer, unless :meth:`ask` is given others
+    :param timeout_s: seconds to wait for an answer, unless :meth:`ask` has its own
     :ivar spoke: the version in which each request was last sent, by its name, such as "Metadata"
     """
 
@@ -92,6 +92,6 @@ class Connection:
             self._socket = None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection; the next request would open it again."""
         with self._lock:
             self._drop()

@@ -5,7 +5,7 @@ and log folders, which the harness decides. So a build is a class path and the f
 (:mod:`harness.kafka.versions`).
 
 A build from Maven or a tarball is kept in the cache and checked against its checksum each time (0.1 s for 60 MB); a
-damaged one is made again. A folder (``--kafka-home``) is used where it lies.
+damaged one is made again. A folder (``--kafka-home``) is used in place.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from harness.kafka.versions import KafkaVersion, Tool
 
 Source = Literal["maven", "home", "tarball"]
 
-# bin/kafka-run-class.sh leaves these out too.
+# Jars that are left out of the class path, as by bin/kafka-run-class.sh.
 NOT_TO_RUN = re.compile(r"-(test|test-sources|src|sources|scaladoc|javadoc)\.jar$|^connect-file.*\.jar$|^\.")
 _SUMS = "build.json"
 _PROBE_S = 10.0
@@ -143,7 +143,7 @@ def from_maven(version: KafkaVersion, cache: Path, *, say: Callable[[str], None]
 
 
 def from_home(home: Path) -> Distribution:
-    """The folder of an unpacked release, or a source tree that Gradle has built, used where it lies.
+    """The folder of an unpacked release, or a source tree that Gradle has built, used in place.
 
     :raises UsageError: there is no such folder
     :raises DistributionError: it is no Kafka that can be run
@@ -306,8 +306,10 @@ def _distribution(
     core = [jar for jar in jars if re.match(r"kafka_2\.\d+-\d", jar.name)]
     clients = [jar for jar in jars if re.match(r"kafka-clients-\d", jar.name)]
     if len(core) != 1 or len(clients) != 1:
-        found = ", ".join(jar.name for jar in core + clients) or "neither"
-        raise DistributionError(f"{origin} is no Kafka: {libs} has {found} of one kafka_2.* and one kafka-clients jar")
+        found = ", ".join(jar.name for jar in core + clients) or "none"
+        raise DistributionError(
+            f"{origin} is no Kafka: {libs} must have one kafka_2.* and one kafka-clients jar, and has {found}"
+        )
     if ":" in str(libs):
         raise DistributionError(f"{libs} has a colon in its name, which a Java class path can't have")
     broken = [jar.name for jar in jars if not zipfile.is_zipfile(jar)]
@@ -347,7 +349,7 @@ def _facts(clients: Path) -> dict[str, str]:
 def _check_readable(jars: Iterable[Path]) -> None:
     """Check that the brokers' user can read every jar.
 
-    :raises DistributionError: there is one that they can't
+    :raises DistributionError: it can't read one of them
     """
     user = broker_user()
     if not user.drop or shutil.which("setpriv") is None:

@@ -1,4 +1,4 @@
-"""Classes that a Kafka build's jars are searched for: the main class of each tool, and Kafka's exit hook.
+"""Finds classes in a Kafka build's jars: the main class of each tool, and Kafka's exit hook.
 
 Classes move from release to release, so the build is asked. Its ``bin/*.sh`` name the main classes; Maven's artifacts
 have no scripts, so the jars are searched for the simple name. Where a release has two (3.6 to 3.9), its scripts start
@@ -58,9 +58,9 @@ def main_class(class_path: tuple[Path, ...], scripts: Path | None, tool: Tool) -
 
 
 def exit_hook(class_path: tuple[Path, ...]) -> str | None:
-    """The class by which Kafka's tools end their JVM, and whose procedure can be replaced; None if the build has none.
+    """The class by which Kafka's tools end their JVM, whose procedure can be replaced; None if the build has none.
 
-    ``org.apache.kafka.common.utils.Exit`` up to 4.3.
+    Up to 4.3 it is ``org.apache.kafka.common.utils.Exit``.
     """
     hooks = _by_name(class_path).get("Exit$Procedure", ())
     return hooks[0].removesuffix("$Procedure") if hooks else None
@@ -76,7 +76,7 @@ def _named_by_script(script: Path) -> str | None:
 
 @functools.lru_cache(maxsize=32)
 def _by_name(class_path: tuple[Path, ...]) -> Mapping[str, tuple[str, ...]]:
-    """The classes that are looked for, by simple name; those in ``org.apache.kafka`` first."""
+    """The full names of the classes that this module looks for, by simple name; those in ``org.apache`` first."""
     wanted = {*_CLASSES.values(), "Exit$Procedure"}
     found: dict[str, list[str]] = {}
     for jar in class_path:

@@ -1,11 +1,11 @@
 """The only module that runs ``mvn``: it fetches jars, and lists an artifact's versions.
 
-Maven honours what the user's settings say of mirrors, proxies and passwords, and resolves what a build depends on. One
-plugin call with a written pom does it; no Maven project is needed. Maven's local repository is not safe for two
-processes that fetch the same file, so only one ``mvn`` that fetches runs at a time.
+Maven honours the mirrors, proxies and passwords of the user's settings, and resolves dependencies. Each call writes a
+pom and runs one goal on it; no Maven project is needed. Maven's local repository is not safe for two processes that
+fetch the same file, so only one ``mvn`` that fetches runs at a time.
 
-No goal of Maven lists the versions of an artifact. But Maven reads that list for a parent given as a range of versions,
-and keeps it in its local repository: :func:`versions_of` names an empty repository, and reads the list there.
+No goal of Maven lists the versions of an artifact. But if a pom's parent has a range of versions, Maven reads that list
+and keeps it in its local repository. :func:`versions_of` gives Maven an empty repository and reads the list there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 
 
 class ArtifactNotFound(UsageError):
-    """None of the user's repositories has an artifact that was named; ``coordinate`` is its coordinate."""
+    """None of the user's repositories has a named artifact; ``coordinate`` is its coordinate."""
 
     def __init__(self, coordinate: str) -> None:
         super().__init__(f"{coordinate} is not on Maven Central or your mirrors")
@@ -46,7 +46,7 @@ class ArtifactNotFound(UsageError):
 
 
 def silent(_line: str) -> None:
-    """Say nothing."""
+    """Drop a line: the default of ``say``, for callers that show no progress."""
 
 
 def copy_dependencies(
@@ -59,14 +59,14 @@ def copy_dependencies(
 ) -> None:
     """Put these artifacts' jars, and those that they need at run time, into a folder.
 
-    Not atomic: the folder should be one that no other process reads yet (:func:`harness.host.cache.publish`).
+    It is not atomic: no other process should read the folder yet (:func:`harness.host.cache.publish`).
 
-    :param coordinates: ``group:artifact:version[:classifier]``; where versions conflict, what is named here wins
+    :param coordinates: ``group:artifact:version[:classifier]``; where versions conflict, these win
     :param transitive: False for exactly the artifacts named
-    :param say: is handed one line for each jar that is downloaded, none for those that Maven has already
-    :raises ArtifactNotFound: one that was named is in none of the repositories
+    :param say: called with one line for each jar that is downloaded; jars that Maven has already get none
+    :raises ArtifactNotFound: none of the repositories has one of ``coordinates``
     :raises EnvironmentLacks: no mvn, it can't reach its repositories, or takes longer than ``timeout_s``
-    :raises HarnessError: mvn failed otherwise; with its first line of an error
+    :raises HarnessError: mvn failed for another reason; the error has its first ``[ERROR]`` line
     """
 
     def announce(line: str) -> None:
@@ -93,15 +93,15 @@ def copy_dependencies(
 
 
 def versions_of(artifact: str, *, say: Callable[[str], None] = silent) -> tuple[str, ...]:
-    """The versions of an artifact that the user's repositories list, as they are written there, in no order.
+    """The versions of an artifact that the user's repositories list, as text, in no order.
 
     :param artifact: ``group:artifact``
-    :param say: is handed one line for each repository that didn't answer while another did
+    :param say: called with one line for each repository that didn't answer, if another one did
     :raises EnvironmentLacks: no mvn, or none of its repositories lists the artifact
     :raises HarnessError: a list can't be read
     """
     names = ("groupId", "artifactId", "version")
-    # No version is in that range: mvn reads the lists, and then fails before it fetches anything.
+    # No version is in this range, so mvn reads the lists and then fails before it fetches anything.
     parent = "".join(map(_element, names, (*escape(artifact).split(":"), "[99999,)"))) + "<relativePath/>"
     with scratch("maven") as folder:
         repository = folder / "repository"
@@ -147,11 +147,11 @@ def _mvn(
         return run_to_end(argv, cwd=folder, timeout_s=timeout_s, on_line=on_line)
     except subprocess.TimeoutExpired as error:
         last = error.output or "nothing"
-        raise EnvironmentLacks(f"mvn was not done after {timeout_s:.0f} s; its last line: {last}") from error
+        raise EnvironmentLacks(f"mvn did not end within {timeout_s:.0f} s; its last line: {last}") from error
 
 
 def _failure(status: int, lines: Sequence[str], coordinates: Sequence[str]) -> HarnessError | ArtifactNotFound:
-    """The error for a failed mvn, from its first line of an error, else its last line."""
+    """The error for a failed mvn, made from its first ``[ERROR]`` line, else from its last line."""
     errors = [text for line in lines if line.startswith("[ERROR]") and (text := line.removeprefix("[ERROR]").strip())]
     telling = (errors or lines[-1:] or ["nothing"])[0]
     for match in _NOT_THERE.finditer(telling):

@@ -1,6 +1,6 @@
 """A node's MBeans, read over HTTP through Jolokia's JVM agent: what an operator's monitoring sees of log dirs.
 
-Remote JMX speaks RMI and would need a JVM for each question. One question to the agent is one POST with all reads (3 to
+Remote JMX speaks RMI and would need a JVM for each request. One request to the agent is one POST with all reads (3 to
 50 ms). The agent listens on loopback only, and costs a broker's start 0.15 to 0.2 s of CPU on 2 cores.
 
 Names are those of Kafka's releases: KIP-112 ("Public interfaces, Metrics") puts OfflineLogDirectoryCount under
@@ -32,11 +32,11 @@ _COUNTS = (OFFLINE_DIRS, OFFLINE_REPLICAS, UNDER_REPLICATED, OFFLINE_PARTITIONS)
 BYTES_OUT = "kafka.server:type=BrokerTopicMetrics,name=BytesOutPerSec"
 ACTIVE = "kafka.controller:type=KafkaController,name=ActiveControllerCount"
 RAFT = "kafka.server:type=raft-metrics"
-UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # of two domains since 4.2 (KIP-1100)
+UNASSIGNED = "*:type=AssignmentsManager,name=QueuedReplicaToDirAssignments"  # in two domains since 4.2 (KIP-1100)
 STATE = "kafka.server:type=KafkaServer,name=BrokerState"
 _RUNNING = 3
 _Found = Mapping[str, Mapping[str, int | str]]
-"""Attributes by their names, by the MBean's name; empty where there is no such MBean."""
+"""For each MBean's name, its attributes by name; empty if there is no such MBean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,8 @@ class BrokerMetrics:
 def agent_options(jar: Path, address: str) -> tuple[str, ...]:
     """The JVM options that put the agent into a node, at ``host:port``, without multicast discovery.
 
-    A thread for each connection: by default one serves all, and a client that sends no HTTP holds it for as long as it
-    likes. A Kafka client that looks for an earlier cluster's broker at this port is such a client.
+    Each connection gets a thread. By default one thread serves all, and a client that sends no HTTP would block it. A
+    Kafka client that still looks for an earlier cluster's broker at this port is such a client.
     """
     host, _, port = address.rpartition(":")
     return (f"-javaagent:{jar}=host={host},port={port},discoveryEnabled=false,executor=cached",)
@@ -74,9 +74,9 @@ class MBeans:
         self.port = port
 
     def describe_broker(self) -> BrokerMetrics:
-        """A broker's counts.
+        """A broker's MBeans about log dirs.
 
-        :raises NoAnswer: the MBeans are not there yet: the broker is starting
+        :raises NoAnswer: also if the MBeans are not there yet, because the broker is starting
         :raises BuildLacks: the broker has started, and one of them is not there
         """
         dirs, by_dir, replicas, cordoned, each_cordoned, state = self._read(
@@ -109,8 +109,10 @@ class MBeans:
         return int(raft[RAFT]["current-leader"]) if raft[RAFT]["current-state"] == "follower" else None
 
     def counts(self, timeout_s: float) -> dict[str, int]:
-        """The node's counts of offline log dirs, of offline and under-replicated replicas and, if it is the active
-        controller, of offline partitions: by the MBeans' names, as far as the node has them.
+        """The node's counts of offline log dirs, offline replicas, under-replicated partitions and offline partitions.
+
+        They are by the MBeans' names, such as OfflineReplicaCount, and only those that the node has. Offline partitions
+        are counted only by the active controller.
 
         :raises NoAnswer: also if it took longer than ``timeout_s``
         """
@@ -139,7 +141,7 @@ class MBeans:
     def bytes_out(self, topic: str) -> int:
         """The bytes of a topic that this broker has sent to consumers since its start; not those to followers.
 
-        :raises NoAnswer: also if there is no MBean of all topics yet; a topic's comes with its first byte
+        :raises NoAnswer: also if the MBean of all topics is not there yet; a topic's own appears with its first byte
         :raises BuildLacks: the broker has started, and the MBean is not there
         """
         rate, of_all, state = self._read(f"{BYTES_OUT},topic={topic}", BYTES_OUT, STATE)
@@ -154,7 +156,7 @@ class MBeans:
         return NoAnswer(f"{HOST}:{self.port} has no MBean {mbean} yet")
 
     def _read(self, *mbeans: str, timeout_s: float = timeouts.REQUEST_S) -> list[_Found]:
-        """What is found by each name or pattern."""
+        """Read MBeans; one result for each name or pattern."""
         question = json.dumps([{"type": "read", "mbean": mbean} for mbean in mbeans]).encode()
         try:
             with closing(HTTPConnection(HOST, self.port, timeout=timeout_s)) as connection:
@@ -162,7 +164,7 @@ class MBeans:
                 answers = [answer.get("value") or {} for answer in json.load(connection.getresponse())]
         except (OSError, HTTPException, ValueError) as error:
             raise NoAnswer(f"{HOST}:{self.port} gave no answer about its MBeans: {error}") from error
-        # To a name, unlike to a pattern, Jolokia answers without the name.
+        # Jolokia's answer for a name, unlike that for a pattern, does not have the name in it.
         named = zip(mbeans, answers, strict=True)
         return [answer if "*" in mbean or not answer else {mbean: answer} for mbean, answer in named]
 
@@ -173,6 +175,6 @@ def _value(found: _Found, attribute: str = "Value") -> int | None:
 
 
 def _log_dir(mbean: str) -> str:
-    """The log dir in an MBean's name, where JMX quotes it (``javax.management.ObjectName.quote``)."""
+    """The log dir in an MBean's name; JMX quotes it there (``javax.management.ObjectName.quote``)."""
     _, _, quoted = mbean.partition('logDirectory="')
     return quoted.rpartition('"')[0].replace("\\*", "*").replace("\\?", "?").replace("\\\\", "\\")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 class PartitionState:
     """A partition in a Metadata response (v5 and later, which has KIP-112's ``offline_replicas``).
 
-    :ivar topic_id: distinguishes a topic from an earlier one of its name; the same for all topics before 2.8
+    :ivar topic_id: distinguishes a topic from an earlier topic of the same name; before 2.8 all topics have the same
     """
 
     topic: str
@@ -76,7 +76,7 @@ class Reassignment:
 class ProducerState:
     """A producer in a DescribeProducers response (KIP-664).
 
-    :ivar last_timestamp: milliseconds
+    :ivar last_timestamp: milliseconds since 1970
     :ivar open_since: the first offset of its open transaction; None if none is open
     """
 

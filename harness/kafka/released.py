@@ -1,7 +1,7 @@
-"""The releases of Kafka on Maven Central or the user's mirrors, and which of them ``latest`` and ``latest-3.9`` are.
+"""Lists Kafka's releases on Maven Central or the user's mirrors, and resolves ``latest`` and ``latest-3.9``.
 
-They are what Maven lists (:func:`harness.kafka.maven.versions_of`), without release candidates, snapshots and vendors'
-builds.
+The releases are what Maven lists (:func:`harness.kafka.maven.versions_of`), without release candidates, snapshots and
+vendors' builds.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _known: dict[str, tuple[KafkaVersion, ...]] = {}
 
 
 def settle(kafka: str | None, say: Callable[[str], None] = silent) -> str | None:
-    """``--kafka`` with a version for each ``latest`` or ``latest-LINE`` in it; asks Maven only if there is one.
+    """Replace each ``latest`` or ``latest-LINE`` in ``--kafka`` by a version; asks Maven only if there is one.
 
     :param kafka: a version or several, with commas between them; None if the option was not given
-    :param say: is handed a line for each word's version, and for what was fetched
+    :param say: called with a line for each version found, and for what was fetched
     :raises UsageError: such a word names no line of releases
     :raises EnvironmentLacks, HarnessError: Maven can't be asked, see :func:`harness.kafka.maven.versions_of`
     """
@@ -48,7 +48,7 @@ def between(low: KafkaVersion, high: KafkaVersion, say: Callable[[str], None] = 
 
 
 def _newest(word: str, say: Callable[[str], None]) -> KafkaVersion:
-    """The newest release for ``latest`` or ``latest-3.9`` that can be fetched; a mirror may list others."""
+    """The newest release for ``latest`` or ``latest-3.9`` that can be fetched; mirrors may list more than they have."""
     match = _LINE.fullmatch(word)
     if match is None:
         raise UsageError(f"--kafka {word}: say latest, or the newest of a line with latest-4 or latest-3.9")
@@ -62,7 +62,7 @@ def _newest(word: str, say: Callable[[str], None]) -> KafkaVersion:
         try:
             from_maven(version, cache_dir(), say=say)
         except UsageError:
-            say(f"Kafka {version} is listed by your Maven repositories, and none of them has it")
+            say(f"Kafka {version} is listed by your Maven repositories, but none of them has it")
             continue
         say(f"Kafka {word} is {version}")
         return version
@@ -75,7 +75,7 @@ def _artifact(version: KafkaVersion) -> str:
 
 
 def _listed(artifact: str, say: Callable[[str], None]) -> tuple[KafkaVersion, ...]:
-    """The releases that are fetched as this artifact; asks Maven once, so that a process sees one list."""
+    """The releases whose broker jar is this artifact; asks Maven once, so that a process sees one list."""
     if artifact not in _known:
         versions = map(KafkaVersion.parse, filter(_RELEASE.fullmatch, versions_of(artifact, say=say)))
         _known[artifact] = tuple(version for version in versions if _artifact(version) == artifact)

@@ -1,9 +1,10 @@
-"""The jars that brokers and tools need of a Kafka source tree that Gradle has built (``./gradlew jar``).
+"""Finds the jars that brokers and tools need in a Kafka source tree that Gradle has built (``./gradlew jar``).
 
-As in ``bin/kafka-run-class.sh``: the jars of core, clients and tools, and the dependencies that the build copied for
-core and tools (``build/dependant-libs-<Scala version>``). Unlike there, Streams, Connect and examples are left out. A
-project's own jar (``*/build/libs``) wins over its copy, which ``./gradlew :storage:jar`` doesn't renew. In a tree
-with jars of several versions, as after another checkout, those of one are taken.
+They are those of ``bin/kafka-run-class.sh``: the jars of core, clients and tools, and the dependencies that the build
+copied for core and tools (``build/dependant-libs-<Scala version>``). Streams, Connect and examples are left out. A
+project's own jar (``*/build/libs``) wins over its copy, which ``./gradlew :storage:jar`` doesn't renew. If a tree has
+jars of several versions, as after another checkout, those of gradle.properties' version are taken, else the newest
+ones.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from harness.errors import DistributionError
 
 _OWN_JARS = ("*/build/libs/*.jar", "*/*/build/libs/*.jar")
 _KAFKAS = re.compile(r"(kafka|connect)[-_]")
-# From slf4j to log4j 1, to reload4j, to log4j 2.
+# The bindings of slf4j to log4j 1, to reload4j, and to log4j 2.
 _BINDING = re.compile(r"(slf4j-log4j12|slf4j-reload4j|log4j-slf4j2?-impl)-\d")
 
 
@@ -29,8 +30,8 @@ def is_source_tree(home: Path) -> bool:
 def jars_of(home: Path, *, to_run: Callable[[Path], bool]) -> tuple[Path, ...]:
     """The jars to run, each name once, sorted by name.
 
-    :param to_run: whether a jar is for running, and not one of tests or sources
-    :raises DistributionError: the tree isn't built, or not wholly; names what is missing
+    :param to_run: whether a jar is needed to run; False for jars of tests and sources
+    :raises DistributionError: the tree isn't built, or only in part; the error names what is missing
     """
     properties = _properties(home)
     scala = os.environ.get("SCALA_VERSION") or properties.get("scalaVersion", "")
@@ -70,7 +71,7 @@ def _built(home: Path, found: Iterable[Path], what: str, to_run: Callable[[Path]
 
 
 def _properties(home: Path) -> dict[str, str]:
-    """gradle.properties."""
+    """The properties in gradle.properties."""
     lines = (home / "gradle.properties").read_text(encoding="latin-1").splitlines()
     pairs = (line.partition("=") for line in lines if "=" in line and not line.lstrip().startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}

@@ -1,8 +1,9 @@
-"""Unpacks an untrusted tarball whole or not at all.
+"""Unpacks an untrusted tarball; refuses one that is unsafe, broken or cut off.
 
-Not by ``tarfile.extract`` with its ``data`` filter: Debian 12 has Python 3.11.2, and the filter came with 3.11.4. Only
-files, folders and links that stay inside are made, always new, without the archive's owners, times and permissions.
-Unlike the filter, this refuses absolute names, ``..``, writes through a link, and an archive without its end mark.
+It can't use ``tarfile.extract`` with its ``data`` filter: Debian 12 has Python 3.11.2, and the filter came with 3.11.4.
+It makes only new files, new folders, and new links that stay inside, without the archive's owners, times and
+permissions. Unlike the filter, it refuses absolute names, ``..``, writes through a link, and an archive without its end
+mark.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from harness.errors import DistributionError
 
-# A Kafka release has 120 MB, unpacked, and about 250 members.
+# An unpacked Kafka release has 120 MB and about 250 members.
 MOST_BYTES = 4 << 30
 MOST_MEMBERS = 100_000
 
@@ -57,7 +58,7 @@ def _unpack(archive: tarfile.TarFile, file: Path, into: Path) -> None:
             try:
                 _make(archive, member, into)
             except (FileExistsError, NotADirectoryError, IsADirectoryError):
-                why = "lies where another member lies"
+                why = "has the path of another member"
             except FileNotFoundError:
                 why = f"links to {member.linkname!r}, which isn't there"
         if why:
@@ -114,7 +115,7 @@ def _objection(member: tarfile.TarInfo, path: PurePosixPath, links: set[PurePosi
 
 
 def _check_end(archive: tarfile.TarFile) -> None:
-    """Check that the archive has its end mark, and read on, so that the compressor's checksum is checked too."""
+    """Check that the archive has its end mark; read to the end, so that the compressor checks its checksum."""
     stream = archive.fileobj
     assert stream is not None
     stream.seek(archive.offset)

@@ -1,8 +1,8 @@
-"""The output of Kafka's command-line tools as data: what an operator reads.
+"""Runs Kafka's command-line tools and returns their output, which operators read, as data.
 
 Only this module, and :mod:`harness.cluster.reassign` for kafka-reassign-partitions, knows that output. It is the output
 of 2.0 to 4.4, read by key and not by column, since releases add columns (``TopicId`` in 2.8, ``Elr`` in 3.8). The tools
-run in the standing JVM (:mod:`harness.kafka.tools_jvm`), about 10 ms a question. A tool that fails is a HarnessError.
+run in a shared JVM (:mod:`harness.kafka.tools_jvm`), about 10 ms a call. A tool that fails raises a HarnessError.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class DescribedPartition:
-    """A partition as ``kafka-topics --describe`` prints it, and ZooKeeper has it.
+    """A partition as ``kafka-topics --describe`` prints it, or as ZooKeeper has it.
 
     :ivar offline: the offline replicas; None where the tool doesn't print them, as in all releases so far
     """
@@ -36,7 +36,7 @@ class DescribedPartition:
 
 
 def describe_topics(distribution: Distribution, bootstrap: str, *only: str) -> dict[Key, DescribedPartition]:
-    """``kafka-topics --describe``.
+    """Run ``kafka-topics --describe``; the partitions that it prints.
 
     :param only: ``--under-replicated-partitions`` or ``--unavailable-partitions``
     """
@@ -67,16 +67,16 @@ def _ids(text: str) -> tuple[int, ...]:
 def describe_log_dirs(
     distribution: Distribution, bootstrap: str, brokers: Collection[int], *only: str
 ) -> dict[int, tuple[LogDirState, ...]]:
-    """``kafka-log-dirs --describe`` of these brokers: their log dirs, by broker.
+    """Run ``kafka-log-dirs --describe`` for these brokers; their log dirs by broker.
 
-    :param only: ``--topic-list`` and topics with commas between them
+    :param only: ``--topic-list`` and comma-separated topics
     """
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--broker-list", ",".join(map(str, brokers)), *only)
     return read_log_dirs(tool_lines(distribution, Tool.LOG_DIRS, *arguments))
 
 
 def read_log_dirs(lines: Iterable[str]) -> dict[int, tuple[LogDirState, ...]]:
-    """The log dirs in the one line of JSON among these; errors have the names of Kafka's protocol."""
+    """The log dirs in the one line of JSON, by broker; errors have the names of Kafka's protocol."""
     answer = json.loads(next(line for line in lines if line.startswith("{")))
     return {
         broker["broker"]: tuple(
@@ -111,7 +111,7 @@ def _error_name(exception: str | None) -> str | None:
 
 
 def describe_broker_configs(distribution: Distribution, bootstrap: str) -> dict[int, dict[str, str]]:
-    """``kafka-configs --describe --all`` of the brokers: the configs in force, static and dynamic, by broker."""
+    """Run ``kafka-configs --describe --all`` for the brokers; the configs in force, static and dynamic, by broker."""
     arguments = ("--bootstrap-server", bootstrap, "--describe", "--all", "--entity-type", "brokers")
     return read_broker_configs(tool_lines(distribution, Tool.CONFIGS, *arguments))
 
@@ -130,13 +130,14 @@ def read_broker_configs(lines: Iterable[str]) -> dict[int, dict[str, str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Directories:
-    """Brokers, and log dirs by their ``directory.id`` (KIP-858), in KRaft's metadata log.
+    """What KRaft's metadata log has about brokers and their log dirs, which have a ``directory.id`` (KIP-858).
 
     :ivar racks: each registered broker's rack (KIP-36), None if it has none
     :ivar online: each registered broker's online log dirs
     :ivar cordoned: each registered broker's cordoned log dirs (KIP-1066)
-    :ivar registered_as_cordoned: those in the record of its registration, before any heartbeat; None if it has no field
-    :ivar assigned: each replica's log dir by broker, by partition
+    :ivar registered_as_cordoned: the cordoned log dirs in the record of each broker's registration, before any
+        heartbeat; None if the record has no such field
+    :ivar assigned: for each partition, the log dir of its replica on each broker
     """
 
     racks: Mapping[int, str | None]
@@ -147,12 +148,12 @@ class Directories:
 
 
 def dump_directories(distribution: Distribution, metadata_log: Path) -> Directories:
-    """``kafka-dump-log --cluster-metadata-decoder`` of a metadata log that begins at offset 0."""
+    """Run ``kafka-dump-log --cluster-metadata-decoder`` on a metadata log that begins at offset 0."""
     return _dump(distribution, sorted(metadata_log.glob("*.log")))
 
 
 def dump_snapshot(distribution: Distribution, snapshot: Path) -> Directories:
-    """``kafka-dump-log --cluster-metadata-decoder`` of a snapshot of the metadata."""
+    """Run ``kafka-dump-log --cluster-metadata-decoder`` on a snapshot of the metadata."""
     return _dump(distribution, [snapshot])
 
 

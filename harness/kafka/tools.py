@@ -57,9 +57,9 @@ def _archive_options(distribution: Distribution) -> tuple[str, ...]:
 
 
 def archive_classes(distribution: Distribution, bootstrap: str) -> None:
-    """Make the archive that tools share, if it isn't there, by a kafka-topics that asks this cluster.
+    """Make the archive of classes that tools share, if it is missing: run kafka-topics on this cluster.
 
-    :raises HarnessError: the cache can't be written, or no archive came of it
+    :raises HarnessError: the cache can't be written, or kafka-topics left no archive
     """
 
     def make(folder: Path) -> None:
@@ -73,7 +73,7 @@ def archive_classes(distribution: Distribution, bootstrap: str) -> None:
 
 @contextmanager
 def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout_s: float) -> Iterator[IO[str]]:
-    """Run a tool to its end and read its output from a temporary file, since a dump may be as long as a log.
+    """Run a tool to its end and yield its output as a temporary file, since a dump may be as long as a log.
 
     :raises ToolFailed: it ends with an error, or takes longer than ``timeout_s``
     """
@@ -98,7 +98,7 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
 
 
 def reason(output: Iterable[str], errors: str) -> str:
-    """Why a tool failed, which some tools print, in ``Error`` and ``Caused by`` lines or last, and others log."""
+    """Why a tool failed: its ``Error`` and ``Caused by`` lines, else the last line that it logged or printed."""
     printed = [line.strip() for line in output if line.strip()]
     causes = [line for line in printed if line.startswith(("Error", "Caused by: "))]
     logged = [line for line in errors.strip().splitlines() if not line.lstrip().startswith(("at ", "... ", *_LOGGING))]

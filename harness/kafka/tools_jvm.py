@@ -1,14 +1,15 @@
-"""Kafka's command-line tools in one standing JVM for each build, for the questions that are asked at every step.
+"""Runs Kafka's command-line tools in one shared JVM for each build, for the calls that every step makes.
 
-A JVM for every question (:mod:`harness.kafka.tools`) costs 0.4 s of CPU, of which the question itself takes 10 ms. Here
-a tool's ``main`` is called with an operator's arguments in a JVM that has loaded it already, and its output is read.
+A JVM for each call (:mod:`harness.kafka.tools`) costs 0.4 s of CPU, of which the tool itself takes 10 ms. Here the JVM
+has loaded the tool already. The harness calls its ``main`` with an operator's arguments and reads its output.
 
-* A tool ends by Kafka's own ``Exit.exit``. Its procedure (a hook for Kafka's tests) here keeps the exit code and leaves
-  the JVM alive. For a build without that hook, each question gets a JVM of its own.
-* The JVM is started here and called by py4j, as Spark's is. It ends with the harness, which closes its standard input.
-* Only one thread of its own calls py4j, which takes Ctrl-C for a lost answer.
-* A tool runs in a thread of Java's, so that an exception is printed, as in a JVM of its own. If it came to Python,
-  pyspark's handler for py4j would look for it in Spark's JVM.
+* A tool ends by Kafka's own ``Exit.exit``, which calls a procedure that Kafka's tests can replace. Here that procedure
+  keeps the exit code and leaves the JVM alive. For a build without this hook, each call gets a JVM of its own.
+* This module starts the JVM and calls it through py4j, as pyspark calls Spark's. The JVM ends when the harness ends,
+  because its standard input is then closed.
+* Only one thread, which does nothing else, calls py4j: py4j would take Ctrl-C for a lost answer.
+* A tool runs in a Java thread, so that Java prints its exception, as in a JVM of its own. If the exception came to
+  Python, pyspark's handler for py4j would look for it in Spark's JVM.
 * Output goes to a file, since a dump may be as long as a log.
 """
 
@@ -41,7 +42,7 @@ from harness.kafka.versions import Tool
 _STOP_S = 10.0
 _LOOK_S = 0.5
 _UNCAUGHT = "Exception in thread "
-"""How Java begins to print an exception that ends a thread; a tool that ends so has no exit code, and its JVM has 1."""
+"""The begin of what Java prints for an exception that ends a thread. Such a tool sets no exit code; it counts as 1."""
 _OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
 
 P = ParamSpec("P")
@@ -54,8 +55,9 @@ _changing = threading.Lock()
 def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
     """The lines that a tool prints, run to its end.
 
-    :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S`
-    :raises HarnessError: its JVM does not start, or ended
+    :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S` (in a JVM of its
+        own: ``TOOL_S``)
+    :raises HarnessError: its JVM did not start, or no longer answers
     """
     hook = exit_hook(distribution.class_path)
     if hook is None:
@@ -68,7 +70,7 @@ def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[
 
 
 def end_tools() -> None:
-    """End this process's standing JVMs, whatever state they are in."""
+    """End the JVMs of tools that this process has, whatever state they are in."""
     with _changing:
         while _standing:
             _, jvm = _standing.popitem()
@@ -76,7 +78,7 @@ def end_tools() -> None:
 
 
 class _ToolsJvm:
-    """A standing JVM with one build's tools; it has one standard output, so one tool runs at a time."""
+    """The shared JVM for one build's tools; it has one standard output, so one tool runs at a time."""
 
     def __init__(self, distribution: Distribution, hook: str) -> None:
         """:param hook: see :func:`harness.kafka.main_classes.exit_hook`"""
@@ -97,7 +99,7 @@ class _ToolsJvm:
             try:
                 self._within(timeouts.BOOT_S, self._prepare)
             except BaseException as error:
-                # Before the JVM ends: the text of a Java error is asked of it.
+                # Before the JVM ends, since py4j asks it for the text of a Java error.
                 why = "not in time" if isinstance(error, TimeoutError) else repr(error)
                 self.end()
                 if not isinstance(error, Exception):
@@ -129,7 +131,7 @@ class _ToolsJvm:
         jvm = self._gateway.jvm
         self._printed, self._logged = (self._open.enter_context(_Caught(jvm, each)) for each in ("setOut", "setErr"))
         self._codes = jvm.java.util.ArrayDeque()
-        # An Exit.Procedure that adds its first argument, the exit code, to them.
+        # An Exit.Procedure that adds its first argument, the exit code, to _codes.
         procedure = jvm.Class.forName(f"{self._hook}$Procedure")
         noted = jvm.java.beans.EventHandler.create(procedure, self._codes, "add", "")
         getattr(jvm, self._hook).setExitProcedure(noted)
@@ -146,7 +148,7 @@ class _ToolsJvm:
                 raise ToolFailed(f"kafka-{tool} did not end within {timeouts.QUESTION_S:.0f} s") from error
             if not isinstance(error, Exception):
                 raise
-            raise HarnessError(f"kafka-{tool} did not get to its end, its JVM no longer answers: {error!r}") from None
+            raise HarnessError(f"kafka-{tool} did not end: its JVM no longer answers: {error!r}") from None
         if code != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
         return printed
@@ -180,7 +182,7 @@ class _ToolsJvm:
         return array
 
     def _give_up(self) -> None:
-        """Kill this JVM, whose tool may still run and print; the next question starts another."""
+        """Kill this JVM, whose tool may still run and print; the next call starts another."""
         with _changing:
             if _standing.get(self._distribution.class_path) is self:
                 del _standing[self._distribution.class_path]
@@ -204,7 +206,7 @@ class _ToolsJvm:
 
 
 class _Caught(AbstractContextManager["_Caught"]):
-    """A file without a name that takes one of the JVM's standard streams."""
+    """An unlinked file that receives one of the JVM's standard streams."""
 
     def __init__(self, jvm: JVMView, set_stream: str) -> None:
         with tempfile.NamedTemporaryFile() as named:

@@ -1,8 +1,8 @@
 """Kafka versions and what differs between them: modes, features, Java, Maven coordinates.
 
-Only this module compares version numbers. Where a build's jars have the answer, they are asked instead, since a table
-knows nothing of the next release (:mod:`harness.kafka.main_classes`). Vendors' builds ("3.9.2-vendor1") count as the
-release whose number they carry.
+Only this module compares version numbers. If a build's jars have the answer, the harness reads them instead, since a
+table knows nothing of the next release (:mod:`harness.kafka.main_classes`). Vendors' builds ("3.9.2-vendor1") count as
+the release whose number they carry.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class KafkaVersion:
         return f"{self.major}.{self.minor}.{self.patch}{self.qualifier}"
 
     def __lt__(self, other: KafkaVersion) -> bool:
-        """See the class."""
+        """Whether it comes before another; the class has the order."""
         return self._order() < other._order()
 
     def _order(self) -> tuple[Release, int, int, str]:
@@ -120,22 +120,22 @@ class KafkaVersion:
 
     @property
     def describes_topics_by_bootstrap(self) -> bool:
-        """``kafka-topics --bootstrap-server`` (KIP-377); before, the tool asks ZooKeeper."""
+        """Whether ``kafka-topics`` has ``--bootstrap-server`` (KIP-377); before, the tool asks ZooKeeper."""
         return self.at_least(2, 2)
 
     @property
     def creates_topics_by_zookeeper(self) -> bool:
-        """``kafka-topics --create --zookeeper``, which places replicas itself (KIP-36); removed by KAFKA-12596."""
+        """Whether it has ``kafka-topics --create --zookeeper``, which places replicas itself (KIP-36, KAFKA-12596)."""
         return not self.at_least(3, 0)
 
     @property
     def has_initial_task_delay(self) -> bool:
-        """``log.initial.task.delay.ms``; before, a broker expires and deletes nothing in its first 30 s."""
+        """Whether it has ``log.initial.task.delay.ms``; without it, a broker deletes nothing in its first 30 s."""
         return self.at_least(3, 8)
 
     @property
     def has_cordoned_log_dirs(self) -> bool:
-        """``cordoned.log.dirs`` (KIP-1066), with :data:`CORDON_METADATA_VERSION`, these builds' default."""
+        """Whether it has ``cordoned.log.dirs`` (KIP-1066); they need :data:`CORDON_METADATA_VERSION`, its default."""
         return self.at_least(4, 3)
 
     def check_java(self, major: int) -> None:
@@ -157,10 +157,10 @@ class KafkaVersion:
 
     @property
     def coordinates(self) -> tuple[str, ...]:
-        """The Maven artifacts of brokers and tools that log, as ``group:artifact:version``.
+        """The Maven artifacts that brokers and tools need, also to log, as ``group:artifact:version``.
 
-        From 2.4 to 3.9 a build depends on log4j 1 or reload4j, before on neither. Since 4.0 it lacks slf4j's binding to
-        log4j 2, and has an old log4j-core or none, so all three are named.
+        From 2.4 to 3.9 a build depends on log4j 1 or reload4j, before 2.4 on neither. Since 4.0 it lacks slf4j's
+        binding to log4j 2, and has an old log4j-core or none, so all three are named.
         """
         # Scala 2.13 builds begin with 2.4 (as published; 2.3.1 and before have 2.12).
         scala = "2.13" if self.at_least(2, 4) else "2.12"
@@ -186,7 +186,7 @@ CONFIRMED_BUILDS: Mapping[Mode, tuple[KafkaVersion, ...]] = MappingProxyType(
 )
 """The newest release of each line on which the declared deviations (:mod:`suites.deviations`) are confirmed.
 
-A newer release (:func:`is_newer_than`) may have mended one.
+A newer release (:func:`is_newer_than`) may have fixed one.
 """
 
 # The newest of each line that jbod is tested with; 3.9 is the last with ZooKeeper.
@@ -196,7 +196,7 @@ DEFAULT_BUILDS: Mapping[Mode, KafkaVersion] = MappingProxyType(
 
 
 def is_newer_than(confirmed: Sequence[KafkaVersion], version: KafkaVersion) -> bool:
-    """Whether a version's release is newer than those of its line; if there are none of its line, than all.
+    """Whether a version is newer than all confirmed ones of its line; if its line has none, than all confirmed ones.
 
     4.1.3 is newer than 4.1.2 and 4.3.1: a fix may have come to its branch after both.
     """
@@ -221,7 +221,8 @@ class VersionRange:
 
     ``<4.0.2 | >=4.1.0,<4.1.2`` is either of the two, as for a bug that was fixed on several branches.
 
-    :ivar any_of: one of these must hold, by all of its pairs of an operator (``>= > <= < ==``) and a release
+    :ivar any_of: alternatives, one of which must hold; each is pairs of an operator (``>= > <= < ==``) and a release,
+        which must all hold
     """
 
     any_of: tuple[Bounds, ...] = ((),)

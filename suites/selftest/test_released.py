@@ -47,7 +47,7 @@ def test_the_newest_by_number_that_is_a_release_and_can_be_fetched(own: OwnMaven
     said: list[str] = []
     assert settle("latest", said.append) == "90.0.10"
     assert said[-2:] == [
-        "Kafka 90.1.0 is listed by your Maven repositories, and none of them has it",
+        "Kafka 90.1.0 is listed by your Maven repositories, but none of them has it",
         "Kafka latest is 90.0.10",
     ]
     assert settle("latest-90,89.8.0,latest-89.9") == "90.0.10,89.8.0,89.9.0"

@@ -111,7 +111,7 @@ def test_a_jvm_that_has_died_is_said_and_replaced(build: Distribution, lone_brok
     died = jvm_of(build)
     os.kill(died, signal.SIGKILL)
     await_end(died)
-    with pytest.raises(HarnessError, match="kafka-topics did not get to its end, its JVM no longer answers"):
+    with pytest.raises(HarnessError, match="kafka-topics did not end: its JVM no longer answers"):
         tool_lines(build, Tool.TOPICS, *question)
     assert tool_lines(build, Tool.TOPICS, *question) == said
     assert jvm_of(build) != died
