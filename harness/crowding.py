@@ -5,9 +5,9 @@ run at all for that long, which says nothing about Kafka. So a wait gets longer 
 (:func:`harness.waiting.await_until`).
 
 Two measurements, both without root: the threads that are ready to run, from ``/proc/stat``, and how late a sleep ends.
-The second one also shows time that a hypervisor or a CPU quota takes away. ``/proc/pressure/cpu`` is no use: it is near
-100 % as soon as there are more ready threads than cores, and says no more at twenty per core. A thread of its own
-measures, since what is awaited may block for as long as its time-out.
+The second one also shows time that a hypervisor or a CPU quota takes away. ``/proc/pressure/cpu`` does not help: it is
+near 100 % as soon as there are more ready threads than cores, and rises no further. A separate thread measures, since
+what is awaited may block until its time-out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _KEPT = 4096
 EASY = 2.0
 """Threads ready to run per core that the time-outs allow for."""
 PATIENCE = 4.0
-"""The longest that a crowded wait may take, as a multiple of its time-out."""
+"""The longest that a wait may take on a crowded machine, as a multiple of its time-out."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Crowding:
-    """The crowding of this machine for some time.
+    """The crowding of this machine during some time.
 
     :ivar per_core: the mean number of threads that were ready to run, per core
     :ivar lateness: the seconds that sleeps took, as a multiple of the seconds asked for
@@ -81,7 +81,7 @@ class _Sampler(threading.Thread):
 
 
 def _ready() -> int:
-    """Return the number of threads that are ready to run now; 0 where ``/proc`` does not tell."""
+    """Return the number of threads that are ready to run now; 0 if ``/proc`` does not have it."""
     try:
         found = _READY.search(_STAT.read_bytes())
     except OSError:
@@ -96,14 +96,14 @@ _starting = threading.Lock()
 def _running_sampler() -> _Sampler:
     global _sampler
     with _starting:
-        if not _sampler.is_alive():  # not yet, or not in this fork of the process
+        if not _sampler.is_alive():  # not started yet, or not in this fork of the process
             _sampler = _Sampler()
             _sampler.start()
     return _sampler
 
 
 class Deadline:
-    """The end of a wait that begins now. On a crowded machine it is later, by the crowding during the wait."""
+    """The end of a wait that begins now. On a crowded machine it is later (:attr:`Crowding.stretch`)."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

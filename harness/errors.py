@@ -33,7 +33,7 @@ EXIT_HARNESS = 3
 EXIT_USAGE = 4
 EXIT_NOTHING_RAN = 5
 
-# Where several apply, the first of these wins.
+# If several apply, the first of these wins.
 EXIT_PRECEDENCE = (EXIT_USAGE, EXIT_INVALID, EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, EXIT_VALID)
 
 
@@ -68,7 +68,7 @@ class EnvironmentLacks(HarnessError):
 
 
 class EngineGone(EnvironmentLacks):
-    """The Docker engine answered before, and no longer does; what containers did since is unknown."""
+    """The Docker engine no longer answers; what containers did since then is unknown."""
 
 
 class DistributionError(HarnessError):
@@ -88,7 +88,7 @@ class AwaitTimeout(HarnessError):
 
 
 class ToolFailed(HarnessError):
-    """One of Kafka's command-line tools ended with an error, or not in time; the message has its reason."""
+    """One of Kafka's command-line tools ended with an error or too late; the message has its reason."""
 
 
 class PipelineError(HarnessError):

@@ -1,8 +1,9 @@
 """The events of a journal, one frozen dataclass for each kind that code reads; other kinds are a :class:`Note`.
 
 ``events.jsonl`` of a run folder has one JSON object a line: ``at`` (UTC, ISO 8601, microseconds), ``monotonic_s``,
-``kind``, and the fields of the kind. :func:`from_json` turns a line's object into an event and :meth:`Event.to_json`
-back; nothing else knows the JSON names. A field with a default may be missing, as in folders of older versions.
+``kind``, and the fields of the kind. :func:`from_json` makes an event of a line's object, and :meth:`Event.to_json` an
+object of an event; nothing else knows the JSON names. A field with a default may be missing, as in folders of older
+versions.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ class Event:
     kind: ClassVar[str]
 
     def details(self) -> Mapping[str, object]:
-        """The fields of its kind, by their names and with their values in JSON."""
+        """The fields of its kind by name, with values that JSON can hold."""
         named = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in _STAMP}
         return {name: list(value) if isinstance(value, tuple) else value for name, value in named.items()}
 
     def to_json(self) -> dict[str, object]:
-        """As a line of ``events.jsonl`` has it."""
+        """The object of the event's line in ``events.jsonl``."""
         stamp = {"at": self.at.isoformat(timespec="microseconds"), "monotonic_s": self.monotonic_s, "kind": self.kind}
         return stamp | dict(self.details())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Note(Event):
-    """An event that only people read, such as ``cordon.unheeded``, or one that an older version wrote otherwise."""
+    """An event that only people read, such as ``cordon.unheeded``, or one of an older version with other fields."""
 
-    kind: str  # type: ignore[misc]  # of the event itself, and not of its class
+    kind: str  # type: ignore[misc]  # of the event, not of its class
     fields: Mapping[str, object] = field(default_factory=dict)
 
     def details(self) -> Mapping[str, object]:
@@ -57,7 +58,7 @@ class Note(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEntered(Event):
-    """The case went into another phase."""
+    """The case entered a phase."""
 
     kind = "phase"
     phase: str
@@ -93,7 +94,7 @@ class StateValidated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviationEvent(Event):
-    """A check met a known deviation; the fields are those of :class:`harness.runner.deviation.Deviation`."""
+    """A check met a known deviation; the fields are ``JSON_NAMES`` of :mod:`harness.runner.deviation`."""
 
     kip: int
     says: str = ""
@@ -115,7 +116,7 @@ class DeviationSeen(DeviationEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviationMended(DeviationEvent):
-    """A build that may deviate or not keeps the promise."""
+    """The build keeps the promise, where it might deviate."""
 
     kind = "deviation.mended"
 
@@ -127,7 +128,7 @@ class DeviationMended(DeviationEvent):
 class FaultEvent(Event):
     """A step in the life of a fault.
 
-    :ivar noticed_by: a pattern of the line by which the broker's log tells of it; None where its broker ends
+    :ivar noticed_by: a pattern of the line with which the broker's log reports it; None if the fault ends the broker
     """
 
     fault: str
@@ -142,6 +143,7 @@ class FaultInjecting(FaultEvent):
 
     :ivar node: the node that it hits; None in older folders, where it is the broker's
     :ivar explains: patterns of the errors in logs that it explains
+    :ivar may_hold_up_clients: it may stop clients while it is in force, so no floor of load applies
     """
 
     kind = "fault.injecting"
@@ -287,7 +289,7 @@ class CordonInForce(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class MBeansChanged(Event):
-    """Counts that a node's MBeans gave; None where it gives one no longer."""
+    """Counts in a node's MBeans that changed; None for a count that the node no longer has."""
 
     kind = "mbeans.changed"
     node: str
@@ -316,7 +318,7 @@ class BrokersChanged(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionChanged(Event):
-    """The state of a partition, as the first broker told of it."""
+    """The new state of a partition, by the first broker that answered with it."""
 
     kind = "partition.changed"
     topic: str
@@ -346,7 +348,7 @@ class TopicDeleted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PairReady(Event):
-    """A producer and a live consumer run on a topic, and both got through.
+    """A producer and a live consumer run on a topic, and both have got records through.
 
     :ivar readers: the consumers of each independent reader, by its name
     """
@@ -361,7 +363,7 @@ class PairReady(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PairStopping(Event):
-    """A pair was told to stop."""
+    """A pair was asked to stop."""
 
     kind = "pair.stopping"
     topic: str
@@ -369,7 +371,7 @@ class PairStopping(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerBehind(Event):
-    """A consumer ended before it had read what was acked; offsets by partition."""
+    """A consumer ended before it had read all acked records; offsets by partition."""
 
     kind = "consumer.behind"
     consumer: str
@@ -429,7 +431,7 @@ KINDS: Mapping[str, type[Event]] = _kinds(Event)
 
 
 def from_json(content: Mapping[str, object]) -> Event:
-    """The event of one line's object; what a known kind does not have as its class says is a :class:`Note`.
+    """The event of one line's object; a :class:`Note` if the kind has no class or its fields do not fit that class.
 
     :raises ValueError: the object has no kind, or no instant with a time zone
     """

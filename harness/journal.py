@@ -2,7 +2,7 @@
 
 Each event is written and flushed at once, so a run that was killed has all that happened before. The kinds are in
 :mod:`harness.events`. Any thread may write. A full disk does not raise here, because the clean-up writes too;
-``Journal.failure`` keeps the error, and the case has shown nothing then (:mod:`harness.runner.case_outcome`).
+``Journal.failure`` keeps the error, and the case then ends as an error (:mod:`harness.runner.case_outcome`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Journal:
     """The journal of one run; a ``None`` path keeps it in memory only (``cluster up``).
 
     :ivar events: all events, oldest first
-    :ivar listener: is called with each event after it was written, by the thread that wrote it
+    :ivar listener: called with each event after it was written, in the thread that wrote it
     :ivar failure: the error that keeps events out of the file; None if it has all of them
     """
 
@@ -55,16 +55,16 @@ class Journal:
     def write(self, kind: str, **fields: object) -> datetime:
         """Append one event; returns its instant.
 
-        :param fields: by their names in JSON; what JSON does not have is written as text
+        :param fields: by their names in JSON; a value that JSON can't hold is written as text
         :raises TypeError: the kind has a class in :mod:`harness.events`, and these are not its fields
         """
-        with self._lock:  # the clocks too, or two threads might append theirs in another order
+        with self._lock:  # also around the clocks, or two threads might append in another order
             at, monotonic_s = _both_clocks()
             content = {"at": at.isoformat(timespec="microseconds"), "monotonic_s": round(monotonic_s, 6), "kind": kind}
             line = json.dumps(content | fields, default=str)
             event = events.from_json(json.loads(line))  # as a reader of the file will see it
             if isinstance(event, Note) and kind in events.KINDS:
-                raise TypeError(f"{line} is not as {events.KINDS[kind].__name__} has it")
+                raise TypeError(f"{line} does not have the fields of {events.KINDS[kind].__name__}")
             self.events.append(event)
             if self._file and self.failure is None:
                 try:
@@ -81,10 +81,10 @@ class Journal:
         return (event for event in list(self.events) if isinstance(event, kind))
 
     def clock_stepped_s(self) -> float:
-        """How far the machine's clock was set forward or back while this was written, in seconds; 0.0 if it was not.
+        """How far the machine's clock was set forward or back during the journal, in seconds; 0.0 if it was not.
 
-        The two times of an event show it: only one follows the clock. A time server slews both by less than a
-        thousandth, which is no step.
+        The two times of each event show it: only one of them follows that clock. A time server slews both by less than
+        a thousandth, which is no step.
         """
         ahead = [event.at.timestamp() - event.monotonic_s for event in list(self.events)]
         farthest = max((each - ahead[0] for each in ahead), key=abs, default=0.0)

@@ -1,7 +1,7 @@
-"""Named time budgets in seconds, each with its cause.
+"""Named time-outs in seconds, each with its reason.
 
-A wait that takes longer than its budget counts as failed. A budget is several times the time measured on 2 cores, and
-is never slept through.
+A wait that takes longer than its time-out counts as failed. A time-out is several times the time measured on 2 cores;
+no wait sleeps for all of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOOL_S = 60.0
 """One of Kafka's tools: a JVM starts (1 s on idle cores) and sends its requests, some of them again and again."""
 
 QUESTION_S = 20.0
-"""One of Kafka's tools in the standing JVM: 10 ms on idle cores, a second for the first question."""
+"""One of Kafka's tools in their shared JVM: 10 ms on idle cores, a second for the first call."""
 
 PROBE_S = 10.0
 """One small command as the broker's own user, to prove what a fault did."""

@@ -1,6 +1,6 @@
-"""The only poll loop, and the only sleep but that of the sampler in :mod:`harness.crowding`.
+"""The only poll loop, and the only sleep except the sampler's in :mod:`harness.crowding`.
 
-A loop of our own: tenacity neither keeps the last value nor watches a process, and wrapping it took more code.
+It does not use tenacity, which neither keeps the last value nor watches a process; wrapping tenacity took more code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ POLL_S = 0.05
 
 
 def let_pass(seconds: float, *, since: float | None = None) -> None:
-    """Wait until this much time has passed; only where time itself is the fault (a pause of a given length).
+    """Sleep until this much time has passed; only where the time itself is wanted, such as a pause of a given length.
 
     :param since: an instant on the monotonic clock; None is now
     """
@@ -38,17 +38,17 @@ def await_until(
     failure: Callable[[str], JbodError] = AwaitTimeout,
     hint: str | Callable[[], str] = "",
 ) -> T:
-    """Call ``observe`` until ``until`` holds of its answer, and return that answer.
+    """Call ``observe`` until ``until`` is true of its value, and return that value.
 
     :param observe: reads the value once; must itself be bounded in time
     :param timeout_s: seconds on the monotonic clock, and more on a crowded machine (:mod:`harness.crowding`); a value
         that is observed later still counts
     :param what: what is awaited, as the end of the sentence "waited 3.0 s for …"
-    :param poll_s: seconds between two observations; as long as the last one took where that is more, so that what is
+    :param poll_s: seconds between two observations; if the last one took longer, as long as that, so that what is
         awaited gets its share of the processor
     :param retry_on: errors of ``observe`` that mean "not yet"; any other error is raised as it is
-    :param watch: called before each observation; raises (:class:`~harness.errors.NodeDied`, say) to end the wait
-    :param failure: the error of a time-out: :class:`~harness.errors.AwaitTimeout` for the harness's own affairs,
+    :param watch: called before each observation; raises, for example :class:`~harness.errors.NodeDied`, to end the wait
+    :param failure: the error of a time-out: :class:`~harness.errors.AwaitTimeout` for what the harness does,
         :class:`~harness.errors.PromiseBroken` for what Kafka promises
     :param hint: where to look next, appended to the error; a function is called after the wait
     :raises JbodError: what ``failure`` makes, with ``what``, ``timeout_s``, the last value seen and the hint
@@ -77,6 +77,6 @@ def await_until(
     message = f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}"
     if crowding.stretch == 1.0:
         raise failure(message)
-    # First, since known deviations are recognised by the last value seen.
+    # The crowding comes first in the text: known deviations are recognised by the last value seen, at its end.
     late = failure(f"on a crowded machine ({crowding}), {waited_s:.1f} s in all: {message}")
     raise late if answered or not isinstance(late, PromiseBroken) else Inconclusive(str(late))

@@ -42,7 +42,10 @@ class PartWriter(Generic[B]):
         self._thread.start()
 
     def add(self, batch: B | threading.Event | None) -> None:
-        """Hand over a batch; waits only if the disk is far behind. An event is set when all before it is on disk."""
+        """Hand over a batch; waits only if the disk is far behind.
+
+        An event is set when all batches before it are on disk; None ends the thread.
+        """
         while True:
             self._check()
             try:
@@ -51,7 +54,7 @@ class PartWriter(Generic[B]):
                 continue
 
     def written(self) -> threading.Event:
-        """An event that is set when all that was handed over so far is on disk."""
+        """Return an event that is set when all batches handed over so far are on disk."""
         event = threading.Event()
         self.add(event)
         return event
@@ -74,7 +77,7 @@ class PartWriter(Generic[B]):
 
     def _run(self) -> None:
         try:
-            # So that a run can be judged that ends before its first record.
+            # So that a run that ends before its first record can be judged.
             self._writer.write(self._schema.empty_table())
             rows: list[pa.Table] = []
             written_at = time.monotonic()

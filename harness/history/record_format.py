@@ -3,8 +3,8 @@
 The name of a record (producer, seq) stands in ASCII at the head of its value, and padding follows up to the wanted
 size: ``jbod <run token> <producer> <seq> xxxx…``. It is not in Kafka's record headers, which Spark's source and Kafka's
 tools return only on request, and not in a binary format, which Spark SQL could not parse in the JVM. The value follows
-from the name and the size alone, so a record can be described whose sender died (:mod:`harness.history.write_ahead`).
-The run token tells our records from those of another run, and of an older topic of the same name.
+from the name and the size alone, so a record whose sender died can be described (:mod:`harness.history.write_ahead`).
+The run token distinguishes our records from those of another run and of an older topic of the same name.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def value_of(prefix: bytes, seq: int, padding: bytes) -> bytes:
 
 
 def key_of(seq: int, keys: int | None) -> str | None:
-    """The key of record ``seq``: one of ``keys`` different ones in turn, or none."""
+    """The key of record ``seq``: one of ``keys`` different keys in turn; None if ``keys`` is None."""
     return None if keys is None else str(seq % keys)
 
 
 def partition_of(seq: int, keys: int | None, partitions: int) -> int:
-    """The partition that record ``seq`` is sent to: all in turn, the same one for the same key.
+    """The partition that record ``seq`` is sent to: each partition in turn, and always the same one for a key.
 
     The client's partitioner does not choose it, because that could avoid a partition without a leader.
     """
@@ -55,7 +55,7 @@ def partition_of(seq: int, keys: int | None, partitions: int) -> int:
 def header_pattern(run_token: str) -> str:
     """A regular expression for the head of this run's values; groups ``producer`` and ``seq``.
 
-    Python's ``re``, RE2 (Arrow) and, without the P of its groups, ``java.util.regex`` (Spark SQL) read it alike. 18
-    digits fit an int64.
+    It means the same to Python's ``re``, to RE2 (Arrow) and, without the P of its groups, to ``java.util.regex`` (Spark
+    SQL). 18 digits fit an int64.
     """
     return rf"^jbod {re.escape(run_token)} (?P<producer>[A-Za-z0-9._-]+) (?P<seq>[0-9]{{1,18}}) "

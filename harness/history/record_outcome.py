@@ -6,11 +6,11 @@ unknown errors. ``failed`` needs a reason that holds for every attempt of the cl
 one is known. It holds in two cases:
 
 - The client refused the record at the call itself: by its own ``message.max.bytes``, by the partitions that it knows,
-  or because it was refused for its rights before.
+  or by an authorization error that it already has for the topic.
 - ``_KEY_SERIALIZATION``, ``_VALUE_SERIALIZATION``: the record never became bytes.
 
 librdkafka's own status of a record (``rd_kafka_message_status``), which confluent-kafka 2.16 does not expose, would not
-help: it too is that of the last attempt (``rd_kafka_handle_Produce_error``: "In case the message is possibly persisted
+help: it also shows only the last attempt (``rd_kafka_handle_Produce_error``: "In case the message is possibly persisted
 we still treat it as not persisted" while retries go on).
 
 ``suites/selftest/test_pipeline_outcome_real.py`` provokes each code of the first two lists on real brokers, and reads
@@ -20,8 +20,8 @@ Indeterminate, because an earlier attempt may have been written though the last 
 
 - ``_PURGE_QUEUE``: the record was queued when purged, but perhaps after an attempt that was given up and that the
   broker finds in its socket later (seen);
-- ``KAFKA_STORAGE_ERROR``, ``NOT_ENOUGH_REPLICAS``: refused by this leader, or now;
-- ``INVALID_PRODUCER_EPOCH``: fenced now;
+- ``KAFKA_STORAGE_ERROR``, ``NOT_ENOUGH_REPLICAS``: this leader refuses it now; an earlier leader or attempt may not;
+- ``INVALID_PRODUCER_EPOCH``: fenced now, perhaps not at an earlier attempt;
 - ``TOPIC_AUTHORIZATION_FAILED``, ``UNKNOWN_TOPIC_OR_PART``, ``_UNKNOWN_PARTITION``: rights and topics may go away
   between two attempts;
 - ``MSG_SIZE_TOO_LARGE``, ``RECORD_LIST_TOO_LARGE`` from a broker: it measures the batch, and an earlier batch may have
@@ -60,7 +60,7 @@ _NEVER_SENT = frozenset({KafkaError._KEY_SERIALIZATION, KafkaError._VALUE_SERIAL
 
 
 def outcome_of(error: KafkaError | None, *, handed_over: bool = True) -> Outcome:
-    """The outcome of a record by the error of its delivery report.
+    """The outcome of a record, from the error of its delivery report.
 
     :param error: None is an acknowledgement
     :param handed_over: False if ``produce`` raised the error, so that the record was never queued: it is failed

@@ -1,6 +1,6 @@
 """A run's stored history: three Parquet tables, and how they are written and read.
 
-The clients write what they observe and judge nothing; the judge reads and meets no cluster. Parquet suits this better
+The clients only write what they observe; the judge reads it and needs no cluster. Parquet suits this better
 than a database or JSON lines: Spark's workers write parts side by side without a lock, and ``jbod check`` reads a run
 years later.
 
@@ -11,9 +11,9 @@ A reader must notice any loss of rows, because it would take them for records th
 * A table's folder without any part is an error. A table without rows has a part without rows.
 * A writer numbers its parts without gaps, so a part that is missing between others is noticed.
 * A writer that ends leaves a note of its parts (``_closed-*.json``; Parquet readers ignore it), so missing last parts
-  are noticed too, as in a folder that was copied in part. Notes do not bind a tool that has written a table anew, with
-  other parts.
-* Pages have checksums, so a flipped bit in a stored value is not taken for Kafka's.
+  are noticed too, for example in a folder that was copied in part. If another tool has rewritten a table with other
+  parts, its notes are ignored.
+* Pages have checksums, so that a bit flipped in the stored history is not taken for one that Kafka flipped.
 
 Histories of other tools can be read. Columns must have the right names; their types need only hold the same values:
 integers of any width, whole floating-point numbers, timestamps of any unit. A value that can't be cast without loss is
@@ -112,7 +112,7 @@ class HistoryWriter:
     """Appends parts to one table of a run's history, in the driver or in a worker process.
 
     ``stem`` starts the name of every part; concurrent writers of one table need different stems. A writer that restarts
-    under an old stem numbers its parts behind those that exist.
+    under an old stem numbers its parts after those that exist.
     """
 
     def __init__(self, run_dir: Path, table: TableName, stem: str) -> None:
@@ -146,12 +146,12 @@ class HistoryWriter:
             hidden.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave the note of all parts: nothing more will be written."""
+        """Write the note of all parts (:func:`note_parts`); no part may follow."""
         note_parts(self._dir, self._stem)
 
 
 def note_parts(folder: Path, stem: str) -> int:
-    """Note how many rows each part of a finished writer has (see the module's text); returns the number of all rows."""
+    """Write the note of a finished writer: how many rows each part has. Returns the number of all rows."""
     parts = (folder / part_name(stem, number) for number in count())
     rows = [pq.read_metadata(part).num_rows for part in takewhile(Path.exists, parts)]
     write_atomically(folder / f"_closed-{stem}.json", json.dumps({"rows": rows}) + "\n")
@@ -165,7 +165,7 @@ def load_table(run_dir: Path, table: TableName, columns: Sequence[str] | None = 
 
     :param columns: only these, in this order; all are checked either way
     :raises HistoryError: the table is missing or has no part; a part is cut off, no Parquet file or damaged inside; a
-        column is missing or has a type that doesn't hold the contract's values. Names the file or folder
+        column is missing, or its values don't fit the schema's type. The error names the file or folder
     """
     schema = SCHEMAS[table]
     wanted = [schema.field(name) for name in columns or schema.names]
@@ -267,11 +267,11 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
         numbers.setdefault(found[1], set()).add(int(found[2]))
     for stem, of_stem in numbers.items():
         if gone := set(range(max(of_stem))) - of_stem:
-            raise HistoryError(f"{folder / part_name(stem, min(gone))} has gone: there are later parts of its writer")
+            raise HistoryError(f"{folder / part_name(stem, min(gone))} is missing: its writer wrote later parts")
     notes = [(path, note[1]) for path in there if (note := _NOTE.fullmatch(path.name))]
     noted = {part: rows for path, stem in notes for part, rows in _noted(path, stem)}
     if (missed := sorted({*noted} - {*names})) and all(_is_as_left(part, noted) for part in names):
-        raise HistoryError(f"{missed[0]} has gone: its writer came to its end and noted it")
+        raise HistoryError(f"{missed[0]} is missing: the note of its writer lists it")
     yield from names
 
 
@@ -285,7 +285,7 @@ def _noted(note: Path, stem: str) -> Iterator[tuple[Path, int]]:
 
 
 def _is_as_left(part: Path, noted: Mapping[Path, int]) -> bool:
-    """Whether a part is as one of our writers left it; a killed writer has left no note."""
+    """Whether a part is as one of jbod's writers left it; a killed writer leaves no note."""
     try:
         return _NUMBERED.fullmatch(part.name) is not None and noted.get(part) in (None, pq.read_metadata(part).num_rows)
     except (pa.ArrowException, OSError, ValueError):  # _look_at raises it
@@ -332,7 +332,7 @@ def _check_type(part: Path, field: pa.Field, stored: pa.DataType) -> None:
 
 
 def _check_lossless(part: Path, file: pq.ParquetFile, field: pa.Field, stored: pa.DataType) -> None:
-    """Check by a cast that a column of another number type fits the contract's type."""
+    """Check by a cast that a column of another number type fits the schema's type."""
     if stored == field.type or (pa.types.is_integer(stored) and stored.bit_width < field.type.bit_width):
         return
     for batch in file.iter_batches(columns=[field.name]):

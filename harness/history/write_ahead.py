@@ -6,11 +6,11 @@ of seqs in ``history/reserved/<producer>.json`` before it sends the first of the
 ``indeterminate`` row for each reserved seq that has none. The value of a record follows from its name and size
 (:mod:`harness.history.record_format`), so the row has its CRC-32; it has no times.
 
-At most one block of rows is for records that were never sent. The contract allows it, as an indeterminate record may be
-missing; it adds a few hundred to the counts of a run whose producer was killed. A row before each record would be
-exact, and would cost the throughput.
+At most one block of the added rows is for records that were never sent. That does no harm, since an indeterminate
+record may be missing; it adds a few hundred to the counts of a run whose producer was killed. To write a row before
+each record would be exact, but slow.
 
-A transactional producer reserves each transaction by itself, with its name. So the rows added here are grouped as the
+A transactional producer reserves each transaction on its own, with its name. So the added rows are grouped as the
 records were, and the judge can check that a killed producer's last transactions are complete or absent.
 
 The file is replaced, not appended to, and not synced: it must outlive a process, not a power cut.
@@ -39,7 +39,7 @@ ERROR = "_PRODUCER_DIED"
 
 @dataclass(frozen=True, kw_only=True)
 class Reservation:
-    """What a producer may have sent: seqs from 0 to below ``below``, no others."""
+    """What a producer may have sent: the seqs from 0 to ``below`` - 1."""
 
     producer: str
     run_token: str
@@ -52,7 +52,7 @@ class Reservation:
     """The newest transactions, oldest first: the first seq and the name of each. A transaction ends where the next one
     begins, the last one at ``below``."""
     settled: bool = False
-    """Every seq has its row in ``history/produced``."""
+    """Whether every seq has its row in ``history/produced``."""
 
     def write(self, run_dir: Path) -> Reservation:
         """Replace the producer's reservation on disk; returns itself."""
@@ -63,9 +63,9 @@ class Reservation:
 
 
 def settle(run_dir: Path, producers: Collection[str] | None = None) -> dict[str, int]:
-    """Add the rows that killed producers could not write. May be called any number of times.
+    """Add the rows that killed producers could not write; a second call adds nothing.
 
-    :param producers: these have ended; None: all producers of the run have
+    :param producers: those that have ended; None if all producers of the run have
     :returns: how many rows were added, by producer
     """
     added: dict[str, int] = {}
@@ -139,6 +139,6 @@ def _transaction_of(reservation: Reservation, seq: int) -> str | None:
     if not reservation.transactions:
         return None
     index = bisect_right([first for first, _ in reservation.transactions], seq) - 1
-    # The disk was seconds behind, and the list has lost this transaction. The record gets one of its own, because a
-    # wrong grouping would accuse Kafka of half a transaction.
+    # The disk was seconds behind, so the list no longer has this transaction. The record gets one of its own, because
+    # a wrong group would look like half a transaction.
     return f"{reservation.producer}-seq{seq}" if index < 0 else reservation.transactions[index][1]

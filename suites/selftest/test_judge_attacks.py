@@ -96,7 +96,7 @@ def test_a_part_that_has_gone_from_the_middle(judged: Judged, number: int, tmp_p
         run_dir = shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{table.replace('/', '-')}"))
         part = run_dir / "history" / f"{table}-{number:06d}.parquet"
         part.unlink()
-        with pytest.raises(HistoryError, match=rf"{part.name} has gone: there are later parts"):
+        with pytest.raises(HistoryError, match=rf"{part.name} is missing: its writer wrote later parts"):
             judged(run_dir)
 
 
@@ -108,7 +108,7 @@ def test_the_last_parts_of_a_writer_that_came_to_its_end(judged: Judged, table: 
     for number in range(3 - gone, 3):
         (tmp_path / f"history/{table}-{number:06d}.parquet").unlink()
     part = rf"{table}-{3 - gone:06d}\.parquet"
-    with pytest.raises(HistoryError, match=rf"{part} has gone: its writer came to its end"):
+    with pytest.raises(HistoryError, match=rf"{part} is missing: the note of its writer lists it"):
         judged(tmp_path)
 
 
