@@ -1,4 +1,4 @@
-"""Columns of tables as numpy arrays, and the operations on them that all checkers share."""
+"""Converts columns of tables to numpy arrays, and has the operations on them that all checkers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.integer]
 Flags = npt.NDArray[np.bool_]
 
 NONE = -1
-"""Stands for null in columns of numbers, where no value below zero has a meaning."""
+"""Stands for null in columns of numbers, in which no negative value has a meaning."""
 
 _ROOM = 1 << 62
 """Joint keys stay below this, so that they fit into 64 bits with a sign."""
@@ -67,14 +67,17 @@ def is_valid(column: pa.ChunkedArray) -> Flags:
 
 
 def refuse_nulls(table: pa.Table, name: str, columns: Sequence[str]) -> None:
-    """:raises HistoryError: one of these columns of the table `name` has a null"""
+    """Check that these columns of the table `name` have no null.
+
+    :raises HistoryError: one of them has
+    """
     for column in columns:
         if table[column].null_count:
             raise HistoryError(f"history/{name}: {column} is null in {table[column].null_count} rows; it must not be")
 
 
 def joint_keys(*columns: Sequence[Ints]) -> list[Ints]:
-    """For each of several tables one key per row: equal where all columns are equal, ordered as the columns are.
+    """For each of several tables, one key per row: equal keys for rows equal in all columns, in the columns' order.
 
     :param columns: the most significant first; each has its values in every table, of any size
     """
@@ -95,7 +98,7 @@ def joint_key(*columns: Ints) -> Ints:
 
 
 def _from_zero(column: Sequence[Ints]) -> tuple[list[Ints], int]:
-    """The values counted from the lowest one, or their ranks if they are too far apart; all are below the number."""
+    """The values counted from the lowest one, or their ranks if they are too far apart; and a bound above them all."""
     tables: list[Ints] = [np.asarray(values, np.int64) for values in column]
     low = min((int(values.min()) for values in tables if len(values)), default=0)
     span = max((int(values.max()) for values in tables if len(values)), default=0) - low + 1
@@ -138,7 +141,7 @@ def run_bounds(*columns: Ints) -> tuple[Ints, Ints]:
 def distinct(key: Ints) -> tuple[Ints, Ints]:
     """One row for every distinct key, and for every row the index of its key among these.
 
-    As ``np.unique``, without a sort where the keys are small numbers from 0.
+    It is like ``np.unique``, but does not sort if the keys are small numbers from 0.
     """
     span = int(key.max(initial=0)) + 1
     if span > max(len(key), 1 << 16):

@@ -2,18 +2,19 @@
 
 Kinds, by record:
 
-* lost: it counts as written and is in no drain, although a drain passed its place. Unless it is excused: the scenario
-  deleted it, or compaction may have dropped it.
+* lost: it counts as written and is in no drain, although a drain passed its place; and it is not excused. It is excused
+  if the scenario deleted it, or if compaction may have dropped it.
 * undrained: as lost, but no drain passed its place (unknown).
 * vanished: a live consumer was handed it, and it is in no drain, although a drain passed that place and nothing excuses
-  it there. Records of aborted transactions never are; of indeterminate ones, only what read_committed consumers got.
+  it there. Records of aborted transactions never vanish. Records of indeterminate ones vanish only if a read_committed
+  consumer was handed them.
 * duplicated: it was read at two or more places.
 * resent: as duplicated, but its client wrote it again in a new producer epoch (noted).
 * corrupted: it was read with another CRC-32.
 * misplaced: it was acked at one offset and read only at others.
 * failed_but_present: its outcome is failed, and it was read.
 
-The contract leaves some cases open. They are judged so that a right run is never invalid, nor a broken one valid:
+Some cases are ambiguous. They are judged so that a correct run is never invalid, and a broken one never valid:
 
 * A record acked without an offset, or in an unknown partition, is lost only if its partition (if unknown, every
   partition of its topic) was drained to the end and nothing there can have been deleted or compacted. Else it is
@@ -26,10 +27,10 @@ The contract leaves some cases open. They are judged so that a right run is neve
 * A record that no producer sent is a phantom at each of its places, and not duplicated.
 * Idempotence holds within one producer session: a producer id with its epoch (KIP-98). A client that takes a new epoch
   resends what has no answer, and may write it twice. librdkafka does so on *all* partitions when a broker refuses a
-  batch that has overtaken another (its issue 4953). If run.json has ``producer_sessions``, a record is resent if it
-  looks as such a client leaves it. It is outside transactions. All its places are in one partition, and drains were
-  handed all of them. Their batches have one producer id, and epochs that rise with the offsets. If it was acked, then
-  at the last place. The harness reads the sessions from the segments if a record is there twice and a broker has
+  batch that has overtaken another (its issue 4953). If run.json has ``producer_sessions``, a record is resent if
+  all of this holds. It is outside transactions. All its places are in one partition, and drains were handed all of
+  them. Their batches have one producer id, and epochs that rise with the offsets. If it was acked, then at the last
+  place. The harness reads the sessions from the segments if a record is there twice and a broker has
   refused such a batch.
 """
 
@@ -60,7 +61,7 @@ from harness.checkers.verdict import Anomaly
 
 @dataclass(frozen=True, kw_only=True)
 class Delivery:
-    """What the reads show of every record; the columns are as long as ``rows.sent`` unless noted otherwise.
+    """What the reads show about every record; the columns are as long as ``rows.sent`` unless noted otherwise.
 
     :ivar sessions: as :attr:`harness.checkers.settings.RunSettings.producer_sessions`
     """
@@ -90,17 +91,17 @@ class Delivery:
 
     @cached_property
     def present(self) -> Flags:
-        """Handed to any consumer."""
+        """Which records were handed to any consumer."""
         return self.any_of_ours(np.ones(len(self.ours), np.bool_))
 
     @cached_property
     def in_drain(self) -> Flags:
-        """Handed to any drain."""
+        """Which records were handed to any drain."""
         return self.any_read(self.rows.reads.drain)
 
     @cached_property
     def tp(self) -> Ints:
-        """Where the record lies, as far as is known: where it was acked, else read, else sent to."""
+        """The partition of each record: where it was acked, else where it was read, else where it was sent to."""
         return self._where(self.rows.sent.tp, self.rows.reads.tp)
 
     @cached_property
@@ -116,7 +117,7 @@ class Delivery:
 
     @cached_property
     def _placed_by_read(self) -> tuple[Ints, Ints]:
-        """The records, by index, that were read but not acked at a known offset; and of each its lowest read."""
+        """The records, by index, that were read but not acked at a known offset; and the lowest read of each."""
         reads, unknown = self.rows.reads, self.rows.sent.off[self.of] == NONE
         read, record = self.ours[unknown], self.of[unknown]
         order = np.lexsort((reads.off[read], reads.tp[read], record))
@@ -125,24 +126,24 @@ class Delivery:
 
     @cached_property
     def excused(self) -> Flags:
-        """The scenario deleted it, or compaction may have dropped it; only records at known offsets."""
+        """Which records the scenario deleted or compaction may have dropped; only records at known offsets."""
         below = self.off < self.rows.log.below[self.tp]
         excused: Flags = (self.off != NONE) & (below | self.replaced(np.arange(len(self.off)), self.tp, self.off))
         return excused
 
     @cached_property
     def missing(self) -> Flags:
-        """Counts as written, is in no drain, and is not excused."""
+        """Which records count as written, are in no drain and are not excused."""
         return self.rows.sent.written & ~self.in_drain & ~self.excused
 
     @cached_property
     def passed(self) -> Flags:
-        """A drain passed the record's place; if that is unknown, only if nothing can excuse the record."""
+        """Which records' places a drain passed; a record at an unknown place only if nothing can excuse it."""
         return self._passed(self.rows.log.past, self.rows.log.to_end)
 
     @cached_property
     def rc_passed(self) -> Flags:
-        """As :attr:`passed`, by a read_committed drain."""
+        """As :attr:`passed`, but for read_committed drains only."""
         return self._passed(self.rows.log.rc_past, self.rows.log.rc_to_end)
 
     def _passed(self, past: Ints, to_end: Flags) -> Flags:

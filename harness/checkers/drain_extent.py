@@ -1,4 +1,4 @@
-"""How far the drains got in each partition: few facts, beside the many rows of a history."""
+"""How far the drains got in each partition, and what the scenario did to it: one entry per partition."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Stream = tuple[str, bool, bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """How far a drain got in one partition, by what it was handed or by its row of ``drained``.
+    """How far a drain got in one partition, from the records that it was handed or from its row of ``drained``.
 
     :ivar past: the next offset that it would have read
     :ivar to_end: its row shows that it read the partition to the end
@@ -40,9 +40,9 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """How far one drain got, by partition: the highest of what its :class:`Reach` entries say.
+    """How far one drain got, by partition: the highest position of its :class:`Reach` entries.
 
-    :ivar read_committed: it read so at least once
+    :ivar read_committed: it read with read_committed at least once
     """
 
     read_committed: bool
@@ -55,12 +55,12 @@ class Log:
 
     Each topic also has an entry for its unknown partition (:data:`NOWHERE`). No drain is past an offset there.
 
-    :ivar known: it is not the unknown partition
-    :ivar past: one more than the highest offset that a drain got past
-    :ivar to_end: a drain read it to the end; of the unknown partition, of every partition of the topic
+    :ivar known: False for the unknown partition
+    :ivar past: the highest position that a drain reached
+    :ivar to_end: a drain read it to the end; for the unknown partition: true of every partition of the topic
     :ivar rc_past: as `past`, for read_committed drains only
     :ivar rc_to_end: as `to_end`, for read_committed drains only
-    :ivar below: the scenario deleted all offsets below; of the unknown partition, the highest of the topic's
+    :ivar below: the scenario deleted all offsets below this; for the unknown partition: the topic's highest
     """
 
     topic_id: Ints
@@ -76,10 +76,10 @@ class Log:
 def handed_to_drains(
     streams: Sequence[Stream], places: Sequence[Place], stream: Ints, tp: Ints, off: Ints
 ) -> list[Reach]:
-    """How far drains got by what they were handed, for each stream and partition.
+    """How far drains got, from the records that they were handed; one entry for each stream and partition.
 
-    :param stream: of each read, an index into `streams`
-    :param tp: of each read, an index into `places`
+    :param stream: for each read, an index into `streams`
+    :param tp: for each read, an index into `places`
     """
     rows, number = distinct(joint_key(stream, tp))
     highest = np.zeros(len(rows), np.int64)
@@ -93,7 +93,7 @@ def handed_to_drains(
 
 
 def survey_drains(reaches: Iterable[Reach]) -> Mapping[str, Drain]:
-    """All drains by name, with those that were handed nothing."""
+    """All drains by name, including those that were handed nothing."""
     committed: set[str] = set()
     past: dict[str, dict[Place, int]] = defaultdict(dict)
     for each in reaches:
@@ -105,9 +105,9 @@ def survey_drains(reaches: Iterable[Reach]) -> Mapping[str, Drain]:
 
 
 def survey_partitions(number: Mapping[Place, int], reaches: Iterable[Reach], settings: RunSettings) -> Log:
-    """The facts of all partitions.
+    """Make the :class:`Log` of all partitions.
 
-    :param number: of each topic, the unknown partition and every one that the history names, numbered in their order
+    :param number: for each topic, the unknown partition and every one that the history names, numbered in this order
     """
     places = list(number)
     topics = {topic: number for number, topic in enumerate(dict.fromkeys(topic for topic, _ in places))}

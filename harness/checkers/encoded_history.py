@@ -5,7 +5,7 @@ plan that finds all kinds has some hundred operators, and Spark took 4 to 8 s (t
 it for a history of 1,000 records. numpy judges 100,000 records in 0.2 s.
 
 Columns have short names: ``pid`` is the producer (not Kafka's producer id), ``tp`` the partition and ``cid`` the
-consumer, each as an index into the names of :class:`EncodedHistory`, in their order. ``off`` is the offset, ``txo`` the
+consumer, each as an index into the sorted names of :class:`EncodedHistory`. ``off`` is the offset, ``txo`` the
 outcome of the record's transaction; ``rc`` stands for read_committed. A drain *passed* an offset if its position is
 higher, or if it read the partition to the end.
 """
@@ -60,7 +60,7 @@ JUDGED: Mapping[TableName, Sequence[str]] = {
     name: [column for column in schema.names if column not in ("error", "sent_at", "ended_at", "read_at")]
     for name, schema in SCHEMAS.items()
 }
-"""The columns that a verdict depends on; the others are for people."""
+"""The columns on which a verdict depends; the others are for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ class Sent:
     """One entry per row of ``produced``.
 
     :ivar tp: where it was sent to
-    :ivar off: where it was acked; NONE unless it was, at a known offset of a known partition
+    :ivar off: the offset at which it was acked; NONE if it was not, or if offset or partition are unknown
     :ivar transaction: an index into :attr:`EncodedHistory.transactions`
-    :ivar key: of records of compacted topics only; equal for equal keys
+    :ivar key: a number, equal for equal keys; only for records of compacted topics
     """
 
     pid: Ints
@@ -88,7 +88,7 @@ class Sent:
 
     @cached_property
     def written(self) -> Flags:
-        """Counts as written: acked outside a transaction or in a committed one."""
+        """Which records count as written: acked outside a transaction or in a committed one."""
         written: Flags = (self.outcome == ACKED) & (self.txo <= COMMITTED)
         return written
 
@@ -97,8 +97,8 @@ class Sent:
 class Reads:
     """One entry per row of ``consumed``.
 
-    :ivar named: it has a producer and a seq
-    :ivar drain: by a drain, not by a live consumer
+    :ivar named: the record has a producer and a seq
+    :ivar drain: a drain read it, not a live consumer
     """
 
     pid: Ints
@@ -122,7 +122,7 @@ class Consumer:
     """One consumer in one role: a name that appears in both roles is two consumers.
 
     :ivar group: as :meth:`harness.checkers.settings.RunSettings.group_of`
-    :ivar read_committed: it read so at least once; no more is expected of it than read_committed shows
+    :ivar read_committed: it read with read_committed at least once; only what that shows is expected of it
     """
 
     name: str
@@ -133,10 +133,10 @@ class Consumer:
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedHistory:
-    """A history, encoded.
+    """A history as numpy columns, with the names that their numbers stand for.
 
     :ivar places: topic and partition, sorted
-    :ivar consumers: sorted by name and role; with the drains that were handed nothing
+    :ivar consumers: sorted by name and role; including drains that were handed nothing
     :ivar reached: how far each drain got, by its number and by tp, as :class:`harness.checkers.drain_extent.Drain`
     :ivar promised: by producer, the seq below which it promised a row for each record; 0 if it promised nothing
     """
@@ -153,14 +153,14 @@ class EncodedHistory:
 
     @cached_property
     def unrecorded(self) -> Flags:
-        """The reads of records that were sent and whose row is missing: nothing else is known of these records."""
+        """The reads of records whose promised row in ``produced`` is missing; nothing else is known of these."""
         found: Flags = self.reads.named & (self.record == NONE) & (self.reads.seq >= 0)
         found[found] &= self.reads.seq[found] < self.promised[self.reads.pid[found]]
         return found
 
     @cached_property
     def record(self) -> Ints:
-        """For every read, the index in ``sent`` of its record; NONE if there is no such row.
+        """For every read, the index of its record in ``sent``; NONE if the record has no row.
 
         :raises HistoryError: a record has two rows in ``produced``
         """
@@ -188,7 +188,9 @@ def check_produced(table: pa.Table) -> tuple[Ints, Ints, Ints, Ints]:
     outcome = as_words(table, "produced", "outcome", OUTCOMES)
     txo = as_words(table, "produced", "transaction_outcome", TRANSACTION_OUTCOMES)
     if (is_valid(table["transaction"]) != (txo != NO_TRANSACTION)).any():
-        raise HistoryError("history/produced has a transaction without transaction_outcome, or the other way round")
+        raise HistoryError(
+            "history/produced has a transaction without transaction_outcome, or an outcome without its transaction"
+        )
     partition = np.maximum(as_numbers(table["partition"]), NOWHERE)
     placed = (outcome == ACKED) & (partition != NOWHERE)
     return outcome, txo, partition, np.where(placed, np.maximum(as_numbers(table["offset"]), NONE), NONE)
@@ -211,7 +213,7 @@ def check_consumed(table: pa.Table) -> tuple[Flags, Flags, Flags, Ints, Ints]:
         raise HistoryError("history/consumed has a partition or an offset below zero")
     named = is_valid(table["producer"]) & is_valid(table["seq"])
     if table["crc32"].null_count and (named & ~is_valid(table["crc32"])).any():
-        raise HistoryError("history/consumed has a record of ours without crc32")
+        raise HistoryError("history/consumed has a record with producer and seq, but without crc32")
     return drain, rc, named, partition, off
 
 
@@ -230,7 +232,7 @@ def streams_in(consumed: pa.Table, drain: Flags, rc: Flags) -> tuple[list[Stream
 
 
 def drained_rows(table: pa.Table | None) -> list[Reach]:
-    """How far drains got by the table ``drained``, row by row; nothing without a table.
+    """How far drains got, from the rows of ``drained``; empty if there is no table.
 
     :raises HistoryError: a null, a number below zero, or an unknown isolation
     """
@@ -258,7 +260,7 @@ def encode(produced: pa.Table, consumed: pa.Table, drained: pa.Table | None, set
     """Encode the three tables.
 
     :param drained: None if the history has no such table
-    :raises HistoryError: a row that no history has, as the functions above
+    :raises HistoryError: an invalid row, as the functions above
     """
     outcome, txo, sent_partition, acked_off = check_produced(produced)
     drain, rc, named, read_partition, read_off = check_consumed(consumed)

@@ -1,8 +1,8 @@
 """Makes an anomaly of what a checker found: counts the findings and names the first ones as examples.
 
-A finding is a record, an offset, a read or a transaction, as the kind has it. The order of the examples does not depend
-on the order of the rows. An example has what is known of it: producer, seq, topic, partition and offset; also consumer,
-session and position of a read; or the transaction.
+A finding is a record, an offset, a read or a transaction, depending on the kind. The order of the examples does not
+depend on the order of the rows. An example has what is known of it: producer, seq, topic, partition and offset; also
+consumer, session and position of a read; or the transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.checkers.verdict import KINDS, MAX_EXAMPLES, Anomaly, Example, Verd
 
 
 def record_findings(rows: EncodedHistory, kind: str, records: Ints, tp: Ints, off: Ints) -> Anomaly:
-    """Findings that are records: indices into ``sent``, and the place of each."""
+    """The anomaly for findings that are records: indices into ``sent``, and the place of each."""
     sent = rows.sent
     top = _first(tp, off, sent.pid[records], sent.seq[records])
     examples = tuple(
@@ -28,7 +28,7 @@ def record_findings(rows: EncodedHistory, kind: str, records: Ints, tp: Ints, of
 
 
 def read_findings(rows: EncodedHistory, kind: str, found: Ints) -> Anomaly:
-    """Findings that are reads: indices into ``reads``."""
+    """The anomaly for findings that are reads: indices into ``reads``."""
     reads = rows.reads
     top = found[
         _first(reads.tp[found], reads.off[found], reads.cid[found], reads.session[found], reads.position[found])
@@ -49,10 +49,10 @@ def read_findings(rows: EncodedHistory, kind: str, found: Ints) -> Anomaly:
 def offset_findings(
     rows: EncodedHistory, kind: str, tp: Ints, off: Ints, read: Ints, cid: Ints | None = None
 ) -> Anomaly:
-    """Findings that are offsets, or offsets of a consumer.
+    """The anomaly for findings that are offsets, or offsets of a consumer.
 
-    :param read: a read at each, by index; NONE where there is only an ack
-    :param cid: the consumer of each
+    :param read: for each offset, the index of a read there; NONE if there is only an ack
+    :param cid: for each offset, the consumer
     """
     top = _first(tp, off, np.zeros(len(tp), np.int64) if cid is None else cid)
     examples = tuple(
@@ -65,7 +65,7 @@ def offset_findings(
 
 
 def transaction_findings(rows: EncodedHistory, kind: str, transactions: Ints, leads_to: VerdictWord) -> Anomaly:
-    """Findings that are transactions, by index, in the order of the examples."""
+    """The anomaly for findings that are transactions: indices, in the order of the examples."""
     examples = tuple({"transaction": rows.transactions[i]} for i in transactions[:MAX_EXAMPLES])
     return Anomaly(kind=kind, count=len(transactions), leads_to=leads_to, examples=examples)
 

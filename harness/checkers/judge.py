@@ -1,8 +1,8 @@
 """The judge: reads a stored history and returns a verdict, without a cluster.
 
-The contract defines each kind of anomaly; the modules beside this one find them, one family each. They work in Spark
-tasks, beside the files. One task judges a usual history, and returns nothing but the verdict. Of a history that is too
-large for that, as many tasks as there are cores first take out what is clean (:mod:`harness.checkers.large_history`).
+:mod:`.verdict` lists the kinds of anomaly; the modules beside this one find them, one family each. They work in Spark
+tasks, near the files. One task judges an ordinary history and returns only the verdict. If a history is too large for
+that, as many tasks as there are cores first take out what is clean (:mod:`harness.checkers.large_history`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from harness.host.atomic_write import write_atomically
 from harness.spark.spark_map import SparkMap, cores, spark_map_over
 
 AT_ONCE = 1_000_000
-"""So many rows are judged in memory, in one task: it takes about 250 MB, and nothing is faster for so few."""
+"""Up to this many rows are judged in memory, in one task: it takes about 250 MB, and is fastest for so few."""
 
 SIZES = Sizes()
 
@@ -42,9 +42,9 @@ def judge(spark: SparkSession, run_dir: Path) -> Verdict:
 
     If the judge fails, the verdict is unknown with the reason.
 
-    :raises HistoryError: run.json or the history is missing, cut off or of other columns, or has rows that no history
-        has: a null or a word that the column does not allow, two rows for one record or one read, or a transaction of
-        two outcomes
+    :raises HistoryError: run.json or the history is missing, cut off or has other columns, or has invalid rows: a null
+        or a word that the column does not allow, two rows for one record or one read, or a transaction with two
+        outcomes
     """
     settings = replace(read_settings(run_dir), promised=promised(run_dir))
     run_dir = run_dir.absolute()
@@ -93,7 +93,7 @@ def judge_large(
     :param spread: runs a function in tasks
     :param lots: how many tasks read the history
     :raises HistoryError: as :func:`judge`
-    :raises Inconclusive: there is too much that is not clean
+    :raises Inconclusive: too many rows are not clean
     """
     rest = find_rest(stored, _drained(run_dir), settings, spread, lots, sizes)
     return judge_tables(rest.produced, rest.consumed, rest.drained, settings, (rest.counts, rest.unrecorded))
@@ -106,11 +106,11 @@ def judge_tables(
     settings: RunSettings,
     known: tuple[Counts, int] | None = None,
 ) -> Verdict:
-    """The verdict on a history in memory. Of the contract's columns, times and errors may be absent.
+    """The verdict on a history in memory; the columns of times and errors may be absent.
 
-    :param known: if the tables are only the rest of a history: the counts of the whole history, and how many of its
-        records have no row in ``produced`` that were promised one
-    :raises HistoryError: a row that no history has, as :func:`judge`
+    :param known: if the tables are only the rest of a large history: the counts of the whole history, and how many
+        promised rows its ``produced`` lacks
+    :raises HistoryError: an invalid row, as :func:`judge`
     """
     rows = encode(produced, consumed, drained, settings)
     del produced, consumed, drained  # Of a large history, a good part of the memory.
@@ -138,7 +138,7 @@ def judge_tables(
 
 
 def _unrecorded(rows: EncodedHistory, settings: RunSettings) -> int:
-    """How many records have no row in ``produced`` that were promised one."""
+    """How many promised rows ``produced`` lacks."""
     sent = rows.sent
     refuse_unpromised((rows.producers[pid] for pid in np.unique(sent.pid)), settings)
     with_row = (sent.seq >= 0) & (sent.seq < rows.promised[sent.pid])

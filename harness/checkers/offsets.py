@@ -1,4 +1,4 @@
-"""Checks of every place (topic, partition, offset) that was acked or read: who lies there, and who was shown it?
+"""Checks of every place (topic, partition, offset) that was acked or read: which record is there, and who got it?
 
 Kinds, by place:
 
@@ -10,18 +10,19 @@ Kinds, by place:
 * held_back (by partition): all read_committed drains stopped before a record that counts as written and that another
   drain has (unknown).
 
-Skipped and hidden expect only what the reader's isolation shows. The contract leaves some cases open:
+Skipped and hidden expect only what the reader's isolation shows. Some cases are ambiguous and are judged like this:
 
 * A record that is not one of ours has no name. Two such reads are of one record if producer, seq and CRC-32 are equal.
-* A record of ours is a phantom in a topic that it was not sent to. If it was not acked at a known offset, it is a
-  phantom in any partition but the one that it was sent to, where that is known; else it is `misplaced`.
+* A record of ours is a phantom in a topic that it was not sent to. In another partition of its topic, it is `misplaced`
+  if it was acked at a known offset; else it is a phantom, if the partition that it was sent to is known.
 * read_committed shows a phantom too, since it belongs to no transaction. It shows a record of an indeterminate
   transaction if a read_committed drain has it. read_uncommitted shows all that is in the log.
 * A record whose promised row in ``produced`` is missing is no phantom, and it may have been aborted.
 * A consumer that read with both isolations is expected to show only what read_committed shows.
 * A drain is in no group: it reads everything for itself.
-* What no consumer of a group was handed, between what one of them and what the next one was handed, was passed by the
-  one that continued above it. If one of the group reads read_committed, only what that shows is expected there.
+* If two consumers of a group read one range of offsets each, and none of the group read between the ranges, the one
+  that continued above passed over what lies between. If one of the group reads read_committed, only what that shows is
+  expected there.
 * Compaction excuses no live consumer, since a drain has the record: it was there. A drain that came later may have
   missed it, if another record may have replaced it or if its key is unknown.
 * A drain is expected to show what lies below its own position. What lies behind an open transaction is held_back.
@@ -44,7 +45,7 @@ from harness.checkers.settings import Group
 from harness.checkers.verdict import Anomaly
 
 Found = tuple[Ints, Ints]
-"""Places, by index, and for each the consumer that was not handed what lies there."""
+"""Places, by index, and for each place the consumer that was not handed its record."""
 
 
 def check_places(delivery: Delivery) -> Iterator[Anomaly]:
@@ -124,7 +125,7 @@ class _Places:
         return np.searchsorted(self.tp, np.arange(len(self.rows.places) + 1))
 
     def any_read(self, chosen: Flags | Ints) -> Flags:
-        """At which places one of the `chosen` reads was."""
+        """Which places have one of the `chosen` reads."""
         result = np.zeros(len(self.tp), np.bool_)
         result[self.of_read[chosen]] = True
         return result
@@ -133,7 +134,7 @@ class _Places:
         """The places that must be shown to read_uncommitted, and those that must be shown to read_committed.
 
         :param drained: the reads by drains that show that something is there
-        :param to_all: the reads of what read_committed shows too
+        :param to_all: the reads of records that read_committed shows too
         """
         there = self.off >= self.rows.log.below[self.tp]
         return self.any_read(drained) & there, self.any_read(drained & to_all) & there
@@ -151,7 +152,7 @@ def _to_all(delivery: Delivery) -> Flags:
 
 
 def _skipped(places: _Places, to_all: Flags) -> Found:
-    """The places that live consumers passed by, each with the consumer that continued above it."""
+    """The places that live consumers passed over, each with the consumer that continued above it."""
     rows, reads = places.rows, places.rows.reads
     everything, shown = places.wanted(reads.drain, to_all)
     groups: dict[Group, list[int]] = defaultdict(list)

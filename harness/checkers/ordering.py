@@ -3,14 +3,15 @@
 Kinds:
 
 * reordered: a record of the same producer with a lower seq has a higher first offset in the partition. The first offset
-  is the lowest of the record's ack and its reads there. Not compared are records that no row of ``produced`` names, and
-  reads in another topic than the record was sent to (phantoms). Two records at one offset are a conflict, not an order.
+  is the lowest of the record's ack and its reads there. Records that no row of ``produced`` names are
+  not compared, nor are reads in another topic than the record was sent to (phantoms). Two records at one offset are a
+  conflict, not an order.
   A record that is reordered in two partitions counts once.
 * nonmonotonic_read (live consumers and drains): within one session, the offset is not above that of the read before, in
   the order of `position`. Reads of one position, which a history should not have, are ordered by offset.
 * redelivered (live consumers; noted): the consumer was handed the offset in an earlier session too.
 
-One row is one read. Two equal rows, as in a copied part, are no valid history.
+One row is one read. Two equal rows, as in a part that was copied, make the history invalid.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from harness.errors import HistoryError
 
 
 def first_offsets(rows: EncodedHistory) -> tuple[Ints, Ints, Ints, Ints]:
-    """Every record's first offset in each partition of its topic.
+    """Find every record's first offset in each partition of its topic.
 
     :returns: columns (group, record, tp, off), sorted by group and seq; a group is one producer in one partition
     """
@@ -44,7 +45,7 @@ def first_offsets(rows: EncodedHistory) -> tuple[Ints, Ints, Ints, Ints]:
 
 
 def check_ordering(rows: EncodedHistory) -> Iterator[Anomaly]:
-    """Find the kind of this module."""
+    """Find reordered records."""
     group, record, tp, off = first_offsets(rows)
     # As the key grows with the group, the running maximum never comes from another group.
     height = joint_key(group, off)

@@ -1,4 +1,4 @@
-"""The settings in run.json: what the scenario itself did to the log, and what its clients do not promise.
+"""Reads the judge's settings from run.json: what the scenario did to the log, and what its clients do not promise.
 
 The file is required, since a run without a readable run.json may be half a run. Every setting is optional. A value of
 the wrong form is an error, because each setting turns findings off.
@@ -40,8 +40,8 @@ class RunSettings:
     """The part of run.json that decides how a history is judged.
 
     :ivar deleted_below: by partition, the offset below which the scenario deleted everything or let it expire
-    :ivar compacted: topics
-    :ivar groups: consumer groups by consumer
+    :ivar compacted: the topics that are compacted
+    :ivar groups: the consumer group of each consumer that has one
     :ivar producer_sessions: by partition, the offsets in batches of idempotent producers, ascending; empty if unknown
     :ivar promised: not from run.json: by producer, the seq below which it promised a row for each record
         (:func:`harness.history.write_ahead.promised`)
@@ -62,7 +62,10 @@ class RunSettings:
 
 
 def refuse_unpromised(senders: Iterable[str], settings: RunSettings) -> None:
-    """:raises HistoryError: a producer promised nothing, though others did: its promise is missing"""
+    """Check that either all producers promised their rows or none did.
+
+    :raises HistoryError: a producer promised nothing, though others did: its file in ``history/reserved`` is missing
+    """
     if settings.promised:
         for name in sorted(set(senders) - set(settings.promised)):
             raise HistoryError(
@@ -135,7 +138,7 @@ def _long(value: object) -> int | None:
 
 
 def _sessions(value: object) -> tuple[Session, ...] | None:
-    """Sessions in order that do not overlap, of idempotent producers (another's id is -1)."""
+    """Sessions in order that do not overlap, of idempotent producers (others have the id -1); None for other values."""
     if not (isinstance(value, list) and all(isinstance(each, list) and len(each) == 4 for each in value)):
         return None
     if any((number := _long(each)) is None or number < 0 for session in value for each in session):

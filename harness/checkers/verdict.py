@@ -1,6 +1,6 @@
 """A verdict, the anomalies that it rests on, and the table of all kinds of anomaly.
 
-The table is apart from the checkers, so that one place shows which kinds are held against Kafka.
+The table is apart from the checkers, so that one place shows which kinds count against Kafka.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MAX_EXAMPLES = 20
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind of anomaly: the verdict that it leads to, and its sentence."""
+    """One kind of anomaly: the verdict that it leads to, and the sentence that describes it."""
 
     leads_to: VerdictWord
     sentence: str
 
     def says(self, count: int) -> str:
-        """The sentence for so many findings."""
+        """The sentence for this number of findings."""
         return re.sub("<(.*?)\\|(.*?)>", r"\1" if count == 1 else r"\2", self.sentence).format(n=count)
 
 
@@ -44,7 +44,8 @@ _SENTENCES: Mapping[VerdictWord, Mapping[str, str]] = {
         "duplicated": "{n} <record was|records were> read at more than one place",
         "reordered": "{n} <record lies below a record that its producer|records lie below records that their "
         "producers> had sent earlier to the same partition",
-        "phantom": "{n} <offset was read that holds a record|offsets were read that hold records> nobody sent there",
+        "phantom": "{n} <offset was read that holds a record|offsets were read that hold records> that no "
+        "producer sent there",
         "failed_but_present": "{n} <record was read although sending it|records were read although sending them> had "
         "failed for good",
         "hidden": "{n} <offset was not shown to a drain that got past it, though its isolation should show it and "
@@ -106,7 +107,7 @@ class Anomaly:
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What the verdict rests on: numbers of records, but ``read`` counts rows of ``consumed``."""
+    """The counts that a verdict rests on: numbers of records, except ``read``, the number of rows of ``consumed``."""
 
     sent: int = 0
     acked: int = 0
@@ -141,7 +142,7 @@ class Verdict:
     reasons: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, object]:
-        """verdict.json as the contract has it."""
+        """The verdict as verdict.json has it."""
         return {
             "schema": SCHEMA,
             "run_id": self.run_id,
@@ -157,7 +158,7 @@ class Verdict:
 
 
 def conclude(run_id: str, counts: Counts, anomalies: Iterable[Anomaly]) -> Verdict:
-    """The verdict that follows from `anomalies`: invalid wins over unknown; none, or noted ones only, is valid."""
+    """The verdict that follows from `anomalies`: invalid wins over unknown; none, or only noted ones, is valid."""
     order = list(KINDS)
     shown = tuple(sorted(anomalies, key=lambda anomaly: order.index(anomaly.kind)))
     words = {anomaly.leads_to for anomaly in shown}

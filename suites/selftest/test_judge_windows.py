@@ -411,7 +411,7 @@ def test_what_is_clean_is_taken_out(tmp_path: Path) -> None:
             "1 transactions of two outcomes, e.g. x",
         ),
         (lambda story: story.read(4, partition=-1), "a partition or an offset below zero"),
-        (lambda story: story.read(4, crc32=None), "a record of ours without crc32"),
+        (lambda story: story.read(4, crc32=None), "a record with producer and seq, but without crc32"),
         (lambda story: story.send(90, 90, outcome="lost"), "outcome is 'lost'"),
         (lambda story: story.send(90, 90, transaction="x"), "a transaction without transaction_outcome"),
     ],
@@ -435,7 +435,7 @@ def test_what_is_no_history(spoil: Callable[[Story], object], why: str, tmp_path
             2_000,
             r"2,500 rows, in 100 of 100 windows of 10 offsets, would have",
         ),
-        ("harness.checkers.large_history.summarise.MOST_BYTES", 500, "its rows lie too far from the order"),
+        ("harness.checkers.large_history.summarise.MOST_BYTES", 500, "its rows are stored too far out of order"),
         ("harness.checkers.large_history.seen_seqs.MOST_PAGES", 0, "the seqs of its producers have too many gaps"),
     ],
 )

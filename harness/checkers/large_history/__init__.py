@@ -1,6 +1,6 @@
 """Judges a history that is too large for one task: most of it is shown to be clean, and only the rest is judged.
 
-Why this is code of our own and not SQL: it is faster, and each kind of anomaly has one definition. On 2 x 10^7
+It is not SQL because this is faster, and because each kind of anomaly then has one definition. On 2 x 10^7
 records this judge found all kinds in 17.4 s; DuckDB took 19.8 s for three of the kinds. Spark would shuffle every row,
 for a join or a sort. Before replacing this code, measure both with a history of :mod:`harness.bench.histories`.
 

@@ -1,4 +1,4 @@
-"""The windows of a large history that are clean, by their lines alone.
+"""Finds the windows of a large history that are clean, from their lines alone (:mod:`.fingerprints`).
 
 Nothing can be found in a clean window, so it need not be judged. All other windows, and the records that were not acked
 at a known place, are the *rest*. The rest is judged as if it were the whole history, together with what the whole
@@ -55,7 +55,8 @@ class Windows:
 
     :ivar tp: the partition of each window, as an index into `places`; windows are sorted by it and by `at`
     :ivar at: the window's number in its partition
-    :ivar of_ack: the window of each line of `acks`; :ivar of_read: that of each line of `reads`
+    :ivar of_ack: the window of each line of `acks`
+    :ivar of_read: the window of each line of `reads`
     :param summaries: of all parts of the history, settled; at least one
     """
 
@@ -95,7 +96,7 @@ class Windows:
         return result
 
     def reaches(self) -> list[Reach]:
-        """How far drains got by what they were handed."""
+        """How far drains got, from the records that they were handed."""
         who, tp, high = (self.reads[name] for name in ("who", "tp", "high"))
         return handed_to_drains(self._streams.all, self.places.all, who, tp, high)
 
@@ -136,7 +137,7 @@ class Windows:
         return self._acked["count"] - self._acked["aborted_count"] if rc else self._acked["count"]
 
     def _mark_hidden(self, drains: Mapping[str, Drain]) -> None:
-        """Windows that a drain got into and of which it was handed nothing, though there is something for it."""
+        """Windows that a drain entered and from which it was handed nothing, though they have records for it."""
         for name, drain in drains.items():
             own = np.array([who == name and not live for who, live, _ in self._streams.all], np.bool_)
             handed = np.zeros(len(self.rest), np.bool_)
@@ -146,7 +147,7 @@ class Windows:
             self.rest |= ~handed & (shown > 0) & (self.at * self.size < past[self.tp])
 
     def _mark_held_back(self, drains: Mapping[str, Drain]) -> None:
-        """Of each partition in which all read_committed drains stopped early, the last window with more for them."""
+        """Where all read_committed drains stopped early in a partition: the last window that has more for them."""
         stopped = np.array(
             [
                 max((drain.past.get(place, -1) for drain in drains.values() if drain.read_committed), default=-1)
@@ -286,6 +287,6 @@ def _lowest_from(seqs: Ints) -> Ints:
 
 
 def _with_lower_above(seqs: Ints, above: Ints, lowest_from: Ints) -> Ints:
-    """The indices of those `seqs` that have a lower one above, which is where `above` points into `lowest_from`."""
+    """The indices of those `seqs` that have a lower one above, from where `above` points in `lowest_from`."""
     inside = np.flatnonzero(above < len(lowest_from))
     return inside[lowest_from[above[inside]] < seqs[inside]]

@@ -1,4 +1,4 @@
-"""Lines: what is kept of the rows in one window, instead of the rows.
+"""Makes lines: a line stands for the rows of one stream in one window.
 
 * A *stream* is all that one producer had acked, or all that one consumer was handed with one isolation.
 * A *window* is a range of offsets of one partition.
@@ -6,8 +6,8 @@
   highest offset, and so on. Streams with equal sums in a window have the same rows there. So comparing lines replaces
   a join of rows.
 
-Lines are columns with the names of :data:`NO_LINES`. A row is a line of one. So :func:`lines_of` makes lines of rows,
-and also joins lines of the same window, or of windows that become one wider window.
+Lines are columns with the names of :data:`NO_LINES`. A row is a line with a count of one. So :func:`lines_of` makes
+lines of rows, and also joins lines of the same window, or of windows that become one wider window.
 
 A fingerprint is 64 bits, computed from (producer, seq, offset, CRC-32) with a key that is drawn for each judgement. Two
 different sets of rows have equal sums with a chance of about 2^-64, far below that of equal CRC-32s. A stored history
@@ -35,7 +35,7 @@ _SUMS: Mapping[str, np.ufunc] = {
     "last": np.maximum,
     "count": np.add,
     "prints": np.add,
-    "aborted_count": np.add,  # of these rows, those of aborted transactions, which read_committed hides
+    "aborted_count": np.add,  # only the rows of aborted transactions, which read_committed hides
     "aborted_prints": np.add,
     "odd": np.logical_or,
     "chunk": np.minimum,  # where the rows are stored
@@ -53,7 +53,7 @@ def lines_of(rows: Columns, window: int) -> Columns:
     A line is ``odd`` if one of its rows is, or if offset and seq do not both grow from row to row.
 
     :param rows: all columns but ``window``; ``chunk`` and ``last_chunk`` may be absent
-    :param window: offsets in a window; of lines, a multiple of the window that they were made with
+    :param window: offsets in a window; to join lines, a multiple of the window with which they were made
     """
     order = order_of(rows["who"], rows["tp"], rows["low"])
     if order is not None:

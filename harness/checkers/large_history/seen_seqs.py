@@ -12,7 +12,7 @@ from harness.errors import HistoryError, Inconclusive
 
 _BITS = 13
 MOST_PAGES = 1 << 18
-"""256 MiB of bits. As the seqs of each producer start at 0, that is enough for 2 x 10^9 records."""
+"""The most pages that are kept: 256 MiB. The seqs of each producer start at 0, so that is 2 x 10^9 records."""
 
 
 class Seqs:
@@ -68,8 +68,9 @@ class Seqs:
         return count + (0 if last is None else int(np.unpackbits(last)[:bits].sum()))
 
     def refuse_twice(self) -> None:
-        """:raises HistoryError: a record has two rows; worded as in
-        :attr:`harness.checkers.encoded_history.EncodedHistory.record`
+        """Check that no record has two rows.
+
+        :raises HistoryError: one has; worded as :attr:`harness.checkers.encoded_history.EncodedHistory.record` does
         """
         if self._twice:
             times = self._rows - sum(int(np.bitwise_count(bits).sum()) for bits in self._pages.values())

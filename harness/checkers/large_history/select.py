@@ -52,7 +52,7 @@ from harness.history.tables import DRAINED, SCHEMAS, Piece, TableName, load_batc
 from harness.spark.spark_map import SparkMap
 
 MOST_ROWS = 8_000_000
-"""The judge takes a rest of so many rows, in about 2 GB."""
+"""The largest rest that is judged, in rows; it takes about 2 GB."""
 
 _Batch = tuple[int, TableName, pa.Table]
 """Rows of one table, and the number of their chunk."""
@@ -62,9 +62,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes that change the cost and never the verdict.
+    """Sizes that change the cost, but never the verdict.
 
-    :ivar window: offsets in a window to begin with; windows become wider if there are too many
+    :ivar window: offsets in a window at the start; windows become wider if there are too many
     :ivar batch_rows: rows in memory together
     :ivar chunk_rows: rows that are read again together
     """
@@ -85,12 +85,13 @@ class Chunk:
 
 @dataclass(frozen=True, kw_only=True)
 class Rest:
-    """The rows that must be judged, and what the whole history shows besides.
+    """The rows that must be judged, and what else the whole history shows.
 
-    :ivar drained: the stored table; with a row for each partition, and one for each that drains were handed records of
+    :ivar drained: the stored table, with a row added for each partition, and for each in which drains got records
     :ivar counts: of the whole history, without `indeterminate_present`, which the rest shows
-    :ivar unrecorded: of the whole history, how many records have no row that were promised one
-    :ivar windows: how many windows there are; :ivar left: how many of them are in the rest
+    :ivar unrecorded: of the whole history, how many promised rows are missing
+    :ivar windows: how many windows there are
+    :ivar left: how many windows are in the rest
     """
 
     produced: pa.Table
@@ -116,7 +117,7 @@ def find_rest(
     :param drained: the stored table; None if there is none
     :param lots: how many tasks read the history
     :raises HistoryError: as :func:`harness.checkers.judge.judge`
-    :raises Inconclusive: the rest is too large, or the summaries are
+    :raises Inconclusive: the rest or the summaries are too large
     """
     search = _Search(_chunks(stored, sizes.chunk_rows), settings, spread, lots, sizes)
     summaries = search.summaries()
@@ -189,9 +190,11 @@ class _Search:
         return self._in_tasks(summarise, range(len(self._chunks)), COLUMNS) or [Summary(window)]
 
     def refuse(self, summaries: Sequence[Summary]) -> int:
-        """Raise for what takes several rows to see that it is no history, worded as the judge of small ones does.
+        """Check what only several rows together can show to be invalid.
 
-        :returns: how many records have no row that were promised one
+        :returns: how many promised rows are missing
+        :raises HistoryError: two rows for one record, a missing promise, or a transaction with two outcomes; worded as
+            by the judge of small histories
         """
         seqs, transactions = Seqs(), Pile(NO_TRANSACTIONS, transactions_merged)
         for summary in summaries:
@@ -211,7 +214,7 @@ class _Search:
                 found |= set(zip(some["transaction"], some["transaction_outcome"], strict=True))
             return found
 
-        if len(suspects):  # By hashes, of which two names may share one.
+        if len(suspects):  # They are hashes, and two names may share one.
             produced = [number for number, chunk in enumerate(self._chunks) if chunk.table == "produced"]
             pairs = self._in_tasks(outcomes, produced, {"produced": ("transaction", "transaction_outcome")})
             times = Counter(name for name, _ in set().union(*pairs))
@@ -270,7 +273,7 @@ class _Search:
         return [(producers[each], np.sort(seq[missing & (pid == each)])) for each in np.unique(pid[missing]).tolist()]
 
     def mark_reordered(self, windows: Windows, drained: pa.Table) -> None:
-        """Mark the windows that have a part in a reordering, by what is in the rest so far."""
+        """Mark the windows that take part in a reordering, given what is in the rest so far."""
         rows = encode(self.tables["produced"], self.tables["consumed"], drained, self._settings)
         _, record, tp, off = first_offsets(rows)
         producers, places = windows.producers.numbers(rows.producers), windows.places.numbers(rows.places)
@@ -301,8 +304,8 @@ def _shares(numbers: Sequence[int], chunks: Sequence[Chunk], count: int) -> list
 
 
 def _drained(windows: Windows, handed: Sequence[Reach], stored: pa.Table | None) -> pa.Table:
-    """``drained`` with what else the whole history shows of partitions and drains, as rows of that table."""
-    # A drain without a name, which read nothing of it, makes a partition known.
+    """``drained``, with rows for what else the whole history shows about partitions and drains."""
+    # A nameless drain that read nothing makes each partition known.
     known = [
         Reach(consumer="", place=place, past=0, read_committed=False)
         for place in windows.places.all

@@ -1,4 +1,4 @@
-"""What a task keeps of its part of a large history: lines (:mod:`.fingerprints`) instead of rows.
+"""Summarises a task's part of a large history: keeps lines (:mod:`.fingerprints`) instead of rows.
 
 The task reads rows in batches, in the order in which they are stored. If that is roughly the order in which they
 happened, the summary grows with the number of windows, not with the number of rows. If it is not, and the summary gets
@@ -55,9 +55,9 @@ COLUMNS: Mapping[TableName, Sequence[str]] = {
 """The columns of each table that a summary needs."""
 
 MOST_LINES = 1 << 20
-"""So many lines are kept of each table; if there are more, the windows become wider."""
+"""The most lines that are kept of each table; if there are more, the windows become wider."""
 MOST_BYTES = 1 << 28
-"""So much memory each pile takes at most; enough for 10^7 transactions."""
+"""The most memory that each pile may take; enough for 10^7 transactions."""
 
 _WIDEST = 1 << 40
 
@@ -70,7 +70,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 class Names(Generic[T]):
-    """Numbers for names, in the order in which the names come."""
+    """Gives names numbers, in the order in which the names come."""
 
     def __init__(self) -> None:
         self.all: list[T] = []
@@ -97,7 +97,10 @@ class Pile:
         self._waiting = self._merged = 0
 
     def add(self, table: Columns) -> None:
-        """:raises Inconclusive: the rows take too much memory, even when merged"""
+        """Add rows.
+
+        :raises Inconclusive: the rows take too much memory, even when merged
+        """
         self._tables.append(table)
         self._waiting += length(table)
         if self._waiting > self._merged + (1 << 18):
@@ -112,19 +115,21 @@ class Pile:
         self._tables = [table]
         self._waiting, self._merged = 0, length(table)
         if sum(column.nbytes for column in table.values()) > MOST_BYTES:
-            raise Inconclusive("its rows lie too far from the order in which they happened to be summed up in memory")
+            raise Inconclusive("its rows are stored too far out of order: their summary does not fit into memory")
         return table
 
 
 class Summary:
     """What a task found in its rows. Numbers in columns are indices into the summary's own names.
 
-    :ivar window: offsets in a window: as given, and doubled as often as there are too many lines. Narrow windows are
+    :ivar window: offsets in a window: as given, and doubled whenever there are too many lines. Narrow windows are
         better, since the whole window around an anomaly is read again and judged
-    :ivar acks: the lines of producers; :ivar reads: the lines of streams
-    :ivar runs: reads of one session in a row, as far as the batch goes, whose offsets grow
+    :ivar acks: the lines of producers
+    :ivar reads: the lines of streams
+    :ivar runs: successive reads of one session, within a batch, whose offsets grow
     :ivar transactions: hashes of names, and the set of outcomes of each as bits
-    :ivar outcomes: how many rows of ``produced`` have each outcome; :ivar read: how many rows ``consumed`` has
+    :ivar outcomes: how many rows of ``produced`` have each outcome
+    :ivar read: how many rows ``consumed`` has
     :ivar placeless: by chunk, how many records were not acked at a known place
     """
 
@@ -209,7 +214,7 @@ def _lines(
     """The lines of rows.
 
     :param grows: the column that must grow with the offset
-    :param odd: rows that no sum shows to be clean
+    :param odd: marks the rows that no sum can show to be clean
     """
     rows: Columns = {"who": who, "tp": tp, "low": off, "high": off, "first": grows, "last": grows}
     rows |= {"count": np.ones(len(off), np.int64), "prints": prints, "odd": odd}
