@@ -1,13 +1,14 @@
 """The connection between the driver and a long-running task, for reports and commands.
 
-Spark tells the driver nothing about a task before the task ends. A scenario must know within a second whether records
-get through, and must be able to stop a task in good order. So each task connects to a server in the driver, reports its
-progress several times a second, and takes commands. The connection is also a leash: when it breaks, the driver is gone
-or has dropped the task, and the task ends by itself.
+Spark reports nothing to the driver about a task before the task ends. A scenario must know within a second whether
+records get through, and must be able to stop a task cleanly. So each task connects to a server in the driver, reports
+its progress several times a second, and takes commands. If the connection breaks, the driver is gone or has dropped the
+task, and the task ends by itself.
 
-Messages are lines of JSON over a socket on 127.0.0.1, guarded by a secret that travels with the task.
+Messages are lines of JSON over a socket on 127.0.0.1, guarded by a secret that is sent with the task.
 ``multiprocessing.connection`` does not fit: its ``accept`` blocks until the first client has authenticated, and it
-unpickles what it receives. No record passes here. A thread of its own sends the newest report and drops older ones.
+unpickles what it receives. Records do not pass here. In the task, a separate thread sends the newest report and drops
+older ones.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What a task is to do."""
+    """A command to a task: what it must do now."""
 
     do: Literal["stop", "abort"]
     at: Mapping[int, int] = field(default_factory=dict)
@@ -40,14 +41,14 @@ class Command:
 
 
 STOP = Command(do="stop")
-"""End in good order: a producer settles all that it has sent, a consumer reads up to the offsets given."""
+"""End cleanly: a producer waits for the outcome of all records sent, a consumer reads up to the given offsets."""
 ABORT = Command(do="abort")
-"""End at once; what is not settled is written down as it stands."""
+"""End at once; records without an outcome are stored as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskEndpoint:
-    """What a task needs to connect to its driver; travels with the task."""
+    """What a task needs to connect to its driver; it is sent with the task."""
 
     port: int
     secret: str
@@ -64,7 +65,7 @@ class _Hello(msgspec.Struct):
 class Channel(Generic[R_co]):
     """The driver's end of the connection to one task.
 
-    :param first: the report until the task has sent one; all its reports have this type
+    :param first: the report before the task has sent one; all its reports have this type
     :ivar report: the newest report
     """
 
@@ -130,11 +131,11 @@ class ControlServer:
         on_close: Callable[[], object] = lambda: None,
         on_report: Callable[[R], object] = lambda _: None,
     ) -> tuple[Channel[R], TaskEndpoint]:
-        """Expect a task; the channel is for the driver, the endpoint for the task.
+        """Prepare for a task; the driver uses the channel, the task the endpoint.
 
         :param task: a name that is used once
         :param first: see :class:`Channel`
-        :param on_close: called when a connection has ended, from whichever side
+        :param on_close: called when the connection has ended, whichever side ended it
         :param on_report: called with each report, in the connection's thread
         """
         if task in self._channels:
@@ -201,12 +202,12 @@ class DriverLink:
 
     @property
     def aborted(self) -> bool:
-        """Whether the task is to end at once."""
+        """Whether the task must end at once."""
         return self.driver_gone.is_set() or self.command == ABORT
 
     @property
     def told_to_end(self) -> bool:
-        """Whether the task is to end, at once or in good order."""
+        """Whether the task must end, at once or cleanly."""
         return self.driver_gone.is_set() or self.command is not None
 
     def publish(self, report: object) -> None:

@@ -1,15 +1,15 @@
 """The one Spark session of a run, which starts in the background.
 
-A session takes about five seconds to start, as long as a small Kafka cluster. So a thread starts it beside the cluster
-(:class:`SparkHandle`), and the first task waits for it. An error that shows before a JVM starts, such as a
+A session takes about five seconds to start, as long as a small Kafka cluster. So a thread starts it while the cluster
+starts (:class:`SparkHandle`), and the first task waits for it. An error that shows before a JVM starts, such as a
 master that doesn't answer, is raised at once in the caller's thread.
 
 The settings suit long-running tasks. A local master has more slots than the machine has cores, because producers and
 consumers mostly wait. Spark never runs a failed task again, because a second producer would send the same records once
-more (``spark.task.maxFailures=1``; :mod:`harness.spark.tasks` catches what this does not count, a lost executor).
+more (``spark.task.maxFailures=1``). This does not count a lost executor, which :mod:`harness.spark.tasks` catches.
 
-pyspark's ``launch_gateway`` launches the JVM, and not ``SparkSession.builder``, because it can send the JVM's output to
-a file.
+The JVM is launched with pyspark's ``launch_gateway`` instead of ``SparkSession.builder``, because only the former can
+send the JVM's output to a file.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from harness.host.scratch import scratch_folder
 # Tasks that run at once on the local master: producers, live consumers and the tasks of a drain.
 LOCAL_SLOTS = 16
 CONNECT_S = 3.0
-# Spark gives up what answers at a master's port and is no master after three attempts of 20 s. A local master starts in
-# 4 s on idle cores, and took 90 s beside the brokers of three runs on a machine at a third of its speed.
+# If what answers at the port is no master, Spark gives up after three attempts of 20 s. A local master starts in 4 s on
+# idle cores, and took 90 s beside the brokers of three runs on a machine at a third of its speed.
 START_S = 180.0
 STOP_S = 10.0
 
@@ -106,7 +106,7 @@ def spark_session(master: str | None, *, jars: Sequence[Path]) -> SparkSession:
     return session
 
 
-JVM_DIED = "Spark's JVM has ended, and nobody had ended it"
+JVM_DIED = "Spark's JVM has ended by itself"
 
 
 class SparkHandle:
@@ -166,7 +166,7 @@ class SparkHandle:
 
 
 def end_spark() -> None:
-    """End the Spark session and the JVM of this process, if any, in whatever state they are.
+    """End the Spark session and the JVM of this process, if any, whatever state they are in.
 
     ``SparkSession.stop`` alone leaves the JVM to the next session of the process.
     """
@@ -227,7 +227,7 @@ def _settings(master: str, jars: Sequence[Path], scratch: Path) -> SparkConf:
         "spark.speculation": "false",
         # All executors are equally near to the data, so there is no better slot to wait for.
         "spark.locality.wait": "0s",
-        # Histories are small, and the default of 200 parts would cost more than the work.
+        # Histories are small; the default of 200 parts would cost more than the work itself.
         "spark.sql.shuffle.partitions": "4",
         # A cluster lives for seconds; by default its consumers and their data are cached for five minutes.
         "spark.kafka.consumer.cache.timeout": "10s",
@@ -260,7 +260,7 @@ def _start(conf: SparkConf, output: IO[bytes]) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the interpreter that has the packages
     gateway = launch_gateway(conf, popen_kwargs={"stdout": output, "stderr": output})  # type: ignore[no-untyped-call]
     _jvm = getattr(gateway, "proc", None)
-    # If the master never answered, this context is stopped, and making the session of it fails.
+    # If the master never answered, this context is stopped, and the session can't be made.
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
     session.sparkContext.setLogLevel("ERROR")
     return session

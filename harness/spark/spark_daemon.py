@@ -5,7 +5,7 @@ Spark runs it instead of its own daemon, as ``python -m harness.spark.spark_daem
 
 It removes Spark's archives of pyspark and py4j from the path, as both are installed. Each task begins with
 ``importlib.invalidate_caches()``. Each folder of an archive then reads the directory of the whole archive again
-(``zipimporter.invalidate_caches``, Python 3.11). That is 50 ms of CPU for each of some twenty tasks of a case.
+(``zipimporter.invalidate_caches``, Python 3.11). That would cost 50 ms of CPU for each of some twenty tasks of a case.
 """
 
 from __future__ import annotations

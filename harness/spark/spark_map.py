@@ -22,7 +22,7 @@ class SparkMap(Protocol):
     """Applies a function to each argument in a task of its own."""
 
     def __call__(self, work: Callable[[A], B], arguments: Sequence[A], /) -> list[B]:
-        """The results, in the order of the arguments.
+        """Return the results, in the order of the arguments.
 
         :raises JbodError: as ``work`` does
         :raises PipelineError: ``work`` raised another error, or Spark lost a task
@@ -32,8 +32,8 @@ class SparkMap(Protocol):
 def spark_map_over(spark: SparkSession) -> SparkMap:
     """A :class:`SparkMap` over a Spark session.
 
-    A JbodError is returned as a value, so that it is not lost in the pages of text of a Spark error. Results are
-    pickled into files: on the way through Spark's driver they would need several times their size in its heap.
+    A task returns a JbodError as a value, since it would be lost in the pages of text of a Spark error. Results are
+    pickled into files, since in Spark's driver they would need several times their size in its heap.
     """
 
     def spread(work: Callable[[A], B], arguments: Sequence[A], /) -> list[B]:

@@ -27,13 +27,13 @@ from harness.spark.session import JVM_DIED, jvm_died
 Body = Callable[[TaskEndpoint, Iterable[object]], Iterator[str]]
 
 STOP_S = 5.0
-ENDED_UNASKED = "ended though nobody had told it to"
+ENDED_UNASKED = "ended without being asked to"
 
 
 def claim(run_dir: Path, task: str) -> None:
     """Claim the only run of this task.
 
-    :raises PipelineError: another attempt has claimed it; names that attempt
+    :raises PipelineError: another attempt has claimed it; the error names that attempt
     """
     path = run_dir / "history" / ".claims" / task
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -62,13 +62,13 @@ def claimed(run_dir: Path, task: str, endpoint: TaskEndpoint) -> Iterator[Driver
 
 
 class SparkTask(Generic[R]):
-    """A long-running Spark task: a job of one partition, which a thread of its own waits for.
+    """A long-running Spark task: a job of one partition, and a thread that waits for its end.
 
     :param name: used once in a run; also names the control channel and the Spark job group
     :param first: see :class:`harness.spark.control.Channel`
     :param body: runs in the Python worker, with the task's endpoint and an iterator to ignore; a function that the
         workers can import, or a ``functools.partial`` of one
-    :param on_end: called with this task when its job has ended, in good order or not, in the task's thread
+    :param on_end: called with this task when its job has ended, cleanly or not, in the task's thread
     :param on_report: called with each report, in a thread of the channel
     """
 
@@ -106,7 +106,7 @@ class SparkTask(Generic[R]):
 
     @property
     def error(self) -> str | None:
-        """Why the task failed, in one line; None while it runs and when it ended in good order."""
+        """Why the task failed, in one line; None while it runs and if it ended cleanly."""
         if self._worker_gone:
             return "its Python worker is gone, and Spark has not noticed"
         if self._error is None:
@@ -119,7 +119,7 @@ class SparkTask(Generic[R]):
         return not self._thread.is_alive()
 
     def end(self) -> None:
-        """End the task whatever it does: abort it, then close its channel and cancel its job; at most 5 s for each."""
+        """End the task, whatever it is doing: abort it, else drop it and cancel its job; at most 5 s for each."""
         self.channel.send(ABORT)
         if self.join(STOP_S):
             return
@@ -132,7 +132,7 @@ class SparkTask(Generic[R]):
             self._session.sparkContext.cancelJobGroup(self.name)
 
     def _expect_end(self) -> None:
-        """The connection has ended. If the job does not end within :data:`STOP_S`, cancel it.
+        """The connection has ended: cancel the job if it does not end within :data:`STOP_S`.
 
         A standalone cluster that lost its last worker never ends it: Spark waits for another worker.
         """
@@ -162,7 +162,7 @@ class SparkTask(Generic[R]):
 
 
 def last_line(error: BaseException) -> str:
-    """The line that names a task's error, from the pages of text that Spark makes of it."""
+    """The line that names a task's error, found in the pages of text that Spark makes of it."""
     text = str(error)
     # A Python error: "package.Class: message" ends the worker's traceback; the errors that caused it stand before.
     python = re.findall(r"^[ \t]*(?:\w+\.)*(\w*(?:Error|Exception|Broken): .+)$", text, re.MULTILINE)

@@ -181,7 +181,7 @@ def test_a_stream_that_dies_goes_on_from_its_checkpoint_and_doubles_no_epoch(
         pair.await_readers(after=datetime.now(UTC))
     first, second = lines_of(journal, "stream.died")
     assert "on purpose" in first["error"]
-    assert second["error"] == "ended though nobody had told it to"
+    assert second["error"] == "ended without being asked to"
     assert len(list(lines_of(journal, "stream.replayed"))) >= 1
     verdict = drain_and_judge(workload, spark, bootstrap, topic, pair, tmp_path)
     assert verdict.verdict == "valid", verdict.reasons
