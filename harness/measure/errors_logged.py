@@ -1,8 +1,8 @@
-"""The errors that a case's nodes logged and that no fault of the case explains. They never decide the verdict.
+"""Finds the errors that a case's nodes logged and no fault of the case explains; they never decide the verdict.
 
-Kafka logs errors in normal operation too, such as a request for a topic that is being created, and words them otherwise
-in each release. A list of harmless errors would be wrong for the next release. So they are grouped, counted and kept
-with the run (``errors_logged`` in run.json), where a reader can see that a thread died.
+Kafka logs errors in normal operation too, such as a request for a topic that is being created, and changes their
+wording between releases. A list of harmless errors would be wrong for the next release. So they are grouped, counted
+and kept with the run (``errors_logged`` in run.json), where a reader can see that a thread died.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ErrorGroup:
     """Lines that differ in names and numbers only.
 
     :ivar nodes: the nodes that logged them, by their folder in ``brokers/``
-    :ivar at: of the first, UTC, ISO 8601
-    :ivar line: the first, with the first line of its stack trace
+    :ivar at: when the first was logged: UTC, ISO 8601
+    :ivar line: the first of them, with the first line of its stack trace
     """
 
     count: int

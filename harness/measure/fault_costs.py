@@ -1,4 +1,4 @@
-"""What each fault cost: how long it was felt, and under what load. Read from the run folder alone.
+"""Measures what each fault cost: how long its effects lasted, and under what load. It reads only the run folder.
 
 :class:`FaultCosts` has the figures. All times are seconds from the fault's injection (``fault.injecting`` in the
 journal), except ``recovered_s``.
@@ -44,26 +44,26 @@ _BLOWS = (NodePaused, *_ENDS)
 
 @dataclass(frozen=True, kw_only=True)
 class FaultCosts:
-    """What one fault cost. A figure is None where it does not apply, and all of them are if the fault is not proven.
+    """What one fault cost. A figure is None if it does not apply; if the fault is not proven, all are.
 
     :ivar may_hold_up_clients: the fault may stop clients while it is in force, so it has no floor of load
     :ivar role: "leader", "follower" or "controller" (:mod:`harness.measure.roles`)
-    :ivar also: what the broker was besides: "controller", "coordinator"
-    :ivar noticed_s: until the broker's log tells of the log dir, counted from the broker's start if it was down; or
-        until another broker's metadata no longer has the killed broker
-    :ivar controller_told_s: until the log of a controller tells of the log dir or of the broker, counted in the same
-        way. All builds since 2.0 log it at INFO (``KafkaController``), KRaft since 3.7 (``ReplicationControlManager``)
+    :ivar also: what else the broker was: "controller", "coordinator"
+    :ivar noticed_s: until the broker's log reports the failed log dir, counted from the broker's start if it was down;
+        or, if the fault ends the broker, until another broker's metadata no longer has it
+    :ivar controller_told_s: until a controller's log reports the log dir or the broker, counted in the same way.
+        All builds since 2.0 log it at INFO (``KafkaController``), KRaft since 3.7 (``ReplicationControlManager``)
     :ivar other_leader_s: until every partition that the broker led and lost by this fault had another leader, as the
         first broker saw it; None if it lost none, or if one never had another leader
     :ivar no_other_leader: how many of these partitions had no other leader until the fault's end, or until the next
-        fault or stop of the same broker. A broker that is stopped or killed loses all that it led. By another fault it
-        loses the partitions that then had no leader, or another one while it was among the offline replicas: a move or
-        an election on request leaves it online. Deleted topics do not count
-    :ivar recovered_s: from the fault's end, or the broker's next start, until the broker was back in the ISR of every
-        partition that had it there before the fault and not at its end; None too if it never came back. Deleted topics
-        do not count
+        fault or stop of the same broker. A broker that is stopped or killed loses all that it led. By any
+        other fault it loses the partitions that then had no leader, or that got another leader while the broker was
+        among their offline replicas. (After a move or a requested election, it is online.) Deleted topics do not count
+    :ivar recovered_s: from the fault's end, or the broker's next start, until the broker was back in every ISR that
+        had it before the fault and lacked it at the fault's end; also None if it never came back. Deleted topics do
+        not count
     :ivar first_ack_s: until the ack that ended the longest stretch without one, if that was an interruption
-        (:func:`harness.measure.gaps.interruption_s`); None too if none came while the fault was in force
+        (:func:`harness.measure.gaps.interruption_s`); also None if none came while the fault was in force
     :ivar produce_gap_s: the longest stretch without an ack while the fault was in force and a pair ran
     :ivar consume_gap_s: the same without a record read. Both are measured at the clients, not in metadata
     :ivar acked_before: records acked before the fault, in the partition with the fewest, of the pairs that ran when it
@@ -93,16 +93,16 @@ class FaultCosts:
     reader_gaps_s: Mapping[str, float] = field(default_factory=dict)
 
     def figure(self, name: str) -> float | None:
-        """One of the figures in seconds, by its name."""
+        """Return one of the figures in seconds, by its name."""
         value: float | None = getattr(self, name)
         return value
 
     def never_came(self, figure: str) -> bool:
-        """Whether a figure is None because what it waits for never happened, and not because it does not apply."""
+        """Whether a figure is None because what it measures never happened, not because it does not apply."""
         return figure == "other_leader_s" and bool(self.no_other_leader)
 
     def to_json(self) -> dict[str, object]:
-        """As ``--json`` and run.json have it; a fault that is not proven has no figures."""
+        """The costs as ``--json`` and run.json have them; a fault that is not proven has no figures."""
         content = asdict(self) | {"also": list(self.also)}
         if not self.proven:
             content = {name: content[name] for name in ("name", "target", "proven", "may_hold_up_clients")}
@@ -111,9 +111,9 @@ class FaultCosts:
 
     @classmethod
     def from_json(cls, content: object) -> FaultCosts:
-        """What :meth:`to_json` wrote, also by an older version, which may lack figures.
+        """Read what :meth:`to_json` wrote; an older version may lack figures.
 
-        :raises msgspec.ValidationError: it is not that
+        :raises msgspec.ValidationError: ``content`` has another form
         """
         return msgspec.convert(content, cls)
 
@@ -202,7 +202,7 @@ class _Fault:
 
     @property
     def _ends_its_broker(self) -> bool:
-        """Such a fault is noticed by other brokers, not in the broker's own log."""
+        """Whether the fault ends its broker: then other brokers notice it, and not the broker's own log."""
         return self._event.noticed_by is None
 
     # --- who noticed ------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class _Fault:
             return None if line is None else line.at
         known = [e.brokers for e in self._before if isinstance(e, BrokersChanged)]
         if known and self._broker not in known[-1]:
-            return None  # the broker was down before: nothing notices what happens to its disk
+            return None  # the broker was down already, so nothing notices what happens to its disk
         gone = (e.at for e in self._later if isinstance(e, BrokersChanged) and self._broker not in e.brokers)
         return next((at for at in gone if at <= self._end), None)  # later ones belong to another fault
 
@@ -242,9 +242,9 @@ class _Fault:
     # --- leaders and the ISR ----------------------------------------------------------------------------------------
 
     def _takes_effect_at(self, had_another: Sequence[datetime]) -> datetime:
-        """Clients get through until the fault is noticed, which is no load under the fault.
+        """When the fault begins to affect clients. Until it is noticed they get through, which is no load under it.
 
-        The cluster's watcher may hear of a new leader later than the scenario did.
+        The cluster's watcher may see a new leader later than the scenario did.
         """
         noticed = max([self._noticed_at or self._event.at, *had_another])
         validated = next((e.at for e in self._later if isinstance(e, StateValidated)), noticed)
@@ -272,7 +272,7 @@ class _Fault:
         return {partition: at for partition, at in lost.items() if at is not None or partition[0] not in gone}
 
     def _until_next_blow(self) -> list[Event]:
-        """The events from the fault to its end, or to the next fault or stop of its broker."""
+        """The events from the fault to its end, or to the next fault on its broker or stop of it."""
         assert self._proven is not None
         after = self._later[self._later.index(self._proven) + 1 :]
         blows = (e.at for e in after if _hits(e, self._node))
@@ -298,7 +298,7 @@ class _Fault:
     # --- clients ----------------------------------------------------------------------------------------------------
 
     def _clients(self, times: ClientTimes, takes_effect_at: datetime) -> list[_Clients]:
-        """What the clients of each pair felt that ran when the fault struck, until the pair stopped."""
+        """For each pair that ran when the fault struck: what its clients felt until the pair stopped."""
         found = []
         start = self._event.at
         for index, pair in enumerate(self._events):

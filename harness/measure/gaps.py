@@ -1,17 +1,17 @@
 """Measures how long clients got no ack or no record, and how many records got through, from the stored history.
 
-Measured at the clients, because metadata does not show it: a partition may have a new leader within a second, and its
-producer no ack for half a minute. The gap of a fault is the longest period of its window without an ack, or without a
-read, in one partition. Over a whole topic, the unaffected partitions would hide the gap. For the same reason consumers
-of each isolation are measured apart, because an open transaction blocks only read_committed. Times of acks have a
-resolution of microseconds, but include the client's ``linger.ms`` and the pause of 100 ms between two batches of
-records. Times of reads have a resolution of about 20 ms.
+It measures at the clients, because metadata does not show these gaps: a partition may have a new leader within a
+second, while its producer gets no ack for half a minute. The gap of a fault is the longest period of its window without
+an ack, or without a read, in one partition. Over a whole topic, the unaffected partitions would hide the gap. For the
+same reason, consumers of each isolation are measured apart: an open transaction blocks only read_committed. Times of
+acks have a resolution of microseconds, but include the client's ``linger.ms`` and the pause of 100 ms between two
+batches of records. Times of reads have a resolution of about 20 ms.
 
 Independent readers (:mod:`harness.workload.readers`) do not count as live consumers here, because a stream reads in
 batches, which would distort gaps and counts. Their gaps come from :meth:`ClientTimes.reader_gap_s`.
 
-Reads Parquet with pyarrow, because a Spark job would take longer than the query. Each table is read only once, because
-it has hundreds of parts: for six faults on two topics, reading it again for each query took 20 s.
+It reads Parquet with pyarrow, because a Spark job would take longer than the query. Each table is read only once,
+because it has hundreds of parts: for six faults on two topics, reading it again for each query took 20 s.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def max_gap_s(times: np.ndarray, start: int, end: int) -> float:
 
 
 def interruption_s(times: np.ndarray) -> float:
-    """Return how long a period without an ack must be to count as an interruption: 0.2 s, and five times the usual
-    pause.
+    """Return how long a period without an ack must be to count as an interruption, in seconds.
+
+    It is five times the usual pause, and at least 0.2 s.
 
     Acks within 10 ms of each other belong to one batch. The usual pause is the median pause between two batches. The
     median over all acks would be nearly zero, and every short delay would be an interruption.
@@ -139,7 +140,7 @@ class ClientTimes:
     def worst_gap(
         self, topic: str, start: datetime, end: datetime, *, consumers: Collection[str] | None = None
     ) -> Gap | None:
-        """Return the longest gaps of :meth:`gaps` over all partitions, or None if nothing was ever sent or read.
+        """Return the longest gaps of all partitions (:meth:`gaps`); None if nothing was ever sent or read.
 
         ``produce_s`` and ``consume_s`` may be of different partitions. ``acked_again_s`` belongs to ``produce_s``, and
         ``partition`` to the longer of the two.
@@ -189,7 +190,7 @@ class ClientTimes:
         return fewest(acked), min(fewest(by_partition) for by_partition in read)
 
     def _sent_to(self, topic: str) -> frozenset[int]:
-        """Return all partitions that records were sent to, also those that never acked any."""
+        """Return all partitions to which records were sent, also those in which none was acked."""
         if topic not in self._sent_to_in:
             rows = self._produced.filter((pc.field("topic") == topic) & pc.field("partition").is_valid())
             self._sent_to_in[topic] = frozenset(pc.unique(rows["partition"]).to_pylist())
@@ -202,7 +203,7 @@ class ClientTimes:
         return self._acked_in[topic]
 
     def _read(self, topic: str, consumers: Collection[str] | None) -> list[ByPartition]:
-        """Return when live consumers read records, once for each isolation that the topic's consumers have."""
+        """Return the times at which live consumers read records, one entry for each isolation that they have."""
         asked = topic, None if consumers is None else frozenset(consumers)
         if asked not in self._read_in:
             counts = pc.scalar(True) if consumers is None else pc.field("consumer").isin(list(consumers))

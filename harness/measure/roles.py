@@ -1,4 +1,4 @@
-"""Finds, in the journal, what role the broker of a fault had for the load and the cluster when the fault struck."""
+"""Finds the role that a fault's broker had for the load and the cluster when the fault struck, from the journal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OF_CONTROLLER = "OfflinePartitionsCount"
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """What a fault's broker was.
+    """The role of a fault's broker when the fault struck.
 
     :ivar role: "leader" of some partition that a pair used, else "follower" of one; "controller" for a node that is
         nothing else; None if no pair ran, or if the broker had no replica of its topics
