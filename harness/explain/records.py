@@ -46,7 +46,7 @@ class SentRow(TypedDict):
 
 @final
 class ReadRow(TypedDict):
-    """A row of ``consumed``; without producer and seq if the record is of no producer of the run."""
+    """A row of ``consumed``; producer and seq are None if no producer of the run sent the record."""
 
     consumer: str
     role: str
@@ -101,7 +101,7 @@ def gather(run_dir: Path, name: Name) -> Facts | None:
 
 
 def worst_records(run_dir: Path, verdict: VerdictRecord) -> dict[Name, list[str]]:
-    """Return the records in the examples of a verdict, at most :data:`WORST`, each with the kinds that it shows."""
+    """Return the records in a verdict's examples, at most :data:`WORST`, each with the kinds of its anomalies."""
     found: dict[Name, list[str]] = {}
     bad = [anomaly for anomaly in verdict.anomalies if KINDS[anomaly.kind].leads_to != "valid"]
     bad.sort(key=lambda anomaly: list(KINDS).index(anomaly.kind))

@@ -1,4 +1,4 @@
-"""Reads a replica's segments with Kafka's own ``DumpLogSegments``, so that no parser of ours can be at fault.
+"""Reads a replica's segments with Kafka's own ``DumpLogSegments``, so that no bug in a parser of jbod's can mislead.
 
 One JVM reads all segments (0.6 s of CPU to start, then about 100 MB a second). Kafka 2.0 to 4.3 print the same::
 
@@ -22,7 +22,7 @@ from harness.kafka.tools import tool_output
 from harness.kafka.versions import Tool
 
 LOOK_S = 120.0
-"""Seconds; enough for a log of some gigabytes."""
+"""Time-out of the tool in seconds; enough for logs of some gigabytes."""
 
 _BATCH = re.compile(r"baseOffset: \d+ .*partitionLeaderEpoch: (?P<epoch>-?\d+) .*isvalid: (?P<valid>\w+)")
 _SESSION = re.compile(
@@ -51,7 +51,7 @@ class StoredRecord:
 class Contents:
     """What was found in one replica's folder.
 
-    :ivar copies: where each wanted record was found, by its name
+    :ivar copies: for each wanted record, by its name, where it was found
     :ivar at: the name of the record at each wanted offset that exists; None if no producer of the run sent it
     :ivar first: the first offset of the log; None if it is empty
     :ivar last: the last offset of the log; None if it is empty
@@ -109,7 +109,7 @@ def read_sessions(distribution: Distribution, folder: Path) -> list[Session]:
                 continue
             each = Session(int(batch["first"]), int(batch["last"]), int(batch["id"]), int(batch["epoch"]))
             if sessions and each.first <= sessions[-1].last:
-                raise HarnessError(f"{folder}: {line.strip()} begins before the batch before it ends")
+                raise HarnessError(f"{folder}: a batch begins before the previous one ends: {line.strip()}")
             if sessions and sessions[-1][1:] == (each.first - 1, *each[2:]):
                 each = sessions.pop()._replace(last=each.last)
             sessions.append(each)

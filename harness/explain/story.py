@@ -72,7 +72,7 @@ _LOG_SAYS = (
     r"Stopping serving (logs|replicas) in dir",
     r"Directories \[.*marked offline",
 )
-"""The lines by which a broker logs what it does to a log; ``{tp}`` is the record's partition."""
+"""Patterns of the lines with which a broker logs what it does to a log; ``{tp}`` is the record's partition."""
 _OF_A_DIR = re.compile(r"Stopping serving|marked offline")
 
 
@@ -213,7 +213,7 @@ def _log_events(logs: Mapping[str, Sequence[LogLine]], facts: Facts) -> Iterator
 
 
 def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator[Moment]:
-    """Yield the events from shortly before the send on, and the last earlier one that names the partition's leader."""
+    """Yield the events since shortly before the send, and the last earlier one that names the partition's leader."""
     seen = [facts.sent["sent_at"]] if facts.sent else [row["read_at"] for row in facts.reads]
     begin = min((at - _BEFORE for at in seen if at is not None), default=_EVER)
     before = [event for event in timeline if event.at is not None and event.at < begin]
@@ -221,11 +221,11 @@ def _from_when_it_mattered(timeline: Sequence[Moment], facts: Facts) -> Iterator
     yield from [event for event in timeline if event.at is None or event.at >= begin]
 
 
-# --- what it comes to -----------------------------------------------------------------------------------------------
+# --- the summary ----------------------------------------------------------------------------------------------------
 
 
 def _leader_at(journal: Iterable[events.Event]) -> Callable[[SentRow], str]:
-    """Return a function that names the leader at an ack, as the watcher saw it: ", when broker 3 led in epoch 0"."""
+    """Return a function that names the leader at the time of an ack: ", when broker 3 led in epoch 0"."""
     changes = [event for event in journal if isinstance(event, events.PartitionChanged)]
 
     def words(row: SentRow) -> str:
@@ -302,7 +302,7 @@ def _short(text: str) -> str:
 
 
 class _Lenient(dict[str, object]):
-    """An event of another version's journal: a field that it lacks is "?"."""
+    """The fields of an event; one that an older version's journal lacks is "?"."""
 
     def __missing__(self, key: str) -> str:
         return "?"
@@ -312,7 +312,7 @@ class _Lenient(dict[str, object]):
 
 
 def write_stories(run_dir: Path, stories: Iterable[Story]) -> Path:
-    """Write explained.json, whole or not at all; returns its path."""
+    """Write explained.json atomically; returns its path."""
     content = {"schema": 1, "run_id": run_dir.name, "stories": [story.to_json() for story in stories]}
     return write_atomically(run_dir / EXPLAINED_FILE, json.dumps(content, indent=1) + "\n")
 

@@ -26,13 +26,14 @@ _NOT_PROPER = ("-future", "-delete", "-stray")
 class Replica:
     """A folder of a partition on one broker, and what it holds of a record.
 
-    :ivar folder: ``orders-0``; a future, deleted or stray replica's ends in ``-future``, ``-delete`` or ``-stray``
+    :ivar folder: such as ``orders-0``; that of a future, deleted or stray replica ends in ``-future``, ``-delete`` or
+        ``-stray``
     :ivar state: of the log dir: "online", its error, or that its broker does not answer
     :ivar copies: where the record lies in the segments; empty if it does not
-    :ivar instead: the offsets where this record was acked or read and now another one is, with the other one's name
+    :ivar instead: offsets at which this record was acked or read, but another one is now, with the other one's name
     :ivar offsets: the first and last offset of the log; None if it is empty
     :ivar log_start: the log start offset of the leader; segments may still hold records below it, which were deleted
-        or expired. None without a leader
+        or expired. None if there is no leader
     """
 
     broker: int
@@ -73,7 +74,7 @@ class _Broker:
 
 
 def brokers_of(run_dir: Path) -> list[_Broker]:
-    """Return the brokers of a run folder with a log dir that still exists."""
+    """Return the brokers of a run folder that have a log dir which still exists."""
     found = []
     for path in run_dir.glob("brokers/*/server.properties"):
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)

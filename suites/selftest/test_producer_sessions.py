@@ -65,7 +65,7 @@ def test_batches_of_one_session_next_to_each_other_are_told_once(
 
 
 def test_a_log_whose_batches_overlap_is_none_to_go_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(HarnessError, match="begins before the batch before it ends"):
+    with pytest.raises(HarnessError, match="a batch begins before the previous one ends"):
         sessions_in(dump((0, 9, 7, 0), (9, 12, 7, 1)), tmp_path, monkeypatch)
 
 
