@@ -15,6 +15,7 @@ from functools import partial
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
+from harness.cluster.session_loss import lost_session
 from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.events import PartitionChanged
 from harness.journal import now
@@ -30,7 +31,6 @@ from suites.observations import (
     TOPICS_TOOLS,
     Source,
 )
-from suites.session_loss import lost_session
 
 
 class HeldMovesEnded(Inconclusive):

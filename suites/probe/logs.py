@@ -11,13 +11,13 @@ from harness.cluster.broker import config_change_pattern
 from harness.cluster.cluster import topic_created_pattern
 from harness.cluster.quorum.kraft import node_id
 from harness.cluster.quorum.zookeeper import ControllerZnode, ZooKeeperQuorum
+from harness.cluster.session_loss import FENCED
 from harness.journal import now
 from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
 from suites.kip_112.test_no_fault import LOGGED
 from suites.kip_1066.cordons import ACTIVE, cordons_logged
 from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
-from suites.session_loss import FENCED
 from suites.steps import ALL_DIRS_FAILED, NO_DIR_USABLE
 
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from datetime import datetime
+from typing import TYPE_CHECKING
 
-from harness.cluster.cluster import Cluster
+if TYPE_CHECKING:
+    from harness.cluster.lifecycle import ClusterLifecycle
 
 _EXPIRED = r"\[ZooKeeperClient Kafka server\] Session expired"
 FENCED = r"Fencing broker (\d+) .*because its session has timed out"
 """Logged by ``kafka.zookeeper.ZooKeeperClient`` on a broker; by ``ReplicationControlManager`` on a controller."""
 
 
-def lost_session(cluster: Cluster, but: Collection[int], since: datetime | None = None) -> str | None:
+def lost_session(cluster: ClusterLifecycle, but: Collection[int], since: datetime | None = None) -> str | None:
     """A broker that lost its session, with the log line that shows it; None if there is none.
 
     :param but: the ids of brokers that may have lost their session, because the scenario disturbed them
