@@ -114,8 +114,13 @@ class Deadline:
         """Return the crowding during the wait if the deadline has passed; None if it has not."""
         if self.waited_s < self._timeout_s:
             return None
-        crowding = _running_sampler().since(self._start)
+        crowding = self.crowding
         return crowding if self.waited_s >= self._timeout_s * crowding.stretch else None
+
+    @property
+    def crowding(self) -> Crowding:
+        """The crowding since the wait began."""
+        return _running_sampler().since(self._start)
 
     @property
     def waited_s(self) -> float:

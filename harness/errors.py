@@ -15,6 +15,7 @@
     │   ├── AwaitTimeout       3
     │   ├── ToolFailed         3
     │   └── PipelineError      3
+    │       └── NotServed      3
     └── UsageError             4
         └── BuildLacks         4
 
@@ -44,7 +45,7 @@ class JbodError(Exception):
 
 
 class PromiseBroken(JbodError):
-    """Kafka, or the build under test, did not do what a KIP promises."""
+    """Kafka, or the build under test, did not do what a KIP promises or relies on."""
 
     exit_code = EXIT_INVALID
 
@@ -80,7 +81,7 @@ class HistoryError(HarnessError):
 
 
 class NodeDied(HarnessError):
-    """A broker, controller or ZooKeeper ended by itself; the message has its last log lines."""
+    """A node ended, and Kafka is not to blame; the message has the cause and the last log lines."""
 
 
 class AwaitTimeout(HarnessError):
@@ -93,6 +94,10 @@ class ToolFailed(HarnessError):
 
 class PipelineError(HarnessError):
     """The PySpark producer, consumer or drain failed by itself."""
+
+
+class NotServed(PipelineError):
+    """A client runs, and Kafka does not serve it. :mod:`harness.cluster.own_part` decides who is to blame."""
 
 
 class UsageError(JbodError):

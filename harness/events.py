@@ -243,10 +243,14 @@ class NodeStopped(NodeEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEndedByItself(NodeEvent):
-    """A node was found to have ended without being stopped."""
+    """A node was found to have ended without being stopped.
+
+    :ivar cause: the cause outside Kafka, if the node's errors name one
+    """
 
     kind = "node.ended_by_itself"
     exit_code: int | None = None
+    cause: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

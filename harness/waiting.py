@@ -15,6 +15,8 @@ from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
 T = TypeVar("T")
 
 POLL_S = 0.05
+CROWDED = "on a crowded machine"
+"""Begins the message of a time-out on a crowded machine, with the figures."""
 
 
 def let_pass(seconds: float, *, since: float | None = None) -> None:

@@ -11,7 +11,6 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
@@ -84,7 +83,7 @@ class StateCheck(ExpectedState):
 
         :param also: further sources, such as :func:`suites.observations.metadata_log`
         :raises PromiseBroken: a source still disagrees after the time-out; the error lists every difference. Or a
-            broker ended by itself, except by SIGKILL: the kernel sends that when memory runs out (NodeDied)
+            broker or controller ended by itself, without a cause outside Kafka (else NodeDied)
         :raises Inconclusive: no broker is left to ask; or only leaders or leader epochs differ, and a broker that the
             scenario left alone had lost its session
         :raises HeldMovesEnded: only moves differ that were held over a restart; they count as done from here on
@@ -98,7 +97,7 @@ class StateCheck(ExpectedState):
             timeout_s=timeout_s,
             what="the cluster to be as the KIP promises",
             retry_on=(NoAnswer, ToolFailed),
-            watch=partial(self.cluster.check_nodes, promised=True),
+            watch=self.cluster.check_nodes,
             failure=self._failure,
         )
         if seen.ended_moves:

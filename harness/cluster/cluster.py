@@ -9,16 +9,16 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.lifecycle import ClusterLifecycle
 from harness.cluster.nodes.node import ClusterContext, Node
+from harness.cluster.own_part import OwnPart
 from harness.cluster.spec import ClusterSpec
 from harness.cluster.topic import Partition, Topic
-from harness.errors import AwaitTimeout, EngineGone, Inconclusive, JbodError, PromiseBroken
+from harness.errors import EngineGone, JbodError, PromiseBroken
 from harness.host.undo import UndoLog
 from harness.journal import Journal, now
 from harness.kafka.admin import NewTopic, Refused
@@ -27,6 +27,8 @@ from harness.kafka.distribution import Distribution
 from harness.kafka.metadata import ClusterState, PartitionState, Reassignment
 from harness.kafka.versions import Mode
 from harness.waiting import await_until
+
+_REPLICATE = "elect a leader for each partition, create its replicas, and assign them to log dirs"
 
 
 def topic_created_pattern(topic: str) -> str:
@@ -75,7 +77,7 @@ class Cluster(ClusterLifecycle):
         partitions: int = 1,
         replicas: int = 3,
         configs: Mapping[str, str] | None = None,
-        failure: type[JbodError] = AwaitTimeout,
+        failure: type[JbodError] | None = None,
     ) -> Topic:
         """Create a topic and wait until it is ready; see :meth:`create_topics`."""
         [topic] = self.create_topics(
@@ -83,7 +85,7 @@ class Cluster(ClusterLifecycle):
         )
         return topic
 
-    def create_topics(self, *topics: NewTopic, failure: type[JbodError] = AwaitTimeout) -> list[Topic]:
+    def create_topics(self, *topics: NewTopic, failure: type[JbodError] | None = None) -> list[Topic]:
         """Create topics in one request and wait until they are ready.
 
         A topic is ready when every live broker sees a leader and a full ISR for each partition, and each replica has a
@@ -92,16 +94,15 @@ class Cluster(ClusterLifecycle):
         returns without the log dir, the controller takes the replica for a new one (KIP-858). The brokers' MBeans show
         what is not yet reported, if the spec has MBeans.
 
-        :param failure: the error for a time-out. With PromiseBroken, a refusal and a broker that ends by itself break
-            the promise too: Kafka must be able to create replicas despite the fault
+        :param failure: the error for a time-out. PromiseBroken under a fault: Kafka must be able to create replicas
+            despite it, so a refusal breaks the promise too. None: it is :class:`~harness.cluster.own_part.OwnPart`
         :raises Refused: Kafka returns an error for a topic
         """
+        own_part = OwnPart(self, "create topics")
         try:
             self.request_topics(*topics)
         except Refused as refusal:
-            if failure is not PromiseBroken:
-                raise
-            raise PromiseBroken(str(refusal)) from refusal
+            raise PromiseBroken(str(refusal)) if failure is PromiseBroken else own_part.refused(refusal) from refusal
         counts = {new.name: len(new.assignment) or new.partitions for new in topics}
         created = self.await_topics(counts, failure=failure)
         for new, topic in zip(topics, created, strict=True):
@@ -140,10 +141,10 @@ class Cluster(ClusterLifecycle):
         self.journal.write("partitions.created", topics=dict(counts))
         return topics
 
-    def await_topics(self, counts: Mapping[str, int], *, failure: type[JbodError] = AwaitTimeout) -> list[Topic]:
+    def await_topics(self, counts: Mapping[str, int], *, failure: type[JbodError] | None = None) -> list[Topic]:
         """Wait until these topics, with these numbers of partitions, are ready; then add them to :attr:`topics`.
 
-        :param failure: the error for a time-out and for a broker that ends by itself
+        :param failure: the error for a time-out; None: it is :class:`~harness.cluster.own_part.OwnPart`
         """
 
         def missing() -> list[str]:
@@ -162,8 +163,8 @@ class Cluster(ClusterLifecycle):
             timeout_s=timeouts.RECOVERY_S,
             what=f"{', '.join(counts)} to be led and replicated in full",
             retry_on=(NoAnswer,),
-            watch=partial(self.check_nodes, promised=failure is PromiseBroken),
-            failure=failure,
+            watch=self.check_nodes,
+            failure=failure or OwnPart(self, _REPLICATE).undone,
         )
         self.topics |= {name: Topic(self, name, partitions) for name, partitions in counts.items()}
         return [self.topics[name] for name in counts]
@@ -173,7 +174,7 @@ class Cluster(ClusterLifecycle):
 
         For Kafka's internal topics: the client whose request creates them may get its answer long before.
 
-        :raises Inconclusive: not within :data:`harness.timeouts.RECOVERY_S`
+        :raises JbodError: not within :data:`harness.timeouts.RECOVERY_S` (:class:`~harness.cluster.own_part.OwnPart`)
         """
         await_until(
             lambda: [
@@ -184,7 +185,7 @@ class Cluster(ClusterLifecycle):
             what="all replicas to have a log, and the controller to know in which log dir",
             retry_on=(NoAnswer,),
             watch=self.check_nodes,
-            failure=Inconclusive,
+            failure=OwnPart(self, _REPLICATE).undone,
         )
 
     def _missing_replicas(self, broker: Broker, seen: Iterable[PartitionState]) -> list[str]:
@@ -312,11 +313,11 @@ class Cluster(ClusterLifecycle):
             found += [f"{broker} has {d.path}: {d.error}" for d in broker.describe_log_dirs() if d.error]
         return found
 
-    def await_healthy(self, timeout_s: float = timeouts.RECOVERY_S, failure: type[JbodError] = AwaitTimeout) -> None:
+    def await_healthy(self, timeout_s: float = timeouts.RECOVERY_S, failure: type[JbodError] | None = None) -> None:
         """Wait until there are no :meth:`health_problems`.
 
-        :param failure: the error for a time-out and for a broker that ends by itself. PromiseBroken after a fault was
-            undone: Kafka must recover
+        :param failure: the error for a time-out. PromiseBroken after a fault was undone: Kafka must recover. None: it
+            is :class:`~harness.cluster.own_part.OwnPart`
         """
         await_until(
             self.health_problems,
@@ -324,8 +325,8 @@ class Cluster(ClusterLifecycle):
             timeout_s=timeout_s,
             what="a healthy cluster",
             retry_on=(NoAnswer,),
-            watch=partial(self.check_nodes, promised=failure is PromiseBroken),
-            failure=failure,
+            watch=self.check_nodes,
+            failure=failure or OwnPart(self, "bring back all brokers and replicas").undone,
         )
         self.journal.write("cluster.healthy")
 

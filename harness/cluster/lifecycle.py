@@ -6,7 +6,6 @@ All nodes start at the same time and find each other. Kafka's protocol shows, fo
 from __future__ import annotations
 
 import contextlib
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +14,14 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.nodes.backends import backend_kind
 from harness.cluster.nodes.node import AGENT, SERVICE, ClusterContext, Node, NodeSpec
+from harness.cluster.own_part import OwnPart
 from harness.cluster.quorum.format_template import format_template
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.quorum import Quorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
 from harness.cluster.spec import BROKER_SETTINGS
 from harness.cluster.watcher import MBeanWatcher, Watcher
-from harness.errors import EngineGone, HarnessError, NodeDied, PromiseBroken
+from harness.errors import EngineGone, HarnessError
 from harness.host import class_data
 from harness.host.cache import cache_dir
 from harness.host.volume import Volume, make_volumes, sync
@@ -146,8 +146,7 @@ class ClusterLifecycle:
     def await_ready(self) -> None:
         """Wait until every broker sees every broker and an active controller, then watch the cluster.
 
-        :raises NodeDied: a node ended during its start; the error has its last log lines
-        :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
+        :raises JbodError: as :meth:`await_members`
         """
         self.await_members()
         self._undo_entries = self.undo_log.due()
@@ -207,8 +206,8 @@ class ClusterLifecycle:
     def await_members(self) -> None:
         """Wait until every live broker sees every broker and an active controller.
 
-        :raises NodeDied: a node ended meanwhile
-        :raises AwaitTimeout: not within :data:`harness.timeouts.BOOT_S`
+        :raises PromiseBroken, NodeDied: a node ended meanwhile (:meth:`check_nodes`)
+        :raises JbodError: not within :data:`harness.timeouts.BOOT_S` (:class:`~harness.cluster.own_part.OwnPart`)
         """
 
         def unready() -> list[str]:
@@ -228,6 +227,7 @@ class ClusterLifecycle:
             what=f"{len(self.brokers)} brokers and a controller",
             retry_on=(NoAnswer,),
             watch=self.check_nodes,
+            failure=OwnPart(self, "let every broker register, and have an active controller").undone,
             hint=lambda: "; ".join(f"{node.spec.name} logged last: {node.log.tail(1)}" for node in self._nodes()),
         )
 
@@ -274,22 +274,13 @@ class ClusterLifecycle:
                 with tool_output(self.distribution, Tool.CLUSTER, *arguments, timeout_s=timeouts.TOOL_S):
                     self.journal.write("broker.unregistered", broker=broker.id)
 
-    def check_nodes(self, *, promised: bool = False) -> None:
+    def check_nodes(self) -> None:
         """Check that no node ended by itself.
 
-        :param promised: Kafka promises that its brokers keep running. A SIGKILL does not break this promise: the kernel
-            sends it when memory runs out
-        :raises NodeDied: a node ended by itself
-        :raises PromiseBroken: a broker ended by itself, against the promise
+        :raises PromiseBroken: a broker or a controller ended by itself
+        :raises NodeDied: one ended by a cause outside Kafka, or ZooKeeper ended
         """
-        for broker in self.brokers:
-            try:
-                broker.node.check_alive()
-            except NodeDied as error:
-                if not promised or broker.node.exit_code() == -signal.SIGKILL:
-                    raise
-                raise PromiseBroken(f"{broker} should keep running despite the fault: {error}") from error
-        for node in self.quorum_nodes:
+        for node in (*(broker.node for broker in self.brokers), *self.quorum_nodes):
             node.check_alive()
 
     def journal_unexpected_ends(self) -> None:

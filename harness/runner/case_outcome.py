@@ -11,7 +11,6 @@ was set during the case. The verdict then names the other reasons too.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -123,13 +122,24 @@ def _overriding_reason(case: Case) -> tuple[int, str] | None:
 
 
 def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[int, str]]:
-    """Yield each error and the errors that it was raised on top of: a failed undo must not hide a broken promise."""
+    """Yield each error and the errors that it was raised on top of: a failed undo must not hide a broken promise.
+
+    An error that was raised ``from`` another one says in other words what that one means, and replaces it.
+    """
     for trouble in troubles:
         error: BaseException | None = _lack_in(trouble) or trouble  # errors raised on top of a lack follow from it
         while error is not None:
             if error is trouble or isinstance(error, JbodError):
                 yield _code(error, test_file), _text(error)
-            error = error.__context__
+            error = _before(error)
+
+
+def _before(error: BaseException) -> BaseException | None:
+    """Return the error that an error was raised on top of, without those that it replaces."""
+    before = error.__context__
+    while before is not None and before is error.__cause__:
+        error, before = before, before.__context__
+    return before
 
 
 def _lack_in(trouble: BaseException) -> BuildLacks | None:
@@ -162,14 +172,15 @@ def _text(error: BaseException) -> str:
 def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
     """Yield the nodes that ended by themselves in a scenario that ran to its end.
 
-    A scenario that was aborted may have left a broker without its disks, so such a broker does not count. For the exit
-    code of a broker, see :meth:`harness.cluster.cluster.Cluster.check_nodes`.
+    A scenario that was aborted may have left a broker without its disks, so such a broker does not count. Kafka must
+    keep brokers and controllers running, unless the end has a cause outside Kafka
+    (:mod:`harness.cluster.nodes.endings`).
     """
     for event in case.journal.of(NodeEndedByItself):
-        code = event.exit_code
-        promised = event.node.startswith("broker-") and code != -signal.SIGKILL
+        promised = event.node.startswith(("broker-", "controller-")) and event.cause is None
         reason = (
-            f"{event.node} ended by itself with exit code {code}, and the scenario went on: see its log in brokers/"
+            f"{event.node} ended by itself with exit code {event.exit_code}{f' ({event.cause})' if event.cause else ''}"
+            ", and the scenario went on: see its log in brokers/"
         )
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
 

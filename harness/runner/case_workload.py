@@ -7,7 +7,7 @@ is the only place where a case's history is drained and judged.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Unpack
 
@@ -16,8 +16,9 @@ from harness.checkers.settings import Session
 from harness.checkers.verdict import Verdict
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Topic
-from harness.errors import HarnessError, Inconclusive, PipelineError, PromiseBroken
+from harness.errors import HarnessError, Inconclusive, NotServed, PipelineError, PromiseBroken
 from harness.events import ConsumerBehind
 from harness.explain.explain import explain_verdict
 from harness.explain.segments import read_sessions
@@ -60,6 +61,7 @@ class CaseWorkload:
 
         :param via: the only broker in the clients' bootstrap list (default: all)
         :param settings: see :class:`harness.workload.workload.Load`; aborts of transactions follow the case's seed
+        :raises PromiseBroken: Kafka does not serve the clients before the block
         :raises Inconclusive: too few records get through before the block
         """
         bootstrap = via.bootstrap if via else self._cluster.bootstrap
@@ -70,7 +72,7 @@ class CaseWorkload:
             settings["transactional"] = replace(transactional, seed=self._case.id.seed)
         phase = self._case.phase
         self._case.enter("load")
-        with self._pipeline.running(bootstrap, topic.name, len(topic), **settings) as pair:
+        with self._served(bootstrap, topic, **settings) as pair:
             self._case.enter(phase if phase != "boot" else "fault")
             self._pair = pair
             # The judge needs to know which consumers form a group.
@@ -88,6 +90,17 @@ class CaseWorkload:
                 yield pair
             finally:
                 self._pair = None
+
+    @contextmanager
+    def _served(self, bootstrap: str, topic: Topic, **settings: Unpack[LoadSettings]) -> Iterator[Pair]:
+        """Run the clients during the block, which begins when Kafka serves them."""
+        own_part = OwnPart(self._cluster, "serve producers and consumers, also in groups", needs_all=False)
+        with ExitStack() as running:
+            try:
+                pair = running.enter_context(self._pipeline.running(bootstrap, topic.name, len(topic), **settings))
+            except NotServed as error:
+                raise own_part.undone(str(error)) from error
+            yield pair
 
     @property
     def topics(self) -> tuple[Topic, ...]:

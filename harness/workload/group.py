@@ -26,7 +26,7 @@ from functools import partial
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from pyspark.sql import SparkSession
 
-from harness.errors import AwaitTimeout, PipelineError
+from harness.errors import AwaitTimeout, NotServed, PipelineError
 from harness.spark.control import ABORT, ControlServer, DriverLink, TaskEndpoint
 from harness.spark.tasks import claimed
 from harness.waiting import await_until
@@ -202,7 +202,7 @@ class GroupReader:
     def start(self) -> None:
         """Commit the first offsets, and let the first member join.
 
-        :raises PipelineError: no coordinator accepts the offsets
+        :raises NotServed: no coordinator accepts the offsets
         """
         self._commit_first()
         self._members.append(self._start_member(self._specs[0]))
@@ -216,6 +216,7 @@ class GroupReader:
         """Wait until the first member reads; then let each other member join, and wait until it reads.
 
         :param timeout_s: for each member
+        :raises NotServed: one does not read in time, although it runs
         """
         self._await_read(self._members[0], timeout_s)
         for spec in self._specs[1:]:
@@ -278,7 +279,7 @@ class GroupReader:
             timeout_s=timeout_s,
             what=f"{member.name}, of the group {self.name}, to read a record of {self._began.topic}",
             watch=self.check,
-            failure=PipelineError,
+            failure=lambda message: (NotServed if member.task.channel.connected else PipelineError)(message),
             hint=self._standing_still,
         )
 
@@ -302,7 +303,7 @@ class GroupReader:
                 what=f"the first offsets of the group {self.name} to be committed",
                 poll_s=0.2,
                 retry_on=(KafkaException,),
-                failure=PipelineError,
+                failure=NotServed,
             )
         finally:
             client.close()

@@ -14,7 +14,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from harness.errors import Inconclusive, JbodError, PipelineError, PromiseBroken
+from harness.errors import Inconclusive, JbodError, NotServed, PipelineError, PromiseBroken
 from harness.history import write_ahead
 from harness.spark.control import ABORT, STOP, ControlServer
 from harness.spark.tasks import ENDED_UNASKED, SparkTask
@@ -122,7 +122,8 @@ class Pair:
     def await_ready(self, timeout_s: float = START_S) -> Progress:
         """Wait until all tasks run and a first record was acked and read.
 
-        :raises PipelineError: a producer died, or not within ``timeout_s`` seconds; names the tasks that never ran
+        :raises NotServed: not within ``timeout_s`` seconds, although all tasks run
+        :raises PipelineError: a producer died, or some tasks never ran, which it names
         """
         return await_until(
             lambda: self.progress,
@@ -130,7 +131,7 @@ class Pair:
             timeout_s=timeout_s,
             what=f"the first record of {self.topic} to be acked and read",
             watch=self.check,
-            failure=PipelineError,
+            failure=lambda message: PipelineError(message) if self._not_started() else NotServed(message),
             hint=self._why_not_ready,
         )
 
@@ -366,9 +367,13 @@ class Pair:
             read_sent_at=_instant(min(consumer.read_sent_at(partition) for consumer in self._consumers)),
         )
 
-    def _why_not_ready(self) -> str:
+    def _not_started(self) -> list[str]:
+        """The tasks that Spark has not started."""
         channels = [each.channel for each in self._producers] + [each.task.channel for each in self._consumers]
-        waiting = [channel.task for channel in channels if not channel.connected]
+        return [channel.task for channel in channels if not channel.connected]
+
+    def _why_not_ready(self) -> str:
+        waiting = self._not_started()
         if not waiting:
             return self._standing_still()
         context = self._session.sparkContext

@@ -14,6 +14,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Topic
 from harness.errors import AwaitTimeout, Inconclusive, PromiseBroken
 from harness.journal import now
@@ -56,6 +57,7 @@ class TopicCreation:
                 timeout_s=timeouts.PROGRESS_S,
                 what=f"{name} to be created, after a request without an answer",
                 retry_on=(NoAnswer,),
+                failure=OwnPart(cluster, "create topics").undone,
             )
             [topic] = cluster.await_topics({name: 1})
         self._new.append((topic, before & self._state.cordoned))

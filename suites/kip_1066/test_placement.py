@@ -235,6 +235,7 @@ def check_given_to_fenced(admin: Admin, fenced: int) -> None:
         lambda: admin.describe_cluster(topics=("fenced",)).partitions,
         timeout_s=timeouts.REQUEST_S,
         what="the new topic to be known",
+        failure=PromiseBroken,
     )
     if fenced not in state.replicas:
         raise Inconclusive(f"a fenced broker gets no replicas, so its cordon shows nothing: {state}")

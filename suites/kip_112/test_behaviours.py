@@ -13,6 +13,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
 from harness.errors import PromiseBroken
 from harness.journal import now
@@ -193,7 +194,11 @@ def test_metadata_log_dir_apart(cluster: Cluster, workload: CaseWorkload) -> Non
             with injected(ControllerKilled(cluster, victim)):
                 pass
             await_until(
-                cluster.active_controller, timeout_s=timeouts.BOOT_S, what="another controller", retry_on=(NoAnswer,)
+                cluster.active_controller,
+                timeout_s=timeouts.BOOT_S,
+                what="another controller",
+                retry_on=(NoAnswer,),
+                failure=OwnPart(cluster, "elect another controller").undone,
             )
             check_ends(victim, exit_code=1, saying="Encountered fatal fault")
             state.broker_gone(victim)

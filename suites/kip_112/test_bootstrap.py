@@ -13,6 +13,7 @@ from harness import timeouts
 from harness.cluster.broker import Broker
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition, Topic
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
@@ -163,6 +164,7 @@ def is_killed_while_new(victim: Broker, orders: Topic) -> bool:
         timeout_s=timeouts.RECOVERY_S,
         poll_s=0.005,
         what=f"{victim} to create {orders[0]}",
+        failure=OwnPart(cluster, "create the replicas of a topic").undone,
     )
     second = other_dir(log_dir)
     with ExitStack() as killed:

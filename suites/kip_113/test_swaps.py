@@ -25,6 +25,7 @@ from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
+from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
 from harness.journal import now
@@ -79,6 +80,7 @@ def is_reported_in_old_log_dir(move: Move) -> bool:
         timeout_s=timeouts.REQUEST_S,
         what=f"the metadata log to have the log dirs of {partition}",
         retry_on=(NoAnswer,),
+        failure=OwnPart(cluster, "tell its controller the log dirs of replicas").undone,
     )
     return assigned[move.broker.id] == move.here.directory_id()
 
@@ -316,7 +318,7 @@ def await_caught_up(move: Move, *, untrimmed: bool) -> None:
         timeout_s=timeouts.RECOVERY_S,
         what="a healthy cluster",
         retry_on=(NoAnswer,),
-        watch=partial(cluster.check_nodes, promised=True),
+        watch=cluster.check_nodes,
         failure=PromiseBroken,
     )
     if given_up:

@@ -142,6 +142,7 @@ def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
         lambda there: there == log_dir,
         timeout_s=timeouts.MOVE_S,
         what=f"{beside[0]} to be in {log_dir}",
+        failure=PromiseBroken,
     )
     return beside
 

@@ -21,6 +21,7 @@ from harness.errors import (
     HarnessError,
     JbodError,
     NodeDied,
+    PromiseBroken,
 )
 from harness.host.scratch import scratch
 from harness.journal import Journal
@@ -195,7 +196,7 @@ def _check_alive(trial: Trial, dependency: Dependency) -> None:
     for node in (*trial.cluster.quorum_nodes, trial.broker.node):
         try:
             node.check_alive()
-        except NodeDied as error:
+        except (NodeDied, PromiseBroken) as error:
             raise Ended(f"{node.spec.name} ended as this was tried: {dependency.what}") from error
 
 

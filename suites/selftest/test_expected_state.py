@@ -60,7 +60,7 @@ def state() -> StateCheck:
         brokers=[*BROKERS.values()],
         unreachable=set(),
         broker=BROKERS.__getitem__,
-        check_nodes=lambda **_: None,
+        check_nodes=lambda: None,
         check_watched=lambda: None,
         await_healthy=lambda **_: None,
     )
@@ -251,7 +251,7 @@ def test_a_program_that_fails_for_a_moment_is_asked_again_and_one_that_goes_on_b
     with pytest.raises(PromiseBroken, match="kafka-topics ended with exit code 1"):
         state.check(timeout_s=0.05)
 
-    def ended(**_: object) -> None:
+    def ended() -> None:
         raise PromiseBroken("broker 2 ended by itself")
 
     monkeypatch.setattr(state.cluster, "check_nodes", ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -11,9 +12,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+from harness.cluster.nodes.endings import cause_in_environment
 from harness.cluster.nodes.node import ClusterContext, NodeSpec, Runtime
-from harness.errors import NodeDied
+from harness.errors import NodeDied, PromiseBroken
 from harness.host.broker_user import BrokerUser
+from harness.host.disk_space import why_full
 from harness.host.java import FAST_START
 from harness.kafka.broker_log import LAYOUT, BrokerLog
 
@@ -81,6 +84,7 @@ class JvmNode(ABC):
         self.config = context.work_dir / spec.name / "server.properties"
         self._should_run = False
         self._original = self._started = spec
+        self._printed_before: Mapping[Path, int] = {}  # the size of each log when the node was started
 
     @abstractmethod
     def is_alive(self) -> bool: ...
@@ -108,7 +112,9 @@ class JvmNode(ABC):
             return
         self.journal_unexpected_end()
         self._started = self.spec
-        self._journal("node.started", **self._launch(self.prepare_start()))
+        command = self.prepare_start()
+        self._printed_before = {log: log.stat().st_size for log in self._logs() if log.exists()}
+        self._journal("node.started", **self._launch(command))
         self._should_run = True
 
     def is_paused(self) -> bool:
@@ -129,16 +135,35 @@ class JvmNode(ABC):
         self._should_run = False
 
     def check_alive(self) -> None:
-        if self._should_run and not self.is_alive():
-            raise NodeDied(
-                f"{self.spec.name} ended with exit code {self.exit_code()}, although nothing stopped it; "
-                f"its log ends with:\n{self.log.tail()}"
-            )
+        if not self._should_run or self.is_alive():
+            return
+        ended = f"{self.spec.name} ended with exit code {self.exit_code()}, although nothing stopped it"
+        log = f"its log ends with:\n{self.log.tail()}"
+        if cause := self._cause_in_environment():
+            raise NodeDied(f"{ended}: {cause}; {log}")
+        if not self.spec.is_kafka:
+            raise NodeDied(f"{ended}; {log}")
+        raise PromiseBroken(f"{self.spec.name} should keep running: {ended}; {log}")
 
     def journal_unexpected_end(self) -> None:
         if self._should_run and not self.is_alive():
             self._should_run = False
-            self._journal("node.ended_by_itself", exit_code=self.exit_code())
+            self._journal("node.ended_by_itself", exit_code=self.exit_code(), cause=self._cause_in_environment())
+
+    def _cause_in_environment(self) -> str | None:
+        """Why the node ended, if that is not Kafka's fault."""
+        printed = ""
+        for log in self._logs():
+            with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+                file.seek(self._printed_before.get(log, 0))
+                printed += file.read().decode(errors="replace") + "\n"
+        # A fault fills a log dir on a volume of its own, and not the run's disk.
+        may_be_full = self._context.spec.volumes is not None and why_full(self._context.work_dir) is None
+        return cause_in_environment(self.exit_code(), printed, may_be_full=may_be_full)
+
+    def _logs(self) -> tuple[Path, Path]:
+        """The node's output: raw lines first, so that they do not seem to belong to an event of the log."""
+        return self._record_dir / STDOUT, self._record_dir / LOG
 
     def configure(self, changes: Mapping[str, str | None]) -> None:
         changed = {**self.spec.properties, **changes}

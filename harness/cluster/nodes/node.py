@@ -76,6 +76,7 @@ class NodeSpec:
     """The main class, configuration and JVM options of a node.
 
     :ivar jvm_options: in addition to those of all nodes; ``{home}`` stands for the node's own folder
+    :ivar is_kafka: False for ZooKeeper, whose end is no broken promise of Kafka
     """
 
     name: str
@@ -83,6 +84,7 @@ class NodeSpec:
     properties: Mapping[str, str]
     heap_mb: int = 256
     jvm_options: tuple[str, ...] = ()
+    is_kafka: bool = True
 
 
 @dataclass(kw_only=True)
@@ -183,7 +185,9 @@ class Node(Protocol):
     def check_alive(self) -> None:
         """Check that the node has not ended by itself.
 
-        :raises NodeDied: it has; with its last log lines
+        :raises PromiseBroken: it has, and Kafka is to blame; with its last log lines
+        :raises NodeDied: it has, and its environment is to blame, or it is ZooKeeper
+            (:mod:`harness.cluster.nodes.endings`)
         """
 
     def journal_unexpected_end(self) -> None:

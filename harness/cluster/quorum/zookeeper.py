@@ -64,6 +64,7 @@ class ZooKeeperQuorum:
             NodeSpec(
                 name=_ZOOKEEPER,
                 main_class=self._main_class,
+                is_kafka=False,
                 properties={
                     "dataDir": str(self._data_dir),
                     "clientPort": port,

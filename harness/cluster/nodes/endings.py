@@ -1,0 +1,57 @@
+"""Finds out whether a node that ended by itself was ended by its environment.
+
+Kafka must keep its brokers and controllers running. So an end is Kafka's fault, unless its last errors name a cause
+outside Kafka: a port in use, a full disk, too little memory, a wrong Java, a build without a class.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator, Mapping
+
+_FULL_DISK = "the disk is full"
+_CAUSES: Mapping[str, str] = {
+    "a port is in use": r"Address already in use|\bBindException\b",
+    _FULL_DISK: r"No space left on device|Disk quota exceeded",
+    "too few open files are allowed": r"Too many open files",
+    "too little memory": r"\bOutOfMemoryError\b|insufficient memory for the Java Runtime|Cannot allocate memory"
+    r"|Could not reserve enough space",
+    "this Java cannot run the build": r"\bUnsupportedClassVersionError\b|Unrecognized (VM )?option"
+    r"|Could not create the Java Virtual Machine|Error occurred during initialization of VM"
+    r"|Error opening zip file or JAR manifest|processing of -javaagent failed",
+    "the node could not be executed": r"^setpriv: ",
+    "the build lacks a class": r"Could not find or load main class|\bNoClassDefFoundError\b|\bClassNotFoundException\b",
+}
+_NEW_EVENT = re.compile(r"\n(?=\[\d{4}-\d\d-\d\d )")
+_EVENT = re.compile(r"\[\d{4}-\d\d-\d\d [^\]]*\] (\w+) ")
+_OF_THE_JVM = re.compile(
+    r"Error: |Error occurred |Exception in thread |FATAL ERROR |There is insufficient |#|Unrecognized "
+)
+"""Beginnings of lines without a time that the JVM prints after an event of the log."""
+_KILLED = "SIGKILL, which the kernel sends when memory runs out"
+
+
+def cause_in_environment(exit_code: int | None, printed: str, *, may_be_full: bool) -> str | None:
+    """Return the cause outside Kafka for which a node ended, with the line that names it; None if there is none.
+
+    :param printed: the node's log and output since its last start
+    :param may_be_full: a fault can have filled a log dir, so that a full disk is no cause outside Kafka
+    """
+    if exit_code == -signal.SIGKILL:
+        return _KILLED
+    errors = [*_errors(printed)]
+    for cause, pattern in _CAUSES.items():
+        if cause == _FULL_DISK and may_be_full:
+            continue
+        if line := next((line for line in errors if re.search(pattern, line)), None):
+            return f"{cause}: {line[:300]}"
+    return None
+
+
+def _errors(printed: str) -> Iterator[str]:
+    """Yield the lines of errors, with their stack traces, and what the JVM printed."""
+    for text in _NEW_EVENT.split(printed):
+        event = _EVENT.match(text)
+        is_error = event is None or event[1] in ("ERROR", "FATAL")
+        yield from (line.strip() for line in text.splitlines() if is_error or _OF_THE_JVM.match(line))

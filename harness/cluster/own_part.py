@@ -1,0 +1,90 @@
+"""Kafka's own part: what it must do by itself before a scenario can begin, and after its faults are healed.
+
+No KIP promises that brokers register, that a topic gets leaders, or that a client is served: every KIP relies on it. So
+a build that does not do its part breaks a promise, unless this machine or the harness kept it from doing so. README.md
+of this package has a table of all waits for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.cluster.session_loss import lost_session
+from harness.crowding import Deadline
+from harness.errors import AwaitTimeout, EnvironmentLacks, Inconclusive, JbodError, PromiseBroken
+from harness.events import FaultInjecting, NodeKilled, NodePaused, NodeStopping
+from harness.host.disk_space import why_full
+from harness.journal import now
+from harness.kafka.admin import Refused
+from harness.waiting import CROWDED
+
+if TYPE_CHECKING:
+    from harness.cluster.lifecycle import ClusterLifecycle
+
+
+class RefusedOwnPart(Refused, PromiseBroken):
+    """Kafka refused a request that every scenario relies on."""
+
+    exit_code = PromiseBroken.exit_code
+
+
+class OwnPart:
+    """One part of Kafka's, awaited from now on.
+
+    :param promise: what Kafka must do, as the end of the sentence "Kafka must …"
+    :param needs_all: it needs every node; then a node that the harness stopped is an excuse
+    """
+
+    def __init__(self, cluster: ClusterLifecycle, promise: str, *, needs_all: bool = True) -> None:
+        self._cluster = cluster
+        self._promise = promise
+        self._needs_all = needs_all
+        self._began_at = now()
+        self._wait = Deadline(0.0)  # for its measurement of the crowding
+
+    def undone(self, seen: str) -> JbodError:
+        """Return the error for a part that Kafka has not done in time.
+
+        :param seen: what was awaited, and what was seen last
+        :return: :class:`~harness.errors.PromiseBroken`; EnvironmentLacks where the disk is full; AwaitTimeout where a
+            node was stopped or suspended; Inconclusive where a broker that was left alone lost its session, or where
+            this machine is crowded
+        """
+        seen = f"Kafka must {self._promise}: {seen}"
+        if full := why_full(self._cluster.undo_log.dir):
+            return EnvironmentLacks(f"{full}; {seen}")
+        if self._needs_all and (idle := self._idle()):
+            return AwaitTimeout(f"{', '.join(idle)}; {seen}")
+        if lost := self._lost_session():
+            return Inconclusive(f"this machine is too slow: {lost}; {seen}")
+        crowding = self._wait.crowding
+        if crowding.stretch > 1.0:
+            return Inconclusive(seen if CROWDED in seen else f"{CROWDED} ({crowding}): {seen}")
+        return PromiseBroken(seen)
+
+    def refused(self, refusal: Refused) -> JbodError:
+        """Return the error for a request that Kafka refused; it is a :class:`Refused` unless the machine is to blame.
+
+        Kafka has answered, so a crowded machine is no excuse.
+        """
+        if self._idle():
+            return refusal
+        if lost := self._lost_session():
+            return Inconclusive(f"this machine is too slow: {lost}; Kafka must {self._promise}: {refusal}")
+        what = str(refusal).partition(f": {refusal.error}")[0]
+        return RefusedOwnPart(f"Kafka must {self._promise}: {what}", refusal.error, refusal.message)
+
+    def _idle(self) -> list[str]:
+        """One phrase for each node that cannot do its part: the harness stopped it, or it is suspended."""
+        nodes = (*self._cluster.quorum_nodes, *(broker.node for broker in self._cluster.brokers))
+        found = [f"{node.spec.name} does not run" for node in nodes if not node.is_alive()]
+        return found + [f"{node.spec.name} is suspended" for node in nodes if node.is_paused()]
+
+    def _lost_session(self) -> str | None:
+        """A broker that lost its session meanwhile, although nothing in this case had disturbed it."""
+        journal = self._cluster.journal
+        disturbed = {f"broker-{event.broker}" for event in journal.of(FaultInjecting)}
+        for kind in (NodeKilled, NodeStopping, NodePaused):
+            disturbed |= {event.node for event in journal.of(kind)}
+        but = {broker.id for broker in self._cluster.brokers if broker.node.spec.name in disturbed}
+        return lost_session(self._cluster, but=but, since=self._began_at)
