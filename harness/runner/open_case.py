@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from harness.crowding import Deadline
 from harness.errors import BuildLacks, HarnessError
 from harness.measure.errors_logged import errors_logged
 from harness.measure.fault_costs import FaultCosts, measure_faults
@@ -19,8 +20,11 @@ from harness.runner.case_outcome import CaseLog, conclude, deviations_of
 from harness.runner.case_result import CaseResult
 from harness.runner.run import Run, run_of
 from harness.runner.scenario import DeclaredCase, case_of
+from harness.waiting import CROWDED
 
 _OPEN = pytest.StashKey["OpenCase"]()
+_TELLING_S = 10.0
+"""The crowding of a shorter case says little."""
 
 
 @dataclass(kw_only=True)
@@ -28,12 +32,14 @@ class OpenCase:
     """A case that has not ended.
 
     :ivar case: None until the run folder exists
+    :ivar since_begin: measures the crowding of the machine during the case
     """
 
     run: Run
     declared: DeclaredCase
     case: Case | None = None
     log: CaseLog = field(default_factory=CaseLog)
+    since_begin: Deadline = field(default_factory=lambda: Deadline(0.0))
 
     def begin(self) -> Case:
         """Create the run folder.
@@ -45,14 +51,17 @@ class OpenCase:
         return self.case
 
     def conclude(self) -> tuple[Outcome, str]:
-        """Return the verdict so far, and the reason for it."""
-        return conclude(
+        """Return the verdict so far, and the reason for it. Where nothing was shown, a crowded machine may be why."""
+        verdict, reason = conclude(
             self.log,
             self.case,
             must_be_judged=self.declared.scenario.judged,
             test_file=self.declared.file,
             deviations=self.run.expected(self.declared),
         )
+        crowding = self.since_begin.crowding
+        is_told = crowding.stretch == 1.0 or self.since_begin.waited_s < _TELLING_S or CROWDED in reason
+        return verdict, reason if verdict != "unknown" or is_told else f"{CROWDED} ({crowding}): {reason}"
 
     @property
     def again(self) -> str:

@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from harness.checkers.verdict import Counts, Verdict, VerdictWord
+from harness.crowding import Crowding, Deadline
 from harness.errors import FaultNotProven, HarnessError, Inconclusive, PromiseBroken
 from harness.journal import Journal, now
 from harness.kafka.versions import VersionRange
@@ -20,10 +21,13 @@ from harness.runner.case import Case, CaseId
 from harness.runner.case_outcome import CaseLog, conclude, deviations_of
 from harness.runner.case_result import CaseResult
 from harness.runner.deviation import Deviation, State
+from harness.runner.open_case import OpenCase
 from harness.runner.results import to_json
+from harness.runner.run import Run
+from harness.runner.scenario import DeclaredCase, Scenario
 from suites.observing import observe
 from suites.selftest.case_results import case_result, noted_deviation
-from suites.selftest.fakes import fake_cluster
+from suites.selftest.fakes import fake, fake_cluster
 
 HERE = Path(__file__)
 
@@ -252,3 +256,49 @@ def test_all_deviations_are_told_and_the_first_under_its_old_name(shown: str) ->
     as_json = [each.to_json() for each in deviations]
     assert (entry.get("deviation"), entry.get("deviations", [])) == (as_json[0] if as_json else None, as_json)
     assert CaseResult.from_json(entry).to_json() == entry
+
+
+@pytest.mark.parametrize(
+    ("trouble", "per_core", "lasted_s", "wanted"),
+    [
+        (Inconclusive("too few records"), 5.0, 60.0, ("unknown", "on a crowded machine (5.0 threads per core")),
+        (Inconclusive("too few records"), 1.0, 60.0, ("unknown", "too few records")),
+        (Inconclusive("too few records"), 5.0, 2.0, ("unknown", "too few records")),
+        (Inconclusive("on a crowded machine (9.0): slow"), 5.0, 60.0, ("unknown", "on a crowded machine (9.0): slow")),
+        (PromiseBroken("lost"), 5.0, 60.0, ("invalid", "lost")),
+    ],
+)
+def test_where_nothing_was_shown_the_reason_has_the_crowding(
+    trouble: Exception, per_core: float, lasted_s: float, wanted: tuple[str, str]
+) -> None:
+    since_begin = fake(Deadline, crowding=Crowding(per_core=per_core), waited_s=lasted_s)
+    open_case = OpenCase(
+        run=fake(Run, expected=lambda _: []),
+        declared=fake(DeclaredCase, scenario=fake(Scenario, judged=True), file=HERE),
+        log=CaseLog(troubles=[trouble]),
+        since_begin=since_begin,
+    )
+    verdict, reason = open_case.conclude()
+    assert verdict == wanted[0]
+    assert reason.startswith(wanted[1])
+    assert str(trouble) in reason
+
+
+def test_an_error_that_replaces_another_hides_nothing_else() -> None:
+    """An error raised ``from`` another one says it in other words; a broken promise before both still counts."""
+
+    def translated() -> None:
+        try:
+            raise HarnessError("no answer")
+        except HarnessError as error:
+            raise Inconclusive("this machine is too slow") from error
+
+    with pytest.raises(Inconclusive) as alone:
+        translated()
+    assert concluded(CaseLog(troubles=[alone.value]), None) == "unknown"
+    with pytest.raises(Inconclusive) as on_top:  # noqa: PT012
+        try:
+            raise PromiseBroken("lost")
+        except PromiseBroken:
+            translated()
+    assert concluded(CaseLog(troubles=[on_top.value]), None) == "invalid"
