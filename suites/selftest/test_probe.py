@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import subprocess
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from suites.probe.dependencies import DEPENDENCIES
 from suites.probe.dependency import SKIPPED, Dependency
 from suites.probe.probing import TRIED_BY, Found, Probed, State, cause_of, in_order
 from suites.probe.trial import SOON_S, TRIES, Trial
+from suites.selftest.changed_builds import build_from
 from suites.selftest.planted import Planted
 from suites.selftest.processes import JBOD
 
@@ -291,29 +291,18 @@ def build_with_holes(home: Path) -> Path:
     The class by which Kafka's programs end their JVM is renamed everywhere; the tool's class is removed; the MBean has
     another name of the same length.
     """
-    build = from_maven(DEFAULT_BUILDS[Mode.KRAFT], cache_dir())
-    (home / "libs").mkdir(parents=True)
     renamed = {b"Exit$Procedure": b"Exit$Prxcedure", b"BytesOutPerSec": b"BytesOffPerSec"}
-    for jar in build.class_path:
-        made = home / "libs" / jar.name
-        if not jar.name.startswith(("kafka", "connect")):
-            try:
-                os.link(jar, made)
-            except OSError:
-                shutil.copyfile(jar, made)
-            continue
-        with zipfile.ZipFile(jar) as source, zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as target:
-            for entry in source.namelist():
-                if re.search(r"/ClusterTool(\$.*)?\.class$", entry) or entry.endswith("/"):
-                    continue
-                content, name = source.read(entry), entry
-                if entry.endswith(".class"):
-                    for old, new in renamed.items():
-                        content, name = content.replace(old, new), name.replace(old.decode(), new.decode())
-                target.writestr(name, content)
-    for folder in (home, home / "libs"):
-        folder.chmod(0o755)
-    return home
+
+    def with_hole(name: str, content: bytes) -> tuple[str, bytes] | None:
+        if re.search(r"/ClusterTool(\$.*)?\.class$", name):
+            return None
+        if name.endswith(".class"):
+            for old, new in renamed.items():
+                content, name = content.replace(old, new), name.replace(old.decode(), new.decode())
+        return name, content
+
+    jars = from_maven(DEFAULT_BUILDS[Mode.KRAFT], cache_dir()).class_path
+    return build_from(home, jars, change=with_hole, concerns=lambda jar: jar.name.startswith(("kafka", "connect")))
 
 
 @pytest.mark.cluster

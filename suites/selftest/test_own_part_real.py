@@ -1,0 +1,109 @@
+"""Real builds that do not do their part: the case is invalid and says so, and a crowded machine makes none invalid."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.host.cache import cache_dir
+from harness.kafka.distribution import from_maven
+from harness.kafka.versions import KafkaVersion
+from suites.selftest.changed_builds import build_from, has_entry, without_body
+from suites.selftest.processes import JBOD
+
+pytestmark = pytest.mark.cluster
+
+CASE = "kip-112/leader-at-runtime[kraft-chmod_000]"
+LOST, GREEN = "control/deleted-records[kraft-lost]", "control/deleted-records[kraft-green]"
+
+Results = dict[str, dict[str, Any]]
+"""The JSON of each case of a run, by its id."""
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, Results]:
+    """Run ``jbod run``; returns its exit code and its cases."""
+    out = folder / "out.json"
+    done = subprocess.run(
+        [JBOD, "run", *arguments, f"--runs-dir={folder / 'runs'}", f"--json={out}"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=3600,  # a hang, not a measure
+        check=False,
+    )
+    print(done.stdout)
+    return done.returncode, {each["id"]: each for each in json.loads(out.read_text())["scenarios"]}
+
+
+NEVER_ASSIGNS = ("org/apache/kafka/server/AssignmentsManager.class", "maybeSendAssignments")
+NEVER_REGISTERS = ("org/apache/kafka/server/BrokerLifecycleManager.class", "sendBrokerRegistration")
+
+
+@pytest.mark.parametrize(
+    ("without", "reason"),
+    [
+        (
+            NEVER_ASSIGNS,
+            r"^Kafka must elect a leader for each partition, create its replicas, and assign them to log dirs: "
+            r".*waited \d+\.0 s for orders to be led and replicated in full; "
+            r"last seen: \[.*has not yet reported the log dirs of \d+ replicas to the controller",
+        ),
+        (NEVER_REGISTERS, r"^Kafka must let every broker register|^broker-\d should keep running: "),
+    ],
+    ids=["never assigns", "never registers"],
+)
+def test_a_build_that_does_not_do_its_part(
+    open_folder: Path, tmp_path: Path, without: tuple[str, str], reason: str
+) -> None:
+    """One method of the broker does nothing. The case is invalid, exit code 1, and names the promise."""
+    entry, method = without
+
+    def change(name: str, content: bytes) -> tuple[str, bytes]:
+        return name, without_body(content, method) if name == entry else content
+
+    jars = from_maven(KafkaVersion.parse("4.3.1"), cache_dir()).class_path
+    home = build_from(open_folder / "kafka", jars, change=change, concerns=lambda jar: has_entry(jar, entry))
+    code, results = run(tmp_path, CASE, f"--kafka-home={home}")
+    assert (code, results[CASE]["verdict"]) == (1, "invalid")
+    assert re.search(reason, results[CASE]["reason"], re.DOTALL), results[CASE]["reason"]
+
+
+BUSY_PER_CORE = 6
+BUSY = """
+import os, sys
+os.nice(-os.nice(0)) if os.getuid() == 0 else None
+while os.getppid() == int(sys.argv[1]):  # ends with the test, also if that is killed
+    for _ in range(1_000_000):
+        pass
+"""
+
+
+@pytest.fixture
+def crowded() -> Iterator[None]:
+    """Some busy processes for each core, which end with the test."""
+    with ExitStack() as busy:
+        for _ in range(BUSY_PER_CORE * len(os.sched_getaffinity(0))):
+            process = busy.enter_context(subprocess.Popen([sys.executable, "-c", BUSY, str(os.getpid())]))
+            busy.callback(process.kill)
+        yield
+
+
+@pytest.mark.usefixtures("crowded")
+def test_on_a_crowded_machine_only_harm_makes_a_case_invalid(tmp_path: Path) -> None:
+    """Cases without harm are valid, or unknown with the figures of the crowding; one with harm is invalid."""
+    _, results = run(tmp_path, CASE, GREEN, LOST)
+    assert results[LOST]["verdict"] == "invalid", results[LOST]["reason"]
+    assert "lost" in results[LOST]["reason"]
+    for case in (CASE, GREEN):
+        verdict, reason = results[case]["verdict"], results[case]["reason"]
+        assert verdict in ("valid", "unknown"), f"{case} is {verdict}: {reason}"
+        assert verdict == "valid" or re.search(r"on a crowded machine \(\d+\.\d threads per core", reason), reason
