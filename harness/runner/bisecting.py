@@ -22,7 +22,8 @@ class ReleaseOutcome:
     """The outcome of a case on one release.
 
     :ivar verdict: "valid" or "invalid"
-    :ivar deviations: the known deviations that the case showed, each as "does (issue)", sorted; empty if invalid
+    :ivar deviations: the known deviations that the case showed, each as "behaviour (issue)", sorted; empty if
+        invalid
     """
 
     verdict: str
@@ -102,12 +103,12 @@ class Trial:
 def first_change(
     releases: Sequence[T], ask: Callable[[T], Hashable | None], step: Callable[[T, T, int], None] = lambda *_: None
 ) -> tuple[T, T]:
-    """Return two releases: the last one like the first release, and the next release that can be judged.
+    """Return the last release that comes out like the first one, and the first release that differs.
 
-    No release between the two can be judged. ``ask`` is not called for the last release, which is known to differ, and
-    at most once for each release after the first.
+    Releases between these two cannot be judged. The last release is known to differ, so ``ask`` is not called for it.
+    It is called at most once for each other release.
 
-    :param ask: returns the outcome on a release, or None if it cannot be judged; then its nearest neighbour is tried
+    :param ask: returns the outcome on a release; None if it cannot be judged, and another release is tried then
     :param step: called before each step with both ends and the number of releases between them that can still be tried
     """
     low, high = 0, len(releases) - 1
@@ -165,7 +166,7 @@ class Bisection:
 
     :ivar trials: all releases that were tried, in numeric order
     :ivar comparison: None if an end could not be judged
-    :ivar problem: why there was no search; empty if the ends were as given
+    :ivar problem: why there was no search: an end could not be judged or is not as given; empty if there was one
     :ivar last: the last release like the first one; None if there is a problem
     :ivar first: the first release that differs; None if there is a problem
     :ivar notes: releases whose earlier runs contradict the result, a sentence each
@@ -246,7 +247,7 @@ def bisect(
     :param releases: in numeric order; the first and the last are ``good`` and ``bad``, in either order
     :param trial_of: runs the case on a release
     :param known: returns the earlier runs on a release, or None; runs nothing
-    :param say: called with the number of releases that are left
+    :param say: shows a line of progress
     :raises UsageError: no repository has one of the ends
     """
     trials = {each: trial_of(each) for each in (releases[0], releases[-1])}
@@ -282,7 +283,10 @@ def bisect(
 
 
 def _problem(good: Trial, bad: Trial) -> str:
-    """Return why the ends are not as given; empty if they are."""
+    """Return why the search cannot begin: an end could not be judged or is not as given. Empty if it can begin.
+
+    :raises UsageError: no repository has one of the ends
+    """
     for word, trial in (("good", good), ("bad", bad)):
         if trial.missing:
             raise UsageError(trial.missing)

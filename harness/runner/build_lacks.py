@@ -83,7 +83,9 @@ def read_probe(file: Path) -> ProbedBuild:
     except FileNotFoundError:
         raise UsageError(f"--probe {file}: there is no such file; jbod probe BUILD --json FILE writes one") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.ValidationError) as error:
-        raise HarnessError(f"--probe {file} is not a file of jbod probe --json: {error!r}") from error
+        raise HarnessError(
+            f"--probe {file} is not a file of jbod probe --json: {error!r}; jbod probe BUILD --json FILE writes one"
+        ) from error
 
 
 def read_lacks(files: Sequence[Path], builds: Builds) -> tuple[Lack, ...]:
@@ -99,16 +101,17 @@ def read_lacks(files: Sequence[Path], builds: Builds) -> tuple[Lack, ...]:
         probed = read_probe(file)
         if probed.sha256 not in ours:
             other = f"Kafka {probed.kafka} (sha256 {probed.sha256[:12]})"
-            raise UsageError(f"--probe {file} is of another build, {other}: jbod probe BUILD --json {file}")
+            again = f"jbod probe BUILD --json {file}"
+            raise UsageError(f"--probe {file} is of another build, {other}; to write it for this build: {again}")
         modes = {str(mode) for mode in builds.modes() if builds.of(mode).sha256 == probed.sha256}
         found += [lack for lack in probed.lacks if lack.mode in modes]
     return tuple(found)
 
 
 def probe_apart(options: BuildOptions, file: Path, say: Callable[[str], None]) -> ProbedBuild:
-    """Return what the probe finds in a build. A file with the result for the same build and modes is used again.
+    """Probe a build in a separate process, unless ``file`` already has the result for this build and these modes.
 
-    :param options: choose one build
+    :param options: the options that choose the build
     :param file: the probe's JSON file, read and written
     :raises HarnessError: the build cannot be run at all
     :raises JbodError: the probe failed otherwise; it has printed the reason
@@ -137,7 +140,10 @@ def probe_apart(options: BuildOptions, file: Path, say: Callable[[str], None]) -
 
 
 def lack_lines(probed: ProbedBuild, cases: Collection[str]) -> list[str]:
-    """Return one line for each lack of the build, with the number of these cases that are skipped for it."""
+    """Return one line for each lack of the build.
+
+    It ends with the number of these cases that are skipped, or with what the suites do without the feature.
+    """
     lines = []
     for lack in probed.lacks:
         count = sum(lack.stops(case, mode_of(case)) for case in cases)
@@ -148,6 +154,6 @@ def lack_lines(probed: ProbedBuild, cases: Collection[str]) -> list[str]:
 
 
 def mode_of(case: str) -> str:
-    """Return the metadata mode in the id of a case, which comes first in the brackets; empty if there is none."""
+    """Return the metadata mode in the id of a case: the first word in its brackets. Empty if there is none."""
     inside = case.partition("[")[2].rstrip("]")
     return next((str(mode) for mode in Mode if inside == mode or inside.startswith(f"{mode}-")), "")

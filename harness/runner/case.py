@@ -39,7 +39,11 @@ PHASES = ("boot", "load", "fault", "recover", "drain", "judge", "teardown")
 
 @dataclass(frozen=True, kw_only=True)
 class CaseId:
-    """Identifies a case: the ids and parameters that ``--json`` has."""
+    """Identifies a case: the ids and parameters that ``--json`` has.
+
+    :ivar plan: the item of the KIP's test plan, or the promise, that its scenario checks
+    :ivar nodeid: pytest's id of the test
+    """
 
     id: str
     kip: int
@@ -62,6 +66,7 @@ class CaseId:
 class Case:
     """A running case: its run folder, journal and phase.
 
+    :ivar extra: the content of run.json
     :ivar verdict: the judge's verdict on the history so far; None again when another pair starts
     :ivar shortfalls: reasons why the case has shown nothing, whatever the judge decides
     :ivar measured: figures of the scenario by name; they do not affect the verdict

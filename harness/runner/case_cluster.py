@@ -1,4 +1,4 @@
-"""The cluster of a case: reused or started; in the end kept for a person, held for the next case, or stopped."""
+"""Gives a case its cluster, a reused or a new one. After the case the cluster is kept running, held, or stopped."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from harness.runner.subrun import arguments_of
 def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
     """Yield a healthy cluster of the case's spec.
 
-    :param case: that of ``open_case``
+    After the block the cluster is kept running (``--keep-cluster``), held for the next case, or stopped.
+
+    :param case: the running case of ``open_case``
     """
     run, declared = open_case.run, open_case.declared
     spec, distribution = run.spec(declared), run.builds.of(declared.mode)

@@ -45,9 +45,9 @@ class CaseLog:
 
     @property
     def came_to_an_end(self) -> bool:
-        """Whether the case was not interrupted, for example by Ctrl-C.
+        """Whether pytest reported the case. It reports nothing for an interrupted one, for example by Ctrl-C.
 
-        pytest reports nothing for an interrupted case. Its user sees no failure, and does not expect a kept cluster.
+        The user then sees no failure, and does not expect a kept cluster.
         """
         return self.called or self.skipped is not None or bool(self.troubles)
 

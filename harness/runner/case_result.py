@@ -1,4 +1,4 @@
-"""How a case came out: one record, which reaches results, ledger and console in the report of the case's teardown.
+"""The result of a case: one record that travels to results, ledger and console in the report of the case's teardown.
 
 With ``--jobs`` a case ends in a worker. pytest-xdist sends extra attributes of a report to the controller, but only of
 plain types such as text. So the report carries the record as JSON. ``user_properties`` would carry it too, but JUnit
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseResult:
-    """How a case came out; an entry of ``scenarios`` in ``--json``. The defaults are those of a case that never began.
+    """The result of a case; an entry of ``scenarios`` in ``--json``. The defaults are those of a case that never began.
 
     :ivar kept: lines that say how to reach the cluster, if it was kept
     :ivar served: the cases that the cluster had served before (:mod:`harness.runner.cluster_reuse`)
@@ -80,7 +80,8 @@ class CaseResult:
     def from_json(cls, entry: Mapping[str, Any], *, nodeid: str = "", seed: int = 0) -> CaseResult:
         """Return the result that :meth:`to_json` wrote, in this or an earlier version.
 
-        :param nodeid: pytest's node id, and ``seed``: JSON has neither of them
+        :param nodeid: pytest's id of the test, which JSON does not have
+        :param seed: the seed of the run, which JSON has only once for all entries
         """
         fields = {name: entry[name] for name in ("kafka", "backend", "verdict", "reason", "duration_s", "phases_s")}
         case = {name: entry[name] for name in ("id", "kip", "plan", "issue", "mode")}

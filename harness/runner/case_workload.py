@@ -111,9 +111,9 @@ class CaseWorkload:
         """Wait for a healthy cluster, drain every topic that a pair ran on, judge the whole history, and write
         verdict.json.
 
-        If a pair used transactions, both isolations are drained, and all transactions must have ended by then. An open
-        transaction holds read_committed readers back for ever. The judge does not know how long, so it only reports
-        `held_back`.
+        If a pair used transactions, both isolation levels are drained, and all transactions must have ended by then. An
+        open transaction holds read_committed readers back for ever. The judge does not know how long, so it only
+        reports `held_back`.
 
         :raises HarnessError: a pair still runs
         :raises PromiseBroken: the cluster does not become healthy after all faults are undone, or a transaction stays

@@ -1,4 +1,4 @@
-"""Lets the cluster of one case serve the next case that needs an equal one.
+"""Reuses the cluster of one case for the next case that needs an equal one.
 
 Starting three brokers and warming up their JVMs is half of the cost of a case and tests nothing. On 2 cores, two cases
 of KIP-112 at once took 28 s each with clusters of their own, and 16 s with a shared one. A valid verdict must not
@@ -16,8 +16,8 @@ depend on earlier cases, so these rules apply:
   (``ReplicaManager.checkpointHighWatermarks``). A later topic of the same name would find the old ones. So the emptying
   ends with a topic that has a replica in each log dir and a name that no case uses. Only its high watermarks stay.
 * If a check does not succeed within a few seconds, the cluster is stopped, and the next case gets a new one.
-* Node logs and the journal start anew with each case. They do not contain the emptying, whose logs are in ``emptied/``
-  of the run folder. The run folder lists the cases that the cluster served before (``served``). ``jbod repro`` runs a
+* Node logs and the journal start anew with each case. They do not contain the emptying: its logs are in ``emptied/`` of
+  the run folder. The run folder lists the cases that the cluster served before (``served``). ``jbod repro`` runs a
   case on a new cluster.
 
 A scenario declares ``fresh`` if it needs a new cluster. Such scenarios check log lines of a start, Kafka's internal
@@ -47,7 +47,7 @@ AT_MOST = 20
 """The number of cases after which a cluster is not reused any more."""
 _NOT_SHOWN = (JbodError, OSError, subprocess.SubprocessError)
 """Expected errors while a cluster is emptied and checked. Any other error is a bug of the harness and is raised."""
-_LAST = "jbod-handed-on"  # the last topic of the emptying
+_LAST = "jbod-handed-on"  # the topic that the emptying creates and deletes last
 _CHECKPOINTS = {RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS, CLEANED}
 _OF_AN_EMPTY_LOG_DIR = _CHECKPOINTS | {
     "meta.properties",
@@ -107,7 +107,7 @@ class ClusterPool:
             try:
                 cluster.stop()
             except (JbodError, OSError) as error:
-                self._say(f"a shared cluster could not be stopped: {error}")
+                self._say(f"a shared cluster could not be stopped: {error}; jbod clean removes it")
 
 
 def try_to_empty(cluster: Cluster, case: Case) -> bool:
@@ -117,9 +117,9 @@ def try_to_empty(cluster: Cluster, case: Case) -> bool:
     do not belong to the case and are not in its journal.
     """
     cluster.stop_watching()
-    seen = [event.does for event in case.journal.of(DeviationSeen) if event.lasts]
+    pollutes = [f"the case showed {each.does!r}" for each in case.journal.of(DeviationSeen) if each.lasts]
     try:
-        if why := "; ".join([*cluster.drift(), *(f"seen in it: {deviation}" for deviation in seen)]):
+        if why := "; ".join([*cluster.drift(), *pollutes]):
             raise HarnessError(why)
         cluster.switch_logs(Journal(None), case.run_dir / "emptied")
         _empty(cluster)
@@ -167,7 +167,7 @@ def _await_none(find: Callable[[], list[str]], cluster: Cluster) -> None:
 
 
 def leftovers(cluster: Cluster) -> Iterator[str]:
-    """Yield what differs in the cluster from its state after creation, a phrase each."""
+    """Yield one phrase for each difference between the cluster and its state after creation."""
     yield from cluster.drift()
     yield from cluster.configs_changed()
     for broker in cluster.brokers:

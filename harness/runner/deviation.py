@@ -35,7 +35,7 @@ JSON_NAMES = {
 class Expectation(StrEnum):
     """What is expected of a build.
 
-    :cvar CONFIRMED: it must show the deviation; if it does not, the declaration needs a look
+    :cvar CONFIRMED: it must show the deviation; if it does not, the declaration must be checked
     :cvar OPEN: it is newer than all builds on which the deviation was confirmed, and may show it or keep the promise
     :cvar NONE: it must keep the promise
     """
@@ -67,8 +67,8 @@ class Deviation:
     deterministic: bool = True
     """Whether a case that declares it must show it. If False, whether it shows depends on Kafka's timing."""
     pollutes: bool = True
-    """Whether a broker may be changed for good after it was seen, so that the cluster cannot be reused. False if it is
-    only a response, a figure or a choice."""
+    """Whether the deviation may change a broker for good, so that its cluster cannot be reused. False if it only shows
+    in a response, a figure or a choice."""
     confirmed: tuple[KafkaVersion, ...] = ()
     """The newest release of each line on which it was confirmed, if other than :data:`CONFIRMED_BUILDS` of the mode."""
 
@@ -90,7 +90,7 @@ class Deviation:
         return content | {"builds": str(self.builds), "modes": [mode.value for mode in self.modes]}
 
     def noted(self, state: State) -> NotedDeviation:
-        """Return it in the state that a case found it in."""
+        """Return the deviation together with its state in a case."""
         return NotedDeviation.from_json(self.to_json() | {"state": state})
 
 

@@ -113,8 +113,8 @@ def note(runs_dir: Path, result: CaseResult) -> None:
 def read(runs_dir: Path) -> list[Entry]:
     """Return all entries, oldest first; none if there is no ledger yet.
 
-    Lines that were truncated by a full disk or a kill are ignored. So are lines from a clock that was ahead: their
-    cases run sooner then.
+    Lines that were truncated by a full disk or a kill are ignored. So are lines dated in the future
+    (:data:`CLOCKS_DIFFER`): their cases run again sooner.
     """
     path = runs_dir / NAME
     if not path.exists():
@@ -170,9 +170,11 @@ class Cell(Planned):
 
 
 def alike(entries: Iterable[Entry], cases: Mapping[str, Planned], backend: str) -> list[Entry]:
-    """Return the entries of this backend, except those of a case in ``cases`` on another Kafka version than planned.
+    """Return the entries on this backend. A planned case counts only on its planned Kafka version.
 
     Builds are compared by version only, so that nightly runs of a changing snapshot continue from one another.
+
+    :param cases: the planned cases, by id
     """
     here = (each for each in entries if each.backend == backend)
     return [each for each in here if each.id not in cases or cases[each.id].kafka == each.kafka]
@@ -265,6 +267,9 @@ def _strike(planned: Planned, fault: str, role: str | None, backend: str, of: Se
 
 
 def usual_s(name: str, entries: Iterable[Entry]) -> float:
-    """Return the median duration, in seconds, of the last five runs of a case or scenario."""
+    """Return the median duration, in seconds, of the last five runs of a case or scenario.
+
+    If there were none, it is :data:`UNKNOWN_S`.
+    """
     took = [entry.duration_s for entry in entries if name in (entry.id, entry.id.partition("[")[0])][-5:]
     return statistics.median(took) if took else UNKNOWN_S

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # `jbod --help` loads this module, and must not load Spark
 
 @dataclass(frozen=True, kw_only=True)
 class ListedScenario:
-    """A scenario and those of its cases that were collected, with what applies to any of them.
+    """A scenario and its collected cases. Modes, versions and faults are those of any of these cases.
 
     :ivar claim: the first line of its docstring
     :ivar deviations: those that it declares for the build, each as "mode: actual (issue)"

@@ -1,10 +1,10 @@
-"""Runs the fixed suites, longest ago first, and then random schedules, within a time budget.
+"""Runs the fixed suites, the least recently run cases first, and then random schedules, within a time budget.
 
-Half of the budget goes to the fixed suites. If it is too short for all of them, each gets its turn over several nights
-(:mod:`harness.runner.ledger`). Chosen cases run oldest first, each followed by the cases that share its cluster. The
-night lists the cases that were not begun, and is inconclusive if one of them is ``overdue``. A schedule that fails is
-shrunk within the budget (:data:`TO_SHRINK`). Random schedules do not begin if one usually takes longer than the time
-left.
+The fixed suites are all except controls and random schedules. Half of the budget goes to them. If it is too short for
+all of them, each gets its turn over several nights (:mod:`harness.runner.ledger`). Chosen cases run oldest first, each
+followed by the cases that share its cluster. The night lists the cases that were not begun, and is inconclusive if one
+of them is ``overdue``. A schedule that fails is shrunk within the budget (:data:`TO_SHRINK`). Random schedules do not
+begin if one usually takes longer than the time left.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Night:
     :ivar seed: of the schedules and all other random choices
     :ivar codes: the exit codes of its runs
     :ivar left: the cases of :meth:`Fixed.owed` that were not begun, and when each last ran
-    :ivar overdue: the cases of ``left`` that had to run
+    :ivar overdue: the cases of ``left`` that never ran, or last ran longer ago than :attr:`Plan.every`
     :ivar unable: the cases that cannot run here, and why
     """
 
@@ -164,7 +164,7 @@ def run_fixed(plan: Plan, before: Sequence[ledger.Entry], say: Callable[[str], N
     """
     half_s = plan.budget_s / 2
     chosen = fitting(ledger.longest_ago(plan.fixed.planned, before), before, half_s * plan.jobs)
-    say(f"fixed suites: {len(chosen)} of {len(plan.fixed.planned)} cases, longest ago first")
+    say(f"fixed suites: {len(chosen)} of {len(plan.fixed.planned)} cases, the least recently run first")
     if not chosen:
         return []
     limits = (f"--seed={plan.seed}", f"--stop-after={half_s:.0f}", plan.junit("fixed"))
@@ -193,7 +193,7 @@ def run_random(plan: Plan, before: Sequence[ledger.Entry], left_s: float, say: C
     played = [case for case in run.cases if case.verdict != "skipped"]
     done, steps = steps_done(played)
     of_steps = f"; {done} of {steps} steps done" if steps else ""
-    say(f"random schedules: {len(played)} played, {len(run.cases) - len(played)} not{of_steps}")
+    say(f"random schedules: {len(played)} played, {len(run.cases) - len(played)} skipped{of_steps}")
     return run
 
 
@@ -252,7 +252,7 @@ def _shrink_failed(
                 shrink_run(case.run_dir, [f"--mode={case.case.mode}", *plan.run_options], say, until=begin_by)
             )
         except (HarnessError, OSError) as error:  # the night has a result without it, even if the disk is full
-            say(f"  {error}; again: {again}")
+            say(f"  not shrunk: {error}; again: {again}")
     return shrunk
 
 

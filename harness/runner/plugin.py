@@ -104,7 +104,7 @@ def pytest_make_collect_report(
     if isinstance(error, Exception) and run_of(collector.config).selection:
         cause = error.__cause__ or error
         message = f"{type(cause).__name__}: {cause}".partition("\n")[0]
-        pytest.exit(f"{collector.path} cannot be imported: {message}; `pytest` with it shows where", EXIT_HARNESS)
+        pytest.exit(f"{collector.path} cannot be imported: {message}; `pytest FILE` shows where", EXIT_HARNESS)
     return report
 
 

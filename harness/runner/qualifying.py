@@ -34,6 +34,7 @@ WAVERING = 3
 class Side:
     """One of the two builds.
 
+    :ivar name: "candidate" or "baseline"
     :ivar backend: the backend of its nodes
     :ivar runs_dir: the folder of its run folders
     """
@@ -162,7 +163,7 @@ def due(cases: Collection[str], entries: Collection[ledger.Entry], repeats: int)
 
 
 def run_too_seldom(build: Side, wanted: Wanted, repeats: int) -> list[str]:
-    """Return the cases that ran at least once, but not often enough, because their side was stuck."""
+    """Return the cases that ran at least once, but not often enough, because the last round brought no result."""
     entries = build.ran()
     ran = {entry.id for entry in entries if entry.verdict != "error"}
     return [case for case in due(wanted.cases, entries, repeats) if case in ran]

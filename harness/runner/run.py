@@ -40,6 +40,8 @@ class Run:
 
     :ivar build: the options that choose its build; ``latest`` is already resolved to a version
     :ivar found: messages from resolving ``latest``
+    :ivar lacks: what the backend cannot do on any machine
+    :ivar again: the options that choose the same build, backend and seed again
     :ivar running: the case that runs now in this process
     :ivar say: shows one line of progress; set by the console reporter
     """
@@ -133,7 +135,7 @@ class Run:
         return [*self.unable(declared), *self.missing_in_build(declared)]
 
     def missing_in_build(self, declared: DeclaredCase) -> list[Lack]:
-        """Return what ``jbod probe`` found missing in the build and this case needs."""
+        """Return what this case needs and ``jbod probe`` found missing in the build."""
         return [lack for lack in self.build_lacks if lack.stops(declared.id, str(declared.mode))]
 
     def unable(self, declared: DeclaredCase) -> list[Ability]:

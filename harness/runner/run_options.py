@@ -66,20 +66,23 @@ PROBE = (
     _option(
         "--probe",
         "FILE",
-        "A file of jbod probe --json for the build: cases that need something it lacks are skipped.",
+        "The result of jbod probe --json FILE for the build: cases that need what the build lacks are skipped.",
         action="append",
         default=[],
     ),
 )
 _OF_ALL = (
-    _option("--backend", "process|docker", "Where brokers run: processes or containers.", default="process"),
+    _option("--backend", "process|docker", "Where nodes run: processes (default) or containers.", default="process"),
     _option("--seed", "N", "Seed of all random choices.", type=_seed),
 )
 OUTCOME = (
     _option("--spark-master", "URL", "A Spark master other than a local one."),
     _option("--runs-dir", "DIR", "Where run folders go (default: reports/runs).", default="reports/runs"),
     _choice(
-        "--keep-cluster", ("never", "on-failure", "always"), "Keep the cluster running after a case.", default="never"
+        "--keep-cluster",
+        ("never", "on-failure", "always"),
+        "When to keep a case's cluster running after the case (default: never).",
+        default="never",
     ),
     _choice(
         "--clusters",
@@ -94,11 +97,11 @@ SCHEDULE = (
     _option(
         "--schedules",
         "N",
-        "Number of random schedules for each mode, for the selector 'schedules'.",
+        "Number of random schedules for each mode, for the selector 'schedules' (default: 1).",
         type=int,
         default=1,
     ),
-    _option("--schedule", "FILE", "Play this schedule instead of a random one.", action="append", default=[]),
+    _option("--schedule", "FILE", "Play the schedule in this file, such as a run.json.", action="append", default=[]),
     _option("--stop-after", "SECONDS", "Begin no case after this many seconds.", type=float),
 )
 RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE)

@@ -87,7 +87,7 @@ class DeclaredCase:
         return {*self.scenario.needs, *(name for value in self.parameters for name in getattr(value, "needs", ()))}
 
     def expected(self, version: KafkaVersion) -> list[Deviation]:
-        """Return the deviations that the scenario declares for this build, as confirmed or open."""
+        """Return the declared deviations that this build must show, or may show (:class:`Expectation`)."""
         declared = self.scenario.deviations
         return [each for each in declared if each.expectation(version, self.mode) is not Expectation.NONE]
 

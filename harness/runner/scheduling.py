@@ -63,7 +63,7 @@ _OF_A_TEST = Turn(nodes=0, shared=None)
 
 
 class SpecAffinityScheduler:
-    """A pytest plugin that makes pytest-xdist distribute cases in this order.
+    """A pytest plugin that makes pytest-xdist distribute cases in the order of this module.
 
     :param turns: by node id
     :param by_size: whether the cluster size counts; otherwise only the collection order

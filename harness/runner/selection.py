@@ -36,8 +36,8 @@ class Selection:
 
         :param names_of: returns all selectors of a case
         :param covered: whether this run covers the metadata mode of a case
-        :raises UsageError: a selector selects no case, or only cases that this run does not cover while others select
-            more
+        :raises UsageError: a selector selects no case, or only cases that this run does not cover although another
+            selector selects some that it covers
         """
         named = {selector: [case for case in cases if selector in names_of(case)] for selector in self._selectors}
         for selector, hits in named.items():
@@ -47,7 +47,7 @@ class Selection:
         chosen = [case for case in cases if covered(case) and any(case in hits for hits in named.values())]
         for selector, hits in named.items():
             if chosen and not any(map(covered, hits)):
-                raise UsageError(f"{selector!r} is not in the modes of this run (--mode, --kafka)")
+                raise UsageError(f"{selector!r} has no case in the modes of this run; see --mode and --kafka")
         return chosen
 
     def place(self, names: Collection[str]) -> int:

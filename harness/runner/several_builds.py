@@ -24,7 +24,7 @@ from harness.runner.subrun import SubRun, run_apart
 
 @dataclass(frozen=True, kw_only=True)
 class BuildRun(SubRun):
-    """The run on the build of this version."""
+    """The result of ``jbod run`` on one of the builds."""
 
     kafka: str
 

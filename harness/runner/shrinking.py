@@ -1,8 +1,8 @@
 """Finds the smallest part of a failing schedule that still fails: delta debugging (Zeller & Hildebrandt 2002).
 
 The whole schedule is played again first, several times. If it never fails again, there is nothing to find. If it fails
-now and then, a part counts as one that does not fail only after as many plays. With a time limit, as in a night, each
-part is played once, and only the smallest is played again.
+only sometimes, each part is played up to as many times, and fails if any play fails. With a time limit, as in a night,
+each part is played once, and only the smallest is played again.
 
 No library does the search, because each trial needs a whole cluster. All candidates of a round are played in one run,
 side by side in one Spark session.
@@ -74,7 +74,7 @@ def shrink_run(run_dir: Path, options: Sequence[str], say: Callable[[str], None]
         plays.times = TRIES
     smallest = smallest_failing(steps, plays.which_fail) if fails else steps
     if plays.cut_short:
-        unlimited = f"without a limit, from the whole on: {shrink_command(run_dir)}"
+        unlimited = f"to search from the start without a limit: {shrink_command(run_dir)}"
         say(f"  no time left, and a smaller part may fail too; {unlimited}")
     if limited or len(smallest) < len(steps):
         fails, of = plays.again(smallest)
@@ -115,7 +115,10 @@ class _Plays:
         return failing
 
     def again(self, part: Sequence[StepJson]) -> tuple[int, int]:
-        """Return how often a part fails, of how many plays. (1, 1) if no time is left: it failed when it was found."""
+        """Play a part again. Return how often it failed, and of how many plays.
+
+        If no time is left, this is (1, 1): the part failed when it was found.
+        """
         known = [fails for fails in self._play([part] * TRIES) if fails is not None]
         return (sum(known), len(known)) if known else (1, 1)
 
@@ -129,7 +132,10 @@ class _Plays:
         return failing
 
     def _run(self, candidates: Sequence[Sequence[StepJson]]) -> list[bool | None]:
-        """:raises HarnessError: a part could not be played"""
+        """Play these parts in one run; returns what :meth:`_play` returns.
+
+        :raises HarnessError: a part could not be played
+        """
         files = [
             write_atomically(
                 self.run_dir / f"candidate-{number}.json", json.dumps({**self.schedule, "steps": list(steps)})
@@ -150,7 +156,11 @@ class _Plays:
             if case.verdict in ("error", "skipped") and not out_of_time:  # must not count as not failing
                 raise HarnessError(f"a part of the schedule could not be played: {case.reason}")
         if len(cases) < len(candidates):
-            raise HarnessError(f"{len(candidates) - len(cases)} parts of the schedule were not played")
+            missing = len(candidates) - len(cases)
+            raise HarnessError(
+                f"{missing} of {len(candidates)} parts of the schedule were not played: "
+                f"the run ended with exit code {run.exit_code}"
+            )
         verdicts = [cases[str(number)].verdict for number in range(len(candidates))]
         return [None if verdict == "skipped" else verdict == "invalid" for verdict in verdicts]
 
@@ -171,7 +181,7 @@ def smallest_failing(items: Sequence[T], failing: Callable[[list[list[T]]], list
         chunks = [range(start, min(start + size, len(smallest))) for start in range(0, len(smallest), size)]
         wanted = [[smallest[index] for index in chunk] for chunk in chunks]
         if len(chunks) > 2:  # with two parts, each is the complement of the other
-            # Complements come first, because time may run out. The parts lie in larger ones that just did not fail.
+            # Complements come first, because time may run out. Each part lies in a larger one that just did not fail.
             wanted = [[smallest[i] for i in range(len(smallest)) if i not in chunk] for chunk in chunks] + wanted
         new = [candidate for candidate in wanted if _key(candidate) not in known]
         known |= zip(map(_key, new), failing(new) if new else [], strict=True)

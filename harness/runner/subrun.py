@@ -19,7 +19,7 @@ from harness.runner.case_result import CaseResult
 
 @dataclass(frozen=True, kw_only=True)
 class SubRun:
-    """How a run came out.
+    """The result of one ``jbod run``.
 
     :ivar cases: empty if it ended before any case did
     """

@@ -225,7 +225,7 @@ def test_nor_is_one_that_has_shown_a_deviation_that_lasts(monkeypatch: pytest.Mo
     monkeypatch.setattr(Served, "drift", lambda _self: [])
     assert not try_to_empty(Served(ClusterSpec(mode=Mode.ZK)), first)
     [event] = lines_of(first.journal, "cluster.not_handed_on")
-    assert event["why"] == "seen in it: cleaning stops"
+    assert event["why"] == "the case showed 'cleaning stops'"
 
 
 def test_a_log_that_can_not_be_moved_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

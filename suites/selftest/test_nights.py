@@ -49,7 +49,7 @@ def test_a_night(planted: Planted) -> None:
     assert ids == [*FIXED, *(f"schedules/random[kraft-{number}]" for number in range(len(ids) - 3))]
     assert (result["left"], result["overdue"], result["shrunk"]) == ({}, [], [])
     count = len(ids) - 3
-    assert f"random schedules: {count} played, 0 not; {count * 11} of {count * 12} steps done" in output
+    assert f"random schedules: {count} played, 0 skipped; {count * 11} of {count * 12} steps done" in output
     [(unable, why)] = result["unable"].items()
     assert (unable, why.partition(":")[0]) == ("network/planted[kraft]", "own networks")
     assert f"cannot run here, because {why}: network/planted[kraft]" in " ".join(output.split())
@@ -142,7 +142,7 @@ def test_what_was_not_begun_in_time_is_said_and_has_to_run(tmp_path: Path, monke
     [for_s] = [float(option.partition("=")[2]) for option in random if option.startswith("--stop-after")]
     assert for_s == pytest.approx(1800 * 0.75, abs=5)  # the rest is kept for shrinking
     assert (night.left, night.overdue, night.exit_code()) == ({"b": None}, ["b"], 2)
-    assert "random schedules: 1 played, 2 not" in output
+    assert "random schedules: 1 played, 2 skipped" in output
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,6 @@ def test_a_near_miss_is_told() -> None:
 
 
 def test_a_selector_outside_this_run_is_not_dropped_silently() -> None:
-    with pytest.raises(UsageError, match=r"'kafkatest-parity' is not in the modes of this run"):
+    with pytest.raises(UsageError, match=r"'kafkatest-parity' has no case in the modes of this run"):
         chosen("kip-112", "kafkatest-parity", mode="kraft")
     assert chosen("kafkatest-parity", mode="kraft") == []

@@ -102,7 +102,7 @@ def test_a_build_on_which_nothing_ran_is_told(planted: Planted, own: OwnMaven) -
         (["--kafka=90.0.0,four"], "'four' is no Kafka version"),
         (["--kafka=90.0.0,3.9.90", "--kafka-home=/"], "one build at a time"),
         (["--kafka=90.0.0,3.9.90", "--seed=x"], "--seed x: not a whole number"),
-        (["--kafka=3.9.90,90.0.0", "--mode=kraft", ZK], f"'{ZK}' is not in the modes of this run"),
+        (["--kafka=3.9.90,90.0.0", "--mode=kraft", ZK], f"'{ZK}' has no case in the modes of this run"),
         (["--kafka=90.0.0,3.9.90", "kip-113"], "unknown selector 'kip-113'"),
         (["--kafka=90.0.0,"], "'' is no Kafka version"),
         (["--kafka-home="], "--kafka-home is empty"),
