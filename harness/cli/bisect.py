@@ -62,7 +62,7 @@ def bisect(
 ) -> int:
     """Find the first release on which CASE comes out differently, by running it on releases from Maven.
 
-    A release on which the case is an error, unknown or skipped is not judged, and a neighbour is tried. With --repeats,
+    Where the case is an error, unknown or skipped, the release is not judged, and a neighbour is tried. With --repeats,
     one invalid run makes a release invalid. The same command with the same --runs-dir continues an earlier bisection.
     """
     from harness.cluster.nodes.backends import backend_kind
@@ -93,7 +93,7 @@ def bisect(
         runs_dir=runs_dir,
         say=say,
     )
-    say(f"bisecting {chosen.id} in backend {backend} over {len(releases)} releases from {low} to {high}, seed {seed}")
+    say(f"bisecting {chosen.id} on backend {backend} over {len(releases)} releases from {low} to {high}, seed {seed}")
     found = bisecting.bisect(releases, **ends, trial_of=trials.of, known=trials.known, say=say)
     _show(found)
     content = {"case": chosen.id, "backend": backend, "repeats": repeats, "good": good, "bad": bad, **found.to_json()}

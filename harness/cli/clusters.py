@@ -21,8 +21,8 @@ def cluster() -> None:
 
 @cluster.command()
 @with_options(BUILD_OPTIONS)
-@click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12))
-@click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12))
+@click.option("--brokers", default=3, show_default=True, type=click.IntRange(1, 12), help="Number of brokers.")
+@click.option("--log-dirs", default=2, show_default=True, type=click.IntRange(1, 12), help="Log dirs of each broker.")
 @click.option(
     "--controllers", default=1, show_default=True, type=int, metavar="1|3", help="Number of KRaft controllers."
 )
@@ -31,7 +31,7 @@ def cluster() -> None:
 @click.option(
     "--volumes", type=click.Choice(["ext4", "xfs", "tmpfs"]), help="Give each log dir a file system of its own (root)."
 )
-@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting.")
+@click.option("--set", "overrides", multiple=True, metavar="KEY=VALUE", help="A broker setting; may be repeated.")
 def up(
     brokers: int,
     log_dirs: int,
@@ -121,7 +121,10 @@ def down(name: tuple[str, ...]) -> int:
 @click.argument("name")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def tool(name: str, arguments: tuple[str, ...], **options: str | None) -> int:
-    """Run a program of a Kafka build, such as topics, log-dirs, reassign, dump-log: jbod tool topics --describe …"""
+    """Run a program of a Kafka build, such as topics, log-dirs, reassign or dump-log.
+
+    All arguments after NAME go to the program: jbod tool topics --bootstrap-server HOST:PORT --describe
+    """
     from harness.kafka.builds import BuildOptions, Builds
     from harness.kafka.tools import tool_command
     from harness.kafka.versions import Tool

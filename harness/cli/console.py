@@ -1,8 +1,8 @@
 """The output of ``jbod run``: progress, and then a table of verdicts.
 
-This pytest plugin replaces pytest's terminal reporter. On a terminal, a live line shows the running case with its
-seconds. If the case runs in this process, the line also has its phase and the records acked and read. Elsewhere (CI)
-each case prints a line when it begins and one when it ends.
+This pytest plugin replaces pytest's terminal reporter. On a terminal, a live line shows the running case and for how
+many seconds it has run. If the case runs in this process, the line also has its phase and the records acked and read.
+Elsewhere (CI) each case prints a line when it begins and one when it ends.
 """
 
 from __future__ import annotations

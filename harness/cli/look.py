@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     from harness.runner import ledger
     from harness.runner.listing import ListedScenario
 
+_NO_ROLE = "broker without a role"
+
 
 @click.command(name="list")
 @click.argument("selector", nargs=-1)
 @with_options([*BUILD_OPTIONS, *PROBE_OPTIONS])
 @AS_JSON
 @click.option(
-    "--markdown", "as_markdown", is_flag=True, help="As suites/COVERAGE.md: which scenario checks what of each KIP."
+    "--markdown", "as_markdown", is_flag=True, help="Print suites/COVERAGE.md: which scenario checks what of each KIP."
 )
 def list_scenarios(
     selector: tuple[str, ...], probe: tuple[str, ...], as_json: bool, as_markdown: bool, **options: str | None
@@ -70,7 +72,7 @@ _COVERAGE = """# Coverage
 Which scenario checks what of each KIP, and in how many cases. `jbod list --markdown > suites/COVERAGE.md` writes this
 page, and a test compares it. Another test knows the items of each KIP's plan, and fails for an item without a scenario.
 A case is valid if its scenario's claim holds. Where the last column has a deviation for the build, the build must show
-it: a build that no longer deviates is red.
+it: the case is invalid on a build that no longer deviates.
 """
 
 
@@ -99,12 +101,15 @@ def _coverage(scenarios: list[ListedScenario]) -> list[str]:
 @with_options(BUILD_OPTIONS)
 @BACKEND
 @EVERY
-@click.option("--by-role", is_flag=True, help="One line for each proven fault and the role of its broker.")
+@click.option("--by-role", is_flag=True, help="One line for each proven fault and role of its broker.")
 @AS_JSON
 def show_ledger(
     runs_dir: Path | None, backend: str, every: str, by_role: bool, as_json: bool, **options: str | None
 ) -> int:
-    """Show which cases ran, how they came out, and when last. Exit code 2: a case is overdue (--every)."""
+    """Show which cases ran, how they came out, and when last, from the ledger of RUNS_DIR (default: reports/runs).
+
+    Exit code 2: a case is overdue (--every).
+    """
     from harness.runner import ledger
 
     if runs_dir is not None and not runs_dir.is_dir():
@@ -120,12 +125,12 @@ def show_ledger(
         click.echo(json.dumps(content, indent=2))
     else:
         table = Table("KIP", "plan item", "case", "Kafka", "runs", "valid", "last", header_style="bold")
-        for column in ("came out", "struck", "acked, read then"):
+        for column in ("verdict", "proven faults", "acked, read meanwhile"):
             table.add_column(column)
         for cell in sorted(cells, key=lambda cell: not cell.is_overdue):
             table.add_row(*map(Text, _cell_row(cell)), style="yellow" if cell.is_overdue else None)
         out.print(table)
-        out.print(f"{len(cells) - len(overdue)} of {len(cells)} cases ran within {every}; {len(overdue)} have to")
+        out.print(f"{len(cells) - len(overdue)} of {len(cells)} cases ran within {every}; {len(overdue)} are overdue")
         for why in fixed.why_not():
             out.print(Text(why, style="yellow"))
     if not any(cell.runs for cell in cells):
@@ -138,17 +143,18 @@ def _show_strikes(strikes: list[ledger.Strike], as_json: bool) -> int:
         click.echo(json.dumps({"schema": 1, "strikes": [strike.to_json() for strike in strikes]}, indent=2))
     else:
         table = Table(
-            *("KIP", "plan item", "mode", "Kafka", "fault", "at the", "runs", "valid", "last", "acked, read then"),
+            *("KIP", "plan item", "mode", "Kafka", "fault", "role", "runs", "valid", "last", "acked, read meanwhile"),
             header_style="bold",
         )
         for each in sorted(strikes, key=lambda each: (each.kip, each.plan, each.mode, each.fault, each.role or "")):
-            strike = (str(each.kip), each.plan, each.mode, each.kafka, each.fault, each.role or "side")
+            strike = (str(each.kip), each.plan, each.mode, each.kafka, each.fault, each.role or _NO_ROLE)
             load = "" if each.acked is None else f"{each.acked}, {each.read}"
             last = f"{each.last:%Y-%m-%d %H:%M}"
             table.add_row(*map(Text, (*strike, str(each.runs), str(each.valid), last, load)))
         out.print(table)
-        at = Counter(each.role or "side" for each in strikes)
-        out.print(f"{len(strikes)} strikes: " + ", ".join(f"{count} at the {role}" for role, count in at.most_common()))
+        at = Counter(each.role or _NO_ROLE for each in strikes)
+        counts = ", ".join(f"{count} on a {role}" for role, count in at.most_common())
+        out.print(f"{len(strikes)} rows: {counts}")
     return EXIT_VALID if strikes else EXIT_NOTHING_RAN
 
 
@@ -157,7 +163,7 @@ def _cell_row(cell: ledger.Cell) -> tuple[str, ...]:
     if cell.last is None:
         return (*first, "never", "", "", "")
     struck = dict.fromkeys(
-        f"{each.fault} at the {' and '.join(role or 'side' for role in each.roles())}" for each in cell.last.struck
+        f"{each.fault} on a {' and '.join(role or _NO_ROLE for role in each.roles())}" for each in cell.last.struck
     )
     loads = [(a, r) for each in cell.last.struck if (a := each.acked) is not None and (r := each.read) is not None]
     load = ", ".join(map(str, map(min, zip(*loads, strict=True))))
@@ -193,7 +199,7 @@ def doctor(as_json: bool) -> int:
     out.print(f"{len(cases) - len(unable)} of {len(cases)} cases can run here")
     for id, missing in unable.items():
         why = "; ".join(f"{m.name}: {m.found}; {m.fix}" for m in missing)
-        out.print(Text(f"  not {id}: {why}", style="yellow"), soft_wrap=True)
+        out.print(Text(f"  {id} cannot run: {why}", style="yellow"), soft_wrap=True)
     return EXIT_VALID
 
 
@@ -201,7 +207,10 @@ def doctor(as_json: bool) -> int:
 @RUN_DIR
 @click.option("--spark-master", metavar="URL", help="A Spark master other than a local one.")
 def check(run_dir: Path, spark_master: str | None) -> int:
-    """Judge a stored history again, without a cluster. Other reasons for the case's verdict are only printed."""
+    """Judge a stored history again, without a cluster.
+
+    If the case itself came out differently, that verdict and its reason are printed too.
+    """
     from harness.checkers.judge import judge, write_verdict
     from harness.history import write_ahead
     from harness.history.run_folder import read_outcome
@@ -228,7 +237,12 @@ def check(run_dir: Path, spark_master: str | None) -> int:
         Text("  " + "  ".join(f"{name} {count:,}" for name, count in verdict.counts.as_json().items()), style="dim")
     )
     if (came_out := read_outcome(run_dir)) and came_out.verdict != verdict.verdict:
-        out.print(Text(f"  of the history only; the case was {came_out.verdict}: {came_out.reason}", "yellow"))
+        out.print(
+            Text(
+                f"  this verdict is about the history only; the case was {came_out.verdict}: {came_out.reason}",
+                "yellow",
+            )
+        )
     return VERDICT_CODES[verdict.verdict]
 
 
@@ -238,7 +252,10 @@ def check(run_dir: Path, spark_master: str | None) -> int:
 @click.argument("seq", type=int, required=False)
 @AS_JSON
 def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool) -> int:
-    """Explain what happened to the records of a verdict, or to the one named, and where they are now."""
+    """Explain what happened to the records that a verdict names, and where they are now.
+
+    With PRODUCER and SEQ (p0 17), explain this record.
+    """
     from harness.explain.explain import explain_record, explain_verdict
     from harness.explain.terminal import show
     from harness.history.run_folder import VERDICT_FILE, read_run_json

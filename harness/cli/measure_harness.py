@@ -19,7 +19,13 @@ if TYPE_CHECKING:  # this import would load Spark for every command
 
 @click.command()
 @with_options(BUILD_OPTIONS)
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(0, 20), help="Rounds of the pair; 0: none.")
+@click.option(
+    "--rounds",
+    default=3,
+    show_default=True,
+    type=click.IntRange(0, 20),
+    help="Rounds of clients and of starts; 0: none.",
+)
 @click.option(
     "--pair-records",
     default=200_000,
@@ -61,7 +67,7 @@ def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, 
 
 
 def tell_starts(starts: Starts) -> None:
-    """Print each round, the median of each mode and whether it exceeds the limit, or why nothing was measured."""
+    """Print the cluster starts: each round, the median of each mode against the limit, or why there are none."""
     from harness.bench.start import LIMIT
 
     if starts.skipped:

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 @click.argument("selector", nargs=-1, required=True)
 @with_options(RUN_OPTIONS)
 @click.option("--junit", metavar="FILE", help="Where JUnit's XML goes (default: junit.xml beside the runs folder).")
-@click.option("--allure", metavar="DIR", help="Where Allure's results go (default: allure-results, as above).")
+@click.option(
+    "--allure", metavar="DIR", help="Where Allure's results go (default: allure-results beside the runs folder)."
+)
 @JOBS
 def run(
     selector: tuple[str, ...],
@@ -82,7 +84,7 @@ def _run(
 ) -> int:
     """Run scenarios in pytest; with several jobs in pytest-xdist workers, each with a Spark session of its own.
 
-    A case waits about as long as it computes, for sessions to expire or checkpoints to be due. So two cases at once on
+    For about half of its time a case waits, for sessions to expire or checkpoints to be due. So two cases at once on
     two cores take about two thirds of the time. But a busier machine also affects the measured gaps of clients, so the
     default is one.
     """
@@ -146,7 +148,10 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
     served = run.served
     if served and not any(map(is_random, served)):  # the id of a random case does not name its schedule
         first = shlex.join(["jbod", "run", *served, selector, *arguments_of(again)])
-        tell(f"its cluster had served {len(served)} cases before, this run has a new one; with them first: {first}")
+        tell(
+            f"the recorded case ran on a cluster that had served {len(served)} other cases, and this run starts a new "
+            f"cluster; to run those cases first: {first}"
+        )
     schedules: tuple[str, ...] = ()
     if run.schedule:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0
@@ -174,7 +179,7 @@ def shrink(run_dir: Path, jobs: int) -> int:
 
     run = read_run_json(run_dir)
     if not run.schedule:
-        raise UsageError(f"{run_dir} is not a run of a random schedule")
+        raise UsageError(f"{run_dir} has no schedule to shrink: only runs of random schedules have one")
     build = BuildOptions.of(run.kafka, run.mode)
     again = arguments_of({**vars(build), "backend": run.backend})
     say_other_build(run, build)
@@ -191,7 +196,14 @@ def shrink(run_dir: Path, jobs: int) -> int:
 @with_options(BUILD_OPTIONS)
 @BACKEND
 @click.option("--seed", type=int, metavar="N", help="Seed of the schedules and all other random choices.")
-@click.option("--runs-dir", default="reports/runs", show_default=True, metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--runs-dir",
+    default="reports/runs",
+    show_default=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where run folders go; its ledger shows when each case last ran.",
+)
 @JSON_FILE
 @JOBS
 def nightly(
@@ -204,7 +216,10 @@ def nightly(
     jobs: int,
     **options: str | None,
 ) -> int:
-    """Run the fixed suites, longest ago first, then random schedules, within a time budget."""
+    """Run the fixed suites, the least recently run cases first, then random schedules, within a time budget.
+
+    The fixed suites are all except controls and random schedules.
+    """
     import random
 
     from harness.cluster.nodes.backends import backend_kind

@@ -67,7 +67,7 @@ BACKEND = click.option(
     metavar="process|docker",
     help="Where nodes run: processes or containers.",
 )
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="As JSON.")
+AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 JSON_FILE = click.option(
     "--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON."
 )
@@ -119,7 +119,7 @@ def run_pytest(arguments: list[str], *plugins: object) -> int:
 
 
 def where(selectors: tuple[str, ...]) -> list[str]:
-    """Return pytest's arguments that collect and select (:func:`harness.runner.outside.collection`).
+    """Return pytest's arguments that collect and select these cases (:func:`harness.runner.outside.collection`).
 
     For a single selector, ``--select`` comes last.
     """

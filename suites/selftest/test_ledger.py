@@ -206,7 +206,7 @@ def test_what_was_struck_by_role(tmp_path: Path) -> None:
         0,
         {"leader", "coordinator"},
     )
-    assert "1 at the leader, 1 at the coordinator" in subprocess.run(argv, capture_output=True, text=True).stdout
+    assert "1 on a leader, 1 on a coordinator" in subprocess.run(argv, capture_output=True, text=True).stdout
     assert subprocess.run([*argv, "--backend", "docker", "--kafka", "4.0.0"], capture_output=True).returncode == 5
 
 
