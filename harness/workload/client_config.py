@@ -7,7 +7,7 @@ from collections.abc import Mapping
 ClientConfig = Mapping[str, str | int | float | bool]
 
 _EVERY_CLIENT: ClientConfig = {
-    # Retry a broker that is down soon, to find it as soon as it is back.
+    # Reconnect soon to a broker that is down, to find it as soon as it is back.
     "reconnect.backoff.ms": 50,
     "reconnect.backoff.max.ms": 200,
     "socket.connection.setup.timeout.ms": 3000,
@@ -23,12 +23,12 @@ PRODUCER_CONFIG: ClientConfig = {
     **_EVERY_CLIENT,
     "acks": "all",
     "enable.idempotence": True,
-    # With more in flight, librdkafka up to 2.16 may write records twice: it takes a new producer epoch when a request
-    # behind a refused one comes back out of order, and sends again what the broker had appended (librdkafka issue 4953;
-    # control/not-enough-replicas shows it with five in flight). With one in flight, duplicates are Kafka's.
+    # With more in flight, librdkafka up to 2.16 may write records twice (its issue 4953): it takes a new producer epoch
+    # when a request behind a refused one comes back out of order. Then it sends again what the broker had appended.
+    # control/not-enough-replicas shows it with five in flight. With one in flight, duplicates are Kafka's.
     "max.in.flight.requests.per.connection": 1,
-    # When the leader's log dir fails, an acks=all request that waits for followers gets no answer before this time-out,
-    # though a new leader is elected within a second. The default caused 30 s of silence in half of the runs.
+    # The leader's log dir fails while an acks=all request waits for followers: it gets no answer before this time-out.
+    # Yet a new leader is elected within a second. The default caused 30 s of silence in half of the runs.
     "request.timeout.ms": 3000,
     # A record that can't be written is indeterminate after a minute, not after five.
     "message.timeout.ms": 60000,
@@ -38,7 +38,7 @@ PRODUCER_CONFIG: ClientConfig = {
     # A fault must not fill the client's own queue.
     "queue.buffering.max.messages": 200000,
 }
-"""A producer's settings. Those of a scenario win, here and below."""
+"""A producer's settings. A scenario can replace them, and those below."""
 
 TRANSACTION_CONFIG: ClientConfig = {
     # How long an abandoned transaction holds read_committed readers back, and how long a coordinator waits for its own

@@ -1,9 +1,9 @@
 """The live consumer: one long-running Spark task around one confluent-kafka consumer.
 
 It is assigned its partitions at given offsets and joins no group: a rebalance would take time of its own around a
-fault, and the history keeps the offsets. (Groups are independent readers: :mod:`harness.workload.group`.) Where the
-broker does not have its offset, it does not go on elsewhere (``auto.offset.reset=error``). The task then fails, and the
-driver journals that and restarts it (:mod:`harness.workload.consumer_supervisor`).
+fault, and the history keeps the offsets. (Groups are independent readers: :mod:`harness.workload.group`.) If the broker
+does not have its offset, the task fails (``auto.offset.reset=error``) and does not go on at another one. The driver
+journals that and restarts it (:mod:`harness.workload.consumer_supervisor`). A *session* is one run of this task.
 
 Records come in batches of at most 20 ms that share one ``read_at``: exact enough for gaps of 50 ms.
 
@@ -11,14 +11,15 @@ Records come in batches of at most 20 ms that share one ``read_at``: exact enoug
 
 * Issue 3399 (open): a client with ``client.rack`` may stay with a follower whose replica is gone. It gets the metadata
   that name the leader while it migrates to that follower, and then never goes to the leader
-  (``rd_kafka_toppar_broker_update``). It happened to 2 of 120 consumers beside a loaded machine.
+  (``rd_kafka_toppar_broker_update``). It happened to 2 of 120 consumers on a loaded machine.
 * Issue 4492 (closed): after a change of leaders a client may wait for ever to have its epoch validated. Its statistics
   then say that it asks no broker (``fetch_state``). It happened once in several hundred cases.
 
 So a client that reads nothing for :data:`STUCK_S`, without an error, is compared with a fresh client that has the same
-settings. If the fresh one gets the record that the old one waits for, and the old one reads nothing for as long again,
-without an error, the task fails and is restarted. A request that hangs is an error after ``socket.timeout.ms``, and
-does not count. The history shows the whole gap in either case. Every other standstill is a finding.
+settings. If the fresh one gets the record that the old one waits for, the old one gets as much time again. If it still
+reads nothing, without an error, the task fails and is restarted. A request that hangs is an error after
+``socket.timeout.ms``, and does not count. The history shows the whole gap in either case. Every other standstill is a
+finding.
 
 Decision: the comparison stays, although it costs fifty lines. Without it ``kip-36/nearest-replica`` and
 ``kip-113/new-leader`` were invalid now and then, through no fault of Kafka. Remove it when both issues are fixed.
@@ -54,7 +55,7 @@ from harness.workload.progress import ConsumerReport, ReadPartition
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
-"""Part of the error of a task whose next offset the log does not have."""
+"""Part of the error of a task that asked for an offset that the log does not have."""
 
 STUCK_S = 8.0
 """How long a client may read nothing before it is compared with a fresh one, and again before it is replaced. Twice
@@ -65,8 +66,8 @@ _BATCH = 10_000
 _BATCH_S = 0.02
 _QUERY_S = 10.0
 _LOOK_S = 2.0
-# A client that can read is done sooner.
 _READS_ON_S = 15.0
+"""How long a fresh client may take to get a record of each partition. One that can read is done sooner."""
 _LOST_POSITION = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE})
 
 
@@ -84,10 +85,11 @@ class StartAt:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerSpec:
-    """What one session of a consumer needs to know; travels with the task."""
+    """The parameters of one session of a consumer; sent to Spark with its task."""
 
     consumer: str
     session: int
+    """0 for the first task of the consumer; one more after each restart."""
     run_dir: Path
     run_token: str
     bootstrap: str
@@ -113,9 +115,9 @@ class ConsumerSpec:
 
 
 def reads_on(spec: ConsumerSpec, positions: Mapping[int, int]) -> list[int]:
-    """The partitions in which a fresh client with a consumer's settings gets a record, from these offsets on.
+    """Read from these offsets with a fresh client that has a consumer's settings; returns the partitions with a record.
 
-    It shows that the log does not keep the consumer from reading.
+    In these partitions, the log does not keep the consumer from reading.
     """
     found: set[int] = set()
     client = Consumer(dict(spec.client_config))
@@ -168,7 +170,10 @@ class _Read:
 
 
 def consume(spec: ConsumerSpec, endpoint: TaskEndpoint, _: Iterable[object]) -> Iterator[str]:
-    """The Spark task. It ends on a command, when its driver is gone, or with an error that fails the Spark job."""
+    """The Spark task of a live consumer.
+
+    It ends on a command, when its driver is gone, or with an error that fails the Spark job.
+    """
     with claimed(spec.run_dir, spec.task, endpoint) as link:
         Consuming(spec, link).run()
     yield spec.task
@@ -301,7 +306,7 @@ class Consuming:
             self._lost = f"{error.name()}: {error.str()}"
 
     def _compare_with_fresh_client(self) -> None:
-        """Fail the task if a fresh client got the record that this client still waits for; else start a fresh one.
+        """Fail the task if a fresh client got the record that this client still waits for; else start the comparison.
 
         Called when the client has read nothing for :data:`STUCK_S`; see the module's text.
         """
@@ -313,7 +318,9 @@ class Consuming:
             states = self._fetch_states()
             if "client.rack" in self._spec.config or all(states.get(each) not in (None, _FETCHING) for each in stuck):
                 state = ", ".join(str(states.get(partition)) for partition in stuck)
-                self._lost = f"its client ({state}) has stood still at {where}, from where a fresh one reads on"
+                self._lost = (
+                    f"its client (fetch state {state}) reads nothing from {where} on, where a fresh client reads"
+                )
         elif self._comparison is None or not self._comparison.is_alive():
             self._comparison = threading.Thread(target=self._read_afresh, args=(self._reached.copy(),), daemon=True)
             self._comparison.start()
@@ -337,7 +344,7 @@ class Consuming:
         self._recorder.add(reads)
 
     def _rows(self, reads: list[_Read]) -> pa.Table:
-        """In the recorder's thread: rows of ``history/consumed``; counts and publishes progress."""
+        """Return rows of ``history/consumed``, and publish the progress. Runs in the recorder's thread."""
         spec = self._spec
         messages = [message for read in reads for message in read.messages]
         count = len(messages)

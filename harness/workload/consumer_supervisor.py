@@ -1,4 +1,4 @@
-"""Supervises one live consumer: restarts its task, when that dies, where its history ends."""
+"""Restarts the task of a live consumer that died. The new task begins where the consumer's history ends."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class OnEvent(Protocol):
 
 
 class LiveConsumer:
-    """A live consumer over all its sessions.
+    """A live consumer over all its sessions, the runs of its task.
 
-    :param body: the task: a function as :func:`harness.workload.consumer.consume`
+    :param body: the task, a function such as :func:`harness.workload.consumer.consume`
     :ivar restarts: how often it was restarted
     :ivar broken: why it was not restarted; None while all is well
     :ivar done: set when it has ended, in good order or because it is broken
@@ -66,7 +66,7 @@ class LiveConsumer:
 
     @property
     def isolation(self) -> Isolation:
-        """What it reads."""
+        """Its isolation level."""
         return self.spec.isolation
 
     @property
@@ -103,7 +103,7 @@ class LiveConsumer:
         return self.done.wait(timeout_s)
 
     def let_die(self) -> SparkTask[ConsumerReport]:
-        """Restart it no more; returns the task to end."""
+        """Stop restarting it. Returns its task, which the caller must end."""
         with self._lock:  # it might be restarting just now
             self._aborting = True
             return self.task

@@ -1,18 +1,18 @@
 """The drain: after healing, Spark's Kafka source reads every partition from its first offset to its end.
 
-It uses Kafka's Java client inside Spark, and the live consumer uses librdkafka, so a bug of one client does not pass
-for one of Kafka. Values are parsed and checked in the JVM; Python sees no record.
+It uses Kafka's Java client inside Spark, and the live consumer uses librdkafka. So a bug of one client does not pass
+for a bug of Kafka. Values are parsed and checked in the JVM; Python sees no record.
 
-**How far a partition was drained.** ``position`` in ``history/drained`` is not the highest offset seen, because a log
-may end with a transaction's marker, which is no record. With ``failOnDataLoss=true``, Spark's reader of a partition
+**How far a partition was drained.** ``position`` in ``history/drained`` is not the highest offset seen: a log may end
+with a transaction's marker, which is no record. With ``failOnDataLoss=true``, Spark's reader of a partition
 ends in one of three ways (KafkaDataConsumer.get, KafkaBatchPartitionReader.next): it gets to the end offset that was
 asked for, it fails with OffsetOutOfRange, or it times out. The last two fail the query. So a query that succeeds has
 read every partition to the offset asked for, which is ``position``. (The option does not detect lost records: the query
 reads across a hole in a log, and the judge finds it.)
 
 The drain asks for ``end_offset``, or for the end of the log if that is lower: an open transaction holds a
-read_committed reader back, or the log is shorter than the caller said. ``position`` is then below ``end_offset``, and
-the partition does not count as drained to the end.
+read_committed reader back, or the log is shorter than the caller assumed. ``position`` is then below ``end_offset``,
+and the partition does not count as drained to the end.
 
 **Order and instants.** ``consumed.position`` is the order in which Spark's task got the records, not that of offsets:
 one task reads one partition, and ``monotonically_increasing_id`` numbers a task's rows as they come. All rows of a
@@ -103,8 +103,8 @@ def drain(
         return drained
     assert error is not None
     raise PipelineError(
-        f"the drain failed {ATTEMPTS} times, the last time: {last_line(error)}; has every partition a leader, and "
-        f"can it be reached from {bootstrap}?"
+        f"the drain failed {ATTEMPTS} times, the last time: {last_line(error)}; check that every partition has "
+        f"a leader, and that {bootstrap} can be reached"
     ) from error
 
 

@@ -3,9 +3,9 @@
 A member is a live consumer (:class:`~harness.workload.consumer.Consuming`) that subscribes instead of being assigned
 its partitions. It differs in this:
 
-* **It commits at least once.** It commits only what is on disk: in the background every :data:`COMMIT_S`, and before it
-  gives a partition away, in ``on_revoke``, synchronously. A killed member may have recorded records that it has not
-  committed; the next owner of the partition gets them again.
+* **Its records are delivered at least once.** It commits only what is on disk: in the background every
+  :data:`COMMIT_S`, and synchronously, in ``on_revoke``, before it gives a partition away. A killed member may have
+  recorded records that it has not committed; the next owner of the partition gets them again.
 * **The harness commits the first offset** of every partition before the first member joins, and ``auto.offset.reset``
   stays ``error``. So a group that loses its committed offsets fails, and does not silently go to the first or last one.
 * **A session in the history is an assignment.** It goes up each time the member is assigned the partition; positions
@@ -97,7 +97,7 @@ class _Member(Consuming):
             self._recording = (self._recorder.written(), {p: self._reached[p] for p in self._assigned})
 
     def _offsets(self, ends: Mapping[int, int]) -> list[TopicPartition]:
-        """What to commit: partitions in which it has read something since their assignment."""
+        """The offsets to commit: those of partitions in which it has read something since their assignment."""
         return [TopicPartition(self._spec.topic, partition, end) for partition, end in ends.items() if end > 0]
 
     def _on_commit(self, error: KafkaError | None, _: list[TopicPartition]) -> None:
@@ -176,7 +176,8 @@ class GroupReader:
         self._began = members[0]
         if len(self._began.starts) < len(members):
             raise ValueError(
-                f"{self._began.topic} has {len(self._began.starts)} partitions; a group of {len(members)} needs as many"
+                f"{self._began.topic} has {len(self._began.starts)} partitions; a group of {len(members)} "
+                f"members needs at least {len(members)}"
             )
         config = {**MEMBER_CONFIG, "group.id": self.name}
         self._specs = [replace(spec, config={**config, **spec.config}) for spec in members]
@@ -196,7 +197,7 @@ class GroupReader:
 
     @property
     def isolation(self) -> Isolation:
-        """What all members read."""
+        """The isolation level of all members."""
         return self._began.isolation
 
     def start(self) -> None:

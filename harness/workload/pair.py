@@ -122,8 +122,8 @@ class Pair:
     def await_ready(self, timeout_s: float = START_S) -> Progress:
         """Wait until all tasks run and a first record was acked and read.
 
-        :raises NotServed: not within ``timeout_s`` seconds, although all tasks run
-        :raises PipelineError: a producer died, or some tasks never ran, which it names
+        :raises NotServed: this took longer than ``timeout_s`` seconds, although all tasks run
+        :raises PipelineError: a producer died, or some tasks never ran. The error names them
         """
         return await_until(
             lambda: self.progress,
@@ -136,7 +136,7 @@ class Pair:
         )
 
     def start_readers(self) -> None:
-        """Start the readers, and wait until each reads; of a group, every member.
+        """Start the readers, and wait until each reads; in a group, every member must read.
 
         :raises PipelineError: one doesn't read within :data:`READER_START_S` seconds, or a producer died meanwhile
         """
@@ -192,7 +192,7 @@ class Pair:
     def await_progress(self, after: datetime, timeout_s: float = PROGRESS_S, *, records: int = 120) -> Progress:
         """Wait until ``records`` records that were sent after this instant were acked and read in each partition.
 
-        One alone would not do: it could have been in flight already. Every live consumer must read.
+        One record alone is no proof: it could have been in flight already. Every live consumer must read.
 
         :param after: an instant with a time zone
         :param records: a few more than the floors of a case require. The load under a fault is counted from the events
@@ -270,7 +270,7 @@ class Pair:
             consumer.check()
 
     def stop(self) -> Progress:
-        """End in good order: settle every record sent, then read up to all that was acked. May be called twice.
+        """End in good order: await the outcome of every record, then read all that was acked. May be called twice.
 
         It takes a bounded time. After ``message.timeout.ms`` the client purges records in flight, which are then
         indeterminate. A consumer or reader that does not catch up within :data:`CATCH_UP_S` is ended and journaled
@@ -381,7 +381,7 @@ class Pair:
         hint = f"tasks that Spark ({master}) has not started: {', '.join(waiting)}"
         if master.startswith("spark://"):
             executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one of them
-            hint += f"; it has given us {executors} executors: has it workers, with a free core for each task?"
+            hint += f"; it has given us {executors} executors; its workers need a free core for each task"
         return hint
 
     def _standing_still(self) -> str:
@@ -397,9 +397,9 @@ class Pair:
         return "; ".join([*found, *self._compared_with_fresh_clients()])
 
     def _compared_with_fresh_clients(self) -> Iterator[str]:
-        """For each live consumer that is behind what was acked: whether a fresh client in its place reads on.
+        """Yield, for each live consumer that is behind what was acked, whether a fresh client in its place reads on.
 
-        It tells a reader of the error whether to look at the client or at the log.
+        So the error shows whether the cause is in the client or in the log.
         """
         ends = {each.partition: each.acked_end for each in self.progress.partitions}
         for consumer in self._consumers:

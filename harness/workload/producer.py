@@ -58,12 +58,12 @@ class Transactions:
     records: int = 50
     """Records in one transaction. The last transaction, and one that meets an error, may have fewer."""
     abort_every: int | None = 5
-    """One transaction of this many is aborted on purpose; the seed decides which. None: no transaction is."""
+    """One in this many transactions is aborted on purpose; the seed decides which. None: no transaction is."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.records < 1 or (self.abort_every is not None and self.abort_every < 2):
-            raise ValueError(f"a transaction has at least one record, and at most one of two is aborted: {self}")
+            raise ValueError(f"records must be at least 1, and abort_every at least 2 or None: {self}")
 
     def aborts(self, producer: str, number: int) -> bool:
         """Whether this producer aborts its transaction with this number on purpose."""
@@ -75,7 +75,7 @@ class Transactions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerSpec:
-    """What a producer task needs to know; travels with the task."""
+    """The parameters of a producer; sent to Spark with its task."""
 
     producer: str
     run_dir: Path
@@ -111,7 +111,10 @@ class Settled:
 
 
 def produce(spec: ProducerSpec, endpoint: TaskEndpoint, _: Iterable[object]) -> Iterator[str]:
-    """The Spark task. It ends on a command, when its driver is gone, or with an error that fails the Spark job."""
+    """The Spark task of a producer.
+
+    It ends on a command, when its driver is gone, or with an error that fails the Spark job.
+    """
     with claimed(spec.run_dir, spec.producer, endpoint) as link:
         Producing(spec, link).run()
     yield spec.producer
@@ -224,14 +227,14 @@ class Producing:
         return count
 
     def _new_client(self) -> Producer:
-        """A client. A fatal error ends it, so the task then needs another one."""
+        """Return a new client. A fatal error ends a client, so the task then needs another one."""
         return Producer({**self._config(), "bootstrap.servers": self._spec.bootstrap, "error_cb": self._hear})
 
     def _config(self) -> ClientConfig:
         return {**PRODUCER_CONFIG, **self._spec.config}
 
     def _settle(self, seq: int, sent_at: int, crc32: int, error: KafkaError | None, message: Message) -> None:
-        """The delivery report."""
+        """Note the outcome of a record; the client calls this as the record's delivery report."""
         if error is not None:
             self._settle_as(seq, sent_at, crc32, outcome_of(error), error.name())
             if error.fatal() or error.code() == KafkaError._FATAL:
@@ -247,7 +250,7 @@ class Producing:
         rows.ended_at.append(time.time_ns() // 1000)
 
     def _refuse(self, seq: int, sent_at: int, crc32: int, error: KafkaError) -> None:
-        """The client refused the record."""
+        """Note the outcome of a record that the client refused."""
         self._settle_as(seq, sent_at, crc32, outcome_of(error, handed_over=False), error.name())
         if error.fatal():
             self._fatal = error
@@ -272,7 +275,7 @@ class Producing:
     def _flush(self, timeout_s: float) -> None:
         """Serve delivery reports until there are no more.
 
-        The client's own ``flush`` goes on calling back after it has raised a fatal error, which is a SystemError.
+        The client's own ``flush`` still calls back after it has raised a fatal error. Python makes that a SystemError.
         """
         ends_at = time.monotonic() + timeout_s
         while len(self._client) and (rest_s := ends_at - time.monotonic()) > 0:
@@ -303,7 +306,7 @@ class Producing:
         self._recorder.add(settled)
 
     def _rows(self, settled: Settled) -> pa.Table:
-        """In the recorder's thread: rows of ``history/produced``; counts and publishes progress."""
+        """Return rows of ``history/produced``, and publish the progress. Runs in the recorder's thread."""
         spec = self._spec
         count = len(settled.seqs)
         transaction, transaction_outcome = settled.transaction or (None, None)

@@ -1,4 +1,4 @@
-"""What tasks report to the driver, and how far a pair is by these reports.
+"""The reports of tasks to the driver, and the progress of a pair that follows from them.
 
 All instants of reports are in microseconds since the epoch; 0 means never.
 """
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 
 class AckedPartition(NamedTuple):
-    """What one producer has of one partition."""
+    """The records of one producer in one partition that were acked."""
 
     end: int = 0
     """The highest acked offset, plus one."""
@@ -24,7 +24,7 @@ class AckedPartition(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ProducerReport:
-    """Where a producer task is."""
+    """The progress of a producer task."""
 
     acked: int = 0
     failed: int = 0
@@ -33,15 +33,16 @@ class ProducerReport:
     newest_ack_at: int = 0
     partitions: Mapping[int, AckedPartition] = field(default_factory=dict)
     committed: int = 0
-    """Transactions, as are the next two."""
+    """Committed transactions."""
     aborted: int = 0
+    """Aborted transactions."""
     unresolved: int = 0
     """Indeterminate transactions."""
     last_error: str = ""
 
 
 class ReadPartition(NamedTuple):
-    """What one consumer has of one partition."""
+    """How far one consumer has read one partition."""
 
     end: int = 0
     """The next offset that it reads."""
@@ -67,7 +68,7 @@ class Rebalance:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerReport:
-    """Where one session of a consumer is."""
+    """The progress of one session of a consumer."""
 
     read: int = 0
     newest_read_at: int = 0
@@ -81,7 +82,7 @@ class ConsumerReport:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionProgress:
-    """How far a pair is in one partition; None is never."""
+    """How far a pair is in one partition. An instant that is None means never."""
 
     partition: int
     acked: int
@@ -113,13 +114,14 @@ class Progress:
     """The newest read."""
     partitions: tuple[PartitionProgress, ...]
     committed: int = 0
-    """Transactions, as are the next two."""
+    """Committed transactions."""
     aborted: int = 0
+    """Aborted transactions."""
     unresolved: int = 0
     """Indeterminate transactions."""
 
     def fewest_since(self, first: Progress) -> int:
-        """How many records each partition has had acked, and read, since ``first``: the lowest of all these counts."""
+        """The fewest records that were acked, or read, in any partition since ``first``."""
         both = zip(first.partitions, self.partitions, strict=True)
         return min(min(now.acked - was.acked, now.read_end - was.read_end) for was, now in both)
 

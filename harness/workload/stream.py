@@ -5,11 +5,11 @@ begins when the last one is done. ``failOnDataLoss`` is set although it is a def
 query. The history shows what such a query reads during a fault; the journal shows how long it stalled and whether it
 died.
 
-**Each epoch once.** A batch is collected over Arrow and becomes one part of ``history/consumed`` that is named after
-its epoch and appears whole or not at all. Spark runs an epoch again if its query died after the part was written and
-before the checkpoint was committed. It is skipped if its part exists: by the checkpoint's offset log a planned epoch
-keeps its offsets, so it has the same records. Spark does not write the rows, as it does for a drain: several files of a
-batch could not appear at once, and one more job would slow down every batch.
+**Each epoch once.** A batch is collected over Arrow and becomes one part of ``history/consumed``. The part is named
+after its epoch, and appears whole or not at all. Spark runs an epoch again if its query died after the part was written
+and before the checkpoint was committed. An epoch is skipped if its part exists. It has the same records, because the
+checkpoint's offset log fixes the offsets of a planned epoch. Unlike those of a drain, the rows are not written by
+Spark: several files of a batch could not appear at once, and one more job would slow down every batch.
 
 **Order and instants.** One task reads one partition of Kafka, and Arrow batches come in the order of the tasks. So the
 rows of a partition are in the order in which they were read. ``read_at`` is when the batch arrived here, as for a
@@ -53,7 +53,7 @@ STALLED_S = 2.0
 median gap to compare with."""
 WARM_BATCHES = 3
 RESTART_PAUSE_S = 1.0
-"""Before a query that died is started again."""
+"""The pause before a query that died is started again."""
 _LOOK_S = 0.5
 
 
@@ -94,7 +94,7 @@ class StreamReader:
 
     @property
     def consumers(self) -> tuple[str, ...]:
-        """Itself."""
+        """Its own name."""
         return (self.name,)
 
     @property
@@ -274,7 +274,9 @@ class StreamReader:
                     if self._ending or self._changed.wait_for(lambda: self._ending or self._is_at(at), _LOOK_S):
                         break
         except Exception as failure:
-            self._give_up(f"nobody knows how far stream {self.name} is: {type(failure).__name__}: {last_line(failure)}")
+            self._give_up(
+                f"cannot tell how far stream {self.name} has read: {type(failure).__name__}: {last_line(failure)}"
+            )
         self.abort()
 
     def _is_at(self, at: Mapping[int, int]) -> bool:

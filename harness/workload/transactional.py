@@ -52,7 +52,7 @@ NO_REPORT = "_NO_REPORT"
 
 
 def produce_in_transactions(spec: ProducerSpec, endpoint: TaskEndpoint, _: Iterable[object]) -> Iterator[str]:
-    """The Spark task; ends as :func:`harness.workload.producer.produce` does."""
+    """The Spark task of a transactional producer; ends as :func:`harness.workload.producer.produce` does."""
     with claimed(spec.run_dir, spec.producer, endpoint) as link:
         TransactionalProducing(spec, link).run()
     yield spec.producer

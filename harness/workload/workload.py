@@ -70,7 +70,7 @@ class Load:
 
     @property
     def isolations(self) -> tuple[Isolation, ...]:
-        """One live consumer reads with each of these."""
+        """The isolation levels of the live consumers, one consumer for each."""
         return ("read_uncommitted", "read_committed") if self.transactional else ("read_uncommitted",)
 
 
@@ -112,7 +112,7 @@ class Workload:
         """Run a pair on a topic; yields when its first record was acked and read, and all its readers read.
 
         The live consumer reads uncommitted. With transactions there are two, one of each isolation level. The end of
-        the block ends the pair in good order (:meth:`Pair.stop`), an exception ends it at once.
+        the block ends the pair in good order (:meth:`Pair.stop`). An exception ends it at once.
 
         :param bootstrap: Kafka addresses, ``host:port[,host:port…]``; some may be dead
         :param settings: see :class:`Load`

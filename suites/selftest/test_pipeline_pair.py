@@ -190,7 +190,7 @@ def test_a_client_that_stands_still_alone_is_given_up(
             running = beside.submit(client(spec, DriverLink(invitation)).run)
             if given_up:
                 with pytest.raises(
-                    PipelineError, match=f"has stood still at {topic}-0@0, from where a fresh one reads on"
+                    PipelineError, match=f"reads nothing from {topic}-0@0 on, where a fresh client reads"
                 ):
                     running.result(60)
             else:

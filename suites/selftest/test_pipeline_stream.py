@@ -78,5 +78,5 @@ def test_what_can_not_be_read_is_told(says: object, tmp_path: Path) -> None:
     reader = stream(says, tmp_path)
     reader.stop({0: 7})
     assert reader.wait(30.0)
-    with pytest.raises(PipelineError, match="nobody knows how far stream s0 is"):
+    with pytest.raises(PipelineError, match="cannot tell how far stream s0 has read"):
         reader.check()
