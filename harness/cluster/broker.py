@@ -35,7 +35,7 @@ def config_change_pattern(broker: int) -> str:
 class Broker:
     """A broker of the cluster under test.
 
-    :ivar mbeans: None if the spec has no MBeans
+    :ivar mbeans: None if the spec has ``mbeans=False``
     :ivar started_at: when its process was last started
     """
 

@@ -51,7 +51,7 @@ class Cluster(ClusterLifecycle):
         self.topics: dict[str, Topic] = {}
 
     def attach_case(self, journal: Journal, record_dir: Path) -> None:
-        """Hand the cluster to another case; see :meth:`ClusterLifecycle.attach_case`. It must have no topics."""
+        """Use the cluster, which must have no topics, for another case; see :meth:`ClusterLifecycle.attach_case`."""
         super().attach_case(journal, record_dir)
         self.topics.clear()
 
@@ -172,7 +172,7 @@ class Cluster(ClusterLifecycle):
     def await_replicas_created(self) -> None:
         """Wait until every online replica of every topic is created, as in :meth:`create_topics`.
 
-        For Kafka's internal topics: the client whose request creates them may get its answer long before.
+        Kafka's internal topics need this: a client's request creates them, and may be answered long before that.
 
         :raises JbodError: not within :data:`harness.timeouts.RECOVERY_S` (:class:`~harness.cluster.own_part.OwnPart`)
         """

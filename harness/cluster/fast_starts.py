@@ -1,5 +1,6 @@
-"""Makes the class data archive that speeds up node starts, from a cluster started for it; see
-:mod:`harness.host.class_data`.
+"""Makes the class data archive that speeds up node starts (:mod:`harness.host.class_data`).
+
+A one-broker cluster, started for this purpose, writes the archive.
 """
 
 from __future__ import annotations

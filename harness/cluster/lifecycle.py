@@ -42,7 +42,10 @@ class ClusterLifecycle:
     """
 
     def __init__(self, context: ClusterContext, jvm_options: tuple[str, ...] | None = None) -> None:
-        """:param jvm_options: for all nodes, instead of the options for fast starts (:mod:`harness.host.class_data`)"""
+        """Create the nodes of a cluster; :meth:`start` starts them.
+
+        :param jvm_options: for all nodes, instead of the options for fast starts (:mod:`harness.host.class_data`)
+        """
         self._context = context
         self.spec, self.distribution = context.spec, context.distribution
         self.journal, self.undo_log = context.journal, context.undo_log
@@ -159,7 +162,7 @@ class ClusterLifecycle:
         self._mbean_watcher.start()
 
     def attach_case(self, journal: Journal, record_dir: Path) -> None:
-        """Hand the cluster to another case and write into its folder; see :mod:`harness.runner.cluster_reuse`."""
+        """Use the cluster for another case, and write into that case's folder (:mod:`harness.runner.cluster_reuse`)."""
         self.switch_logs(journal, record_dir / "brokers")
         self._make_watchers()
         self._start_watchers()
@@ -195,7 +198,11 @@ class ClusterLifecycle:
 
     def drift(self) -> list[str]:
         """One phrase for each difference from the cluster's start: nodes, brokers, entries of the undo log."""
-        found = [f"{node.spec.name} is set up differently" for node in self._nodes() if not node.is_unchanged()]
+        found = [
+            f"{node.spec.name} does not run with its original settings"
+            for node in self._nodes()
+            if not node.is_unchanged()
+        ]
         found += [f"{node.spec.name} does not run" for node in self._nodes() if not node.is_alive() or node.is_paused()]
         if self._brokers_changed:
             found.append("brokers were added or removed")
@@ -294,7 +301,9 @@ class ClusterLifecycle:
         :raises HarnessError: its thread has ended
         """
         if not self._watcher.is_watching:
-            raise HarnessError("the metadata watcher ended: see standard error, unless the container engine is gone")
+            raise HarnessError(
+                "the metadata watcher ended, so the journal lacks changes: see standard error and the container engine"
+            )
 
     def stop_watching(self) -> None:
         """Stop both watchers."""

@@ -1,12 +1,12 @@
-"""kafka-reassign-partitions, the tool that operators move replicas with, between brokers and log dirs (KIP-113).
+"""Runs kafka-reassign-partitions, the tool that moves replicas between brokers and between log dirs (KIP-113).
 
 A :class:`Placement` says where a partition's replicas should be; this module writes the tool's JSON file and reads its
 output. Single requests go through :mod:`harness.kafka.admin`; this module exists because KIP-113's test plan is about
 what operators run.
 
-The exit code is 0 while a move is in progress, and also if the move can never complete. Only the words of ``--verify``
-tell them apart, so this module reads the words (``ReassignPartitionsCommand``: ``partitionReassignmentStatesToString``,
-``replicaMoveStatesToString``).
+The exit code is 0 while a move is in progress, and also if the move can never complete. Only the text of ``--verify``
+tells the two apart, so this module reads the text (``ReassignPartitionsCommand``:
+``partitionReassignmentStatesToString``, ``replicaMoveStatesToString``).
 """
 
 from __future__ import annotations

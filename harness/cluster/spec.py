@@ -9,8 +9,8 @@ from typing import TypedDict
 from harness.host.volume import VolumeKind
 from harness.kafka.versions import Mode
 
-# The port of an ended process refuses a connection at once. The address of an ended container does not answer, and a
-# node that connects to it, such as to a former controller, would wait for 10 to 30 s. Builds before 2.7 still wait.
+# The port of an ended process refuses a connection at once. The address of an ended container does not answer. A node
+# that connects to it, such as to a former controller, would wait for 10 to 30 s. Builds before 2.7 still wait.
 SHORT_CONNECT_TIMEOUTS: Mapping[str, str] = {
     "socket.connection.setup.timeout.ms": "1000",
     "socket.connection.setup.timeout.max.ms": "1000",
@@ -44,7 +44,7 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "log.cleaner.dedupe.buffer.size": "4194304",
     **SHORT_CONNECT_TIMEOUTS,
     # A cluster must be empty before the next case. Brokers delete the files of deleted topics and finished moves after
-    # the first delay (60 s by default), and not before the second (30 s after the start; a setting since 3.8).
+    # the first delay (60 s by default), and no earlier than the second after their start (30 s; a setting since 3.8).
     "log.segment.delete.delay.ms": "1000",
     "log.initial.task.delay.ms": "1000",
 }
@@ -68,7 +68,7 @@ class ClusterSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterSpec:
-    """A specification: ``brokers`` brokers with ids from 1, each with ``log_dirs`` log dirs.
+    """The specification of a cluster: ``brokers`` brokers with ids from 1, each with ``log_dirs`` log dirs.
 
     :ivar racks: ``broker.rack`` of each broker in order, None for a broker without one; empty: no broker has a rack
     :ivar controllers: KRaft: the number of dedicated controllers, 1 or 3
@@ -77,7 +77,7 @@ class ClusterSpec:
     :ivar metadata_version: KRaft: the release version to format with, such as 4.2-IV1; None: the build's default
     :ivar volumes: each log dir is on its own file system of this kind; None: all are in one folder
     :ivar volume_mb: the size of each file system, in MB
-    :ivar mbeans: Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
+    :ivar mbeans: whether Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
     :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)
     :ivar overrides: broker settings that replace :data:`BROKER_SETTINGS`
     """
@@ -112,7 +112,7 @@ class ClusterSpec:
 
     @property
     def broker_ids(self) -> range:
-        """1, 2, 3 …"""
+        """The ids of the brokers: 1, 2, 3 …"""
         return range(1, self.brokers + 1)
 
     @property

@@ -52,7 +52,7 @@ class Partition:
         """
         log_dir = broker.log_dir_of(self.topic, self.index)
         if log_dir is None:
-            raise AwaitTimeout(f"{broker} names no log dir for {self}")
+            raise AwaitTimeout(f"{broker} has no replica of {self} in any log dir, by DescribeLogDirs")
         return log_dir
 
     def move_to(self, log_dir: LogDir) -> None:

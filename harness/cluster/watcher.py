@@ -2,9 +2,12 @@
 
 :class:`Watcher` asks the live brokers for metadata in turn, 25 times a second (``partition.changed``,
 ``brokers.changed``). All brokers learn of a change at about the same time, and each request costs a busy machine a
-millisecond. So a leader change is dated to about 0.05 s; with n brokers, what a given broker sees is dated to n times
-that. An answer is written only if it is newer than the known state: it has a higher leader epoch, or the same epoch
-with another ISR or other offline replicas, or the topic was created again under its name, with new epochs.
+millisecond. So only one broker is asked at a time. The time of a leader change is known to about 0.05 s. The time at
+which a given one of n brokers learned of it is known to n times that. An answer is written only if it is newer than the
+known state:
+
+* its leader epoch is higher, or the same with another ISR or other offline replicas;
+* or the topic was created again under its name, with new epochs.
 
 :class:`MBeanWatcher` asks every live node's MBeans once a second (``mbeans.changed``), as an operator's monitoring
 does. It has its own thread, since an agent takes up to 50 ms to answer, and up to a second in a hung JVM.

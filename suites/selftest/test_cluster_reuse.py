@@ -345,7 +345,7 @@ def hung(cluster: Cluster) -> Iterator[None]:
     ("plant", "named"),
     [
         (strange_file, "left-behind"),
-        (other_settings, "broker-1 is set up differently"),
+        (other_settings, "broker-1 does not run with its original settings"),
         (something_to_undo, "undo log differs from cluster start by 1"),
         (hung, "broker-1 does not run"),
     ],

@@ -15,7 +15,7 @@ from harness.kafka.versions import Mode
 
 @dataclass(frozen=True, kw_only=True)
 class BackendKind:
-    """What is known of a backend before a cluster exists.
+    """A kind of backend: what it can do, and how to make one for a cluster.
 
     :ivar runtime: the Java and jars for nodes of a build, prepared if necessary; raises EnvironmentLacks if the machine
         can't provide them

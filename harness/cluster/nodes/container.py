@@ -117,7 +117,9 @@ class ContainerBackend:
         self.context = context
         self.user = broker_user()
         if self.user.bare:
-            raise EnvironmentLacks("root of a user namespace would be real root in a container: run it outside of one")
+            raise EnvironmentLacks(
+                "root of a user namespace would be real root in a container: run jbod outside of the namespace"
+            )
         if context.spec.volumes:
             _share_mounts(context)  # before a volume is mounted
         self.image = image_for(context.distribution, context.spec.mode, lambda _line: None)
@@ -132,7 +134,7 @@ class ContainerBackend:
         return self._project.endpoint(node, purpose)
 
     def quorum_address(self, broker: str) -> str:
-        """The port is not published, since only nodes use it."""
+        """The address inside the cluster's network. The port is not published, since only nodes use it."""
         host, _, _ = self.endpoint(broker, SERVICE).address.partition(":")
         return f"{host}:{_QUORUM_PORT}"
 
@@ -140,7 +142,7 @@ class ContainerBackend:
         return self._project.listeners(broker)
 
     def file(self, path: Path) -> Path:
-        """A hard link or a copy in the run's folder."""
+        """Put a hard link or a copy into the run's folder, and return its path."""
         there = self.context.work_dir / path.name
         if not there.exists():
             try:
@@ -281,8 +283,8 @@ class _ComposeProject:
 def _free_network(preferred: int) -> str:
     """The first three numbers of a free /24 in 198.18.0.0/15, which no network of the engine or this machine overlaps.
 
-    The engine does not check a subnet that is given. An engine that ended leaves its bridges behind, and of two bridges
-    with the same addresses, the kernel sends packets to the older one.
+    The engine does not check a subnet that it is given. An engine that ended leaves its bridges behind. If two bridges
+    have the same addresses, the kernel sends packets to the older one.
 
     :raises EnvironmentLacks: none is free
     """
@@ -305,7 +307,10 @@ def _free_network(preferred: int) -> str:
         network = ipaddress.ip_network(f"{text}.0/24")
         if not any(network.version == other.version and network.overlaps(other) for other in taken):
             return text
-    raise EnvironmentLacks("no network in 198.18.0.0/15 is free: docker network ls, docker network prune, ip address")
+    raise EnvironmentLacks(
+        "no /24 network in 198.18.0.0/15 is free: docker network ls and ip address show what uses them, and docker "
+        "network prune removes unused ones"
+    )
 
 
 class ContainerNode(JvmNode):

@@ -1,11 +1,12 @@
 """Container images with a Kafka build: the official image, or one built from ``compose/Dockerfile``.
 
 :func:`image_for` uses the first of these that it can get: a local official image (``apache/kafka``; only for a release
-from Maven in KRaft mode); the image that jbod built of this build before; the official image from the registry; an
+from Maven in KRaft mode); the image that jbod built from this build before; the official image from the registry; an
 image that it builds now. It asks a registry only when no local image will do. The journal records the image used.
 
-An image is built on ``JBOD_BASE_IMAGE`` if that is set (and built again if it was on another base). Else it is built on
-Temurin's JRE or the image of :func:`make_base`, whichever is local, or on Temurin's JRE from the registry.
+An image is built on ``JBOD_BASE_IMAGE`` if that is set. An earlier image on another base is then built again. Without
+the variable, the base is Temurin's JRE or the image of :func:`make_base`, whichever is local, or Temurin's JRE from the
+registry.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Runtime:
     :ivar java: the command that starts Java
     :ivar java_version: as Java reports it
     :ivar class_path: the paths of Kafka's jars, as a node sees them
-    :ivar build: a checksum of the jars
+    :ivar build: identifies the jars: their checksum, or the id of the image
     """
 
     java: tuple[str, ...]

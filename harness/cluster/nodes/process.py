@@ -4,7 +4,7 @@ Under root, a node runs as an ordinary user, since a root broker would not notic
 when the harness dies (``setpriv --pdeathsig``), unless the cluster may outlive it. ``jbod clean`` finds any node by the
 run's mark in its environment (:mod:`harness.host.undo`).
 
-``--pdeathsig`` fires when the *thread* that started the child ends, so a node must be started from a thread that lives
+``--pdeathsig`` fires when the *thread* that started the child ends. So a node must be started from a thread that lives
 as long as the harness. :meth:`ProcessNode.start` takes milliseconds: start several nodes one after another, then wait.
 """
 
@@ -106,7 +106,7 @@ class ProcessNode(JvmNode):
         return {"pid": self._process.pid}
 
     def environment(self) -> dict[str, str]:
-        """The environment of a node; compose/ has that of a container."""
+        """The environment variables of a node; the files in compose/ set those of a container."""
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "LC_ALL": "C.UTF-8",

@@ -37,7 +37,8 @@ _ID = 1
 class FormatTemplate:
     """A template of formatted folders.
 
-    :ivar path: has a folder for each role, which has ``metadata``, for the folder with the metadata log, and ``data``
+    :ivar path: contains a folder for each role, and that contains two templates: ``metadata`` for the folder with the
+        metadata log, and ``data`` for the other folders
     """
 
     path: Path
@@ -45,7 +46,7 @@ class FormatTemplate:
     def write(self, dir: Path, *, role: Role, metadata: bool, cluster_id: str, node_id: int) -> None:
         """Format an empty folder of a node; its files get the folder's owner.
 
-        :param metadata: the folder is to have the metadata log
+        :param metadata: whether the folder is to have the metadata log
         """
         template = self.path / role / ("metadata" if metadata else "data")
         owner = dir.stat()
@@ -84,7 +85,7 @@ def format_template(distribution: Distribution, metadata_version: str | None = N
 
 
 def random_uuid() -> str:
-    """A UUID in Kafka's format: 22 characters of URL-safe base64, of which the first is no dash."""
+    """A random UUID in Kafka's format: 22 characters of URL-safe base64 that do not begin with a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

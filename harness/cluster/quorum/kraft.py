@@ -1,8 +1,8 @@
 """KRaft mode: dedicated controllers, and brokers with a ``metadata.log.dir`` that is not one of their log dirs.
 
-KIP-112's test plan kills two of three brokers, and combined nodes would end the quorum too. The failure of the
-metadata log dir halts its broker; by default this is the first of ``log.dirs``. Scenarios about these cases ask for
-combined nodes or the default (:class:`harness.cluster.spec.ClusterSpec`).
+KIP-112's test plan kills two of three brokers. If these were combined nodes, that would end the quorum too. When its
+metadata log dir fails, a broker halts; by default this is the first of ``log.dirs``. Scenarios about these cases ask
+for combined nodes or the default (:class:`harness.cluster.spec.ClusterSpec`).
 
 There are one or three controllers. All follow the metadata log, and one is active (``QuorumController.claim``). A
 standby knows only what is in the log: brokers send heartbeats to the active controller only.
@@ -152,7 +152,7 @@ class KRaftQuorum:
             self._template.write(dir, role=role, metadata=dir == dirs[0], cluster_id=self.cluster_id, node_id=broker_id)
 
     def leftovers(self) -> list[str]:
-        """None: one record deletes a topic, and there is no other metadata than what brokers show."""
+        """Return an empty list: one record deletes a topic, and brokers show all metadata that there is."""
         return []
 
     def controller(self, admin: Admin) -> int | None:

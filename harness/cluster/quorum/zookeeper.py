@@ -93,14 +93,14 @@ class ZooKeeperQuorum:
         }
 
     def broker_dirs(self, broker_id: int) -> tuple[Path, ...]:
-        """None."""
+        """Return no folder: brokers need none besides their log dirs."""
         return ()
 
     def format(self, broker_dirs: Mapping[int, tuple[Path, ...]]) -> None:
-        """Does nothing: brokers write their meta.properties."""
+        """Do nothing: brokers write their meta.properties themselves."""
 
     def format_broker(self, broker_id: int, dirs: Sequence[Path]) -> None:
-        """Does nothing; see :meth:`format`."""
+        """Do nothing; see :meth:`format`."""
 
     @contextmanager
     def _client(self) -> Iterator[KazooClient]:
