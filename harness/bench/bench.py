@@ -1,8 +1,8 @@
 """Measures the speed of the harness itself, for ``jbod bench``.
 
-The clients and the cluster starts are measured as ratios, against Kafka's own tools and against local processes in the
-same run, since seconds depend on the machine. There is nothing to compare the judge with, so its figures are records a
-second and the memory of all its processes.
+Seconds depend on the machine, so most results are ratios within one run: the clients to Kafka's own tools, and the
+start of containers to that of processes. There is nothing to compare the judge with. Its figures are records a second
+and the memory of all its processes.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ USUAL = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """What judging one generated history took.
+    """The time and memory that judging one generated history took.
 
-    :ivar records: sent; :ivar rows: in all tables
+    :ivar records: the number of records sent in the history
+    :ivar rows: the number of rows in all of its tables
     :ivar records_per_s: records sent per second of judging
     :ivar peak_mb: peak memory (PSS, in MiB) of this process and all its descendants together
     """
@@ -58,7 +59,7 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """All results.
+    """All results of ``jbod bench``.
 
     :ivar pair: the harness's clients against Kafka's
     """
@@ -96,7 +97,7 @@ def run_bench(builds: Builds, *, rounds: int, pair_records: int, judge_records: 
     :param rounds: how often clients and cluster starts are compared; 0 leaves both out
     :param pair_records: how many records the clients send in each round
     :param judge_records: records of the larger of two histories that are judged
-    :param say: takes one line of progress
+    :param say: shows a line of progress
     """
     spark = SparkHandle(None, jars=spark_kafka_jars(cache_dir(), say=say), then=warm_up)
     scratch = Path(tempfile.mkdtemp(prefix="bench-", dir=workspace()))
@@ -142,7 +143,9 @@ def _judge(spark: SparkHandle, run_dir: Path, records: int, say: Say) -> Judged:
         verdict = judge(session, run_dir)
         seconds = time.monotonic() - began
     if verdict.verdict != "valid":
-        raise HarnessError(f"a generated history of {records:,} records is {verdict.verdict}: {verdict.reasons}")
+        raise HarnessError(
+            f"a generated history of {records:,} records is {verdict.verdict}: {'; '.join(verdict.reasons)}"
+        )
     shutil.rmtree(run_dir)
     return Judged(
         records=records,

@@ -27,7 +27,7 @@ SLICE = 1 << 20
 _BATCH, _FETCH = 200, 500
 _STARTED_US, _EVERY_US = 1_700_000_000_000_000, 10
 ABORTED_OF, ABORTED = 50, 7
-"""Of so many transactions in a row, the one with this number is aborted."""
+"""Of each ``ABORTED_OF`` transactions in a row, number ``ABORTED`` is aborted."""
 _OUTCOMES = np.array(["acked", "failed", "indeterminate"])
 
 Plant = Callable[[Columns, Columns, Columns, Ints], None]
@@ -37,11 +37,11 @@ drain read in each partition."""
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """What is sent, and what becomes of it.
+    """The records of a generated history, and what becomes of them.
 
-    :ivar transaction_of: records in each transaction of a producer, of which one in 50 is aborted; 0 for none
+    :ivar transaction_of: records in each transaction; 0: no transactions. One transaction in 50 is aborted
     :ivar storm: this fraction of all records, in the middle, is indeterminate; every second one of them was written
-    :ivar lost_one_in: one in so many offsets is handed to no consumer; 0 for none
+    :ivar lost_one_in: one in so many offsets reaches neither the consumer nor the drain; 0: all reach them
     :ivar planted: called at the end, to plant anomalies
     :ivar scattered: each slice is shuffled and split into so many parts, which are read one after the other
     """

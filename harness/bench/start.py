@@ -1,4 +1,4 @@
-"""Compares the start of a container cluster with that of the same cluster of local processes, in each metadata mode.
+"""Compares how long a cluster takes to start in containers and as local processes, in each metadata mode.
 
 A round starts both, one after the other, and takes their ratio, so that the load of the machine affects both. The order
 alternates from round to round. The median of a mode may be at most :data:`LIMIT`.
@@ -38,7 +38,7 @@ class Start:
 
     @property
     def ratio(self) -> float:
-        """How many times as long as processes containers took."""
+        """The seconds of containers divided by those of processes."""
         return self.container_s / self.process_s
 
 
@@ -67,7 +67,7 @@ class Starts:
 def compare_starts(
     builds: Mapping[Mode, Distribution], scratch: Path, rounds: int, say: Callable[[str], None]
 ) -> Starts:
-    """Start and stop both in turn, in each mode, `rounds` times; images and class data are prepared first.
+    """Start and stop both clusters in turn, in each mode, `rounds` times. Images and class data are made before that.
 
     :param builds: the build for each mode
     """
@@ -80,7 +80,7 @@ def compare_starts(
         }
     except EnvironmentLacks as error:  # no image
         return Starts(skipped=str(error))
-    uneven = [f"{mode}: fast starts could be had for {' '.join(of)} alone" for mode, of in fast.items() if len(of) == 1]
+    uneven = [f"{mode}: only {' '.join(of)} has fast starts" for mode, of in fast.items() if len(of) == 1]
     even = {mode: build for mode, build in builds.items() if len(fast[mode]) != 1}
     found = []
     for number in range(rounds):

@@ -73,7 +73,7 @@ def test_what_starts_fast_is_not_compared_with_what_does_not(tmp_path: Path, mon
     monkeypatch.setattr(start, "NEEDS", ())
     monkeypatch.setattr(start, "prepare_fast_starts", lambda _build, _mode, backend, _say: backend == "docker")
     starts = compare_starts({Mode.KRAFT: BUILD.of(Mode.KRAFT)}, tmp_path, 1, pytest.fail)
-    assert (starts.rounds, starts.skipped) == ([], "kraft: fast starts could be had for docker alone")
+    assert (starts.rounds, starts.skipped) == ([], "kraft: only docker has fast starts")
 
 
 def test_where_nobody_asked_there_is_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
