@@ -17,7 +17,7 @@ def in_background(*steps: Callable[[], object], every_s: float) -> Iterator[list
     A step that raises is not run again. Its error is added to the list that this yields; the caller looks at the list
     after the block.
 
-    :param every_s: seconds of pause after each time
+    :param every_s: seconds between the end of a step and its next run
     """
     ended, errors = threading.Event(), list[Exception]()
 

@@ -94,18 +94,18 @@ FLUSHED_TOO_LATE = r"(?s)Error while flushing log for \S+ in dir {path} .*Closed
 """The log line of KAFKA-19571 for a log dir that goes offline: a rolled segment was closed before its flush."""
 
 READ_TIMES = 10
-"""How often each broker's MBeans must have been read for a minute without failures to show anything."""
+"""The least reads of each broker's MBeans. With fewer, a block without failures shows nothing."""
 
 
 @contextmanager
 def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> Iterator[Collection[str]]:
     """Inside the block, no broker counts a log dir as offline, and none logs that it stops serving one.
 
-    A thread reads the MBeans of every live broker some times a second. The logs show what happened in between. Yields
-    the offline log dirs that were counted so far; this should stay empty.
+    A thread reads the MBeans of every live broker up to five times a second. The logs show what happened in between.
+    Yields the offline log dirs that were counted so far; this should stay empty.
 
-    :param expected: a known deviation of the build: a log dir must go offline for that reason, and for no other. It
-        only may, if the deviation does not show in every run or is open on this build
+    :param expected: a known deviation of the build: a log dir must go offline for that reason, and for no other. No log
+        dir need go offline if the deviation does not show in every run or is open on this build
     :raises PromiseBroken: a log dir goes offline, also where the block fails because of it; or none does where one must
     :raises Inconclusive: a broker's MBeans were read too rarely
     """
@@ -135,7 +135,7 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     finally:
         stopped = LOG_DIR_STOPPED.format(path=r"(\S+)")
         said = {
-            f"{broker} said: {line.text[:300]}": broker.log.first(
+            f"{broker} logged: {line.text[:300]}": broker.log.first(
                 FLUSHED_TOO_LATE.format(path=re.escape(str(path[1]))), since=start
             )
             for broker in cluster.brokers

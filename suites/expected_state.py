@@ -79,7 +79,7 @@ class ExpectedState:
     :ivar partitions: what each known partition should look like
     :ivar leader_epochs: the leader epoch of each partition that no event has touched since all sources last agreed
     :ivar failed: the log dirs that have failed
-    :ivar cordoned: the log dirs that are cordoned, as far as the controller knows, too
+    :ivar cordoned: the log dirs whose cordon is in force: the controller knows of it
     :ivar dead: the ids of the brokers that do not run, are paused for long, or are cut off
     :ivar started_with_failed_dirs: the ids of the brokers that were started with a failed log dir
     :ivar slow: the ids of the brokers that have a slow disk

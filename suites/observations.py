@@ -3,8 +3,9 @@
 A source is two functions: one asks, the other compares the answer with the expected state. The second names every
 difference, source first. It is pure, so tests can run it on stored answers of real brokers.
 
-:data:`FAST_SOURCES` take milliseconds a broker, and a ZooKeeper session. :data:`TOOL_SOURCES` are the tools that an
-operator uses, for some 10 ms each. Other sources, such as KRaft's metadata log, are asked where a scenario wants them.
+:data:`FAST_SOURCES` take some milliseconds for each broker, and ZooKeeper mode opens one session. :data:`TOOL_SOURCES`
+are the tools that an operator uses; each takes some 10 ms. Other sources, such as KRaft's metadata log, are asked where
+a scenario wants them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from suites.observing import expects, observe
 
 Source = Callable[[ExpectedState], Iterator[str]]
 UNTOUCHED = "though nothing has touched it"
-"""How a difference ends that is about a leader epoch which should not have changed."""
+"""The end of a difference about a leader epoch that should not have changed."""
 LEADERSHIP_DIFFERS = re.compile(rf": leader \d+ instead of \d+$|{UNTOUCHED}$")
 """A difference that is only about the leader or the leader epoch."""
 
@@ -156,7 +157,7 @@ def mbeans(state: ExpectedState) -> Iterator[str]:
 
 
 def judge_mbeans(state: ExpectedState, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState) -> list[str]:
-    """The differences of a broker's MBeans from what its build should show; without any, the deviations are noted."""
+    """The differences of a broker's MBeans from what its build should show; if there are none, note the deviations."""
     cordons = state.cluster.distribution.version.has_cordoned_log_dirs
     uncounted = expects(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, lambda: seen.offline_replicas == 0)
     if differences := [*compare_mbeans(state, broker, seen, elsewhere, uncounted=uncounted, cordons=cordons)]:

@@ -1,7 +1,7 @@
 """Checks of brokers' disks: folders, checkpoint files, and the bytes of logs.
 
-They are read from outside Kafka. A replica that is there twice, or half, or with other records may serve for a long
-time before a client or a tool shows it.
+The harness reads them from outside Kafka. A broker may serve a duplicate, incomplete or wrong replica for a long time
+before a client or a tool shows it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_no_replica_twice(topic: Topic) -> None:
 
 
 def check_no_leftovers(cluster: Cluster, topics: Collection[str], timeout_s: float = timeouts.RECOVERY_S) -> None:
-    """The log dirs of live brokers have whole replicas of these topics and no leftovers, and no replica is there twice.
+    """No live broker has a replica of these topics in two log dirs, or leftovers of one.
 
     Leftovers are folders that end in ``-delete``, ``-future`` or ``-stray``, and ``.deleted`` files. A finished move
     leaves a ``-delete`` folder, which goes after ``log.segment.delete.delay.ms``. A segment that is no longer needed is
@@ -99,7 +99,7 @@ def check_checkpoints(
     on: Collection[Broker] | None = None,
     timeout_s: float = timeouts.LOG_DIR_FAILURE_S,
 ) -> None:
-    """Of these topics, each log dir's checkpoint files name the replicas in it, and no others.
+    """Each log dir's checkpoint files name the replicas of these topics that are in it, and no others.
 
     The next start (``LogManager.loadLogs``) and the cleaner would believe a line about a replica of another log dir. A
     log start offset is written only if it lies inside a segment (``LogManager.checkpointLogStartOffsetsInDir``). A
@@ -107,7 +107,7 @@ def check_checkpoints(
 
     :param begin_midway: the topics whose logs start inside a segment, since records were deleted
     :param compacted: the topics of which all replicas were cleaned
-    :param on: brokers (default: all that run)
+    :param on: the brokers to check (default: all that run)
     """
     must = dict.fromkeys(CHECKPOINTS, topics) | {LOG_STARTS: begin_midway, CLEANED: compacted}
 
@@ -176,13 +176,13 @@ def log_bytes(folder: Path) -> bytes:
 def check_logs_unchanged(before: Mapping[Partition, Fingerprint], timeout_s: float = timeouts.RECOVERY_S) -> None:
     """The leaders' logs of partitions that were not written to are the same as before (:func:`leaders_logs`).
 
-    A partition with one replica that Kafka recreates in another log dir is empty, and clients see no error.
+    If Kafka recreates the only replica of a partition in another log dir, it is empty, and clients see no error.
     """
     await_until(
         lambda: [str(each) for each, log in leaders_logs(before).items() if log != before[each]],
         lambda others: not others,
         timeout_s=timeout_s,
-        what="the partitions that came back to have the same logs as before",
+        what="the partitions that no client writes to have the same logs as before",
         retry_on=(NoAnswer, OSError),
         failure=PromiseBroken,
     )
@@ -191,9 +191,9 @@ def check_logs_unchanged(before: Mapping[Partition, Fingerprint], timeout_s: flo
 def check_same_bytes(*partitions: Partition, start: int = 0) -> None:
     """The replicas of each partition have the same log, byte for byte, wherever their segments begin.
 
-    No client writes any more. A drain reads the leader's log only, so it cannot show what a follower has.
+    Call it when no client writes any more. A drain reads the leader's log only, so it cannot show what a follower has.
 
-    :param start: the logs' first offset; a replica may have older records or not
+    :param start: compare from this offset on; a replica need not have the records before it
     """
     left, seen_before = list(partitions), list[str]()
 

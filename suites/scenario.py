@@ -40,7 +40,7 @@ def scenario(
     :param id: suite and name, such as ``kip-112/leader-at-runtime``
     :param kip: the KIP whose promise it checks; 112 for a failed log dir, also where the ISR rules of KIP-18 apply
     :param plan: the item of the KIP's test plan, as in ``suites/selftest/test_coverage.py``, then ``: `` and what is
-        special; for what is in no plan, the behaviour in a few words
+        special. For a behaviour that is in no plan: a few words
     :param modes: the metadata modes that it runs in
     :param builds: the builds that have the feature; on others it is skipped
     :param judged: the judge must give a verdict; False for a scenario without a workload

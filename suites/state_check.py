@@ -149,7 +149,7 @@ class StateCheck(ExpectedState):
             if event.at > led.at:
                 seen = (
                     f"broker {led.leader} should lead {event.topic}-{event.partition} all the while; at "
-                    f"{event.at.isoformat()} broker {event.seen_by} saw it led by {event.leader or 'nobody'}"
+                    f"{event.at.isoformat()} broker {event.seen_by} saw leader {event.leader or 'none'}"
                 )
                 disturbed = self.dead | {id for id, at in self._disturbed_at.items() if at >= led.at}
                 if lost := lost_session(self.cluster, but=disturbed, since=led.at):

@@ -61,9 +61,9 @@ FOUND_TWICE = r"Duplicate log directories for \S+ are found in both"
 def log_dirs_failed(state: StateCheck, *faults: LogDirFault, check_at_end: bool = True) -> Iterator[LogDirFault]:
     """Inside the block, log dirs have failed: all sources agree on it, and each broker has noticed its fault.
 
-    At the end of the block all sources must still agree: no log dir is back by itself, and partitions that were not
-    touched have the same leaders. Then the faults are undone on the disk. Their brokers, and ``state``, still have the
-    log dirs as failed, until :func:`restart_after_healing`. Blocks may be nested. Yields the first fault.
+    At the end of the block all sources must still agree. So no log dir has come back by itself, and untouched
+    partitions have the same leaders. Then the faults are undone on the disk. The brokers, and ``state``, count the log
+    dirs as failed until :func:`restart_after_healing`. Blocks may be nested. Yields the first fault.
 
     :param check_at_end: False: the block does more than it reports to ``state``, so leave out the check at its end
     """
@@ -91,7 +91,7 @@ def check_stays_offline(state: StateCheck, log_dir: LogDir) -> None:
 
 
 def check_some_leaderless(state: StateCheck, lone: Topic) -> None:
-    """Some partition of a topic with one replica has no leader now.
+    """At least one partition of a topic with one replica is expected to have no leader now.
 
     :raises Inconclusive: no partition of it is in a failed log dir
     """
@@ -111,7 +111,7 @@ def notifications(cluster: Cluster, victim: Broker) -> Iterator[LogDirEvents | N
 
 
 def one_partition_per_log_dir(cluster: Cluster) -> Topic:
-    """Create a topic of two partitions, of which every broker has one in each of its two log dirs.
+    """Create a topic of two partitions; every broker has one of them in each of its two log dirs.
 
     One partition is in the log dir that fails. The other one must not be touched.
 
@@ -136,7 +136,7 @@ def reassign(cluster: Cluster, state: StateCheck, *placements: Placement, timeou
 
 
 def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float) -> None:
-    """Wait until a reassignment by :func:`harness.cluster.reassign.execute` has ended, and check it as above."""
+    """Wait until a reassignment by :func:`harness.cluster.reassign.execute` has ended; check it as :func:`reassign`."""
     await_until(
         lambda: verify(cluster, *placements),
         lambda unfinished: not unfinished,
@@ -157,7 +157,9 @@ def check_in_named_log_dirs(placements: Sequence[Placement]) -> None:
     """Right after the tool reported the end, the replicas are in the named log dirs, without future replicas."""
     for partition, log_dir in ((each.partition, place) for each in placements for place in each.on):
         if isinstance(log_dir, LogDir) and (differs := not_moved(partition, log_dir)):
-            raise PromiseBroken(f"kafka-reassign-partitions reported {partition} in {log_dir}: {differs}")
+            raise PromiseBroken(
+                f"kafka-reassign-partitions reported {partition} as moved into {log_dir}, but {differs}"
+            )
 
 
 def reassign_by_request(state: StateCheck, partition: Partition, *brokers: Broker) -> None:
@@ -283,7 +285,7 @@ def format_new_dirs(cluster: Cluster, broker: Broker) -> None:
     """
     code, said = _format(cluster, broker, "--ignore-formatted")
     if code:
-        raise PromiseBroken(f"kafka-storage format --ignore-formatted: {said}")
+        raise PromiseBroken(f"kafka-storage format --ignore-formatted failed on {broker} with exit code {code}: {said}")
     broker.journal.write("disk.formatted", broker=broker.id, said=said[-300:])
 
 
@@ -344,8 +346,8 @@ def begin_move(partition: Partition, log_dir: LogDir, *, copying: int | None = N
     The future replica then has some of the log and not all of it.
 
     :param copying: see :func:`check_under_way`
-    :param waits: the future replica may be empty: a thread moves one partition at a time
-        (``LocalLeaderEndPoint.nextReadyPartition``) and another move is held, or earlier moves have used up the rate
+    :param waits: the future replica may be empty, since another move is held or earlier moves have used up the rate. A
+        thread moves one partition at a time (``LocalLeaderEndPoint.nextReadyPartition``)
     :raises PromiseBroken: the broker accepted the move and does not begin it
     :raises Inconclusive: the move has already ended, or no record was copied
     """
@@ -403,7 +405,7 @@ def await_copied(partition: Partition, log_dir: LogDir) -> None:
 def check_under_way(partition: Partition, log_dir: LogDir, *, copying: int | None = None) -> None:
     """The move into the log dir has begun and has not ended.
 
-    :param copying: at least one of the log's last so many records was copied by now (default: perhaps none)
+    :param copying: the future replica must be fewer than so many records behind (default: any number)
     :raises Inconclusive: the move has not begun, has ended, or has copied less
     """
 
@@ -428,9 +430,11 @@ def future_log_bytes(partition: Partition, log_dir: LogDir) -> bytes:
 
 
 def await_checkpoints(log_dir: LogDir, count: int) -> None:
-    """Wait until the broker has written its high watermarks into this log dir so many times more: it goes on working.
+    """Wait until the broker has written its high watermarks into this log dir ``count`` more times.
 
-    :raises Inconclusive: it does not, so whatever else it does not do meanwhile shows nothing
+    A scenario that shows that something does not happen waits for this: the broker had the time for it, and worked.
+
+    :raises Inconclusive: it does not write them in time
     """
     file = log_dir.path / HIGH_WATERMARKS
     for number in range(count):
@@ -457,18 +461,19 @@ def check_nothing_acked(pair: Pair, topic: Topic, leader: Broker, *, since: date
     acked_at = pair.progress.acked_at
     if acked_at is not None and acked_at > since:
         raise PromiseBroken(
-            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, acked one at {acked_at.isoformat()}"
+            f"{leader}, alone in the ISR of {topic} with min.insync.replicas=2, acked a record at "
+            f"{acked_at.isoformat()}"
         )
 
 
 ACKNOWLEDGEMENT_FAILED = r"Unexpected error handling \S*AssignmentResponseEvent(?s:.*)updateReassignmentState"
-"""What a KRaft broker logs that fails to handle the controller's acknowledgement of moves."""
+"""The log line of a KRaft broker that fails to handle the controller's acknowledgement of moves."""
 
 
 def await_moved(partition: Partition, log_dir: LogDir, timeout_s: float = timeouts.MOVE_S) -> None:
     """Wait until the replica is in this log dir and the broker has no future replica of it (KIP-113).
 
-    On builds whose broker loses an acknowledgement the move is asked for again, as an operator would.
+    On builds whose broker loses an acknowledgement, this requests the move again, as an operator would.
 
     :raises PromiseBroken: the move does not end
     """
@@ -579,7 +584,7 @@ def check_led(state: StateCheck) -> None:
 
 @contextmanager
 def flipped_while_down(state: StateCheck, flip: BitsFlipped) -> Iterator[None]:
-    """Kill a broker, flip bits on its disk, and start it: it rebuilds the file. The block runs while it is back.
+    """Kill a broker, flip bits on its disk, and start it: it rebuilds the file. The block runs once it is back.
 
     :raises PromiseBroken: the broker loads the flipped bits, or sources disagree
     """

@@ -250,7 +250,7 @@ def test_a_replica_that_nobody_reads_is_compared_all_the_same(controls: Controls
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
 def test_a_log_dir_that_goes_offline_in_a_quiet_minute_is_told(controls: Controls, mode: str) -> None:
     red = red_beside_its_twin(controls, "log-dir-offline", mode, "offline")
-    assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d said: Stopping serving logs", red["reason"])
+    assert re.search(r"broker \d counted 1 log dirs offline: .*broker \d logged: Stopping serving logs", red["reason"])
 
 
 @pytest.mark.parametrize("mode", ["zk", "kraft"])
