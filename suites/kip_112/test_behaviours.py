@@ -245,7 +245,8 @@ def test_default_client(cluster: Cluster, workload: CaseWorkload) -> None:
 def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader's log dir fails: brokers, Kafka's tools, MBeans, ZooKeeper or KRaft's metadata log all show it.
 
-    Some partitions have one replica. Those in the log dir have no leader until the disk is back, and then all records.
+    Some partitions have one replica. Those in the log dir have no leader until the disk is back. Then they have all
+    records.
     """
     lone = cluster.create_topic("lone", partitions=12, replicas=1)
     write_untracked_records(lone, 20 * len(lone))
@@ -303,7 +304,7 @@ def folders_set_aside(log_dir: LogDir, topic: Topic) -> list[str]:
 
 @scenario("kip-112/topic-deletion", kip=112, plan="8. Topic deletion", deviations=(STRAY_KEPT,))
 def test_topic_deletion(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A topic with an offline replica is deleted and created again: when the disk is back, the old data is not.
+    """A topic with an offline replica is deleted and created again: the disk comes back, and the old data does not.
 
     In KRaft the name can be used again at once. ZooKeeper mode ends the deletion when the replica is back ("we handle
     it in the same way as if its broker is offline").

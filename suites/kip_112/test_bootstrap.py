@@ -42,7 +42,7 @@ UNASSIGNED = "A" * 21 + "Q"
 """The directory of a replica that its broker has not reported yet (``DirectoryId.UNASSIGNED``, KIP-858)."""
 
 TRIES = 10
-"""Tries to kill a broker in the 0.1 to 0.5 s between creating a replica and reporting its log dir."""
+"""How often to try to kill a broker in the 0.1 to 0.5 s between creating a replica and reporting its log dir."""
 
 UNFORMATTED = r"No `meta.properties` found in .*kafka-storage"
 
@@ -137,7 +137,7 @@ def test_killed_while_new(cluster: Cluster) -> None:
     """A broker is killed after it creates a replica, and starts without that log dir: it creates no second replica.
 
     In KRaft the kill waits for the topic id in the replica's folder. Without the id, the broker takes the first replica
-    for a stray and goes on with the second. There is no load: it would start later than the broker reports the log dir.
+    for a stray and goes on with the second. There is no load: while it started, the broker would report the log dir.
     """
     controller = cluster.controller_broker()
     victim = next(broker for broker in cluster.brokers if broker != controller)
@@ -151,7 +151,10 @@ def test_killed_while_new(cluster: Cluster) -> None:
 
 
 def is_killed_while_new(victim: Broker, orders: Topic) -> bool:
-    """Whether the broker is killed in time; if so, check that it creates no second replica. Else start it again."""
+    """Create a topic, kill a broker that has just created its replica, and check that it creates no second one.
+
+    Returns False, and checks nothing, if the broker had reported the log dir before it was killed.
+    """
     cluster, mode = orders.cluster, orders.cluster.spec.mode
     cluster.request_topics(NewTopic(name=orders.name, partitions=1, replicas=3))
     made = "partition.metadata" if mode is Mode.KRAFT else ""

@@ -27,7 +27,7 @@ from suites.steps import (
 @scenario("kip-112/every-way-to-fail", kip=112, plan="one failed log dir, in every way that we have")
 @each_fault("fail_log_dir", (*LOG_DIR_FAULTS, *VOLUME_FAULTS))
 def test_every_way_to_fail(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
-    """The leader's log dir fails in every way: it goes offline, another broker leads, and healed it has every record.
+    """The leader's log dir fails in every way: it goes offline, another broker leads; once healed, it has every record.
 
     The partition in the other log dir keeps its leader all the while. Where the fault can be undone under a running
     broker, the log dir must stay offline until the broker is restarted.

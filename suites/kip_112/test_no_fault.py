@@ -1,8 +1,8 @@
 """Shows that no log dir goes offline without a fault (KIP-112, "Metrics"), in a minute of daily operations.
 
 Topics are created and deleted, segments roll, are flushed and deleted, replicas move between log dirs, and brokers
-restart: all at once and under load. Kafka has taken renamed or deleted files for a failed disk: KAFKA-15391 (topic
-deletion), KAFKA-15572 (a roll during a move), KAFKA-19571 (a flush of a deleted segment).
+restart: all at once and under load. Kafka has mistaken renamed or deleted files for a failed disk. Examples are
+KAFKA-15391 (topic deletion), KAFKA-15572 (a roll during a move) and KAFKA-19571 (a flush of a deleted segment).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def operate_for_a_minute(
                 done["brokers restarted"] += 1
             # Here, because the end of the block would report a build as mended that was only too slow to deviate.
             if not offline and (missing := missing_activity(cluster, done, least)):
-                raise Inconclusive(f"too little happened to show anything: {missing}")
+                raise Inconclusive(f"too little happened to show anything: {missing}, at least {dict(least)} wanted")
         if offline:
             pair.stop()  # moves that go on under load would take the next log dir offline
             for broker in cluster.brokers:

@@ -90,7 +90,7 @@ def fails_at_runtime(
     fail_log_dir: type[LogDirFault],
     role: Callable[[Partition], Broker],
 ) -> None:
-    """Items 2 and 3 of the plan, which differ only in the broker whose log dir fails."""
+    """Run item 2 or 3 of the plan; they differ only in the broker whose log dir fails."""
     orders = one_partition_per_log_dir(cluster)
     state = StateCheck(cluster, orders)
     victim = role(orders[0])

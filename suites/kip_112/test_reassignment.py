@@ -29,7 +29,7 @@ from suites.steps import (
 )
 
 SLOW = 1000
-"""The throttle of a reassignment in bytes a second; its topic gets thousands of times more."""
+"""The throttle of a reassignment in bytes a second; clients write thousands of times more to its topic."""
 
 
 def spare_of(cluster: Cluster, partition: Partition) -> Broker:
@@ -75,16 +75,16 @@ def test_reassigned_onto(cluster: Cluster, workload: CaseWorkload) -> None:
     The good log dir has more replicas, so the broker would choose the other one if both were good (KAFKA-10314).
     """
     refunds = cluster.create_topic("refunds", partitions=1, replicas=2)
-    wounded, first = spare_of(cluster, refunds[0]), leader_of(refunds[0])
+    target, first = spare_of(cluster, refunds[0]), leader_of(refunds[0])
     orders = cluster.create_topic("orders", partitions=3, replicas=3)
     state = StateCheck(cluster, orders, refunds)
-    emptier = min(wounded.log_dirs, key=lambda log_dir: len(state.replicas_in(log_dir)))
+    emptier = min(target.log_dirs, key=lambda log_dir: len(state.replicas_in(log_dir)))
     with workload.running(refunds) as pair:
         with log_dirs_failed(state, Chmod000(emptier)):
             pair.await_progress(after=now())
-            reassign_by_request(state, refunds[0], wounded, first)
+            reassign_by_request(state, refunds[0], target, first)
             pair.await_progress(after=now())
-        restart_after_healing(state, wounded)
+        restart_after_healing(state, target)
         pair.await_progress(after=now())
     check_no_leftovers(cluster, ["refunds"])
     check_delivery(workload)
@@ -132,6 +132,8 @@ def check_reassignment_under_way(cluster: Cluster, placement: Placement, *, addi
     if not under_way:
         raise Inconclusive(f"the reassignment ended before it could be cancelled: {said}")
     if said != [f"Reassignment of partition {placement.partition} is still in progress."]:
-        raise PromiseBroken(f"kafka-reassign-partitions --verify shows {said}, and under way is {under_way}")
+        raise PromiseBroken(f"kafka-reassign-partitions --verify shows {said} for the reassignment {under_way}")
     if [(move.adding, move.removing) for move in under_way] != [((adding.id,), (removing.id,))]:
-        raise PromiseBroken(f"{removing} should be removed and {adding} added, and under way is {under_way}")
+        raise PromiseBroken(
+            f"{removing} should be removed and {adding} added, but ListPartitionReassignments shows {under_way}"
+        )
