@@ -90,7 +90,7 @@ class Move:
     def leave_future_replica_alone(self) -> Path:
         """While the broker is down, turn the moved replica into a future replica without a replica; returns its folder.
 
-        A broker finds that if the disk with the replica was replaced.
+        A broker finds this state if the disk with the replica was replaced.
         """
         future = self.folder.rename(self.there.path / self.marked("future"))
         self.broker.journal.write("move.copy_left_alone", partition=str(self.partition), copy=str(future))
@@ -161,7 +161,9 @@ def let_move_hit_fault(move: Move, fault: LogDirFault, saying: str) -> None:
         check_noticed(fault)
     met = f"{saying} {re.escape(str(fault.log_dir.path))}"
     if move.broker.log.first(met, since=fault.injected_at) is None:
-        raise Inconclusive(f"{fault} was hit, and not by the move of {move.partition}: no line /{met}/")
+        raise Inconclusive(
+            f"{move.broker} noticed {fault}, but not by the move of {move.partition}: its log has no line /{met}/"
+        )
 
 
 @contextmanager

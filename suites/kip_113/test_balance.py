@@ -31,7 +31,7 @@ from suites.state_check import StateCheck
 from suites.steps import SMALL_FETCHES, await_reassigned, finish_move, write_untracked_records
 from suites.stored_log import StoredLog
 
-RATE = 500_000
+RATE = 500_000  # bytes a second
 Sizes = Mapping[int, tuple[LogDir, int]]  # the log dir and bytes of a topic's replicas on one broker, by partition
 
 
@@ -44,7 +44,7 @@ Sizes = Mapping[int, tuple[LogDir, int]]  # the log dir and bytes of a topic's r
     deviations=(MOVE_NEVER_ENDS,),
 )
 def test_balanced(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
-    """A broker has all replicas in one log dir: after sizes, plan, tool and progress, its log dirs are balanced."""
+    """A broker with all replicas in one log dir is balanced by the KIP's procedure, and its progress can be seen."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", partitions=4)
     state = StateCheck(cluster, orders, bulk)
     write_untracked_records(bulk, 4000, size=1000)
@@ -118,8 +118,8 @@ def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     lag is seen between its first and its last value: a megabyte may move between two looks.
 
     :param moved: the partitions whose replicas should move; a move may end before the first look
-    :returns: the expected over the real seconds; expected are the bytes to copy at the first look, at the throttle's
-        rate
+    :returns: the expected seconds divided by the real ones. The expected ones are those of the bytes that are left to
+        copy at the first look, at the throttle's rate
     :raises PromiseBroken: a lag rises, no lag shows progress, or another replica moves
     """
     lags: dict[int, list[int]] = {}
@@ -164,4 +164,6 @@ def check_even(broker: Broker, sizes: Sizes) -> None:
     fullest, emptiest = max(loads, key=loads.__getitem__), min(loads, key=loads.__getitem__)
     smallest = min(size for log_dir, size in sizes.values() if log_dir == fullest)
     if loads[fullest] - loads[emptiest] > smallest:
-        raise PromiseBroken(f"{broker} is not balanced: { ({str(log_dir): load for log_dir, load in loads.items()}) }")
+        raise PromiseBroken(
+            f"{broker} is not balanced; bytes by log dir: { ({str(log_dir): load for log_dir, load in loads.items()}) }"
+        )

@@ -2,8 +2,8 @@
 
 The figures decide no verdict. They are ratios, because seconds depend on the machine more than on Kafka. The pair's
 throughput beside a move, and beside ``cp`` of the same bytes, is compared with its throughput alone. The speed of a
-move is compared with that of ``cp``. Neither syncs. A copy of some tenths of a second may take twice as long the next
-time, so moves and copies take turns, and their medians are compared.
+move is compared with that of ``cp``. Neither syncs. A copy takes some tenths of a second, and may take twice as long
+the next time. So moves and copies take turns, and their medians are compared.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 "The log segments in topicPartition.move directory will be subject to log truncation, log retention in the same way as
 the log segments in the source log directory. But we may not do log cleaning on the topicPartition.move". All of them
-must work again once the move has ended or was cancelled. Else the disk fills up, and no error shows it.
+must work again once the move has ended or was cancelled. Otherwise the disk fills up, and no error shows it.
 
 The records are not in the history, so the judge does not expect them. The pair uses another topic.
 """
@@ -240,7 +240,7 @@ def test_records_deleted(cluster: Cluster, workload: CaseWorkload) -> None:
     "kip-113/truncated",
     kip=113,
     plan="segments in topicPartition.move … subject to log truncation",
-    floors=Floors(during=0),  # with two of three brokers paused, nobody gets through
+    floors=Floors(during=0),  # with two of three brokers paused, no client gets through
     overrides=SETTINGS,
     deviations=(TRUNCATED_SEGMENTS_STAY,),
 )
@@ -267,7 +267,8 @@ def test_truncated(cluster: Cluster, workload: CaseWorkload) -> None:
         state.broker_back(mover)
         check_truncated(changed[0], there, uncut)
         cluster.await_healthy(failure=PromiseBroken)
-    finish_move(state, changed[0], there)  # truncated to the same end, the two are equal, and the move may have ended
+    # Truncated to the same end, replica and future replica are equal, so the move may have ended already.
+    finish_move(state, changed[0], there)
     state.check(timeouts.RECOVERY_S)
     check_settled(state, changed)
     check_same_bytes(changed[0])

@@ -50,9 +50,9 @@ def check_move_refused(partition: Partition, log_dir: LogDir, *errors: str) -> N
 def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
     """A good log dir that the broker would not choose itself, since it has more replicas than another one.
 
-    Replicas of internal topics count, too. If all log dirs have as many, create one more topic.
+    Replicas of internal topics count, too. If all log dirs have equally many, create one more topic.
 
-    :raises Inconclusive: all log dirs have as many replicas even then
+    :raises Inconclusive: all log dirs have equally many replicas even then
     """
     for more in (True, False):
         paths = {str(log_dir.path): log_dir for log_dir in broker.log_dirs}
@@ -63,7 +63,7 @@ def fuller_of(state: StateCheck, broker: Broker) -> LogDir:
             return fullest
         if more:
             state.add_topic(state.cluster.create_topic("one-more", replicas=len(state.cluster.brokers)))
-    raise Inconclusive(f"the log dirs of {broker} have as many replicas each: {counts}")
+    raise Inconclusive(f"the log dirs of {broker} have equally many replicas, also after one more topic: {counts}")
 
 
 @scenario(
@@ -105,7 +105,7 @@ def check_in(partition: Partition, log_dir: LogDir) -> None:
     """The broker's replica is in this log dir."""
     place = partition.log_dir_on(log_dir.broker)
     if place != log_dir:
-        raise PromiseBroken(f"{partition} is in {place}, and {log_dir} was requested before")
+        raise PromiseBroken(f"{partition} was created in {place}, but {log_dir} had been requested")
 
 
 @scenario(
@@ -117,23 +117,23 @@ def check_in(partition: Partition, log_dir: LogDir) -> None:
     overrides=SMALL_FETCHES,
 )
 def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Moves that a broker cannot carry out are refused with the KIP's errors, and nothing is begun."""
+    """Moves that a broker cannot carry out are refused with the KIP's errors, and none of them begins."""
     orders, long_name = cluster.create_topic("orders"), cluster.create_topic("o" * 220, replicas=1)
     beside = cluster.create_topic("beside", partitions=3)
     state = StateCheck(cluster, orders, long_name, beside)
-    wounded = follower_of(orders[0])
-    here = orders[0].log_dir_on(wounded)
-    bad, good = (log_dir for log_dir in wounded.log_dirs if log_dir != here)
+    victim = follower_of(orders[0])
+    here = orders[0].log_dir_on(victim)
+    bad, good = (log_dir for log_dir in victim.log_dirs if log_dir != here)
     with workload.running(orders) as pair:
-        check_move_refused(orders[0], LogDir(wounded, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
+        check_move_refused(orders[0], LogDir(victim, Path("/nowhere")), "LOG_DIR_NOT_FOUND")
         # "topicPartition.<uuid>-future" would be longer than a file's name may be (KAFKA-4893).
         alone = leader_of(long_name[0])
         away = next(each for each in alone.log_dirs if each != long_name[0].log_dir_on(alone))
         check_move_refused(long_name[0], away, "INVALID_TOPIC")
-        with moves_held(wounded):
+        with moves_held(victim):
             begin_move(orders[0], good)
             with promised(cluster, unless=ANY_REFUSED, seen=": LOG_DIR_NOT_FOUND") as cancelled:
-                cancel_with_any(orders[0], wounded)
+                cancel_with_any(orders[0], victim)
         # If the broker refused to cancel it, the move goes on.
         finish_move(state, orders[0], good if cancelled.deviates else here)
         orders[0].move_to(here)
@@ -145,9 +145,9 @@ def test_refused(cluster: Cluster, workload: CaseWorkload) -> None:
             check_move_refused(beside[lost[1]], good, "KAFKA_STORAGE_ERROR")
             # A request for a replica that does not exist yet is refused in the same way, or remembered.
             check_move_refused(Partition(cluster, "refunds", 0), bad, "KAFKA_STORAGE_ERROR")
-            check_placed(state, fuller_of(state, wounded))
+            check_placed(state, fuller_of(state, victim))
             pair.await_progress(after=now())
-        restart_after_healing(state, wounded)
+        restart_after_healing(state, victim)
         check_no_leftovers(cluster, {"orders", "beside", "refunds", "one-more", long_name.name})
     check_delivery(workload)
 

@@ -301,7 +301,7 @@ def await_caught_up(move: Move, *, untrimmed: bool) -> None:
 
     Its replica may have a time index that is full of zeros. If the leader's next records reach it before retention
     does, the follower rolls the segment, cannot append to the index, and gives the partition up. The replica is then
-    made anew.
+    recreated.
 
     :raises PromiseBroken: the cluster is not healthy in time, or the broker has given the partition up
     """
@@ -342,7 +342,10 @@ def has_untrimmed_index(move: Move) -> bool:
 def check_records_kept_by(move: Move) -> None:
     """The broker keeps the records of the moved replica, although its time index is bad.
 
-    If it deletes them, the replica is recreated from the other brokers, which have all records.
+    Builds that leave such an index delete them. So this waits until the broker does, and then recreates the replica
+    from the other brokers, which have all records.
+
+    :raises PromiseBroken: always: the broker deletes them, or does not delete them in time
     """
     expired = found_expired(move.partition)
     line = await_until(
@@ -357,7 +360,7 @@ def check_records_kept_by(move: Move) -> None:
 
 
 def remake(move: Move) -> None:
-    """Delete the moved replica by hand while its broker is down, so that the broker makes it anew."""
+    """Delete the moved replica by hand while its broker is down, so that the broker recreates it."""
     move.broker.stop()
     move.state.broker_gone(move.broker)
     delete_by_hand(move.partition, move.there)
@@ -400,7 +403,7 @@ def check_offline(move: Move) -> None:
 
 
 def await_reported_online(move: Move) -> None:
-    """Wait until the replica is not in the ISR and metadata shows it as online; for a moment it shows it as offline.
+    """Wait until the replica is not in the ISR and metadata shows it as online; at first it shows it as offline.
 
     :raises PromiseBroken: that does not happen
     """
@@ -424,7 +427,7 @@ def is_reported_online(move: Move) -> bool:
 
 
 def delete_by_hand(partition: Partition, log_dir: LogDir) -> None:
-    """Delete the replica in this log dir, as a broker asks its operator to that found the replica twice."""
+    """Delete the replica in this log dir, as a broker that found the replica twice asks its operator to do."""
     folder = log_dir.replica_dir(partition.topic, partition.index)
     log_dir.broker.node.run_as_user(["rm", "-r", str(folder)])
     log_dir.broker.journal.write("replica.deleted_by_hand", partition=str(partition), log_dir=str(log_dir))

@@ -1,9 +1,10 @@
-"""Shows KIP-113's throttle of moves between log dirs, and that it does not affect reassignments, nor they the moves.
+"""Shows that KIP-113's throttle of moves holds, and that it and the throttle of reassignments are independent.
 
 The KIP's intra.broker.throttled.rate is ``replica.alter.log.dirs.io.max.bytes.per.second`` in every release. It limits
 the mean over the last 11 windows of a second and the current one (``ReplicationQuotaManagerConfig``, ``SampledStat``).
 A shorter measurement cannot show the rate. A raised rate also applies to the seconds before it, so a burst follows. So
-the check measures how long it takes to copy twelve seconds' worth of the rate. A move without a throttle takes no time.
+the check measures how long it takes to copy as many bytes as the rate allows in twelve seconds. A move without a
+throttle ends almost at once.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from suites.steps import (
     write_untracked_records,
 )
 
-RATE = 200_000
+RATE = 200_000  # bytes a second
 THROTTLED = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")  # of a topic
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")  # of a broker
 MEASURED_S, WITHIN = 12, 0.2
@@ -113,7 +114,7 @@ def check_rate(partitions: Sequence[Partition], there: Sequence[LogDir], rate: i
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    # Not the bytes copied by then: when the windows before a change of the rate run out, a burst of seconds follows.
+    # Not from the bytes copied by then: when the windows before a change of the rate run out, a burst follows.
     seen = rate * MEASURED_S / (time.monotonic() - began)
     broker.journal.write("move.rate", broker=broker.id, rate=rate, seen=round(seen))
     if not 1 - WITHIN <= seen / rate <= 1 + WITHIN:

@@ -54,7 +54,7 @@ PARTITIONS_AT_ONCE = 50  # partitions of each topic that keeps a broker busy cre
     overrides=SMALL_FETCHES,  # as similar scenarios, so that they share a cluster
 )
 def test_tools_across(cluster: Cluster, workload: CaseWorkload) -> None:
-    """Replicas go to another broker, to a named log dir or any, or as the tool proposes; a bad one changes nothing."""
+    """Replicas go to another broker, a named log dir or any, or as the tool proposes; a refusal changes nothing."""
     orders, beside = cluster.create_topic("orders"), cluster.create_topic("beside", partitions=2)
     state = StateCheck(cluster, orders, beside)
     with workload.running(orders) as pair:
@@ -177,7 +177,8 @@ def check_current(state: StateCheck, placement: Placement) -> None:
         if isinstance(place, LogDir) and (partition.topic, partition.index) not in state.replicas_in(place)
     ]
     if tuple(broker.id for broker in placement.brokers) != wanted or wrong:
-        raise PromiseBroken(f"--generate shows {placement} instead of {wanted}, and wrong are {wrong}")
+        named = f"; not in these log dirs: {', '.join(map(str, wrong))}" if wrong else ""
+        raise PromiseBroken(f"--generate shows {placement} as the present assignment instead of {wanted}{named}")
 
 
 def check_not_executed(placement: Placement) -> tuple[int, ...]:

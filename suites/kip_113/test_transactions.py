@@ -1,9 +1,9 @@
 """Shows that a move keeps a log's producer state and its aborted transactions (KIP-113, 2.).
 
-A log has more than records: the state of its producers (last sequence numbers and open transactions, in snapshots on
-disk) and the index of aborted transactions. The future replica builds both from the records that are copied, as a
-follower does (``UnifiedLog.appendAsFollower``). They count from the swap on. Without them, the leader would accept
-duplicates, forget open transactions, and hand aborted records to readers.
+A log has more than records. It has the state of its producers (last sequence numbers and open transactions, in
+snapshots on disk) and the index of aborted transactions. The future replica builds both from the records that are
+copied, as a follower does (``UnifiedLog.appendAsFollower``). The broker uses them from the swap on. Without them, the
+leader would accept duplicates, forget open transactions, and hand aborted records to readers.
 """
 
 from __future__ import annotations
