@@ -59,7 +59,7 @@ def cordon(state: StateCheck, broker: Broker, *log_dirs: LogDir, value: str | No
 def await_in_force(state: StateCheck, broker: Broker, *log_dirs: LogDir) -> None:
     """Wait until the controller knows the broker's cordoned log dirs and all sources agree.
 
-    :raises PromiseBroken: the controller does not come to know, or a source disagrees
+    :raises PromiseBroken: the controller does not know them in time, or a source disagrees
     """
     await_known_to_controller(state.cluster, broker, *log_dirs)
     state.set_cordoned(broker, *log_dirs)

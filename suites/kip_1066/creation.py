@@ -212,8 +212,11 @@ def created_despite_cordons(
     between = [each for each in asked if started < each.answered and each.at <= known]
     afterwards = [each for each in asked if known < each.at]
     if not (while_down and between and afterwards):
-        counts = f"{len(while_down)} while it was down, {len(between)} meanwhile, {len(afterwards)} afterwards"
-        raise Inconclusive(f"too few topics were requested: {counts}")
+        counts = (
+            f"{len(while_down)} while the broker was down, {len(between)} from its start until the controller knew its "
+            f"cordons, {len(afterwards)} afterwards"
+        )
+        raise Inconclusive(f"too few topics were requested, at least one each is needed: {counts}")
     if wrong := [each.name for each in (*while_down, *afterwards) if each.made]:
         raise PromiseBroken(f"{wrong} were placed on a broker whose log dirs the controller knew to be cordoned")
     return [each for each in between if each.made]

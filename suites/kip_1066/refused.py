@@ -37,13 +37,15 @@ def check_only_replicas(cluster: Cluster, topic: str, there: Sequence[tuple[int,
         broker.configure({"jbod.refused": topic})
         seen = [state.replicas for state in broker.admin.describe_cluster(topics=(topic,)).partitions]
         if seen != list(there):
-            raise PromiseBroken(f"{topic} was refused, and {broker} sees it on {seen} instead of {list(there)}")
+            raise PromiseBroken(
+                f"a request about {topic} was refused, but {broker} now sees it on {seen} instead of {list(there)}"
+            )
     if under_way := cluster.reassignments():
-        raise PromiseBroken(f"{topic} was refused, and is being reassigned: {under_way}")
+        raise PromiseBroken(f"a request about {topic} was refused, but a reassignment is under way: {under_way}")
 
 
 def answer_of(refusal: Refused) -> str:
-    """The error of a refusal; with its message if that should name the cordon and does not.
+    """The error of a refusal, followed by its message if the message should name the cordon and does not.
 
     "The INVALID_REPLICA_ASSIGNMENT error will be returned. […] The error message will be adjusted to specify the
     reason" (KIP-1066, "Error handling"). For INELIGIBLE_REPLICA only the controller's log must have the reason.

@@ -233,7 +233,7 @@ def test_registration(cluster: Cluster) -> None:
 
 
 ENOUGH = 10
-"""More than so many topics are requested once the controller knows the cordons again."""
+"""More than so many topics must be requested after the controller knows the cordons again."""
 
 
 # --- the properties file, and how it writes paths ---------------------------------------------------------------------

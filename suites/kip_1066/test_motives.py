@@ -27,7 +27,7 @@ from suites.steps import reassign
 ENOUGH = 10
 """At least so many topics are created under a cordon."""
 
-# Internal topics must do with the two brokers that are left.
+# Internal topics get two replicas: only two brokers are left.
 SETTINGS = {"offsets.topic.replication.factor": "2"}
 
 
@@ -124,7 +124,7 @@ def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
 
 
 def check_some_in(state: StateCheck, log_dir: LogDir, topics: Sequence[Topic]) -> None:
-    """The log dir has replicas of some of these new topics; on average of two in three."""
+    """The log dir has replicas of some of these new topics; two topics in three have one on average."""
     names = {topic.name for topic in topics}
     if not any(topic in names for topic, _ in state.replicas_in(log_dir)):
         raise PromiseBroken(f"none of {len(names)} new topics is on {log_dir}, which is not cordoned")

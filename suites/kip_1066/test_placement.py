@@ -84,10 +84,10 @@ def create_and_count(state: StateCheck, name: str, *, replicas: int, to: dict[Lo
 def test_lasts(cluster: Cluster, workload: CaseWorkload) -> None:
     """Cordons last: another controller takes over, the cordoned broker is killed and comes back, controllers restart.
 
-    A fenced broker gets replicas if no other brokers are left; a wholly cordoned one does not. The controller must know
-    its cordons from the metadata log or a snapshot: heartbeats go to the active controller only, and a broker that is
-    down sends none to the next one. A cordon that is removed by a controller while the broker is down is gone when the
-    broker is back.
+    A fenced broker gets replicas if no other brokers are left; a wholly cordoned one does not. Heartbeats go to the
+    active controller only, and a broker that is down sends none to the next one. So the next controller must know the
+    cordons from the metadata log or a snapshot. A cordon that is removed by a controller while the broker is down is
+    gone when the broker is back.
     """
     orders = cluster.create_topic("orders", partitions=2, replicas=3)
     state = StateCheck(cluster, orders)

@@ -84,7 +84,9 @@ class Evidence:
 def check_kip(evidence: Evidence, racks: Mapping[int, str], what: str, assignment: Assignment) -> None:
     """The assignment is the oracle's for some start and shift, and keeps the KIP's promises."""
     if origin(racks, assignment) is None:
-        raise PromiseBroken(f"{what}: KIP-36 gives {dict(assignment)} on racks {dict(racks)} for no start and shift")
+        raise PromiseBroken(
+            f"{what}: KIP-36 gives {dict(assignment)} on racks {dict(racks)} for no start and shift of its algorithm"
+        )
     evidence.holds(what, promises.over_racks(racks, assignment))
     evidence.holds(what, promises.even_leaders(racks, assignment))
     evidence.holds(what, promises.even_replicas(racks, assignment))

@@ -1,8 +1,8 @@
 """KIP-36's algorithm as a pure function: which brokers get the replicas of a topic's partitions.
 
 It follows the KIP's text. Where the text leaves something open, it follows
-``AdminUtils.assignReplicasToBrokersRackAware`` (the same in 3.9 and in 4.3's tools): the shift begins anywhere, a round
-ends when all brokers have had a partition *number*, and brokers of a rack are in the order of their ids. Kafka begins
+``AdminUtils.assignReplicasToBrokersRackAware`` (the same in 3.9 and in 4.3's tools). There the shift begins anywhere. A
+round ends when all brokers have had a partition *number*. Brokers of a rack are in the order of their ids. Kafka begins
 at random places, so an assignment is right if it is the oracle's for *some* start and shift (:func:`origin`).
 
 An assignment maps partition numbers to broker ids, the preferred leader first. Racks are by broker id.
@@ -71,7 +71,7 @@ def assign_without_racks(
 
 
 def origin(racks: Racks, assignment: Assignment) -> Origin | None:
-    """The start and shift from which the oracle gives this assignment; None where there are none."""
+    """The start and shift from which :func:`assign` gives this assignment; None if there are none."""
     partitions, replicas, first = _shape(assignment)
     if set(map(len, assignment.values())) != {replicas} or replicas > len(racks):
         return None
@@ -82,7 +82,9 @@ def origin(racks: Racks, assignment: Assignment) -> Origin | None:
 
 
 def origin_without_racks(assignment: Assignment, brokers: int) -> Origin | None:
-    """The same for :func:`assign_without_racks`; the leaders show the order of the brokers.
+    """The start and shift from which :func:`assign_without_racks` gives this assignment; None if there are none.
+
+    The leaders show the order of the brokers.
 
     :raises ValueError: fewer partitions than brokers, so the leaders do not show the order
     """

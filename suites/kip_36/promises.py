@@ -36,7 +36,7 @@ def over_racks(racks: Racks, assignment: Assignment) -> Iterator[str]:
 
 
 def even_leaders(racks: Racks, assignment: Assignment) -> Iterator[str]:
-    """All brokers are the preferred leader of as many partitions; if these do not divide evenly, some of one more.
+    """All brokers are the preferred leader of equally many partitions; if that is impossible, some lead one more.
 
     "Each broker will have the same leader count" when the partitions are a multiple of the brokers; leaders are "chosen
     from rack alternated list round-robin".
@@ -45,7 +45,7 @@ def even_leaders(racks: Racks, assignment: Assignment) -> Iterator[str]:
 
 
 def even_replicas(racks: Racks, assignment: Assignment) -> Iterator[str]:
-    """All brokers have as many replicas, if the partitions are a multiple of the brokers and all racks are equal."""
+    """All brokers have equally many replicas, if the partitions are a multiple of the brokers and racks are equal."""
     if len(assignment) % len(racks) == 0 and len(set(Counter(racks.values()).values())) == 1:
         yield from _even("has", Counter(id for ids in assignment.values() for id in ids), racks)
 

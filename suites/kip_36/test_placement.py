@@ -71,6 +71,7 @@ def reset_with_racks(cluster: Cluster, racks: Sequence[str], *, only: int | None
 
 
 def racks_of(brokers: Sequence[Broker]) -> dict[int, str]:
+    """The rack of each broker, by broker id; every broker has one here."""
     return {broker.id: broker.node.spec.properties["broker.rack"] for broker in brokers}
 
 

@@ -25,7 +25,7 @@ READS_NOTHING = (
     r"the producer has stood still for \d\.\d s .*; the consumer has stood still for .* \(nothing read\); "
     r"a fresh client with the settings of \w+ reads nothing either$"
 )
-"""The error if only consumers get no records, and also new ones."""
+"""The error if the producer gets acks, and consumers get no records, also new consumers."""
 
 PAIRS = ("a", "a", "b", "b", "c", "c")
 
@@ -110,5 +110,6 @@ def check_reads_from(pair: Pair, broker: Broker, others: list[Broker]) -> None:
 
 
 def sent(broker: Broker, topic: str) -> int:
+    """The bytes of the topic that the broker has sent to clients so far, by its MBean."""
     assert broker.mbeans is not None
     return broker.mbeans.bytes_out(topic)

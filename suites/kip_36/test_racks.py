@@ -100,7 +100,9 @@ def check_registered(cluster: Cluster) -> None:
         seen = dict(directories(cluster).racks)
         malformed = {}
     if seen != should or malformed:
-        raise PromiseBroken(f"brokers are registered with the racks {seen} instead of {should}; {malformed}")
+        raise PromiseBroken(
+            f"brokers are registered with the racks {seen} instead of {should}; malformed znodes: {malformed or 'none'}"
+        )
     cluster.journal.write("racks.registered", racks=seen)
 
 
@@ -108,7 +110,7 @@ def check_generate(cluster: Cluster, evidence: Evidence, topic: Topic) -> None:
     """kafka-reassign-partitions --generate refuses, and says why; with --disable-rack-aware it ignores racks."""
     said = refusal(lambda: generate(cluster, [topic], cluster.brokers))
     if said is None or NOT_ALL not in said or "--disable-rack-aware" not in said:
-        raise PromiseBroken(f"kafka-reassign-partitions --generate should refuse with {NOT_ALL!r}, and it said: {said}")
+        raise PromiseBroken(f"kafka-reassign-partitions --generate should refuse with {NOT_ALL!r}; its error: {said}")
     evidence.tried("refusals")
     for what, assignment in by_topic(generate(cluster, [topic], cluster.brokers, ignore_racks=True)[1]).items():
         evidence.tried("proposals that ignore racks")
@@ -170,7 +172,7 @@ def check_tool(cluster: Cluster, evidence: Evidence) -> None:
         await_until(
             lambda: any(broker.log.first(refused_as_promised("plain"), since=since) for broker in cluster.brokers),
             timeout_s=timeouts.LOG_DIR_FAILURE_S,
-            what=f"a broker to log {NOT_ALL!r}, as kafka-topics says {said}",
+            what=f"a broker to log {NOT_ALL!r}, since kafka-topics gives only: {said}",
             failure=PromiseBroken,
         )
     evidence.deviates(TOOL_REFUSES_WITHOUT_REASON, "kafka-topics", unexplained)
@@ -191,6 +193,10 @@ def refused_as_promised(topic: str) -> str:
 
 
 def kafka_topics(cluster: Cluster, name: str, *options: str) -> None:
+    """Create a topic of 12 partitions with two replicas each with ``kafka-topics --create``.
+
+    :raises ToolFailed: the tool refuses
+    """
     arguments = ("--create", "--topic", name, "--partitions", "12", "--replication-factor", "2", *options)
     connect = connection(cluster)
     with tool_output(cluster.distribution, Tool.TOPICS, *connect, *arguments, timeout_s=timeouts.BOOT_S):
