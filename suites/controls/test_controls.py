@@ -72,7 +72,7 @@ def test_unclean_election(cluster: Cluster, workload: CaseWorkload, config: Clie
 @scenario("control/paused-leader", kip=112, plan="control: duplicated", floors=Floors(during=0))
 @pytest.mark.parametrize("idempotent", [False, True], ids=["duplicated", "green"])
 def test_paused_leader(cluster: Cluster, workload: CaseWorkload, idempotent: bool) -> None:
-    """The leader is paused for longer than the producer waits: one that is not idempotent writes records twice."""
+    """The leader is paused for longer than the producer waits: a producer without idempotence writes records twice."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     config = {"enable.idempotence": idempotent, "socket.timeout.ms": 400, "request.timeout.ms": 400}
     with workload.running(orders, producer_config=config) as pair:
@@ -149,14 +149,14 @@ def test_new_epoch(cluster: Cluster, workload: CaseWorkload, case: Case, idempot
 
 
 @scenario("control/deleted-records", kip=112, plan="control: lost, vanished", floors=NO_FAULT)
-@pytest.mark.parametrize("told", [False, True], ids=["lost", "green"])
-def test_deleted_records(cluster: Cluster, workload: CaseWorkload, case: Case, told: bool) -> None:
+@pytest.mark.parametrize("declared", [False, True], ids=["lost", "green"])
+def test_deleted_records(cluster: Cluster, workload: CaseWorkload, case: Case, declared: bool) -> None:
     """Records are deleted with DeleteRecords: they count as lost, unless the run declares that it deleted them."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     with workload.running(orders):
         pass
     first = orders[0].delete_records(before=50)
-    if told:
+    if declared:
         case.record(deleted_below={"orders": {"0": first}})
     check_delivery(workload)
 
@@ -168,7 +168,7 @@ def test_flipped_byte(cluster: Cluster, workload: CaseWorkload, case: Case, mend
     record_flips(cluster, workload, case, leader_of, mended=mended)
 
 
-@scenario("control/follower-differs", kip=112, plan="control: a replica that nobody reads", floors=NO_FAULT)
+@scenario("control/follower-differs", kip=112, plan="control: a replica that no client reads", floors=NO_FAULT)
 @pytest.mark.parametrize("mended", [False, True], ids=["differs", "green"])
 def test_follower_differs(cluster: Cluster, workload: CaseWorkload, case: Case, mended: bool) -> None:
     """A bit of a record's value flips on a follower's disk: no reader sees it, and the comparison of replicas does."""
@@ -239,7 +239,7 @@ def test_rack_fails(cluster: Cluster, workload: CaseWorkload, racks: SimpleNames
 @scenario("control/log-dir-offline", kip=112, plan="control: a log dir is taken offline", floors=NO_FAULT)
 @pytest.mark.parametrize("broken", [True, False], ids=["offline", "green"])
 def test_log_dir_offline(cluster: Cluster, workload: CaseWorkload, broken: bool) -> None:
-    """A log dir fails in a minute in which none should: the check names the broker and the log dir."""
+    """A log dir fails while none should: the check names the broker and the log dir."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     victim = leader_of(orders[0])
     with no_log_dir_fails(cluster), workload.running(orders) as pair, ExitStack() as stack:
@@ -249,7 +249,7 @@ def test_log_dir_offline(cluster: Cluster, workload: CaseWorkload, broken: bool)
     check_delivery(workload)
 
 
-@scenario("control/broker-ends", kip=112, plan="control: a broker ends that nobody had ended", floors=NO_FAULT)
+@scenario("control/broker-ends", kip=112, plan="control: a broker ends by itself", floors=NO_FAULT)
 @pytest.mark.parametrize("by_itself", [True, False], ids=["unmissed", "green"])
 def test_broker_ends(cluster: Cluster, workload: CaseWorkload, by_itself: bool) -> None:
     """A follower ends by itself before the scenario restarts it: nothing is lost, and the check names the broker."""

@@ -32,7 +32,7 @@ from suites.steps import check_nothing_acked
 @scenario(
     "network/leader-cut-off",
     kip=112,
-    plan="not of the KIP: a leader that nobody but clients can reach",
+    plan="not of the KIP: a leader that only clients can reach",
     floors=Floors(during=0),  # clients may ask the old leader for a while, which is measured
 )
 @each_fault("cut", NETWORK_FAULTS)
@@ -47,8 +47,8 @@ def test_leader_cut_off(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]
 @scenario(
     "network/leader-without-controller",
     kip=112,
-    plan="not of the KIP: a leader that brokers and clients can reach, and neither controller nor ZooKeeper",
-    floors=Floors(during=0),  # as above
+    plan="not of the KIP: a leader that brokers and clients can reach, but neither controller nor ZooKeeper",
+    floors=Floors(during=0),  # as for leader-cut-off
 )
 def test_leader_without_controller(cluster: Cluster, workload: CaseWorkload) -> None:
     """The leader is cut off from the controller or ZooKeeper alone: another leads, and no acked record is lost.
@@ -83,7 +83,7 @@ def check_another_leads(workload: CaseWorkload, orders: Topic, cut: Cut) -> None
 @scenario(
     "network/leader-alone",
     kip=112,
-    plan="not of the KIP: a leader that controller and clients can reach, and no other broker",
+    plan="not of the KIP: a leader that controller and clients can reach, but no other broker",
 )
 @each_fault("cut", (CutOff, CutOffInwards))
 def test_leader_alone(cluster: Cluster, workload: CaseWorkload, cut: type[Cut]) -> None:
@@ -149,7 +149,7 @@ def isolated(cluster: Cluster, broker: Broker, cut: type[Cut] = CutOff) -> Cut:
 def check_leads_alone(state: StateCheck, leader: Broker) -> None:
     """The leader stays and is alone in the ISR, by all sources; nothing is offline.
 
-    In ZooKeeper mode only the leader, which is the controller, is asked: the other brokers do not hear of it.
+    In ZooKeeper mode only the leader, which is the controller, is asked: the other brokers do not hear of the new ISR.
     """
     if state.cluster.spec.mode is Mode.KRAFT:
         state.broker_isolated(leader)
