@@ -1,9 +1,9 @@
 """Plays a schedule on a cluster under load.
 
-A step is passed over if it may not be done now: if it would take the last in-sync replica of a partition, which no KIP
-protects against, or if there is nothing to do it to. Faults stay in force until a later step heals one. Held moves stay
-held until a later step releases one. So both overlap. At the end everything is healed, and all moves end.
-After each step :class:`suites.state_check.StateCheck` compares all sources.
+A step is passed over if it would take the last in-sync replica of a partition, since no KIP protects against that. It
+is also passed over if it has nothing to act on, such as a held move. Faults stay in force until a later step heals one.
+Held moves stay held until a later step releases one. So both overlap. At the end everything is healed, and all moves
+end. After each step :class:`suites.state_check.StateCheck` compares all sources.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class Player:
         self._state.check(timeouts.RECOVERY_S)
 
     def slow_disk(self, step: Step) -> None:
-        """The disk of a partition's log dir becomes slow or stalls; to KIP-112, it is still a good one."""
+        """The disk of a partition's log dir becomes slow or stalls; for KIP-112 the log dir is still a good one."""
         partition, broker = self._partition(step), self._unbroken_broker(step)
         assert step.fault is not None
         fault = SLOW_WAYS[step.fault](self._state.log_dir_of(partition, broker))

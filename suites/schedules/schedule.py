@@ -6,7 +6,7 @@ schedule is a schedule, and a failing one can be shrunk by leaving steps out (:m
 For the same reason steps are drawn one by one and do not depend on each other, as with Jepsen's generators.
 
 The same seed gives the same schedule on every machine. A machine that lacks an ability skips it. Brokers are cut off
-only in containers, where they have networks of their own: there a seed gives the same steps with some cuts in between.
+only in containers, where they have networks of their own. There a seed gives the same steps, with some cuts in between.
 Flipped bits in records are left out, since no KIP covers them. Brokers fetch little at once
 (:data:`suites.steps.SMALL_FETCHES`) and records have 1 kB, so that a move can be held.
 """
@@ -32,9 +32,11 @@ from suites.steps import SMALL_FETCHES
 STEPS = 12
 """Steps of a schedule; with start, healing and judging it takes one to two minutes."""
 FEWEST = STEPS // 4
-"""The least steps that must be done and not passed over. Usually seven or eight are. By a simulation of what prevents
-steps (nothing to heal, no held move, a broker with a fault, a last in-sync replica), one draw in a hundred has fewer
-than three, and one in thirty fewer than four."""
+"""The least steps that must be done and not passed over. Usually seven or eight are.
+
+In a simulation, one draw in a hundred had fewer than three, and one in thirty fewer than four. It covered what prevents
+steps: nothing to heal, no held move, a broker with a fault, a last in-sync replica.
+"""
 DISK_FAULTS: tuple[type[LogDirFault], ...] = (Eio, ReadOnly, Full, NoInodes)
 """Further faults of a log dir that is on a file system of its own."""
 LOG_DIR_WAYS = {fault.name: fault for fault in (*LOG_DIR_FAULTS, *DISK_FAULTS)}
@@ -105,6 +107,7 @@ class Schedule:
     It is a parameter of a scenario, so the plugin asks for ``needs`` and ``cluster``.
 
     :ivar seed: the seed that it was drawn from; None if it was not drawn
+    :ivar volumes: log dirs are on file systems of their own
     :ivar overrides: broker settings, such as an unsafe one that the schedule should reveal
     """
 
@@ -157,7 +160,7 @@ class Schedule:
 def draw(seed: int, steps: int = STEPS, *, networks: bool = False) -> Schedule:
     """The schedule of a seed. Every second seed has log dirs on file systems of their own.
 
-    The first step is a log dir that fails, since nothing prevents that yet.
+    In the first step a log dir fails, since nothing prevents that yet.
 
     :param networks: brokers have networks of their own, so they can be cut off
     """
