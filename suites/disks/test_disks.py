@@ -48,7 +48,7 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
     with workload.running(orders) as pair:
         with injected(PowerCut(victim)) as cut:
             if cut.lost_bytes <= 0:
-                raise Inconclusive(f"{victim} had synced all that it had written")
+                raise Inconclusive(f"{victim} had synced all that it had written, so the power cut shows nothing")
             state.broker_gone(victim)
             state.check()
             pair.await_progress(after=now())

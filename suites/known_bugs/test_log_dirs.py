@@ -31,10 +31,10 @@ def test_reassigned_to_wounded(cluster: Cluster) -> None:
     orders = cluster.create_topic("orders", replicas=2)
     everywhere = cluster.create_topic("everywhere", replicas=3)
     holders = [leader_of(orders[0]), *orders[0].followers()]
-    [wounded] = cluster.others(*holders)
+    [target] = cluster.others(*holders)
     state = StateCheck(cluster, orders, everywhere)
-    with log_dirs_failed(state, Chmod000(everywhere[0].log_dir_on(wounded))):
-        reassign(cluster, state, Placement(partition=orders[0], on=(*holders, wounded)), timeout_s=RECOVERY_S / 2)
+    with log_dirs_failed(state, Chmod000(everywhere[0].log_dir_on(target))):
+        reassign(cluster, state, Placement(partition=orders[0], on=(*holders, target)), timeout_s=RECOVERY_S / 2)
 
 
 @scenario(

@@ -121,8 +121,8 @@ def test_records_deleted_amid_move(cluster: Cluster) -> None:
         check_under_way(orders[0], there)
     await_moved(orders[0], there, timeout_s=MOVED_S)
     moved_at = now()
-    anew = mover.log.first(r"orders-0.* Deleting segments as part of log truncation", since=began)
-    if anew is None or (moved_at - anew.at).total_seconds() >= DELETE_DELAY_S:
-        how = "did not start again" if anew is None else f"took longer than {DELETE_DELAY_S} s after it started again"
+    again = mover.log.first(r"orders-0.* Deleting segments as part of log truncation", since=began)
+    if again is None or (moved_at - again.at).total_seconds() >= DELETE_DELAY_S:
+        how = "did not start again" if again is None else f"took longer than {DELETE_DELAY_S} s after it started again"
         raise Inconclusive(f"the move of orders-0 into {there} {how}, so it left nothing that could stay")
     check_no_leftovers(cluster, {"orders"}, timeout_s=DELETED_S)

@@ -27,10 +27,10 @@ READERS = (Stream(), Group())
 
 # Fresh: before 4.0, a group coordinator does not load a partition of its log again if the leader epoch became smaller.
 # That happens when the topic is deleted and created again (GroupMetadataManager.epochForPartitionId).
-a_reader = functools.partial(scenario, kip=112, fresh=True)
+reader_scenario = functools.partial(scenario, kip=112, fresh=True)
 
 
-@a_reader("readers/leader-log-dir", plan="2) Log directory failure discovered on leader during runtime")
+@reader_scenario("readers/leader-log-dir", plan="2) Log directory failure discovered on leader during runtime")
 @each_fault("fail_log_dir", (Chmod000,))
 def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: type[LogDirFault]) -> None:
     """The leader's log dir fails under four consumers of three kinds: all go on, and all get the same records."""
@@ -48,7 +48,7 @@ def test_leader_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_dir: 
     check_group_commits(cluster.journal)
 
 
-@a_reader(
+@reader_scenario(
     "readers/coordinator-log-dir",
     plan="2) Log directory failure discovered on leader during runtime, of the group coordinator's log",
 )
@@ -61,7 +61,7 @@ def test_coordinator_log_dir(cluster: Cluster, workload: CaseWorkload, fail_log_
     victim = leader_of(offsets[0])
     log_dir = offsets[0].log_dir_on(victim)
     if all(log_dir == partition.log_dir_on(victim) for partition in orders.partitions):
-        raise Inconclusive(f"{log_dir} has all of {orders} too")
+        raise Inconclusive(f"{log_dir} has all partitions of {orders} beside the group coordinator's log")
     with workload.running(orders, readers=READERS) as pair:
         with log_dirs_failed(state, fail_log_dir(log_dir)) as fault:
             after = now()

@@ -34,7 +34,7 @@ from suites.steps import log_dirs_failed, restart_after_healing
 RECORDS = 500
 FLOORS = Floors(during=300)
 COORDINATOR_STUCK = "completing transaction state transition while it does not have a pending state"
-"""What a coordinator logs whose state no longer fits the record that it wrote."""
+"""The log line of a coordinator whose state no longer fits the record that it wrote."""
 # A request that waits for followers when a log dir fails is answered only at its time-out (suites/FINDINGS.md, 2). For
 # a transaction's marker that is the broker's request.timeout.ms. For a record of the coordinator's log it is
 # transaction.timeout.ms (10 s here). The coordinator then goes on at the next turn of its
