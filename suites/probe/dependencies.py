@@ -1,7 +1,7 @@
 """All that the suites depend on in a Kafka build: what it is, which cases need it, and what happens without it.
 
 Little of it is a public interface, so a release may move, rename or drop it. A new dependency of a suite, a fault or
-the harness needs a row here, and a try in one of the modules beside this one.
+the harness needs a row here. It also needs a try in one of the modules beside this one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from suites.probe.texts import TEXTS
 DEPENDENCIES: tuple[Dependency, ...] = (
     # --- start, format, classes ---------------------------------------------------------------------------------------
     Dependency(
-        id="start", kind="start", what="a cluster of one broker with three log dirs starts, by jbod's own settings"
+        id="start", kind="start", what="a cluster of one broker with three log dirs starts, with jbod's own settings"
     ),
     Dependency(
         id="format-ignore-formatted",

@@ -73,7 +73,7 @@ def _znodes(trial: Trial) -> str:
     assert isinstance(quorum, ZooKeeperQuorum)
     ids, partitions = quorum.registrations(), quorum.partitions()
     if {*ids} != {1} or sum(topic == TOPIC for topic, _ in partitions) != PARTITIONS:
-        raise Lacking(f"they show brokers {sorted(ids)} and {len(partitions)} partitions")
+        raise Lacking(f"the znodes show brokers {sorted(ids)} and {len(partitions)} partitions")
     quorum.leftovers()
     with quorum.log_dir_events():
         return f"{len(partitions)} partitions"

@@ -61,7 +61,7 @@ def _cordons(trial: Trial) -> str:
     cordoned = cordons_logged((line.text for line in trial.controller.log.lines()), 1)
     if cordoned is None:
         raise Lacking(f"{trial.controller.spec.name} logs no cordoned log dirs when it registers broker 1")
-    return f"{len(cordoned)} at last"
+    return f"{len(cordoned)} cordoned log dirs in the newest line"
 
 
 @tries("log-resigned")
@@ -80,7 +80,7 @@ def _resigned(trial: Trial) -> str:
 def _disconnected(trial: Trial) -> str:
     """Kill the controller and start it again.
 
-    The next try lets a log dir fail, not a broker: on 3.9 a broker that dies before its first heartbeat to a new
+    The next try lets a log dir fail, not a broker. On 3.9, a broker that dies before its first heartbeat to a new
     controller is never fenced.
     """
     since = now()

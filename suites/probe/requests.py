@@ -31,7 +31,7 @@ def _request(name: str, least: int, ask: Callable[[Trial], object], id: str | No
     def attempt(trial: Trial) -> str:
         answer = ask(trial)
         if answer is False:
-            raise Lacking(f"{name} answers, and not correctly")
+            raise Lacking(f"the answer to {name} is not what was expected on this cluster")
         return _asked(trial, name, least)
 
     tries(id or f"request-{name}")(attempt)
@@ -53,7 +53,7 @@ def _delete_topic(trial: Trial) -> None:
     await_until(
         lambda: any(p.topic == "gone" for p in trial.admin.describe_cluster().partitions),
         timeout_s=SOON_S,
-        what="a topic to be there",
+        what="the new topic gone to be described",
     )
     trial.admin.delete_topics(["gone"])
 
@@ -78,7 +78,7 @@ def _move(trial: Trial) -> None:
 def _api_versions(trial: Trial) -> str:
     """The connection sends it when it is opened, before anything else."""
     trial.admin.describe_cluster()
-    return f"{len(trial.connection.spoke)} asked after it"
+    return f"answered first; then {len(trial.connection.spoke)} other kinds of requests"
 
 
 _request("CreateTopics", 1, lambda trial: len(trial.topic) == PARTITIONS)
@@ -113,7 +113,7 @@ def _holds_moves(trial: Trial) -> str:
     await_until(
         lambda: trial.broker.find_replica(TOPIC, 1, is_future=True),
         timeout_s=SOON_S,
-        what="a move to begin",
+        what=f"the move of {partition} into {there} to begin",
     )
     held = trial.broker.find_replica(TOPIC, 1, is_future=True) is not None
     trial.future = [path.name for path in there.path.glob(f"{partition}.*-future")]

@@ -57,7 +57,7 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-topics-made",
-        what="a controller logs which topics it made",
+        what="a controller logs which topics it created",
         words=(r"\] CreateTopics result\(s\): .*CreatableTopic\(name='…',(?:(?!CreatableTopic\().)*\): SUCCESS",),
         needed_by=CONTROLLER_FAILS,
         modes=KRAFT,
@@ -70,7 +70,7 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-replica-made",
-        what="a broker logs that it makes a replica's log",
+        what="a broker logs that it creates a replica's log",
         words=("Created log for partition … in",),
         needed_by=("kip-113/restart-with-copy", "kip-113/restart-with-lone-copy", "kip-113/restart-with-deleted"),
     ),
@@ -109,7 +109,7 @@ TEXTS: tuple[Dependency, ...] = (
     ),
     log_line(
         id="log-cordons",
-        what="a controller logs of each registration and change which log dirs are cordoned",
+        what="a controller logs the cordoned log dirs with each registration and change",
         words=(r"(RegisterBroker|BrokerRegistrationChange)Record\(brokerId=…,.*cordonedLogDirs=(null|\[[^\]]*\])",),
         needed_by=("kip-1066",),
         modes=KRAFT,

@@ -51,7 +51,7 @@ def _create(trial: Trial) -> str:
     await_until(
         lambda: sum(p.topic == "by-tool" for p in trial.admin.describe_cluster().partitions) == 2,
         timeout_s=SOON_S,
-        what="the topic that kafka-topics created",
+        what="the two partitions of topic by-tool, which kafka-topics created",
     )
     return "by-tool"
 
@@ -73,7 +73,7 @@ def _configs(trial: Trial) -> str:
     shown = seen.get("log.dirs")
     wanted = ",".join(str(log_dir.path) for log_dir in trial.broker.log_dirs)
     if shown != wanted:
-        raise Lacking(f"log.dirs is {wanted}, and kafka-configs shows {shown}")
+        raise Lacking(f"kafka-configs shows log.dirs={shown} instead of {wanted}")
     return f"{len(seen)} settings"
 
 
@@ -251,7 +251,7 @@ def _dump_log(trial: Trial) -> str:
     folder = trial.topic[0].log_dir_on(trial.broker).replica_dir(TOPIC, 0)
     contents = read_contents(trial.cluster.distribution, [folder], "none", (), ())[folder]
     if contents.last != RECORDS // PARTITIONS - 1:
-        raise Lacking(f"{TOPIC}-0 has {RECORDS // PARTITIONS} records, and the last that it shows is {contents.last}")
+        raise Lacking(f"{TOPIC}-0 has {RECORDS // PARTITIONS} records, but the last offset shown is {contents.last}")
     read_sessions(trial.cluster.distribution, folder)
     return f"{RECORDS // PARTITIONS} records"
 

@@ -88,14 +88,14 @@ class Trial:
             lambda: [p for p in self.admin.describe_cluster([TOPIC]).partitions if p.leader is not None],
             lambda led: len(led) == PARTITIONS,
             timeout_s=SOON_S,
-            what="a topic to be led",
+            what=f"all partitions of topic {TOPIC} to have a leader",
             retry_on=(NoAnswer,),
         )
         client = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "batch.size": 16384})
         for number in range(RECORDS):
             client.produce(TOPIC, f"probe {number}".ljust(12_000), partition=number % PARTITIONS)
         if client.flush(SOON_S):
-            raise Lacking(f"of {RECORDS} records {len(client)} were not acked within {SOON_S:.0f} s")
+            raise Lacking(f"{len(client)} of {RECORDS} records were not acked within {SOON_S:.0f} s")
         return topic
 
     def logged(self, pattern: str, since: datetime | None = None, node: Node | None = None) -> str:
