@@ -5,7 +5,7 @@ Jepsen's nemesis (every fault heals). One rule is added: an injection without a 
 ``inject`` returns when the file system or the process table shows the effect to the broker's own user; Kafka's own
 answers are no proof. Otherwise it raises :class:`~harness.errors.FaultNotProven`, and the case is inconclusive.
 
-``undo`` repairs only what the fault broke: a log dir gets its permissions back, but its broker stays as it is until the
+``undo`` repairs only what the fault broke. A log dir gets its permissions back, but its broker stays as it is: the
 scenario restarts it, as an operator would. ``faults/README.md`` says how to add a fault.
 """
 

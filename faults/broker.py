@@ -45,7 +45,7 @@ class _BrokerGone(BrokerEnded):
 
 
 class BrokerKilled(_BrokerGone):
-    """SIGKILL."""
+    """Kills the broker's process with SIGKILL."""
 
     name = "broker_killed"
 
@@ -55,7 +55,7 @@ class BrokerKilled(_BrokerGone):
 
 
 class BrokerStopped(_BrokerGone):
-    """SIGTERM: a controlled shutdown."""
+    """Stops the broker with SIGTERM: a controlled shutdown."""
 
     name = "broker_stopped"
 
@@ -65,7 +65,10 @@ class BrokerStopped(_BrokerGone):
 
 
 class BrokerPaused(Fault):
-    """SIGSTOP, or the kernel's freezer in containers: the broker keeps its connections, and its sessions expire."""
+    """Pauses the broker with SIGSTOP, or the kernel's freezer in containers.
+
+    It keeps its connections, and its sessions expire.
+    """
 
     name = "broker_paused"
     explains = BrokerEnded.explains

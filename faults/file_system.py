@@ -1,7 +1,7 @@
 """Faults of the file system under a log dir, as after a disk failure: I/O errors, read-only, full, power cut.
 
-They need log dirs on their own volumes (:mod:`harness.host.volume`), which a case with such a fault gets. The kernel
-itself does what they do: ext4 and xfs run ``FS_IOC_SHUTDOWN`` when their journal can't be written, and
+They need log dirs on their own volumes (:mod:`harness.host.volume`), which a case with such a fault gets. They use the
+kernel's own means. ext4 and xfs shut down in the same way (``FS_IOC_SHUTDOWN``) when their journal can't be written.
 ``trigger_fs_error`` is the kernel's hook to test ``errors=remount-ro``. ``mount -o remount,ro`` is no replacement: it
 fails while a file is open for writing.
 
@@ -35,7 +35,7 @@ _WITHOUT_FLUSHING = struct.pack("I", 2)
 RELEASE_S = 5.0
 """How long a broker may take to close the files of a log dir. It takes a failed dir offline within a second."""
 _RELEASE_BY_OTHERS_S = 5.0
-"""After the broker's end: a process that starts in its own mount namespace has the volume for a while."""
+"""How long others may keep the volume after the broker's end, such as a process that starts in a mount namespace."""
 _SYNCED, _UNSYNCED = "jbod-synced", "jbod-unsynced"
 _REFILLS = 5
 """A broker closes deleted files once, which takes less time than one of these attempts."""

@@ -1,7 +1,7 @@
 """Network faults: packets between a broker and other nodes are dropped without any notice.
 
 The kernel's packet filter in the broker's network drops them. So no container needs a privilege, and the rules end with
-the network: a restarted broker has a new network and is no longer cut off. Clients and the harness use published ports
+the network. A restarted broker has a new network and is no longer cut off. Clients and the harness use published ports
 and still reach the broker, which may believe that it is the leader.
 
 The proof of a cut is a connection that fails; a cut has ended when connections succeed or are refused.
@@ -137,7 +137,10 @@ class Cut(Fault):
     def _iptables(self, action: str, rule: list[str], *, check: bool = True) -> None:
         done = self._run_iptables(action, *rule, "-j", "DROP")
         if check and done.returncode:
-            raise HarnessError(f"{self.name}: iptables in the network of {self.broker}: {done.stderr.strip()}")
+            raise HarnessError(
+                f"{self.name}: iptables {action} {' '.join(rule)} failed in the network of {self.broker}: "
+                f"{done.stderr.strip()}"
+            )
 
     def _run_iptables(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [*self.broker.node.in_network(), "iptables", "--wait", *arguments]
@@ -192,7 +195,7 @@ class CutOffInwards(Cut):
 
 
 NETWORK_FAULTS: tuple[type[Cut], ...] = (CutOff, CutOffOneWay)
-"""The faults that cut a leader's requests off; :class:`CutOffInwards` does not."""
+"""The faults that drop a leader's own requests; :class:`CutOffInwards` drops only those of others to it."""
 
 
 def can_connect(node: Node, peer: Node) -> list[bool]:
@@ -218,7 +221,7 @@ def _connect(node: Node, host: str, port: str) -> subprocess.CompletedProcess[st
 
 def _check_run(*nodes: Node) -> None:
     if down := [node.spec.name for node in nodes if not node.is_alive()]:
-        raise FaultNotProven(f"connections can't be checked: {' and '.join(down)} does not run")
+        raise FaultNotProven(f"connections can't be checked, since these nodes do not run: {', '.join(down)}")
 
 
 def _runs(node: Node) -> bool:

@@ -15,8 +15,9 @@ from harness.waiting import await_until
 
 
 class ControllerKilled(Fault):
-    """SIGKILL to KRaft's active controller. To revert it, start the controller, which becomes a standby if there are
-    others.
+    """Kills KRaft's active controller with SIGKILL.
+
+    To revert it, start the controller; it becomes a standby if there are others.
 
     Only Kafka knows which controller is active. So before and after the fault two sources must agree: the node's
     ActiveControllerCount, and the brokers' DescribeQuorum. Killing a standby would have no effect, and with standbys

@@ -1,7 +1,7 @@
 """Changes bytes of a log segment or of its indexes on disk, as bit rot, a firmware bug or a stray write would.
 
-The bytes are few, and brokers do not check them, so they keep serving the segment, and readers get other data than was
-written. The bytes change in the page cache, from which a broker serves recent data.
+The bytes are few, and a running broker does not check them. It keeps serving the segment, and readers get other data
+than was written. The bytes change in the page cache, from which a broker serves recent data.
 """
 
 from __future__ import annotations
@@ -147,8 +147,7 @@ class AbortsBackdated(BitsFlipped):
 
 
 class IndexByteFlipped(BitsFlipped):
-    """Flips a bit of a file position in the offset index of a replica's first segment, so that it points 16 MiB too
-    far.
+    """Flips a bit of a file position in the offset index of a replica's first segment: it points 16 MiB too far.
 
     The entry is the middle one of at least three, since Kafka checks the last one when it opens an index. The broker
     must be down, because it maps the index into memory.

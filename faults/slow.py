@@ -3,10 +3,10 @@
 KIP-112 does not cover these: a slow log dir is a good log dir. The broker has nothing to notice; the question is what
 clients experience.
 
-Both means are the kernel's: a control group limits the rate of writes (:class:`Slower`), and ``FIFREEZE`` blocks every
-write, also to the page cache, like a disk with a full queue (:class:`Stalled`). Both need root. No means without root
-delays a broker's writes and can be proven from outside: ``strace --inject`` slows down the whole process, and only for
-exact file names; a FUSE file system would be another program to trust.
+Both faults use means of the kernel, which need root. A control group limits the rate of writes (:class:`Slower`).
+``FIFREEZE`` blocks every write, also to the page cache, like a disk with a full queue (:class:`Stalled`). No means
+without root delays a broker's writes and can be proven from outside. ``strace --inject`` slows down the whole process,
+and only for exact file names. A FUSE file system would be another program to trust.
 """
 
 from __future__ import annotations

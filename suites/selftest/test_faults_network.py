@@ -138,7 +138,7 @@ def test_a_node_that_does_not_run_tells_nothing() -> None:
     [peer] = fault._peers
     assert isinstance(peer, LinkedNode)
     peer.alive = False
-    with pytest.raises(FaultNotProven, match="peer does not run"):
+    with pytest.raises(FaultNotProven, match="do not run: peer"):
         fault.inject()
 
 
