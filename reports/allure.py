@@ -1,8 +1,8 @@
 """The report of Allure 3, in one file that can be mailed, made from the run folders.
 
 The results are written from the run folders and not taken from allure-pytest, because pytest only knows passed and
-failed. A run folder has the five verdicts, phases, faults and their costs, deviations, and the command to run it again,
-also after a run that was killed.
+failed. A run folder has one of five verdicts, phases, faults and their costs, deviations, and the command to run the
+case again. It has them even if the run was killed.
 
 Allure 3 runs on Node.js. ``assets/package-lock.json`` pins it, and npm installs it once into jbod's cache. If that
 fails, the error says why, and the other pages are made all the same.

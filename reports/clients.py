@@ -71,7 +71,8 @@ class Clients:
 def look_at_clients(folder: RunFolder, records: Iterable[Name] = (), transactions: Collection[str] = ()) -> Clients:
     """Read the history of a run folder; without one, nothing was seen.
 
-    :param records, transactions: look up when these records, and the records of these transactions, were sent
+    :param records: look up when these records were sent
+    :param transactions: look up when the records of these transactions were sent
     """
     notes: list[str] = []
     columns = ["producer", "seq", "topic", "partition", "outcome", "sent_at", "ended_at"]

@@ -50,7 +50,7 @@ class Cell:
     never: int
 
     def of(self, cost: str) -> str:
-        """How often a figure was measured, if not each time, such as "8 of 28", and how often it never came."""
+        """How often a figure was measured, such as "8 of 28", if not each time; and how often it never came."""
         some = [f"{self.measured[cost]} of {self.times}"] if 0 < self.measured[cost] < self.times else []
         return ", ".join(some + ([f"never: {self.never}"] if cost == "other_leader_s" and self.never else []))
 
@@ -236,7 +236,7 @@ def _known(faults: Sequence[FaultCosts], cost: str) -> list[float]:
 
 
 def compare_backends(rows: Sequence[Row]) -> list[BackendComparison]:
-    """The cases with runs in several backends on one build, the differing ones first. One that ran nowhere is left out.
+    """The cases with runs in several backends on one build, the differing ones first; without those that ran nowhere.
 
     The newest runs with the same seed are compared, if there are any, and else the newest runs.
 
@@ -252,7 +252,7 @@ def compare_backends(rows: Sequence[Row]) -> list[BackendComparison]:
 
 
 def _to_compare(runs: Mapping[str, Sequence[Row]]) -> Mapping[str, Row]:
-    """One run for each backend. Of several seeds that all have, the one whose older run is the newest is chosen."""
+    """One run for each backend, with the same seed if all have one; of several, the one whose older run is newest."""
     by_seed = {name: {row.seed: row for row in rows if row.seed is not None} for name, rows in runs.items()}
     ran = [seeds for seeds in by_seed.values() if seeds]
     shared = set.intersection(*({*seeds} for seeds in ran)) if ran else set()

@@ -1,8 +1,8 @@
 """The marks on a case's timeline: the log lines that matter, and what the harness did.
 
-A broker logs a thousand lines in half a minute. Shown are ERROR and FATAL, WARN unless it is routine, and those INFO
-lines that tell of a log, a replica, a leader or a controller. Lines that are equal but for numbers, within a second,
-are shown once with their count.
+A broker logs a thousand lines in half a minute. The page shows ERROR and FATAL lines, and WARN lines unless they are
+routine. It shows INFO lines about a log, a replica, a leader or a controller. Lines within a second that differ only in
+numbers are shown once, with their count.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The summary of a run in Markdown, for the page of a pull request (GitHub's ``GITHUB_STEP_SUMMARY``).
 
-It has the answer, what is wrong with the commands to run it again, what did not run, and what each fault cost.
+It has the answer, the cases that are wrong and the commands to run them again, what did not run, and what each fault
+cost.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ neither assumes a distribution:
 
 * :func:`beyond_chance`: does this time of this case differ? The runs of a case are permuted between the builds 2000
   times. The chance is how often the largest of all differences is then as large (step-down maxT of Westfall and Young,
-  1993), so it needs no correction for the number of comparisons. Whole runs are permuted, because the times of one run
-  are not independent. A rank test with Bonferroni's or Benjamini and Hochberg's correction would need more than five
+  1993). So it needs no correction for the number of comparisons. Whole runs are permuted, because the times of one run
+  are not independent. A rank test would need Bonferroni's or Benjamini and Hochberg's correction, and so more than five
   runs: its lowest chance (5 against 5: 0.8 %) is multiplied by hundreds. Three runs against three have too few
   permutations for any result to be rare (1 in 10).
 * :func:`signed_rank` (Wilcoxon): do the medians of many cases lie to one side? It finds small differences that are
@@ -24,7 +24,7 @@ import numpy as np
 LEAST_REPEATS = 4
 _PERMUTATIONS = 2000
 _TICK_S = 0.01
-"""Added to each time before times are compared as ratios, so that 0 s has a ratio, and 1 ms is not half of 2 ms."""
+"""Added to each time before times are compared as ratios: 0 s then has a ratio, and 1 ms is not half of 2 ms."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,9 +37,9 @@ CHANGES: Mapping[Change, str] = {
     "mended": "broken by the baseline only",
     "held": "held",
 }
-"""What the change of each case is called; the worst first."""
+"""The name of each change in the pages, the worst change first."""
 ALONE: Mapping[Change, str] = {**CHANGES, "broke": "broken"}
-"""The same without a baseline."""
+"""The names of changes without a baseline."""
 
 
 @dataclass(frozen=True, kw_only=True)

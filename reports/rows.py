@@ -1,7 +1,7 @@
 """One row for each run of a case: how it came out.
 
-The row comes from the run folder. A case that was skipped or never began has no folder; it is named in the
-``results-….json`` that ``jbod run`` leaves beside the run folders, with the reason.
+The row comes from the run folder. A case that was skipped or never began has no folder. Its row comes from the
+``results-….json`` that ``jbod run`` leaves beside the run folders; that has the reason.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Row(_Result):
 
     :ivar began: ISO 8601; of a case without a run folder, when its session began
     :ivar run_id: None if the case left no run folder
-    :ivar seen: the deviations that the build showed, whatever the verdict; by what it did, whether it must show that in
-        each run
+    :ivar seen: the deviations that the build showed, whatever the verdict: for each behaviour, whether the build must
+        show it in each run
     :ivar measured: figures of the scenario, by name
     """
 
@@ -170,7 +170,7 @@ def row_of(folder: RunFolder) -> Row:
 
 
 def _id(folder: RunFolder) -> str:
-    """The case's id. Random schedules are numbered anew in each run, so they are named after their content."""
+    """The case's id. Random schedules get new numbers in each run, so their names come from their content."""
     run = folder.run
     if run.schedule is None:
         return run.case
@@ -215,7 +215,7 @@ def read_runs(paths: Iterable[Path], runs_dir: Path) -> RunsRead:
         rows.append(row)
         for name in (folder.run.case, folder.run.nodeid):
             ran.note(name, row)
-    without: dict[tuple[str, str, str], Row] = {}  # the newest; each night names anew what it cannot run
+    without: dict[tuple[str, str, str], Row] = {}  # the newest; each night lists again what it cannot run
     overdue: dict[str, str] = {}
     for session in _sessions(runs_dir, notes):
         began = session.started_at
@@ -297,7 +297,7 @@ def _sessions(runs_dir: Path, notes: list[str]) -> Iterable[_Session]:
 def newest(rows: Sequence[Row]) -> list[tuple[Row, list[Row]]]:
     """For each case on each build and backend, its newest run, and all of its runs, oldest first.
 
-    A skipped run counts as the newest only if the case never ran: that it cannot run now takes no earlier result back.
+    A skipped run counts as the newest only if the case never ran: a later skip does not replace an earlier result.
     """
     cases = grouped(rows, lambda row: (row.id, row.kafka, row.backend)).values()
     return [(next((row for row in reversed(of) if row.verdict != "skipped"), of[-1]), of) for of in cases]
