@@ -196,7 +196,7 @@ def test_an_assignment_is_refused_with_the_reason(error: str, message: str | Non
         ([(1,)], (), None),
         ([(1,), (2,)], (), r"sees it on \[\(1,\), \(2,\)\] instead of \[\(1,\)\]"),
         ([], (), r"sees it on \[\] instead"),
-        ([(1,)], ("t-0 to 2",), "is being reassigned: .*t-0 to 2"),
+        ([(1,)], ("t-0 to 2",), "a reassignment is under way: .*t-0 to 2"),
     ],
 )
 def test_nothing_comes_of_what_was_refused(
