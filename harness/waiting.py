@@ -51,7 +51,8 @@ def await_until(
     :param retry_on: errors of ``observe`` that mean "not yet"; any other error is raised as it is
     :param watch: called before each observation; raises, for example :class:`~harness.errors.NodeDied`, to end the wait
     :param failure: the error of a time-out: :class:`~harness.errors.AwaitTimeout` for what the harness does,
-        :class:`~harness.errors.PromiseBroken` for what Kafka promises
+        :class:`~harness.errors.PromiseBroken` for what Kafka promises under a fault, and
+        :meth:`harness.cluster.own_part.OwnPart.undone` for what it must do by itself
     :param hint: where to look next, appended to the error; a function is called after the wait
     :raises JbodError: what ``failure`` makes, with ``what``, ``timeout_s``, the last value seen and the hint
     :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
@@ -80,5 +81,5 @@ def await_until(
     if crowding.stretch == 1.0:
         raise failure(message)
     # The crowding comes first in the text: known deviations are recognised by the last value seen, at its end.
-    late = failure(f"on a crowded machine ({crowding}), {waited_s:.1f} s in all: {message}")
+    late = failure(f"{CROWDED} ({crowding}), {waited_s:.1f} s in all: {message}")
     raise late if answered or not isinstance(late, PromiseBroken) else Inconclusive(str(late))
