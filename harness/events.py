@@ -74,6 +74,15 @@ class Trouble(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterUnsettled(Event):
+    """Something was still under way in the cluster at the end of the case; ``error`` is the class of the error."""
+
+    kind = "cluster.unsettled"
+    error: str
+    says: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judged(Event):
     """The judge gave its verdict."""
 

@@ -10,6 +10,7 @@ import pytest
 from faults.base import Fault
 from faults.targets import follower_of, leader_of
 from harness.cluster.spec import ClusterSettings
+from harness.cluster.under_way import UnderWay
 from harness.kafka.versions import ANY_BUILD, Mode, VersionRange
 from harness.measure.floors import DEFAULT_FLOORS, Floors
 from harness.runner.deviation import Deviation
@@ -32,6 +33,7 @@ def scenario(
     issue: str | None = None,
     deviations: tuple[Deviation, ...] = (),
     fresh: bool = False,
+    leaves: tuple[UnderWay, ...] = (),
     kraft: ClusterSettings | None = None,
     **spec: Unpack[ClusterSettings],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -50,6 +52,7 @@ def scenario(
     :param deviations: the known deviations that it checks for; each must be seen on the builds that have it
         (:func:`suites.observing.observe`)
     :param fresh: it needs a cluster that no other case has used (:mod:`harness.runner.cluster_reuse`)
+    :param leaves: what it leaves under way at its end, on purpose (:mod:`harness.cluster.under_way`)
     :param kraft: settings of the cluster in KRaft mode only; they win over ``spec``
     :param spec: settings of the cluster in both modes: fields of :class:`harness.cluster.spec.ClusterSpec`
     """
@@ -65,6 +68,7 @@ def scenario(
         issue=issue,
         deviations=deviations,
         fresh=fresh,
+        leaves=leaves,
         spec={mode: {**spec, **(kraft or {} if mode is Mode.KRAFT else {})} for mode in modes},
     )
     return pytest.mark.scenario(declared)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from harness.cluster.cluster import Cluster, boot
+from harness.cluster.under_way import journal_under_way
 from harness.kafka.builds import BuildOptions
 from harness.runner.case import Case
 from harness.runner.open_case import OpenCase
@@ -40,6 +41,8 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
     case.journal.listener = None
     case.enter("teardown")
     cluster.journal_unexpected_ends()
+    if open_case.conclude()[0] == "valid":
+        journal_under_way(cluster, declared.scenario.leaves)
     verdict, _ = open_case.conclude()
     failed = open_case.log.came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):

@@ -15,8 +15,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from harness.errors import EXIT_HARNESS, EXIT_INCONCLUSIVE, EXIT_INVALID, EXIT_PRECEDENCE, BuildLacks, JbodError
+from harness.errors import (
+    EXIT_HARNESS,
+    EXIT_INCONCLUSIVE,
+    EXIT_INVALID,
+    EXIT_PRECEDENCE,
+    BuildLacks,
+    JbodError,
+    PromiseBroken,
+)
 from harness.events import (
+    ClusterUnsettled,
     DeviationEvent,
     DeviationMended,
     DeviationSeen,
@@ -70,7 +79,7 @@ def conclude(
     """
     reasons = [*_raised(case_log.troubles, test_file), *(_judged(case) if case else ())]
     if case_log.called and case is not None:
-        reasons += _unexpected_ends(case)
+        reasons += [*_unexpected_ends(case), *_unsettled(case)]
     if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
             return "skipped", case_log.skipped
@@ -183,6 +192,12 @@ def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
             ", and the scenario went on: see its log in brokers/"
         )
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
+
+
+def _unsettled(case: Case) -> Iterator[tuple[int, str]]:
+    """Yield what was still under way at the end (:mod:`harness.cluster.under_way`)."""
+    for event in case.journal.of(ClusterUnsettled):
+        yield EXIT_INVALID if event.error == PromiseBroken.__name__ else EXIT_INCONCLUSIVE, event.says
 
 
 def _judged(case: Case) -> Iterator[tuple[int, str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cluster.spec import ClusterSettings, ClusterSpec
+from harness.cluster.under_way import UnderWay
 from harness.kafka.versions import KafkaVersion, Mode, VersionRange
 from harness.measure.floors import Floors
 from harness.runner.case import CaseId
@@ -37,6 +38,7 @@ class Scenario:
     issue: str | None
     deviations: tuple[Deviation, ...]
     fresh: bool
+    leaves: tuple[UnderWay, ...]
     spec: Mapping[Mode, ClusterSettings]
 
 

@@ -145,6 +145,14 @@ def test_a_node_that_ended_unmissed_is_counted(case: Case, node: str, cause: str
     assert concluded(CaseLog(troubles=[Inconclusive("too slow")]), case) == "unknown"
 
 
+@pytest.mark.parametrize(("error", "wanted"), [("PromiseBroken", "invalid"), ("Inconclusive", "unknown")])
+def test_what_is_still_under_way_at_the_end_is_counted(case: Case, error: str, wanted: str) -> None:
+    case.verdict = verdict("valid")
+    case.journal.write("cluster.unsettled", error=error, says="t-0 is being reassigned")
+    outcome = conclude(CaseLog(called=True), case, must_be_judged=True, test_file=HERE)
+    assert outcome == (wanted, "t-0 is being reassigned")
+
+
 def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
     """If the journal's disk is full, so is that of the brokers' logs; a missing log line is no broken promise then."""
     case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))

@@ -1,0 +1,79 @@
+"""What a KRaft cluster still has under way: at the end of a case there must be nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from enum import StrEnum
+from functools import partial
+
+from harness import timeouts
+from harness.cluster.broker import Broker
+from harness.cluster.cluster import Cluster
+from harness.errors import BuildLacks, Inconclusive, PromiseBroken
+from harness.kafka.admin import Refused
+from harness.kafka.connection import NoAnswer
+from harness.kafka.versions import Mode
+from harness.waiting import await_until
+
+
+class UnderWay(StrEnum):
+    """What a scenario may leave under way on purpose."""
+
+    MOVE = "move"
+    REASSIGNMENT = "reassignment"
+
+
+def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> None:
+    """Wait until nothing is under way in a KRaft cluster, and write the outcome into the journal.
+
+    ``cluster.settled`` names the brokers whose queue of log dirs was read: a build may lack the MBean, and a spec may
+    have no MBeans. ``cluster.unsettled`` makes the case invalid, or unknown where brokers of a crowded machine do not
+    answer. Without a live broker, nothing is checked.
+
+    :param leaves: what the scenario leaves on purpose
+    """
+    if cluster.spec.mode is not Mode.KRAFT or not cluster.live_brokers():
+        return
+    try:
+        await_until(
+            partial(under_way, cluster, leaves),
+            lambda found: not found,
+            timeout_s=timeouts.SETTLED_S,
+            what="the cluster to have nothing under way at the end of the case",
+            retry_on=(NoAnswer, Refused),
+            failure=PromiseBroken,
+        )
+    except (PromiseBroken, Inconclusive) as error:
+        cluster.journal.write("cluster.unsettled", error=type(error).__name__, says=str(error))
+    else:
+        read = [broker.id for broker in cluster.live_brokers() if _queued(broker) is not None]
+        cluster.journal.write("cluster.settled", queues_read=read)
+
+
+def under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> list[str]:
+    """One phrase for each thing under way: log dirs to report, moves between log dirs, reassignments.
+
+    :raises NoAnswer: a live broker does not answer
+    """
+    return list(_under_way(cluster, leaves))
+
+
+def _under_way(cluster: Cluster, leaves: Collection[UnderWay]) -> Iterator[str]:
+    for broker in cluster.live_brokers():
+        if queued := _queued(broker):
+            yield f"{broker} has yet to report the log dirs of {queued} replicas: QueuedReplicaToDirAssignments"
+        if UnderWay.MOVE not in leaves:
+            for (topic, partition), (log_dir, _) in sorted(broker.find_replicas(is_future=True).items()):
+                yield f"{broker} has a future replica of {topic}-{partition} in {log_dir}"
+    if UnderWay.REASSIGNMENT not in leaves:
+        yield from (f"{each.topic}-{each.partition} is being reassigned: {each}" for each in cluster.reassignments())
+
+
+def _queued(broker: Broker) -> int | None:
+    """The replicas whose log dir the broker has yet to report; None if no MBean shows it."""
+    if broker.mbeans is None:
+        return None
+    try:
+        return broker.mbeans.unassigned()
+    except BuildLacks:
+        return None
