@@ -151,6 +151,17 @@ TRUNCATED_SEGMENTS_STAY = Deviation(
     deterministic=False,  # the segments may be deleted before the move ends
 )
 
+MOVED_BEFORE_THROTTLE = Deviation(
+    kip=113,
+    promised="the total rate of moves between log dirs does not exceed the configured throttle",
+    actual="a broker that starts goes on with its moves before it has its configuration: a move may end unthrottled",
+    issue="none found; BrokerMetadataPublisher.onMetadataUpdate applies partitions before configurations",
+    builds=VersionRange.parse(">=3.7.0"),
+    modes=(Mode.KRAFT,),
+    deterministic=False,  # depends on how much is left to copy, and on how soon the configuration comes
+    pollutes=False,
+)
+
 RETENTION_WAITS = Deviation(
     kip=113,
     promised="segments of a future replica are subject to log retention in the same way as those of the replica",

@@ -99,7 +99,7 @@ class ExpectedState:
         self.slow: set[int] = set()
         self._places: dict[ReplicaKey, LogDir] = {}
         self._future_replicas: dict[ReplicaKey, LogDir] = {}
-        self._perhaps_ended: set[ReplicaKey] = set()
+        self._held_since: dict[ReplicaKey, datetime] = {}
         self._last_isr: dict[Key, frozenset[int]] = {}
         self._left_behind: set[tuple[Key, LogDir]] = set()
         self._undeleted: set[tuple[Key, LogDir]] = set()
@@ -217,7 +217,7 @@ class ExpectedState:
         """
         key = (partition.topic, partition.index, log_dir.broker.id)
         self._future_replicas[key] = log_dir
-        self._perhaps_ended.discard(key)
+        self._held_since[key] = now()
 
     def moved(self, partition: Partition, log_dir: LogDir) -> None:
         """A replica is now in this log dir of its broker: its move has ended, or was cancelled and it stayed.
@@ -374,11 +374,15 @@ class ExpectedState:
                 self._expect(key, replace(was, offline=offline))
 
     def _started(self, broker: Broker) -> None:
-        if self.cluster.spec.mode is Mode.KRAFT:
-            self._perhaps_ended |= {key for key in self._future_replicas if key[2] == broker.id}
         self.started_with_failed_dirs.discard(broker.id)
         if any(log_dir.broker == broker for log_dir in self.failed):
             self.started_with_failed_dirs.add(broker.id)
+
+    def _restarted_since_held(self, key: ReplicaKey) -> bool:
+        """Whether this replica's broker was started after its move was held (KRaft): the move may have ended."""
+        if self.cluster.spec.mode is not Mode.KRAFT:
+            return False
+        return self.cluster.broker(key[2]).started_at > self._held_since[key]
 
     def _offline(self, key: Key, replicas: tuple[int, ...]) -> frozenset[int]:
         return frozenset(id for id in replicas if id in self.dead or self._places.get((*key, id)) in self.failed)

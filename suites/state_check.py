@@ -22,6 +22,7 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.tool_answers import Key
 from harness.waiting import await_until
 from suites.expected_state import ExpectedState, Leadership, ReplicaKey
+from suites.held_moves import check_ended_before_throttle
 from suites.observations import (
     FAST_SOURCES,
     LEADERSHIP_DIFFERS,
@@ -83,10 +84,12 @@ class StateCheck(ExpectedState):
 
         :param also: further sources, such as :func:`suites.observations.metadata_log`
         :raises PromiseBroken: a source still disagrees after the time-out; the error lists every difference. Or a
-            broker or controller ended by itself, without a cause outside Kafka (else NodeDied)
+            broker or controller ended by itself, without a cause outside Kafka (else NodeDied). Or a held move ended
+            although its broker knew the throttle
         :raises Inconclusive: no broker is left to ask; or only leaders or leader epochs differ, and a broker that the
-            scenario left alone had lost its session
-        :raises HeldMovesEnded: only moves differ that were held over a restart; they count as done from here on
+            scenario left alone has lost its session since all sources last agreed
+        :raises HeldMovesEnded: only moves differ that were held over a restart, and they ended before their broker had
+            its configuration; they count as done from here on
         """
         if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
@@ -101,6 +104,8 @@ class StateCheck(ExpectedState):
             failure=self._failure,
         )
         if seen.ended_moves:
+            for (topic, partition, _), to in seen.ended_moves.items():
+                check_ended_before_throttle(self.cluster, f"{topic}-{partition}", to)
             self._take_for_ended(seen.ended_moves)
             moves = [f"{topic}-{partition} into {to}" for (topic, partition, _), to in seen.ended_moves.items()]
             raise HeldMovesEnded(moves, seen.differences)
@@ -176,10 +181,9 @@ class StateCheck(ExpectedState):
     def _ended_moves(self) -> dict[ReplicaKey, LogDir]:
         """The held moves that may have ended over a restart, if all sources agree once these count as done.
 
-        In KRaft a broker resumes a move when it hears of its partitions. It hears of its throttles only after that
-        (``BrokerMetadataPublisher.onMetadataUpdate``): some 50 ms later, or 500 ms on a busy machine.
+        KRaft only; :mod:`suites.held_moves` judges when they ended.
         """
-        ended = {key: self._future_replicas[key] for key in self._perhaps_ended & self._future_replicas.keys()}
+        ended = {key: place for key, place in self._future_replicas.items() if self._restarted_since_held(key)}
         if not ended:
             return {}
         afterwards = copy.copy(self)

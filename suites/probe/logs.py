@@ -15,6 +15,7 @@ from harness.cluster.session_loss import FENCED
 from harness.journal import now
 from harness.measure.fault_costs import TOLD_OF_LOG_DIR
 from harness.waiting import await_until
+from suites.held_moves import METADATA_APPLIED, swap_pattern
 from suites.kip_112.test_no_fault import LOGGED
 from suites.kip_1066.cordons import ACTIVE, cordons_logged
 from suites.probe.trial import SOON_S, TOPIC, Lacking, Trial, tries
@@ -40,7 +41,16 @@ def _replica_made(trial: Trial) -> str:
 
 @tries("log-moved")
 def _moved(trial: Trial) -> str:
+    trial.logged(swap_pattern(f"{TOPIC}-0"))
     return trial.logged(re.escape(LOGGED["moves ended"]))
+
+
+@tries("log-metadata-applied")
+def _metadata_applied(trial: Trial) -> str:
+    line = trial.broker.log.first(METADATA_APPLIED)  # logged as the cluster started
+    if line is None:
+        raise Lacking(f"{trial.broker} does not log /{METADATA_APPLIED}/ as it starts")
+    return line.text[:200]
 
 
 @tries("log-rolled")

@@ -77,8 +77,16 @@ TEXTS: tuple[Dependency, ...] = (
     log_line(
         id="log-moved",
         what="a broker logs that a replica was replaced by the one in another log dir",
-        words=("successfully replaced with the future replica",),
-        needed_by=("kip-112/no-fault", "kip-112/no-fault-unmoved"),
+        words=("successfully replaced with the future replica", "Attempting to replace current log .* for …"),
+        needed_by=("kip-112/no-fault", "kip-112/no-fault-unmoved", "kip-113"),
+    ),
+    log_line(
+        id="log-metadata-applied",
+        what="a broker logs that it has applied the metadata of its start",
+        words=("Finished waiting for the initial broker metadata update to be published",),
+        needed_by=MOVES,
+        without="a case whose held move ends over a restart is unknown",
+        modes=KRAFT,
     ),
     log_line(
         id="log-rolled",

@@ -86,7 +86,20 @@ def test_a_leaders_dir_fails_and_the_next_of_the_assignment_leads(state: StateCh
 def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
     state: StateCheck, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is a broken promise if anything else differs, or if its broker was not restarted in KRaft."""
+    """It is a broken promise if anything else differs, or if its broker was not restarted in KRaft.
+
+    It is one, too, if the broker's log does not show that the move ended before the broker knew the throttle.
+    """
+    judged: list[tuple[str, LogDir]] = []
+    too_late: list[PromiseBroken] = [PromiseBroken("it ended too late")]
+
+    def check_ended_before_throttle(_: object, partition: str, to: LogDir) -> None:
+        judged.append((partition, to))
+        if too_late:
+            raise too_late.pop()
+
+    monkeypatch.setattr("suites.state_check.check_ended_before_throttle", check_ended_before_throttle)
+    monkeypatch.setattr(BROKERS[1], "started_at", now(), raising=False)
     partition = partition_of("t")
     disk = {("t", 0, 1): DIRS[1, 2]}
     monkeypatch.setattr(
@@ -97,6 +110,7 @@ def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
 
     def restarted() -> None:
         state.broker_gone(BROKERS[1])
+        monkeypatch.setattr(BROKERS[1], "started_at", now())
         state.broker_back(BROKERS[1])
 
     state.move_held(partition, DIRS[1, 2])
@@ -106,6 +120,10 @@ def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
     restarted()
     assert state._observe(()) == differs
     state.cluster.spec = ClusterSpec(mode=Mode.KRAFT)
+    state.move_held(partition, DIRS[1, 2])
+    state.broker_gone(BROKERS[1])
+    state.broker_back(BROKERS[1])  # resumed, and not restarted
+    assert state._observe(()) == differs
     restarted()
     agreeing = disk.pop(("t", 0, 1))
     assert state._observe(()) == Observation()
@@ -114,8 +132,11 @@ def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
     assert state._observe(()) == replace(differs, differences=["('t', 0, 1)", "('u', 0, 1)"])
     assert (state.future_replicas_in(DIRS[1, 2]), state.replicas_in(DIRS[1, 1])) == ({("t", 0)}, {("t", 0)})
     del disk["u", 0, 1]
+    with pytest.raises(PromiseBroken, match="it ended too late"):
+        state.check(timeout_s=0.01)
     with pytest.raises(HeldMovesEnded, match="the move of t-0 into"):
         state.check(timeout_s=0.01)
+    assert judged == [("t-0", DIRS[1, 2])] * 2
     assert (state.future_replicas_in(DIRS[1, 2]), state.replicas_in(DIRS[1, 1])) == (set(), set())
     disk["t", 0, 1] = DIRS[1, 1]
     state.move_held(partition, DIRS[1, 1])
