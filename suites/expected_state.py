@@ -95,6 +95,7 @@ class ExpectedState:
         self.cordoned: frozenset[LogDir] = frozenset()
         self.dead: set[int] = set()
         self._disturbed_at: dict[int, datetime] = {}
+        self._agreed_at = now()
         self.started_with_failed_dirs: set[int] = set()
         self.slow: set[int] = set()
         self._places: dict[ReplicaKey, LogDir] = {}
@@ -360,6 +361,7 @@ class ExpectedState:
         Leaders stay. A larger ISR begins no leader epoch, in either mode.
         """
         self.dead.discard(broker.id)
+        self._disturbed_at[broker.id] = now()  # a broker that was paused logs only now that it lost its session
         if broker.id not in self.cluster.unreachable:
             self._started(broker)
         self.cluster.unreachable.discard(broker.id)

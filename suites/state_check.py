@@ -11,6 +11,8 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
@@ -47,11 +49,13 @@ class Observation:
     :ivar differences: from the expected state, in words; empty where all sources agree
     :ivar ended_moves: held moves that ended over a restart, with the log dir of each; only where nothing else differs
     :ivar leaderships: the leader and leader epoch of each partition that has a leader
+    :ivar at: when it began
     """
 
     differences: Sequence[str] = ()
     ended_moves: Mapping[ReplicaKey, LogDir] = field(default_factory=dict)
     leaderships: Mapping[Key, Leadership] = field(default_factory=dict)
+    at: datetime = field(default_factory=now, compare=False)
 
     def __str__(self) -> str:
         return str(list(self.differences))
@@ -111,6 +115,7 @@ class StateCheck(ExpectedState):
             raise HeldMovesEnded(moves, seen.differences)
         self._check_leaders_stayed()
         self._take_over_leaderships(seen.leaderships)
+        self._agreed_at = seen.at
         mode = self.cluster.spec.mode
         self.cluster.journal.write(
             "state.validated",
@@ -133,9 +138,14 @@ class StateCheck(ExpectedState):
             if more := [difference for difference in found if difference not in seen]:
                 seen = f"{seen}; besides: {'; '.join(more)}"
             only_leaders = found and all(map(LEADERSHIP_DIFFERS.search, found))
-            if only_leaders and (lost := lost_session(self.cluster, but=self._disturbed_at)):
+            if only_leaders and (lost := self._lost_session(self._agreed_at)):
                 return Inconclusive(f"this machine is too slow: {lost}; {seen}")
         return PromiseBroken(seen)
+
+    def _lost_session(self, since: datetime) -> str | None:
+        """A broker that lost its session since then though the scenario left it alone; None if there is none."""
+        disturbed = self.dead | {id for id, at in self._disturbed_at.items() if at >= since}
+        return lost_session(self.cluster, but=disturbed, since=since)
 
     def _check_leaders_stayed(self) -> None:
         """The cluster's watcher saw no other leader since the last agreement, where the leader was to stay.
@@ -156,8 +166,7 @@ class StateCheck(ExpectedState):
                     f"broker {led.leader} should lead {event.topic}-{event.partition} all the while; at "
                     f"{event.at.isoformat()} broker {event.seen_by} saw leader {event.leader or 'none'}"
                 )
-                disturbed = self.dead | {id for id, at in self._disturbed_at.items() if at >= led.at}
-                if lost := lost_session(self.cluster, but=disturbed, since=led.at):
+                if lost := self._lost_session(led.at):
                     raise Inconclusive(f"this machine is too slow: {lost}; {seen}")
                 raise PromiseBroken(seen)
 
@@ -174,9 +183,10 @@ class StateCheck(ExpectedState):
 
     def _observe(self, also: Sequence[Source]) -> Observation:
         """Ask all sources once. This changes nothing of the expected state."""
+        at = now()
         if differences := self.disagreements(also):
-            return Observation(differences=differences, ended_moves=self._ended_moves())
-        return self._observe_leaderships()
+            return Observation(differences=differences, ended_moves=self._ended_moves(), at=at)
+        return replace(self._observe_leaderships(), at=at)
 
     def _ended_moves(self) -> dict[ReplicaKey, LogDir]:
         """The held moves that may have ended over a restart, if all sources agree once these count as done.

@@ -18,11 +18,10 @@ FENCED = r"Fencing broker (\d+) .*because its session has timed out"
 """Logged by ``kafka.zookeeper.ZooKeeperClient`` on a broker; by ``ReplicationControlManager`` on a controller."""
 
 
-def lost_session(cluster: ClusterLifecycle, but: Collection[int], since: datetime | None = None) -> str | None:
-    """A broker that lost its session, with the log line that shows it; None if there is none.
+def lost_session(cluster: ClusterLifecycle, but: Collection[int], since: datetime) -> str | None:
+    """A broker that has lost its session since then, with the log line that shows it; None if there is none.
 
     :param but: the ids of brokers that may have lost their session, because the scenario disturbed them
-    :param since: None: since the case began
     """
     for broker in cluster.brokers:
         if broker.id not in but and (line := broker.log.first(_EXPIRED, since=since)):

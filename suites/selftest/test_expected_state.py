@@ -366,13 +366,37 @@ def test_only_a_broker_with_a_slow_disk_may_stay_silent(state: StateCheck) -> No
         list(state.ask_each_broker(ask))
 
 
+EXPIRED = "[ZooKeeperClient Kafka server] Session expired."
+TIMED_OUT = "Fencing broker 3 at epoch 9 because its session has timed out."
+
+
+def undisturbed(_: StateCheck) -> None:
+    """Nothing happens to broker 3."""
+
+
+def resumed(state: StateCheck) -> None:
+    """Broker 3 is paused; all sources agree on that; then it is resumed."""
+    state.broker_gone(BROKERS[3])
+    state._agreed_at = now()
+    state.broker_back(BROKERS[3])
+
+
+def restarted_and_agreed(state: StateCheck) -> None:
+    restarted(state, BROKERS[3])
+    state._agreed_at = now()
+
+
 @pytest.mark.parametrize(
-    ("says", "hit", "meaning"),
+    ("says", "after_s", "event", "meaning"),
     [
-        ("[ZooKeeperClient Kafka server] Session expired.", [], Inconclusive),
-        ("Fencing broker 3 at epoch 9 because its session has timed out.", [], Inconclusive),
-        ("Fencing broker 3 at epoch 9 because its session has timed out.", [3], PromiseBroken),
-        ("all is well", [], PromiseBroken),
+        (EXPIRED, 1, undisturbed, Inconclusive),
+        (TIMED_OUT, 1, undisturbed, Inconclusive),
+        (TIMED_OUT, 1, restarted_and_agreed, Inconclusive),
+        (TIMED_OUT, -1, undisturbed, PromiseBroken),  # before all sources last agreed
+        (EXPIRED, -1, undisturbed, PromiseBroken),
+        (TIMED_OUT, 1, lambda state: restarted(state, BROKERS[3]), PromiseBroken),
+        (EXPIRED, 1, resumed, PromiseBroken),
+        ("all is well", 1, undisturbed, PromiseBroken),
     ],
 )
 def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
@@ -380,17 +404,20 @@ def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     says: str,
-    hit: list[int],
+    after_s: int,
+    event: Callable[[StateCheck], None],
     meaning: type[Exception],
 ) -> None:
-    """This holds for a broker that no event touched, and only where nothing but leaders and leader epochs differ."""
+    """This holds for a broker that no event touched, and only where nothing but leaders and leader epochs differ.
+
+    A session that was lost before all sources last agreed excuses nothing.
+    """
     log = BrokerLog(tmp_path / "broker.log")
-    log.path.write_text(f"[2026-01-01 00:00:00,000] INFO {says} (kafka)\n")
+    at = state._agreed_at + timedelta(seconds=after_s)
+    log.path.write_text(f"[{at:%Y-%m-%d %H:%M:%S},{at.microsecond // 1000:03}] INFO {says} (kafka)\n")
     state.cluster.brokers = [fake_broker(3, log=log, node=fake_node("broker-3", log=log))]
     state.cluster.quorum_nodes = []
-    for id in hit:
-        state.broker_gone(BROKERS[id])
-        state.broker_back(BROKERS[id])
+    event(state)
     of_leaders = (
         "broker 1 sees t-0: leader epoch 5 instead of 4, though nothing has touched it",
         "broker 1 sees t-0: leader 2 instead of 1",
