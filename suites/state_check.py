@@ -21,8 +21,10 @@ from harness.errors import Inconclusive, JbodError, PromiseBroken, ToolFailed
 from harness.events import PartitionChanged
 from harness.journal import now
 from harness.kafka.connection import NoAnswer
+from harness.kafka.metadata import PartitionState
 from harness.kafka.tool_answers import Key
 from harness.waiting import await_until
+from suites.elections import check_elections
 from suites.expected_state import ExpectedState, Leadership, ReplicaKey
 from suites.held_moves import check_ended_before_throttle
 from suites.observations import (
@@ -67,21 +69,46 @@ class StateCheck(ExpectedState):
     def recovered(self) -> None:
         """Everything is healed and every broker runs: all replicas are back in their log dirs and in the ISR.
 
-        The leaders are taken from Kafka, which may have had several to choose from.
+        Kafka may have had several leaders to choose from. Those that it chose are expected from here on, if the rules
+        allow them (:mod:`suites.elections`).
 
-        :raises PromiseBroken: the cluster does not become healthy, or a source disagrees afterwards
+        :raises PromiseBroken: the cluster does not become healthy, a leader was not elected from the ISR, a leader
+            epoch went back, or a source disagrees afterwards
         """
         self.cluster.await_healthy(failure=PromiseBroken)
+        newest = self._newest_states()
+        for key, was in self.partitions.items():
+            last_isr = was.isr or self._last_isr.get(key, frozenset())
+            check_elections(self.cluster, newest[key], last_isr=last_isr, since=self._agreed_at)
         self.failed.clear()
         self.dead.clear()
         self.started_with_failed_dirs.clear()
         self.leader_epochs.clear()
         self._led.clear()
-        leaders = {(seen.topic, seen.partition): seen.leader for seen in self.cluster.describe().partitions}
         for key, was in self.partitions.items():
             whole = frozenset(was.replicas)
-            self._expect(key, replace(was, leader=leaders.get(key), isr=whole, offline=frozenset()))
+            self._expect(key, replace(was, leader=newest[key].leader, isr=whole, offline=frozenset()))
         self.check(timeouts.RECOVERY_S)
+
+    def _newest_states(self) -> dict[Key, PartitionState]:
+        """Each known partition as the broker shows it that knows its highest leader epoch.
+
+        :raises PromiseBroken: brokers do not answer, or none knows one of the partitions or its leader
+        """
+
+        def newest() -> dict[Key, PartitionState]:
+            seen = [state for broker in self.cluster.live_brokers() for state in broker.describe_cluster().partitions]
+            led = [state for state in seen if state.leader is not None]
+            return {(s.topic, s.partition): s for s in sorted(led, key=lambda state: state.leader_epoch)}
+
+        return await_until(
+            newest,
+            lambda states: self.partitions.keys() <= states.keys(),
+            timeout_s=timeouts.REQUEST_S,
+            what=f"the brokers to know a leader of {', '.join(f'{t}-{p}' for t, p in self.partitions)}",
+            retry_on=(NoAnswer,),
+            failure=PromiseBroken,
+        )
 
     def check(self, timeout_s: float = timeouts.LOG_DIR_FAILURE_S, *, also: Sequence[Source] = ()) -> None:
         """Wait until all sources agree with the expected state.

@@ -182,6 +182,14 @@ TEXTS: tuple[Dependency, ...] = (
         tried=False,
     ),
     log_line(
+        id="log-isr",
+        what="a leader logs that its ISR has grown",
+        words=(r"\[Partition {partition} broker=\d+\] ISR updated to \[?([\d,]+)",),
+        needed_by=("kafkatest-parity", "kip-112", "kip-113"),
+        without="a leader from an ISR that grew between two looks of the watcher counts as a broken promise",
+        tried=False,
+    ),
+    log_line(
         id="log-session-expired",
         what="a broker logs that its ZooKeeper session has expired",
         words=(r"\[ZooKeeperClient Kafka server\] Session expired",),

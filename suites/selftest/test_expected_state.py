@@ -434,6 +434,32 @@ def test_another_leader_is_the_machines_where_a_broker_lost_its_session(
             state.check(timeout_s=0.01)
 
 
+@pytest.mark.parametrize(
+    ("leader", "outcome"),
+    [(3, nullcontext()), (1, nullcontext()), (2, pytest.raises(PromiseBroken, match="broker 2 leads t-0"))],
+)
+def test_after_healing_only_a_member_of_the_last_isr_may_lead(
+    state: StateCheck,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    leader: int,
+    outcome: AbstractContextManager[object],
+) -> None:
+    """The log dir of t's leader, broker 2, had failed. Nothing is taken over from Kafka that the rules forbid."""
+    monkeypatch.setattr(state, "check", lambda _timeout_s: None)
+    state.log_dir_failed(DIRS[2, 1])
+    of_t = replace(partition_state("t", 2, 3, 1), leader=leader, leader_epoch=1)
+    seen = cluster_state(of_t, partition_state("u", 1, 2, 3), partition_state("lone", 3))
+    monkeypatch.setattr(state.cluster, "describe", lambda: seen, raising=False)
+    for broker in BROKERS.values():
+        monkeypatch.setattr(broker, "describe_cluster", lambda: seen, raising=False)
+        monkeypatch.setattr(broker, "log", BrokerLog(tmp_path / "broker.log"), raising=False)
+    with outcome as raised:
+        state.recovered()
+    if not raised:
+        assert state.expected("t") == expect(leader, {1, 2, 3}, set(), 2, 3, 1)
+
+
 def test_a_leader_that_moves_away_is_followed_by_the_first_of_the_new_replicas(state: StateCheck) -> None:
     state.reassigned(partition_of("t"), [DIRS[3, 2], DIRS[1, 1]])
     assert state.expected("t") == expect(3, {3, 1}, set(), 3, 1)
