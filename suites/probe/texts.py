@@ -130,8 +130,8 @@ TEXTS: tuple[Dependency, ...] = (
         words=(
             "Starting to load snapshot",
             r"snapshot (\d{20}-\d{10})",
-            "Shutdown broker because the metadata log dir .* has failed",
-            "Encountered fatal fault",
+            "Shutdown broker because the metadata log dir {path} has failed",
+            "(?s)Encountered fatal fault: .*…/",
             r"Shutting down because couldn't communicate offline log dir \S+ with controllers",
             r"Duplicate log directories for \S+ are found in both",
             r"Failed to write meta\.properties due to",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from harness.kafka.connection import NoAnswer
 from harness.kafka.metadata import ProducerState, ReplicaInDir
 from harness.kafka.versions import Mode, VersionRange
 from harness.runner.deviation import Deviation
-from suites.checks import check_failure_handlers, check_group_commits, check_notified, promised
+from suites.checks import check_ends, check_failure_handlers, check_group_commits, check_notified, promised
+from suites.kip_112.test_behaviours import fatal_fault_in
 from suites.kip_113.test_log_changes import check_led_by_another, check_truncated
 from suites.kip_113.test_moves import tries_to_move
 from suites.kip_113.test_tools_across import check_gave_up
@@ -161,6 +162,28 @@ def test_a_log_dir_failure_handler_that_died_is_seen(tmp_path: Path, line: str, 
     path.write_text(f"[2026-11-23 10:00:00,000] ERROR [LogDirFailureHandler]: {line} (kafka.server.ReplicaManager)\n")
     with pytest.raises(PromiseBroken, match="died") if died else nullcontext():
         check_failure_handlers([fake_broker(log=BrokerLog(path))])
+
+
+RAFT_DIED = "Encountered fatal fault: Unexpected error in raft IO thread (org.apache.kafka.server.fault.X)\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "is_due_to_it"),
+    [
+        (f"{RAFT_DIED}java.io.UncheckedIOException: Error while writing the Quorum status from the file /m/1/q", True),
+        (f"{RAFT_DIED}java.io.UncheckedIOException: Error while deleting file /m/1/__cluster_metadata-0/q.tmp", True),
+        (f"{RAFT_DIED}java.lang.IllegalStateException: Received request for epoch 7", False),
+        (f"{RAFT_DIED}java.io.UncheckedIOException: Error while deleting file /m/10/__cluster_metadata-0/q", False),
+        ("Encountered fatal fault: Error starting LogManager\n\tat a.B", False),
+    ],
+)
+def test_a_fatal_fault_must_name_the_metadata_log_dir(tmp_path: Path, log: str, is_due_to_it: bool) -> None:
+    path = tmp_path / "broker.log"
+    path.write_text(f"[2026-11-23 10:00:00,000] ERROR {log}\n[2026-11-23 10:00:00,001] INFO in /m/1/ (a.B)\n")
+    node = fake_node(exit_code=lambda: 1, expect_end=lambda: None)
+    broker = fake_broker(node=node, log=BrokerLog(path), started_at=datetime(2026, 11, 23, tzinfo=UTC))
+    with breaks_promise(None if is_due_to_it else "did not log"):
+        check_ends(broker, exit_code=1, saying=fatal_fault_in(Path("/m/1")))
 
 
 @pytest.mark.parametrize(
