@@ -158,14 +158,16 @@ def leaders_logs(partitions: Collection[Partition]) -> dict[Partition, Fingerpri
 
     :raises NoAnswer: a partition has no leader; or a broker does not answer, or has no such replica
     """
+    return {each: log.fingerprint() for each, log in _leaders_stored_logs(partitions)}
 
+
+def _leaders_stored_logs(partitions: Collection[Partition]) -> list[tuple[Partition, StoredLog]]:
     def leader(state: PartitionState) -> list[int]:
         if state.leader is None:
             raise NoAnswer(f"{state.topic}-{state.partition} has no leader")
         return [state.leader]
 
-    found = logs_of(partitions, leader).items()
-    return {each: log.fingerprint() for each, by_broker in found for log in by_broker.values()}
+    return [(each, log) for each, by_broker in logs_of(partitions, leader).items() for log in by_broker.values()]
 
 
 def log_bytes(folder: Path) -> bytes:
@@ -176,10 +178,16 @@ def log_bytes(folder: Path) -> bytes:
 def check_logs_unchanged(before: Mapping[Partition, Fingerprint], timeout_s: float = timeouts.RECOVERY_S) -> None:
     """The leaders' logs of partitions that were not written to are the same as before (:func:`leaders_logs`).
 
-    If Kafka recreates the only replica of a partition in another log dir, it is empty, and clients see no error.
+    If Kafka recreates the only replica of a partition in another log dir, it is empty, and clients see no error. The
+    error has the size of each log that differs, and the first offset of its segments.
     """
+
+    def changed() -> list[str]:
+        found = [(each, log) for each, log in _leaders_stored_logs(before) if log.fingerprint() != before[each]]
+        return [f"{each} has {log}, and had {before[each][0]} bytes" for each, log in found]
+
     await_until(
-        lambda: [str(each) for each, log in leaders_logs(before).items() if log != before[each]],
+        changed,
         lambda others: not others,
         timeout_s=timeout_s,
         what="the partitions that no client writes to have the same logs as before",

@@ -24,6 +24,11 @@ class StoredLog:
         self._segments = [(path, path.stat().st_size) for path in sorted(folder.glob("*.log"))]
         self.size = sum(size for _, size in self._segments)
 
+    def __str__(self) -> str:
+        if not self._segments:
+            return "no segment"
+        return f"{self.size} bytes in segments from offset {int(self._segments[0][0].stem)} on"
+
     def begins(self) -> int:
         """The base offset of the first batch; 0 for an empty log."""
         return int.from_bytes(next(self.pieces(), b"")[:8])

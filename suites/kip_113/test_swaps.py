@@ -122,8 +122,7 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
         with move.broker_down():
             replace(move, partition=refunds[0], there=place).leave_future_replica_alone()
         cluster.await_healthy(failure=PromiseBroken)
-        emptied = re.escape(f"the same logs as before; last seen: ['{refunds[0]}']")
-        with promised(cluster, unless=LONE_FUTURE_REPLICA_EMPTIED, seen=emptied):
+        with promised(cluster, unless=LONE_FUTURE_REPLICA_EMPTIED, seen=emptied(refunds[0])):
             check_logs_unchanged(kept, timeouts.REQUEST_S)
             finish_move(move.state, refunds[0], place)
             move.state.check()
@@ -133,6 +132,15 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
 
 
 @move_scenario(
+def emptied(partition: Partition) -> str:
+    """A pattern of the error for a log that has nothing of before: no byte, and its segment starts at offset 0.
+
+    A log that was cut off, or has other records, is not emptied.
+    """
+    log = re.escape(f"the same logs as before; last seen: ['{partition} has 0 bytes in segments from offset 0 on, and ")
+    return rf"{log}had [1-9]\d* bytes'\]"
+
+
     "kip-113/restart-with-copy-and-bad-dir",
     plan="3. topicPartition.move exists but topicPartition doesn't … and if there is bad log directory",
     log_dirs=3,

@@ -24,9 +24,11 @@ from harness.kafka.metadata import ProducerState, ReplicaInDir
 from harness.kafka.versions import Mode, VersionRange
 from harness.runner.deviation import Deviation
 from suites.checks import check_ends, check_failure_handlers, check_group_commits, check_notified, promised
+from suites.deviations import LONE_FUTURE_REPLICA_EMPTIED
 from suites.kip_112.test_behaviours import fatal_fault_in
 from suites.kip_113.test_log_changes import check_led_by_another, check_truncated
 from suites.kip_113.test_moves import tries_to_move
+from suites.kip_113.test_swaps import emptied
 from suites.kip_113.test_tools_across import check_gave_up
 from suites.kip_113.test_transactions import check_producers_known
 from suites.on_disk import (
@@ -40,6 +42,7 @@ from suites.on_disk import (
 from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import (
     cluster_state,
+    deviation_kinds,
     fake,
     fake_broker,
     fake_cluster,
@@ -224,6 +227,31 @@ def test_where_nobody_leads_there_is_nothing_to_be_kept(tmp_path: Path) -> None:
     write_log(tmp_path, {"0.log": batch(0)})
     with pytest.raises(NoAnswer, match="orders-0 has no leader"):
         leaders_logs(orders_in(tmp_path, leader=None).partitions)
+
+@pytest.mark.parametrize(
+    ("after", "outcome"),
+    [
+        ({"00000000000000000000.log": b""}, nullcontext()),
+        ({"00000000000000000000.log": batch(0)}, pytest.raises(PromiseBroken, match="has 15 bytes")),  # cut off
+        ({"00000000000000000000.log": batch(0) + batch(7, b"recards")}, pytest.raises(PromiseBroken, match="30 bytes")),
+        ({"00000000000000000007.log": b""}, pytest.raises(PromiseBroken, match="0 bytes in segments from offset 7 on")),
+        ({}, pytest.raises(PromiseBroken, match="has no segment")),
+    ],
+)
+def test_only_a_log_without_anything_of_before_is_the_emptied_one(
+    tmp_path: Path, after: dict[str, bytes], outcome: AbstractContextManager[object]
+) -> None:
+    """A log that was truncated or damaged is not the known bug that empties the lone replica."""
+    write_log(tmp_path, WHOLE)
+    orders = orders_in(tmp_path)
+    before = leaders_logs(orders.partitions)
+    (tmp_path / "orders-0" / "0.log").unlink()
+    write_log(tmp_path, after)
+    cluster = fake_cluster("3.9.2", Mode.ZK)
+    with outcome, promised(cluster, unless=LONE_FUTURE_REPLICA_EMPTIED, seen=emptied(orders[0])):
+        check_logs_unchanged(before, timeout_s=0.01)
+    assert deviation_kinds(cluster) == (["deviation.seen"] if after == {"00000000000000000000.log": b""} else [])
+
 
 
 @pytest.mark.parametrize(
