@@ -97,6 +97,36 @@ READ_TIMES = 10
 """The least reads of each broker's MBeans. With fewer, a block without failures shows nothing."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LogDirStop:
+    """A broker took a log dir offline, or started without it.
+
+    :ivar text: the log line
+    :ivar flushed_too_late: the broker had logged KAFKA-19571 for this log dir before, and since any earlier stop of it
+    """
+
+    broker: int
+    path: str
+    text: str
+    flushed_too_late: bool
+
+    def __str__(self) -> str:
+        return f"broker {self.broker} logged: {self.text}"
+
+
+def log_dir_stops(broker: Broker, since: datetime) -> list[LogDirStop]:
+    """The log dirs that a broker stopped serving, by its log, oldest first."""
+    flushed, stops = set[str](), list[LogDirStop]()
+    for line in broker.log.lines(since=since):
+        if late := re.search(FLUSHED_TOO_LATE.format(path=r"(\S+)"), line.text):
+            flushed.add(late[1])
+        if found := re.search(LOG_DIR_STOPPED.format(path=r"(\S+)"), line.text):
+            known = "Stopping" in found[0] and found[1] in flushed  # a broker that starts flushes nothing before
+            stops.append(LogDirStop(broker=broker.id, path=found[1], text=line.text[:300], flushed_too_late=known))
+            flushed.discard(found[1])
+    return stops
+
+
 @contextmanager
 def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> Iterator[Collection[str]]:
     """Inside the block, no broker counts a log dir as offline, and none logs that it stops serving one.
@@ -104,13 +134,15 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
     A thread reads the MBeans of every live broker up to five times a second. The logs show what happened in between.
     Yields the offline log dirs that were counted so far; this should stay empty.
 
-    :param expected: a known deviation of the build: a log dir must go offline for that reason, and for no other. No log
-        dir need go offline if the deviation does not show in every run or is open on this build
-    :raises PromiseBroken: a log dir goes offline, also where the block fails because of it; or none does where one must
+    :param expected: a known deviation of the build: a log dir must go offline for that reason, and for no other. Each
+        log dir that a broker counts or stops serving must be one for which it logged KAFKA-19571 before. No log dir
+        need go offline if the deviation does not show in every run or is open on this build
+    :raises PromiseBroken: a log dir goes offline; raised from the block's error if the block fails, too. Or none does
+        where one must
     :raises Inconclusive: a broker's MBeans were read too rarely
     """
     start = now()
-    samples, counted = collections.Counter[int](), set[str]()
+    samples, counted = collections.Counter[int](), dict[str, set[tuple[int, str]]]()
 
     def sample() -> None:
         for broker in cluster.live_brokers():
@@ -120,7 +152,25 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
                 samples[broker.id] += 1
                 offline = [path for path, is_offline in metrics.log_dir_offline.items() if is_offline]
                 if metrics.offline_log_dirs or offline:
-                    counted.add(f"{broker} counted {metrics.offline_log_dirs} log dirs offline: {offline}")
+                    seen = f"{broker} counted {metrics.offline_log_dirs} log dirs offline: {offline}"
+                    unnamed = ["unnamed"] * (metrics.offline_log_dirs > len(offline))  # the count is read first
+                    counted[seen] = {(broker.id, path) for path in (*offline, *unnamed)}
+
+    def stops() -> list[LogDirStop]:
+        """What the brokers logged.
+
+        :raises PromiseBroken: see above
+        """
+        logged = [stop for broker in cluster.brokers for stop in log_dir_stops(broker, start)]
+        known = [stop for stop in logged if expected and stop.flushed_too_late]
+        forgiven = {(stop.broker, stop.path) for stop in known}
+        wrong = [seen for seen, log_dirs in sorted(counted.items()) if not log_dirs <= forgiven]
+        wrong += [str(stop) for stop in logged if stop not in known]
+        if wrong and expected:
+            raise PromiseBroken(f"a log dir went offline, and not by {expected.issue}: {'; '.join(wrong)}")
+        if wrong:
+            raise PromiseBroken(f"no fault was injected, and {'; '.join(wrong)}")
+        return logged
 
     try:
         with in_background(sample, every_s=0.2) as errors:
@@ -132,28 +182,18 @@ def no_log_dir_fails(cluster: Cluster, *, expected: Deviation | None = None) -> 
                 what=f"every broker's MBeans to have been read {READ_TIMES} times",
                 failure=Inconclusive,
             )
-    finally:
-        stopped = LOG_DIR_STOPPED.format(path=r"(\S+)")
-        said = {
-            f"{broker} logged: {line.text[:300]}": broker.log.first(
-                FLUSHED_TOO_LATE.format(path=re.escape(str(path[1]))), since=start
-            )
-            for broker in cluster.brokers
-            for line in broker.log.lines(since=start)
-            if (path := re.search(stopped, line.text))
-        }
-        otherwise = [each for each, cause in said.items() if cause is None]
-        if (said or counted) and not expected:
-            raise PromiseBroken(f"no fault was injected, and {'; '.join([*sorted(counted), *said])}")
-        if expected and (otherwise or (counted and not said)):
-            raise PromiseBroken(
-                f"a log dir went offline, and not by {expected.issue}: {'; '.join(otherwise or sorted(counted))}"
-            )
+    except Exception as error:
+        try:
+            stops()
+        except PromiseBroken as broken:
+            raise broken from error
+        raise
+    said = [str(stop) for stop in stops()]
     if errors:
         raise errors[0]
     if expected and (said or expected.deterministic):
         observe(expected, cluster, deviates=bool(said), seen="; ".join(said) or "all log dirs stay online")
-    cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=[*said])
+    cluster.journal.write("log_dirs.watched", samples=dict(samples), counted=sorted(counted), said=said)
 
 
 def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:

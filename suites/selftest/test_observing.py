@@ -5,7 +5,7 @@ The answers of the brokers are made up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -206,22 +206,36 @@ STOPPED = "Stopping serving logs in dir /d"
 @pytest.mark.parametrize(
     ("version", "counts", "logs", "says", "notes"),
     [
-        ("4.3.1", True, [FLUSHED, STOPPED], None, ["deviation.seen"]),
-        ("4.3.1", False, [], "no longer deviates", []),
-        ("4.3.2", True, [FLUSHED, STOPPED], None, ["deviation.seen"]),
-        ("4.3.2", False, [], None, ["deviation.mended"]),
-        ("4.3.2", True, [STOPPED], "not by KAFKA-19571", []),
-        ("4.3.2", True, [], "not by KAFKA-19571: broker 1 counted 1 log dirs offline", []),
-        ("4.1.0", True, [FLUSHED, STOPPED], "no fault was injected", []),
-        ("4.1.0", False, [], None, []),
+        ("4.3.1", "/d", FLUSHED_AND_STOPPED, None, ["deviation.seen"]),
+        ("4.3.1", "", FLUSHED_AND_STOPPED, None, ["deviation.seen"]),
+        ("4.3.1", "", (), "no longer deviates", []),
+        ("4.3.1", "/d /e", FLUSHED_AND_STOPPED, "not by KAFKA-19571: broker 1 counted 2 .*/e", []),
+        ("4.3.1", "/e", FLUSHED_AND_STOPPED, "not by KAFKA-19571: broker 1 counted 1 .*/e", []),
+        (
+            "4.3.1",
+            "/d +1",
+            FLUSHED_AND_STOPPED,
+            "not by KAFKA-19571: broker 1 counted 2 .*: \\['/d'\\]$",
+            [],
+        ),
+        ("4.3.1", "/d", (STOPPED, FLUSHED), "not by KAFKA-19571: broker 1 counted.*; broker 1 said: Stopping", []),
+        ("4.3.1", "/d", (*FLUSHED_AND_STOPPED, STOPPED), "not by KAFKA-19571: broker 1 said: Stopping", []),
+        ("4.3.1", "/d", (*FLUSHED_AND_STOPPED, LOADING), "not by KAFKA-19571: broker 1 said: Error while loading", []),
+        ("4.3.1", "/d", (FLUSHED, LOADING), "not by KAFKA-19571: broker 1 counted.*; broker 1 said: Error while", []),
+        ("4.3.2", "/d", FLUSHED_AND_STOPPED, None, ["deviation.seen"]),
+        ("4.3.2", "", (), None, ["deviation.mended"]),
+        ("4.3.2", "/d", (STOPPED,), "not by KAFKA-19571", []),
+        ("4.3.2", "/d", (), "not by KAFKA-19571: broker 1 counted 1 log dirs offline", []),
+        ("4.1.0", "/d", FLUSHED_AND_STOPPED, "no fault was injected, and broker 1 counted.*; broker 1 said", []),
+        ("4.1.0", "", (), None, []),
     ],
 )
 def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     version: str,
-    counts: bool,
-    logs: list[str],
+    offline: str,
+    logs: Sequence[str],
     says: str | None,
     notes: list[str],
 ) -> None:
@@ -229,10 +243,7 @@ def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     known = replace(
         deviations.GOOD_LOG_DIR_OFFLINE, builds=VersionRange.parse(">=4.1.1"), confirmed=SINCE_4_1.confirmed
     )
-    metrics = replace(METRICS, offline_log_dirs=int(counts), log_dir_offline={"/d": counts})
-    log = tmp_path / "broker.log"
-    broker = fake_broker(log=BrokerLog(log), mbeans=fake(MBeans, describe_broker=lambda: metrics))
-    cluster = fake_cluster(version, brokers=[broker], live_brokers=lambda: [broker])
+    cluster, log = watched_cluster(tmp_path, version, offline.split())
     expected = None if expectation_of(known, cluster) is Expectation.NONE else known
     with breaks_promise(says), no_log_dir_fails(cluster, expected=expected):
         log.write_text("".join(map(log_line, logs)))
@@ -288,6 +299,10 @@ def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) ->
 
 @pytest.mark.parametrize(
     ("deviation", "shown", "mended"),
+FLUSHED_AND_STOPPED = (FLUSHED, STOPPED)
+LOADING = "Error while loading log dir /d"
+
+
     [
         (deviations.GOOD_LOG_DIR_OFFLINE, "3.7.0 3.9.2 4.0.0 4.0.1 4.1.0 4.1.1", "4.0.2 4.1.2 4.2.0 4.3.1 4.4.0"),
         (deviations.GROWTH_NOT_CANCELLED, "3.7.0 3.9.2 4.0.0", "4.0.1 4.0.2 4.1.0 4.3.1"),
@@ -303,3 +318,27 @@ def test_where_kafka_mended_what_is_known(deviation: Deviation, shown: str, mend
     """The releases are from Kafka's jars and branches: KafkaServer, LogManager, LogSegment, ReplicaManager, tools."""
     assert [each for each in shown.split() if V(each) in deviation.builds] == shown.split()
     assert [each for each in mended.split() if V(each) in deviation.builds] == []
+    """``offline``: the log dirs that the MBeans name, and how many more they count."""
+def watched_cluster(folder: Path, version: str, offline: Sequence[str]) -> tuple[Cluster, Path]:
+    """A cluster of one broker whose MBeans count these log dirs as offline, and the broker's log."""
+    named = {"/d": False, "/e": False} | {path: True for path in offline if path != "+1"}
+    metrics = replace(METRICS, offline_log_dirs=len(offline), log_dir_offline=named)
+    log = folder / "broker.log"
+    broker = fake_broker(log=BrokerLog(log), mbeans=fake(MBeans, describe_broker=lambda: metrics))
+    return fake_cluster(version, brokers=[broker], live_brokers=lambda: [broker]), log
+
+
+@pytest.mark.parametrize("offline", ["/d", ""])
+def test_a_log_dir_that_fails_does_not_hide_the_error_that_came_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, offline: str
+) -> None:
+    """Without a log dir that fails, the error comes out as it is."""
+    monkeypatch.setattr("suites.checks.READ_TIMES", 1)
+    cluster, log = watched_cluster(tmp_path, "4.3.1", offline.split())
+    log.write_text("".join(map(log_line, [STOPPED] if offline else [])))
+    own = ValueError("of the block")
+    with pytest.raises(PromiseBroken if offline else ValueError) as raised, no_log_dir_fails(cluster):
+        raise own
+    assert own in (raised.value, raised.value.__cause__)
+
+
