@@ -30,7 +30,8 @@ class Fault(ABC):
     :cvar name: the fault's name in ids, journal and reports
     :cvar needs: the abilities of the machine that it needs, by their names in :mod:`harness.host.probes`
     :cvar cluster: the cluster settings that it needs; a case that has this fault as a parameter gets such a cluster
-    :cvar explains: regular expressions of the ERROR and FATAL log lines that it explains
+    :cvar explains: regular expressions of the ERROR and FATAL log lines that it explains; ``{path}`` stands for the
+        path of what it breaks, where :meth:`explained` puts one in
     :ivar noticed_by: a regular expression of the line that the broker logs when it notices the fault, or None
     :ivar may_hold_up_clients: clients may make no progress during the fault, for example because they keep asking a
         broker that is cut off. No load is required then (:func:`harness.measure.floors.shortfalls`)
@@ -58,6 +59,10 @@ class Fault(ABC):
         """The name of the affected node."""
         return f"broker-{self.broker.id}"
 
+    def explained(self) -> tuple[str, ...]:
+        """The regular expressions of the ERROR and FATAL log lines that this fault, on its target, explains."""
+        return self.explains
+
     @abstractmethod
     def apply(self) -> None:
         """Break the target. Each step goes to the broker's undo log first."""
@@ -81,7 +86,7 @@ class Fault(ABC):
         fields = {"fault": self.name, "target": self.target, "broker": self.broker.id, "noticed_by": self.noticed_by}
         journal = self.broker.journal
         more = {"may_hold_up_clients": True} if self.may_hold_up_clients else {}
-        self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explains, **more)
+        self.injected_at = journal.write("fault.injecting", **fields, node=self.node, explains=self.explained(), **more)
         try:
             self.apply()
             self.injected_monotonic_s = time.monotonic()

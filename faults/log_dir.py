@@ -24,6 +24,28 @@ LOG_DIR_STOPPED = (
 """The line that a broker logs when it takes the log dir ``{path}`` (escaped) offline, or starts without it."""
 
 
+_OPERATIONS = (
+    r"Error while (?:writing|reading|flushing|loading|appending|locking|renaming|deleting|checking|rolling|truncating"
+    r"|creating|fetching offset|changing replica dir|describing|processing data)",
+    r"Error processing (?:append|fetch|delete records)",
+    r"Failed to (?:create|clean|lock|flush|write|read|append|load|delete|rename|truncate|access|acquire)",
+    r"Stopping serving",
+    r"Disk error",
+    r"Could not open",
+    r"due to a? ?(?:disk|storage) error",
+    r"Uncaught exception in scheduled task",
+)
+_ON_LOG_DIR = rf"^(?=[^\n]*(?:{'|'.join(_OPERATIONS)}))(?s:.*){{path}}(?![\w.-])"
+"""An error of an operation on the log dir ``{path}`` (escaped): its path is in the line or in the stack trace."""
+_ON_ITS_REPLICAS = (
+    r"^[^\n]*(?:Error for partition|Could not fetch offset for|Error processing (?:append|fetch))"
+    r"(?s:.*)KafkaStorageException: Disk error when trying to access log file on the disk",
+    r"the local replica for the partition is in an offline log directory",
+)
+"""Errors of operations on a replica in a failed log dir that name no log dir. The first is the text of an answer with
+KAFKA_STORAGE_ERROR."""
+
+
 class LogDirFault(Fault):
     """A fault of one log dir.
 
@@ -34,15 +56,7 @@ class LogDirFault(Fault):
     expected_error: ClassVar[str]
     undo_unmounts: ClassVar[bool] = False
     """Undoing it unmounts the file system, so no process may have a file open in it: the broker must be down."""
-    explains = (
-        r"Error while (writing|reading|flushing|loading|appending|locking|renaming|deleting|checking)",
-        r"Failed to (create|clean|lock|flush|write|read|append|load|delete|rename|create or validate)",
-        r"Stopping serving",
-        r"Disk error",
-        r"Error processing (append|fetch)",
-        r"KafkaStorageException|kafka storage",
-        r"Could not open|Uncaught exception in scheduled task|offline",
-    )
+    explains = (_ON_LOG_DIR, *_ON_ITS_REPLICAS)
 
     def __init__(self, log_dir: LogDir) -> None:
         super().__init__(log_dir.broker)
@@ -50,6 +64,10 @@ class LogDirFault(Fault):
         self.noticed_by = LOG_DIR_STOPPED.format(path=re.escape(str(log_dir.path)))
         self._tokens: list[int] = []
         self._probes: list[Path] = []
+
+    def explained(self) -> tuple[str, ...]:
+        """See :meth:`faults.base.Fault.explained`; of other log dirs it explains nothing."""
+        return tuple(pattern.format(path=re.escape(str(self.log_dir.path))) for pattern in self.explains)
 
     @property
     def target(self) -> str:

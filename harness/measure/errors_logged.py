@@ -1,8 +1,10 @@
-"""Finds the errors that a case's nodes logged and no fault of the case explains; they never decide the verdict.
+"""Finds the errors that a case's nodes logged and no fault of the case explains, and the threads that died.
+
+A thread that died breaks a promise (:mod:`harness.runner.case_outcome`). Other errors never decide the verdict.
 
 Kafka logs errors in normal operation too, such as a request for a topic that is being created, and changes their
 wording between releases. A list of harmless errors would be wrong for the next release. So they are grouped, counted
-and kept with the run (``errors_logged`` in run.json), where a reader can see that a thread died.
+and kept with the run (``errors_logged`` in run.json).
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.events import Event, FaultInjecting
-from harness.kafka.broker_log import BrokerLog
+from harness.kafka.broker_log import BrokerLog, LogLine
 
 KEPT = 20
 """How many groups are kept, rare ones first: an error that was logged hundreds of times is seldom the cause."""
+THREAD_DIED = r"^\[.+\]:? Error due to \("
+"""The log line of a thread that died (``ShutdownableThread.run``); its stack trace has the reason. The name in brackets
+is the thread's own, or that of a fetcher. No fault explains it: what a dead thread did is never done again."""
 _VARYING = (
     (re.compile(r"(?<![\w.])/\S+"), "…"),
     (re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])"), "ID"),
@@ -46,19 +51,34 @@ def errors_logged(events: Sequence[Event], run_dir: Path) -> list[ErrorGroup]:
     """
     explained = [pattern for event in events if isinstance(event, FaultInjecting) for pattern in event.explains]
     harmless = re.compile("|".join(explained)) if explained else None
+    died = re.compile(THREAD_DIED)
     groups: dict[str, ErrorGroup] = {}
     for log in sorted(run_dir.glob("brokers/*/broker.log")):
         node = log.parent.name
         for line in BrokerLog(log).lines():
-            if line.level not in ("ERROR", "FATAL") or (harmless and harmless.search(line.text)):
+            if line.level not in ("ERROR", "FATAL"):
                 continue
-            text = " | ".join(line.text.splitlines()[:2])[:300]
+            if harmless and harmless.search(line.text) and not died.search(line.text):
+                continue
+            text = _beginning(line)
             new = ErrorGroup(count=0, nodes=[], at=line.at.isoformat(), line=text)
             group = groups.setdefault(_kind(text), new)
             group.count += 1
             if node not in group.nodes:
                 group.nodes.append(node)
     return sorted(groups.values(), key=lambda group: group.count)[:KEPT]
+
+
+def dead_threads(run_dir: Path) -> list[str]:
+    """Return the first dead thread of each node, by the logs of a run folder."""
+    logs = sorted(run_dir.glob("brokers/*/broker.log"))
+    found = {log.parent.name: BrokerLog(log).first(THREAD_DIED) for log in logs}
+    return [f"a thread of the node {node} died: {_beginning(line)}" for node, line in found.items() if line is not None]
+
+
+def _beginning(line: LogLine) -> str:
+    """Return the line with the first line of its stack trace."""
+    return " | ".join(line.text.splitlines()[:2])[:300]
 
 
 def _kind(line: str) -> str:

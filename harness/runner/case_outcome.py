@@ -1,9 +1,10 @@
 """Decides the verdict of a case from everything that happened in it.
 
-Reasons against a case come from the errors of its phases, the judge, the floors of its load, and the proofs of its
-faults. The worst one wins (:data:`harness.errors.EXIT_PRECEDENCE`). A scenario cannot hide a reason: the judge's
-verdict and an unproven fault count even if the scenario ignores or catches them. A case is *valid* if the scenario ran
-to its end, was judged, and there is no reason against it.
+Reasons against a case come from the errors of its phases, the judge, the floors of its load, the proofs of its faults,
+and its nodes: one that ended by itself, or a thread that died. The worst one wins
+(:data:`harness.errors.EXIT_PRECEDENCE`). A scenario cannot hide a reason: the judge's verdict and an unproven fault
+count even if the scenario ignores or catches them. A case is *valid* if the scenario ran to its end, was judged, and
+there is no reason against it.
 
 Two reasons override all others, including broken promises: the run folder could not be written, or the machine's clock
 was set during the case. The verdict then names the other reasons too.
@@ -33,6 +34,7 @@ from harness.events import (
     FaultNotProven,
     NodeEndedByItself,
 )
+from harness.measure.errors_logged import dead_threads
 from harness.runner.case import Case, Outcome
 from harness.runner.deviation import Deviation, NotedDeviation, State
 
@@ -80,6 +82,8 @@ def conclude(
     reasons = [*_raised(case_log.troubles, test_file), *(_judged(case) if case else ())]
     if case_log.called and case is not None:
         reasons += [*_unexpected_ends(case), *_unsettled(case)]
+    if case is not None:
+        reasons += [(EXIT_INVALID, thread) for thread in dead_threads(case.run_dir)]
     if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
             return "skipped", case_log.skipped

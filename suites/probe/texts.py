@@ -162,13 +162,13 @@ TEXTS: tuple[Dependency, ...] = (
         "coordinator that loads its log again), a failed acknowledgement and a time index without room",
         words=(
             r"(?s)Error while flushing log for \S+ in dir {path} .*ClosedChannelException",
-            r"\[LogDirFailureHandler\]: Error due to",
+            r"^\[.+\]:? Error due to \(",
             "completing transaction state transition while it does not have a pending state",
             r"Unexpected error handling \S*AssignmentResponseEvent(?s:.*)updateReassignmentState",
             r"processing data for partition … at offset (?s:.*)java\.nio\.BufferOverflowException",
         ),
         needed_by=("kip-112", "kip-113", "schedules", "transactions"),
-        without="a deviation counts as a broken promise, or a dead thread stays unnoticed until a log dir fails",
+        without="a deviation counts as a broken promise, or a dead thread stays unnoticed",
         tried=False,
     ),
     log_line(

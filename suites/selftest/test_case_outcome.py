@@ -153,6 +153,29 @@ def test_what_is_still_under_way_at_the_end_is_counted(case: Case, error: str, w
     assert outcome == (wanted, "t-0 is being reassigned")
 
 
+@pytest.mark.parametrize("log", [CaseLog(called=True), CaseLog(troubles=[Inconclusive("too slow")])])
+@pytest.mark.parametrize(
+    ("line", "outcome"),
+    [
+        ("[LogDirFailureHandler]: Error due to (kafka.server.ReplicaManager)", "invalid"),
+        ("[kafka-log-cleaner-thread-0]: Error due to (kafka.log.LogCleaner)", "invalid"),
+        ("[ReplicaFetcher replicaId=1, leaderId=2, fetcherId=0] Error due to (kafka.server.X)", "invalid"),
+        ("[LogDirFailureHandler]: Stopped (kafka.server.ReplicaManager)", None),  # by a broker that shuts down
+        ("[ReplicaManager broker=1] Error due to a slow disk (kafka.server.ReplicaManager)", None),
+    ],
+)
+def test_a_thread_that_died_makes_every_case_invalid(case: Case, log: CaseLog, line: str, outcome: str | None) -> None:
+    """The case is invalid whichever thread died, in whichever node, and whatever ended the scenario."""
+    case.verdict = verdict("valid")
+    was = concluded(log, case)
+    node = case.run_dir / "brokers" / "controller-100"
+    node.mkdir(parents=True)
+    (node / "broker.log").write_text(f"[2026-11-23 10:00:00,000] ERROR {line}\njava.lang.NullPointerException: x\n")
+    found, reason = conclude(log, case, must_be_judged=True, test_file=HERE)
+    assert found == (outcome or was)
+    assert (line in reason and "controller-100 died" in reason and "NullPointer" in reason) is (outcome is not None)
+
+
 def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
     """If the journal's disk is full, so is that of the brokers' logs; a missing log line is no broken promise then."""
     case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))
