@@ -49,13 +49,14 @@ _STATUS = {"valid": "passed", "invalid": "failed", "unknown": "unknown", "error"
 _CATEGORIES = [
     {"name": "Kafka broke a promise", "matchers": {"statuses": ["failed"]}},
     {"name": "Known deviation", "matchers": {"statuses": ["passed"], "labels": {"tag": "^deviates$"}}},
+    {"name": "Undeclared deviation", "matchers": {"statuses": ["passed"], "labels": {"tag": "^undeclared$"}}},
     {"name": "Mended deviation", "matchers": {"statuses": ["passed"], "labels": {"tag": "^mended$"}}},
     {"name": "Inconclusive", "matchers": {"statuses": ["unknown"]}},
     {"name": "Harness or environment", "matchers": {"statuses": ["broken"]}},
     {"name": "Did not run", "matchers": {"statuses": ["skipped"]}},
 ]
 
-_TAGS: Mapping[State, str] = {"seen": "deviates", "mended": "mended"}
+_TAGS: Mapping[State, str] = {"seen": "deviates", "undeclared": "undeclared", "mended": "mended"}
 
 # The others of Allure's charts go by severity, layer, feature, story or environment, which are not used here.
 _CHARTS = [

@@ -43,6 +43,7 @@ class ComparedDeviation:
     :ivar baseline: the cases in which the baseline deviates
     :ivar mended: the cases in which the candidate keeps the promise. Either it is newer than all confirmed builds, or
         the declaration excludes it and the baseline deviates in this case
+    :ivar undeclared: the cases in which the candidate deviates and the scenario does not declare it
     :ivar state: the state for the candidate; ``unseen`` if the candidate shows nothing either way
     """
 
@@ -53,6 +54,7 @@ class ComparedDeviation:
     candidate: Sequence[str]
     baseline: Sequence[str]
     mended: Sequence[str]
+    undeclared: Sequence[str]
     state: State | Literal["unseen"]
 
     @property
@@ -71,7 +73,8 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
         for each in (each for row in ours for each in row.deviations):
             of = found.setdefault(_key(each), _Cases())
             (of.mended if each.state == "mended" else of.candidate)[id] = None
-            of.declared |= each.state == "seen"
+            if each.state == "undeclared":
+                of.undeclared[id] = None
         for each in (each for row in theirs for each in row.deviations):
             of = found.setdefault(_key(each), _Cases())
             if each.state != "mended":
@@ -87,6 +90,7 @@ def compare_deviations(cases: Iterable[tuple[str, Sequence[Row], Sequence[Row]]]
             candidate=[*of.candidate],
             baseline=[*of.baseline],
             mended=[*of.mended],
+            undeclared=[*of.undeclared],
             state=of.state,
         )
         for (kip, says, does, issue), of in found.items()
@@ -101,12 +105,12 @@ class _Cases:
     candidate: dict[str, None] = field(default_factory=dict)
     baseline: dict[str, None] = field(default_factory=dict)
     mended: dict[str, None] = field(default_factory=dict)
-    declared: bool = False
+    undeclared: dict[str, None] = field(default_factory=dict)
 
     @property
     def state(self) -> State | Literal["unseen"]:
         if self.candidate:
-            return "seen" if self.declared else "undeclared"
+            return "undeclared" if self.candidate.keys() == self.undeclared.keys() else "seen"
         return "mended" if self.mended else "unseen"
 
 

@@ -184,7 +184,7 @@ def qualify(candidate: RunsRead, baseline: RunsRead | None) -> Qualification:
     uncompared = 0 if alone else sum(case.change == "held" and not case.is_compared for case in cases)
     fewest = [min(len(case.candidate), len(case.baseline)) for case in cases if case.candidate and case.baseline]
     return Qualification(
-        answer=_answer(names, totals, differing, uncompared, len(mended)),
+        answer=_answer(names, totals, differing, uncompared, len(mended), sum(bool(d.undeclared) for d in deviations)),
         names=names,
         cases=sorted(cases, key=lambda case: (list(CHANGES).index(case.change), case.id)),
         totals=totals,
@@ -354,11 +354,13 @@ def _answer(
     differing: Sequence[tuple[ComparedCase, str, Measure]],
     uncompared: int,
     mended: int,
+    undeclared: int,
 ) -> Answer:
     """The answer.
 
     :param uncompared: how many cases held for which the baseline has no result
     :param mended: how many known deviations are mended
+    :param undeclared: how many deviations the candidate shows in cases that do not declare them
     """
     ours, theirs = names
     slower = sum(measure.difference_s > 0 for _, _, measure in differing)
@@ -366,6 +368,7 @@ def _answer(
     says = ", ".join(f"{count} {words[change]}" for change, count in totals.items() if count)
     says += f"; {len(differing)} times differ beyond noise, {slower} of them longer" if differing else ""
     says += f"; {mended} known deviation{'' if mended == 1 else 's'} mended" if mended else ""
+    says += f"; {undeclared} undeclared deviation{'' if undeclared == 1 else 's'}" if undeclared else ""
     unshown = totals["unshown"] + totals["only baseline's"] + totals["wavers"]
     where_by_change: dict[Change, str] = {
         "broke": f" where {theirs} keeps it" if theirs else "",

@@ -8,8 +8,7 @@ Elsewhere (CI) each case prints a line when it begins and one when it ends.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from rich.console import Console, Group, RenderableType
@@ -20,6 +19,7 @@ from rich.text import Text
 from harness.errors import EXIT_NOTHING_RAN
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case_result import CaseResult
+from harness.runner.deviation import State
 from harness.runner.run import Run, run_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
@@ -136,6 +136,9 @@ class ConsoleReporter:
 def _line(result: CaseResult) -> RenderableType:
     text = Text(f"{result.verdict:8}", style=STYLES[result.verdict])
     text.append(f"{result.duration_s:6.1f} s  {result.case.id}", style="default")
+    for deviation in result.deviations:
+        if deviation.state == "undeclared":
+            text.append(f"\n         {_STATES['undeclared']}: {deviation.actual} ({deviation.issue})", style="yellow")
     if result.reason:
         text.append(f"\n         {result.reason}", style=STYLES[result.verdict])
         if result.verdict != "skipped":
@@ -145,7 +148,7 @@ def _line(result: CaseResult) -> RenderableType:
     return text
 
 
-_STATES = {"seen": "deviates", "mended": "mended"}
+_STATES: Mapping[State, str] = {"seen": "deviates", "mended": "mended", "undeclared": "deviates, undeclared"}
 MEASURES = {
     "noticed_s": "noticed",
     "other_leader_s": "new leader",
@@ -158,7 +161,7 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
     """Return a table with a row for each case. Below it are its faults with their costs, its deviations and its
     figures.
 
-    Costs are in seconds. The last rows have the undeclared deviations, each once.
+    Costs are in seconds.
     """
     table = Table(title="verdicts", title_justify="left", header_style="bold")
     table.add_column("case, and its faults", overflow="fold", min_width=44)
@@ -174,19 +177,10 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
             costs = (_cost(fault, measure) for measure in MEASURES)
             table.add_row(Text(f"  {fault.name} on {fault.target}"), "", proven, "", *costs, style="dim")
         for deviation in result.deviations:
-            if (word := _STATES.get(deviation.state)) is not None:
-                table.add_row(Text(f"  {word}: {deviation.actual} ({deviation.issue})"), style="dim")
+            style = "yellow" if deviation.state == "undeclared" else "dim"
+            table.add_row(Text(f"  {_STATES[deviation.state]}: {deviation.actual} ({deviation.issue})"), style=style)
         for name, figure in result.measured.items():
             table.add_row(Text(f"  {name}: {figure:.2f}"), style="dim")
-    undeclared = Counter(
-        f"{deviation.actual} ({deviation.issue})"
-        for result in results
-        for deviation in result.deviations
-        if deviation.state == "undeclared"
-    )
-    for what, count in undeclared.items():
-        cases = "1 case that does" if count == 1 else f"{count} cases that do"
-        table.add_row(Text(f"deviates, seen in {cases} not declare it: {what}"), style="dim")
     return table
 
 
@@ -206,4 +200,6 @@ def summary(run: Run) -> Text:
             text.append(f"{count} {verdict}  ", style=style)
     if mended := sum(any(each.state == "mended" for each in of.deviations) for of in run.results.cases):
         text.append(f"{mended} mended  ", style="green")
+    if undeclared := sum(any(each.state == "undeclared" for each in of.deviations) for of in run.results.cases):
+        text.append(f"{undeclared} with an undeclared deviation  ", style="yellow")
     return text.append(f"run folders in {run.runs_dir}, seed {run.seed}", style="dim")

@@ -28,9 +28,8 @@ RESULTS_FILES = "results-*.json"
 began."""
 
 VERDICT_CODES = {"valid": EXIT_VALID, "invalid": EXIT_INVALID, "unknown": EXIT_INCONCLUSIVE, "error": EXIT_HARNESS}
-_STATES: Mapping[str, State] = {"deviations": "seen", "mended": "mended"}
-"""The fields of ``totals`` that count cases with a deviation of this state. Undeclared deviations are not
-counted."""
+_STATES: Mapping[str, State] = {"deviations": "seen", "mended": "mended", "undeclared": "undeclared"}
+"""The fields of ``totals`` that count cases with a deviation of this state."""
 
 
 def to_json(cases: Sequence[CaseResult], exit_code: int, seed: int) -> dict[str, object]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from harness.cli.console import verdict_table
+from harness.cli.console import ConsoleReporter, summary, verdict_table
+from harness.runner.results import Results
+from harness.runner.run import Run
 from suites.selftest.case_results import case_result, noted_deviation
+from suites.selftest.fakes import fake
 
 
-def test_deviations_are_told_by_their_state_and_undeclared_ones_once() -> None:
+def test_deviations_are_told_by_their_state_in_each_case() -> None:
     apart = noted_deviation("is silent", state="undeclared")
     cases = [
         case_result(
@@ -35,8 +40,25 @@ def test_deviations_are_told_by_their_state_and_undeclared_ones_once() -> None:
     lines = [line.strip("│ ").partition("  ")[0] for line in out.getvalue().splitlines() if "KAFKA-1" in line]
     assert [line.split(" │")[0].strip() for line in lines] == [
         "deviates: lies (KAFKA-1)",
+        "deviates, undeclared: is silent (KAFKA-1)",
         "mended: is late (KAFKA-1)",
+        "deviates, undeclared: hides (KAFKA-1)",
+        "deviates, undeclared: is silent (KAFKA-1)",
         "deviates: as told by an older jbod (KAFKA-1)",
-        "deviates, seen in 2 cases that do not declare it: is silent (KAFKA-1)",
-        "deviates, seen in 1 case that does not declare it: hides (KAFKA-1)",
     ]
+
+
+def test_a_valid_case_with_an_undeclared_deviation_says_so_on_its_line_and_in_the_summary(tmp_path: Path) -> None:
+    apart = noted_deviation("is silent", state="undeclared")
+    cases = [case_result("kip-0/a", deviations=(apart, noted_deviation("lies"))), case_result("kip-0/b")]
+    results = fake(Results, cases=cases)
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    reporter = ConsoleReporter(console)
+    reporter._run = fake(Run, results=results, runs_dir=tmp_path, seed=1)
+    reporter.pytest_runtest_logreport(pytest.TestReport("x", ("x", 0, "x"), {}, "passed", None, "teardown"))
+    console.print(summary(reporter._run))
+    shown = out.getvalue()
+    assert shown.count("deviates, undeclared: is silent (KAFKA-1)") == 1
+    assert "lies" not in shown
+    assert "2 valid  1 with an undeclared deviation  " in shown

@@ -437,11 +437,12 @@ def test_what_a_case_says_of_deviations_is_on_its_page_and_on_the_index(tmp_path
     assert re.findall(r"<td[^>]*>(seen|mended|undeclared)</td>", table) == ["mended", "seen", "undeclared"]
     assert "4 cases</span>" in table
     cases = page[page.index('id="table"') :]
-    assert re.findall(r">(kip-113/\d)\[zk\]</a> <b class=\"\w+\">(\w+)</b>", cases) == [
+    assert re.findall(r">(kip-113/\d)\[zk\]</a> <b class=\"\w+\">([\w, ]+)</b>", cases) == [
         ("kip-113/1", "deviates"),
         ("kip-113/2", "mended"),
+        *((f"kip-113/{name}", "deviates, undeclared") for name in "3456"),
     ]
-    says = {"1": "this build: goes on (OLD-1)", "2": "keeps the promise", "3": "The scenario does not declare it"}
+    says = {"1": "this build: goes on (OLD-1)", "2": "keeps the promise", "3": "Undeclared deviation"}
     for name, phrase in says.items():
         assert phrase in (tmp_path / "report" / "cases" / f"{name}.html").read_text()
 

@@ -164,6 +164,7 @@ def test_each_case_is_in_its_category(page: AllurePage) -> None:
     assert {node["name"]: below(node) for node in nodes.values() if node["type"] == "category"} == {
         "Kafka broke a promise": {"kip-112/broken[kraft]"},
         "Known deviation": {"kip-1066/deviates[kraft]"},
+        "Undeclared deviation": {"kip-1066/apart[kraft]"},
         "Mended deviation": {"kip-1066/newer[kraft]"},
         "Inconclusive": {"kip-1066/cut-short[kraft]", "kip-1066/unknown[kraft]"},
         "Harness or environment": {"kip-112/fell-over[kraft]", "kip-112/killed[kraft]"},
