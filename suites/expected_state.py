@@ -81,7 +81,8 @@ class ExpectedState:
     :ivar failed: the log dirs that have failed
     :ivar cordoned: the log dirs whose cordon is in force: the controller knows of it
     :ivar dead: the ids of the brokers that do not run, are paused for long, or are cut off
-    :ivar started_with_failed_dirs: the ids of the brokers that were started with a failed log dir
+    :ivar updated_since_start: for the id of each broker that was started with a failed log dir, the partitions whose
+        leader or ISR has changed since all sources agreed that it is back
     :ivar slow: the ids of the brokers that have a slow disk
     """
 
@@ -96,7 +97,8 @@ class ExpectedState:
         self.dead: set[int] = set()
         self._disturbed_at: dict[int, datetime] = {}
         self._agreed_at = now()
-        self.started_with_failed_dirs: set[int] = set()
+        self.updated_since_start: dict[int, set[Key]] = {}
+        self._starting: set[int] = set()
         self.slow: set[int] = set()
         self._places: dict[ReplicaKey, LogDir] = {}
         self._future_replicas: dict[ReplicaKey, LogDir] = {}
@@ -176,6 +178,14 @@ class ExpectedState:
             self.leader_epochs.pop(key, None)
         if was is not None and was.leader != expected.leader:
             self._led.pop(key, None)
+        self._put(key, expected)
+
+    def _put(self, key: Key, expected: ExpectedPartition) -> None:
+        """The partition should look like this from now on, in the same leader epoch."""
+        was = self.partitions.get(key)
+        if was is not None and (was.leader, was.isr) != (expected.leader, expected.isr):
+            for id in self.updated_since_start.keys() - self._starting:
+                self.updated_since_start[id].add(key)
         self.partitions[key] = expected
 
     def _may_be_led_anew(self, key: Key) -> None:
@@ -201,8 +211,11 @@ class ExpectedState:
             self._places[(*key, log_dir.broker.id)] = log_dir
         replicas = tuple(log_dir.broker.id for log_dir in log_dirs)
         self._may_be_led_anew(key)  # the new replicas begin a new leader epoch, whoever leads
+        changed = {id: key in updated for id, updated in self.updated_since_start.items()}
         self._expect(key, replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas)))
         self._carry_forward()
+        for id in (id for id, before in changed.items() if not before):
+            self.updated_since_start[id].discard(key)  # its record names the log dirs again, as a broker's first update
 
     def reassigning(self, partition: Partition) -> None:
         """It was reassigned to the replicas that it has: its leader epoch may change, and nothing else.
@@ -353,7 +366,7 @@ class ExpectedState:
         """All brokers reach each other again: replicas that are not offline rejoin the ISR, and leaders stay."""
         for key, was in self.partitions.items():
             if was.isr is not None:
-                self.partitions[key] = replace(was, isr=frozenset(was.replicas) - was.offline)
+                self._put(key, replace(was, isr=frozenset(was.replicas) - was.offline))
 
     def broker_back(self, broker: Broker) -> None:
         """A broker was started or resumed, or is no longer cut off: its replicas on good log dirs rejoin the ISR.
@@ -369,16 +382,17 @@ class ExpectedState:
             offline = self._offline(key, was.replicas)
             back = frozenset({broker.id} & set(was.replicas)) - offline
             if was.isr is not None:
-                self.partitions[key] = replace(was, isr=was.isr | back, offline=offline)
+                self._put(key, replace(was, isr=was.isr | back, offline=offline))
             elif back & self._last_isr[key]:
                 self._expect(key, replace(was, leader=broker.id, isr=back, offline=offline))
             else:
                 self._expect(key, replace(was, offline=offline))
 
     def _started(self, broker: Broker) -> None:
-        self.started_with_failed_dirs.discard(broker.id)
+        self.updated_since_start.pop(broker.id, None)
         if any(log_dir.broker == broker for log_dir in self.failed):
-            self.started_with_failed_dirs.add(broker.id)
+            self.updated_since_start[broker.id] = set()
+            self._starting.add(broker.id)
 
     def _restarted_since_held(self, key: ReplicaKey) -> bool:
         """Whether this replica's broker was started after its move was held (KRaft): the move may have ended."""

@@ -19,18 +19,20 @@ from harness.cluster.cluster import Cluster
 from harness.cluster.log_dir import LogDir
 from harness.cluster.quorum.kraft import KRaftQuorum
 from harness.cluster.quorum.zookeeper import ZooKeeperQuorum
+from harness.errors import PromiseBroken
 from harness.kafka import tool_answers
 from harness.kafka.mbeans import BrokerMetrics
 from harness.kafka.metadata import ClusterState, LogDirState
 from harness.kafka.tool_answers import DescribedPartition, Directories, Key
 from harness.kafka.versions import Mode
+from harness.runner.deviation import Expectation
 from suites.deviations import (
     CORDONS_NOT_PRINTED,
     OFFLINE_REPLICAS_COUNTED_LATE,
     OFFLINE_REPLICAS_UNCOUNTED,
 )
 from suites.expected_state import ExpectedState
-from suites.observing import expects, observe
+from suites.observing import expectation_of, expects, observe
 
 Source = Callable[[ExpectedState], Iterator[str]]
 UNTOUCHED = "though nothing has touched it"
@@ -157,17 +159,26 @@ def mbeans(state: ExpectedState) -> Iterator[str]:
 
 
 def judge_mbeans(state: ExpectedState, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState) -> list[str]:
-    """The differences of a broker's MBeans from what its build should show; if there are none, note the deviations."""
-    cordons = state.cluster.distribution.version.has_cordoned_log_dirs
+    """The differences of a broker's MBeans from what its build should show.
+
+    Without any, :data:`suites.deviations.OFFLINE_REPLICAS_COUNTED_LATE` is noted if it shows. The other deviation shows
+    in every case with a failed log dir, so only the scenario that declares it notes it.
+    """
     uncounted = expects(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, lambda: seen.offline_replicas == 0)
-    if differences := [*compare_mbeans(state, broker, seen, elsewhere, uncounted=uncounted, cordons=cordons)]:
-        return differences
-    should = offline_replicas(state, broker, elsewhere)
-    shown = f"OfflineReplicaCount {seen.offline_replicas} instead of {should}"
-    if broker.id not in state.started_with_failed_dirs:
-        if any(broker.id in expected.offline for expected in state.partitions.values()):
-            observe(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, deviates=uncounted, seen=shown)
-    elif not uncounted and seen.offline_replicas < should:
+    differences = compare_mbeans(
+        state,
+        broker,
+        seen,
+        elsewhere,
+        uncounted=uncounted,
+        late=expectation_of(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster) is not Expectation.NONE,
+        cordons=state.cluster.distribution.version.has_cordoned_log_dirs,
+    )
+    if found := [*differences]:
+        return found
+    should = offline_replicas(state, broker, elsewhere) - len(unassigned_offline_replicas(state, broker))
+    if not uncounted and broker.id in state.updated_since_start and seen.offline_replicas < should:
+        shown = f"OfflineReplicaCount {seen.offline_replicas} instead of {should}"
         observe(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster, deviates=True, seen=shown)
     return []
 
@@ -180,14 +191,15 @@ def compare_mbeans(
     *,
     uncounted: bool,
     cordons: bool,
+    late: bool = False,
 ) -> Iterator[str]:
     """Compares OfflineLogDirectoryCount, LogDirectoryOffline and OfflineReplicaCount (KIP-112, "Metrics").
 
-    From 4.3 on also CordonedLogDirectoryCount and LogDirectoryCordoned. A broker that was started with a failed log dir
-    may show a smaller OfflineReplicaCount (:data:`suites.deviations.OFFLINE_REPLICAS_COUNTED_LATE`).
+    From 4.3 on also CordonedLogDirectoryCount and LogDirectoryCordoned.
 
     :param elsewhere: the cluster's metadata, for topics that are not in the expected state
     :param uncounted: the build is expected to show :data:`suites.deviations.OFFLINE_REPLICAS_UNCOUNTED`
+    :param late: the build may show :data:`suites.deviations.OFFLINE_REPLICAS_COUNTED_LATE`
     :param cordons: the build must have the two MBeans of KIP-1066
     """
     by = f"the MBeans of {broker} say"
@@ -203,10 +215,11 @@ def compare_mbeans(
         if seen.cordoned_log_dirs != sum(cordoned.values()):
             yield f"{by} CordonedLogDirectoryCount {seen.cordoned_log_dirs} instead of {sum(cordoned.values())}"
     should = 0 if uncounted else offline_replicas(state, broker, elsewhere)
-    least = 0 if broker.id in state.started_with_failed_dirs else should
+    least = 0 if uncounted else least_offline_replicas(state, broker, should, late=late)
     if not least <= seen.offline_replicas <= should:
         gone = f"; {OFFLINE_REPLICAS_UNCOUNTED.gone}" if uncounted else ""
-        yield f"{by} OfflineReplicaCount {seen.offline_replicas} instead of {should}{gone}"
+        wanted = should if least == should else f"{least} to {should}"
+        yield f"{by} OfflineReplicaCount {seen.offline_replicas} instead of {wanted}{gone}"
 
 
 def offline_replicas(state: ExpectedState, broker: Broker, elsewhere: ClusterState) -> int:
@@ -216,9 +229,28 @@ def offline_replicas(state: ExpectedState, broker: Broker, elsewhere: ClusterSta
     """
     replicas = [key for key, expected in state.partitions.items() if broker.id in expected.offline]
     unknown = [each for each in state.unknown_partitions(elsewhere) if broker.id in each.offline_replicas]
+    return len(replicas) + len(unknown) + len(unassigned_offline_replicas(state, broker))
+
+
+def unassigned_offline_replicas(state: ExpectedState, broker: Broker) -> list[Key]:
+    """The replicas that a reassignment or a topic deletion left on the broker's failed log dirs."""
     failed = [log_dir for log_dir in broker.log_dirs if log_dir in state.failed]
-    left = [key for log_dir in failed for key in state.left_behind_in(log_dir) | state.undeleted_in(log_dir)]
-    return len(replicas) + len(unknown) + len(left)
+    return [key for log_dir in failed for key in state.left_behind_in(log_dir) | state.undeleted_in(log_dir)]
+
+
+def least_offline_replicas(state: ExpectedState, broker: Broker, should: int, *, late: bool) -> int:
+    """How many offline replicas the broker must count.
+
+    A broker that was started with a failed log dir does not know what is in there, so it need not count replicas that
+    are not assigned to it any more. With ``late`` it must count a replica only once the partition has changed, and of
+    unknown topics it is not known whether they have.
+    """
+    updated = state.updated_since_start.get(broker.id)
+    if updated is None:
+        return should
+    if late:
+        return sum(broker.id in expected.offline and key in updated for key, expected in state.partitions.items())
+    return should - len(unassigned_offline_replicas(state, broker))
 
 
 def _names(offline: Mapping[str, bool]) -> dict[str, int]:
@@ -291,8 +323,22 @@ def log_dirs_tool(state: ExpectedState) -> Iterator[str]:
     seen = tool_answers.describe_log_dirs(state.cluster.distribution, state.bootstrap(), ids)
     for broker in brokers:
         yield from compare_log_dirs(state, broker, seen.get(broker.id, ()), by=f"kafka-log-dirs of {broker}")
-    if state.cluster.distribution.version.has_cordoned_log_dirs:
-        yield from judge_printed_cordons(state.cluster, seen)
+    if state.cluster.distribution.version.has_cordoned_log_dirs:  # noted where the deviation is declared
+        yield from compare_printed_cordons(seen, printed=not expects_unprinted_cordons(state.cluster, seen))
+
+
+def check_cordons_printed(cluster: Cluster) -> None:
+    """kafka-log-dirs shows for each log dir whether it is cordoned."""
+    ids = [broker.id for broker in cluster.brokers]
+    seen = tool_answers.describe_log_dirs(cluster.distribution, cluster.bootstrap, ids)
+    if differences := judge_printed_cordons(cluster, seen):
+        raise PromiseBroken("; ".join(differences))
+
+
+def expects_unprinted_cordons(cluster: Cluster, seen: Mapping[int, tuple[LogDirState, ...]]) -> bool:
+    """Whether kafka-log-dirs of this build should show no cordons."""
+    printed = any(each.is_cordoned is not None for states in seen.values() for each in states)
+    return expects(CORDONS_NOT_PRINTED, cluster, lambda: not printed)
 
 
 def judge_printed_cordons(cluster: Cluster, seen: Mapping[int, tuple[LogDirState, ...]]) -> list[str]:
@@ -300,8 +346,7 @@ def judge_printed_cordons(cluster: Cluster, seen: Mapping[int, tuple[LogDirState
 
     Without differences, the deviation is noted.
     """
-    printed = any(each.is_cordoned is not None for states in seen.values() for each in states)
-    unprinted = expects(CORDONS_NOT_PRINTED, cluster, lambda: not printed)
+    unprinted = expects_unprinted_cordons(cluster, seen)
     differences = [*compare_printed_cordons(seen, printed=not unprinted)]
     if not differences:
         shown = "no log dir's cordon" if unprinted else "whether each log dir is cordoned"

@@ -82,7 +82,7 @@ class StateCheck(ExpectedState):
             check_elections(self.cluster, newest[key], last_isr=last_isr, since=self._agreed_at)
         self.failed.clear()
         self.dead.clear()
-        self.started_with_failed_dirs.clear()
+        self.updated_since_start.clear()
         self.leader_epochs.clear()
         self._led.clear()
         for key, was in self.partitions.items():
@@ -198,7 +198,11 @@ class StateCheck(ExpectedState):
                 raise PromiseBroken(seen)
 
     def _take_over_leaderships(self, leaderships: Mapping[Key, Leadership]) -> None:
-        """From here on each of these leaders stays, and its leader epoch, until an event touches the partition."""
+        """From here on each of these leaders stays, and its leader epoch, until an event touches the partition.
+
+        All sources agree, so brokers that were started know the state of all partitions.
+        """
+        self._starting.clear()
         for key, led in leaderships.items():
             self.leader_epochs.setdefault(key, led.epoch)
         self._led = dict(leaderships)

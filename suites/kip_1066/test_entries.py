@@ -39,7 +39,7 @@ from suites.kip_1066.cordons import (
 from suites.kip_1066.creation import created_despite_cordons, wide_topics_requested
 from suites.kip_1066.refused import check_refused_without_effect
 from suites.kip_1066.test_refusals import NONE
-from suites.observations import configs_tool, directories, metadata_log
+from suites.observations import check_cordons_printed, configs_tool, directories, metadata_log
 from suites.state_check import StateCheck
 
 MISSING = r"All entries in cordoned\.log\.dirs must be present in log\.dirs or log\.dir\. Missing entries : "
@@ -158,6 +158,7 @@ def test_what_users_see(cluster: Cluster) -> None:
     cordon(state, first, first.log_dirs[1])
     cordon(state, second, *second.log_dirs, value="*")
     state.check(also=everything)
+    check_cordons_printed(cluster)
     cordon(state, second)
     state.check(also=everything)
 

@@ -40,7 +40,7 @@ from suites.deviations import (
     STORAGE_ERROR_TO_CLIENTS,
     STRAY_KEPT,
 )
-from suites.observations import metadata_log
+from suites.observations import metadata_log, offline_replicas
 from suites.on_disk import check_logs_unchanged, check_no_replica_twice, check_topic_gone, leaders_logs
 from suites.scenario import scenario
 from suites.state_check import StateCheck
@@ -276,6 +276,7 @@ def test_what_users_see(cluster: Cluster, workload: CaseWorkload) -> None:
             check_topics_tool_shows_offline(cluster, orders, offline=victim)
             check_error_to_clients(victim, orders[0])
             check_mbean_domain(cluster, victim)
+            check_offline_replicas_counted(state, victim)
             pair.await_progress(after=now())
         restart_after_healing(state, victim)
         state.check(also=[metadata_log])
@@ -299,6 +300,14 @@ def check_mbean_domain(cluster: Cluster, broker: Broker) -> None:
     check_promised_or_known(
         OFFLINE_LOG_DIRS_ELSEWHERE, cluster, domains, promised=["kafka.server"], known=["kafka.log"]
     )
+
+
+def check_offline_replicas_counted(state: StateCheck, broker: Broker) -> None:
+    """The MBean OfflineReplicaCount is the number of the broker's replicas on failed log dirs."""
+    assert broker.mbeans is not None
+    seen = broker.mbeans.describe_broker().offline_replicas
+    should = offline_replicas(state, broker, state.cluster.describe())
+    check_promised_or_known(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, seen, promised=should, known=0)
 
 
 def check_error_to_clients(broker: Broker, partition: Partition) -> None:

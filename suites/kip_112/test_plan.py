@@ -22,8 +22,11 @@ from harness.cluster.topic import Partition
 from harness.errors import PromiseBroken
 from harness.journal import now
 from harness.runner.case_workload import CaseWorkload
+from harness.runner.deviation import Expectation
+from harness.workload.pair import Pair
 from suites.checks import check_delivery, check_noticed
 from suites.deviations import OFFLINE_REPLICAS_COUNTED_LATE, UNWRITABLE_ENDS_START
+from suites.observing import expectation_of
 from suites.scenario import each_fault, scenario
 from suites.state_check import StateCheck
 from suites.steps import (
@@ -32,6 +35,7 @@ from suites.steps import (
     ends_as_known,
     log_dirs_failed,
     one_partition_per_log_dir,
+    rack_killed,
     restart_after_healing,
 )
 
@@ -65,9 +69,20 @@ def test_leader_at_bootstrap(cluster: Cluster, workload: CaseWorkload, fail_log_
                     state.broker_back(victim)
                     state.check()
                     check_noticed(fault)
+                    check_counted_after_change(state, pair, cluster.others(victim)[0])
                 pair.await_progress(after=now())
         restart_after_healing(state, victim)
     check_delivery(workload)
+
+
+def check_counted_after_change(state: StateCheck, pair: Pair, other: Broker) -> None:
+    """Builds with :data:`OFFLINE_REPLICAS_COUNTED_LATE` count an offline replica once its partition has changed.
+
+    Another broker is killed and comes back, which changes every ISR. On other builds the replica is counted already.
+    """
+    if expectation_of(OFFLINE_REPLICAS_COUNTED_LATE, state.cluster) is not Expectation.NONE:
+        with rack_killed(state, [other]):
+            pair.await_progress(after=now())
 
 
 @scenario("kip-112/leader-at-runtime", kip=112, plan="2) Log directory failure discovered on leader during runtime")

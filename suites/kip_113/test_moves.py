@@ -25,7 +25,7 @@ from harness.journal import now
 from harness.kafka.broker_log import LogLine
 from harness.runner.case_workload import CaseWorkload
 from suites.checks import check_delivery, check_logged
-from suites.deviations import MOVED_BEFORE_THROTTLE
+from suites.deviations import MOVED_BEFORE_THROTTLE, OFFLINE_REPLICAS_COUNTED_LATE
 from suites.kip_113.moving import Move, let_move_hit_fault, move_scenario, moves_released, moving
 from suites.on_disk import check_checkpoints, check_topic_gone
 from suites.scenario import NO_FAULT, each_fault, each_role
@@ -200,7 +200,7 @@ def test_restart_with_both(cluster: Cluster, workload: CaseWorkload) -> None:
 @move_scenario(
     "kip-113/restart-with-both-and-bad-source",
     plan="3. topicPartition.move exists but topicPartition doesn't …, and if there is bad log directory: its own",
-    deviations=(MOVED_BEFORE_THROTTLE,),
+    deviations=(MOVED_BEFORE_THROTTLE, OFFLINE_REPLICAS_COUNTED_LATE),
 )
 def test_restart_with_both_and_bad_source(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker is killed during a move, and its source log dir fails: the replica is offline, its future replica stays.

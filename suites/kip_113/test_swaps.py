@@ -42,6 +42,7 @@ from suites.deviations import (
     FUTURE_REPLICA_KNOWN_TO_CONTROLLER,
     FUTURE_REPLICA_RENAMED_FIRST,
     LONE_FUTURE_REPLICA_EMPTIED,
+    OFFLINE_REPLICAS_COUNTED_LATE,
     OLD_LOG_DIR_REPORTED,
     UNTRIMMED_INDEX_EXPIRES,
 )
@@ -131,7 +132,6 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
         check_topic_gone(cluster, "refunds")
 
 
-@move_scenario(
 def emptied(partition: Partition) -> str:
     """A pattern of the error for a log that has nothing of before: no byte, and its segment starts at offset 0.
 
@@ -141,10 +141,11 @@ def emptied(partition: Partition) -> str:
     return rf"{log}had [1-9]\d* bytes'\]"
 
 
+@move_scenario(
     "kip-113/restart-with-copy-and-bad-dir",
     plan="3. topicPartition.move exists but topicPartition doesn't … and if there is bad log directory",
     log_dirs=3,
-    deviations=(FUTURE_REPLICA_KNOWN_TO_CONTROLLER,),
+    deviations=(FUTURE_REPLICA_KNOWN_TO_CONTROLLER, OFFLINE_REPLICAS_COUNTED_LATE),
 )
 def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload) -> None:
     """A broker finds a future replica without its replica, with another log dir bad: the replica counts as offline.

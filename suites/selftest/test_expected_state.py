@@ -203,7 +203,7 @@ def test_a_broker_that_is_cut_off_is_gone_for_the_others_and_runs_all_the_while(
     assert [*processes(state)] == []
     state.broker_back(BROKERS[2])
     assert state.expected("u") == expect(1, {1, 2, 3}, set(), 1, 2, 3)
-    assert state.started_with_failed_dirs == set()
+    assert state.updated_since_start == {}
     assert [*processes(state)] == []
 
 

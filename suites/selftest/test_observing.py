@@ -14,16 +14,20 @@ import pytest
 from harness.cluster.cluster import Cluster
 from harness.errors import PromiseBroken
 from harness.journal import now
+from harness.kafka import tool_answers
 from harness.kafka.broker_log import BrokerLog
-from harness.kafka.mbeans import MBeans
+from harness.kafka.mbeans import BrokerMetrics, MBeans
+from harness.kafka.metadata import LogDirState
 from harness.kafka.versions import CONFIRMED_BUILDS, KafkaVersion, Mode, VersionRange, is_newer_than
 from harness.runner.deviation import Deviation, Expectation
 from suites import deviations, observations
 from suites.checks import check_promised_or_known, no_log_dir_fails, promised, refuses_to_start
+from suites.kip_112.test_behaviours import check_offline_replicas_counted
 from suites.observing import expectation_of, expects, observe
 from suites.selftest.expected_errors import breaks_promise
 from suites.selftest.fakes import cluster_state, deviation_kinds, fake, fake_broker, fake_cluster, fake_node, log_line
-from suites.selftest.test_observations import BROKERS, METRICS, SEEN, described, healthy_state, right_state
+from suites.selftest.test_observations import BROKERS, DIRS, METRICS, SEEN, described, healthy_state, right_state
+from suites.state_check import StateCheck
 
 V = KafkaVersion.parse
 CONFIRMED = (V("4.1.2"), V("4.3.1"))
@@ -137,29 +141,92 @@ def test_the_error_of_the_promise_is_kept() -> None:
 # --- sources whose expectation depends on the build -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("version", "counted", "says", "notes"),
-    [
-        ("4.3.1", 3, None, []),
-        ("4.3.1", 0, "OfflineReplicaCount 0 instead of 3", []),
-        ("4.2.2", 0, None, ["deviation.seen"]),
-        ("4.2.2", 3, "instead of 0; no longer deviates", []),
-        ("4.2.3", 0, None, ["deviation.seen"]),
-        ("4.2.3", 3, None, ["deviation.mended"]),
-        ("4.2.3", 1, "OfflineReplicaCount 1 instead of 3", []),
-        ("4.2.3", 4, "OfflineReplicaCount 4 instead of 3", []),
-    ],
-)
-def test_offline_replicas_that_are_not_counted(version: str, counted: int, says: str | None, notes: list[str]) -> None:
+UNCOUNTED = [
+    ("4.3.1", 3, None, []),
+    ("4.3.1", 0, "OfflineReplicaCount 0 instead of 3", []),
+    ("4.2.2", 0, None, ["deviation.seen"]),
+    ("4.2.2", 3, "instead of 0; no longer deviates", []),
+    ("4.2.3", 0, None, ["deviation.seen"]),
+    ("4.2.3", 3, None, ["deviation.mended"]),
+    ("4.2.3", 1, "OfflineReplicaCount 1 instead of 3", []),
+    ("4.2.3", 4, "OfflineReplicaCount 4 instead of 3", []),
+]
+
+
+def on_build(state: StateCheck, version: str, mode: Mode = Mode.KRAFT) -> Cluster:
+    """Give the state's cluster this build, and a journal of its own."""
+    planted = fake_cluster(version, mode)
+    state.cluster.distribution, state.cluster.journal, state.cluster.spec = (
+        planted.distribution,
+        planted.journal,
+        planted.spec,
+    )
+    return state.cluster
+
+
+def metrics_on(cluster: Cluster, counted: int) -> BrokerMetrics:
+    cordons = dict.fromkeys(METRICS.log_dir_offline, False) if cluster.distribution.version.at_least(4, 3) else {}
+    return replace(METRICS, offline_replicas=counted, log_dir_cordoned=cordons, cordoned_log_dirs=0)
+
+
+@pytest.mark.parametrize(("version", "counted", "says"), [case[:3] for case in UNCOUNTED])
+def test_offline_replicas_that_are_not_counted(version: str, counted: int, says: str | None) -> None:
+    """Every case with a failed log dir looks at the count, so it is noted only where the deviation is declared."""
     state = right_state()
-    planted = fake_cluster(version)
-    state.cluster.distribution, state.cluster.journal = planted.distribution, planted.journal
-    cordons = dict.fromkeys(METRICS.log_dir_offline, False) if planted.distribution.version.at_least(4, 3) else {}
-    seen = replace(METRICS, offline_replicas=counted, log_dir_cordoned=cordons, cordoned_log_dirs=0)
-    differences = observations.judge_mbeans(state, BROKERS[3], seen, SEEN)
+    cluster = on_build(state, version)
+    differences = observations.judge_mbeans(state, BROKERS[3], metrics_on(cluster, counted), SEEN)
     assert [says in each for each in differences if says] == ([True] if says else [])
     assert bool(differences) is bool(says)
-    assert deviation_kinds(planted) == notes
+    assert deviation_kinds(cluster) == []
+
+
+@pytest.mark.parametrize(("version", "counted", "says", "notes"), UNCOUNTED)
+def test_who_declares_that_offline_replicas_are_not_counted_notes_it(
+    monkeypatch: pytest.MonkeyPatch, version: str, counted: int, says: str | None, notes: list[str]
+) -> None:
+    state = right_state()
+    cluster = on_build(state, version)
+    broker = fake_broker(3, mbeans=fake(MBeans, describe_broker=lambda: metrics_on(cluster, counted)))
+    broker.log_dirs = BROKERS[3].log_dirs
+    monkeypatch.setattr(cluster, "describe", lambda: SEEN)
+    with breaks_promise("no longer deviates|instead of" if says else None):
+        check_offline_replicas_counted(state, broker)
+    assert deviation_kinds(cluster) == notes
+
+
+@pytest.mark.parametrize(
+    ("version", "mode", "agreed", "changed", "counted", "says", "notes"),
+    [
+        ("4.3.1", Mode.KRAFT, True, False, 0, None, ["deviation.seen"]),
+        ("4.3.1", Mode.KRAFT, True, False, 3, None, []),
+        ("4.3.1", Mode.KRAFT, True, False, 4, "OfflineReplicaCount 4 instead of 0 to 3", []),
+        ("4.3.1", Mode.KRAFT, True, True, 0, "OfflineReplicaCount 0 instead of 1 to 3", []),  # it is stuck
+        ("4.3.1", Mode.KRAFT, True, True, 1, None, ["deviation.seen"]),
+        ("4.3.1", Mode.KRAFT, False, True, 0, None, ["deviation.seen"]),  # it may have changed before
+        ("4.4.0", Mode.KRAFT, True, True, 0, "OfflineReplicaCount 0 instead of 1 to 3", []),
+        ("4.2.2", Mode.KRAFT, True, True, 0, None, []),  # it always counts 0
+        ("4.2.2", Mode.KRAFT, True, True, 1, "OfflineReplicaCount 1 instead of 0; no longer deviates", []),
+        ("3.6.2", Mode.ZK, True, False, 0, "OfflineReplicaCount 0 instead of 3", []),
+        ("3.6.2", Mode.ZK, True, False, 3, None, []),
+    ],
+)
+def test_a_broker_that_starts_with_a_bad_log_dir_counts_a_replica_once_its_partition_has_changed(
+    version: str, mode: Mode, agreed: bool, changed: bool, counted: int, says: str | None, notes: list[str]
+) -> None:
+    """Of the three replicas in the bad log dir, only the ISR of orders-0 changes."""
+    state = healthy_state()
+    cluster = on_build(state, version, mode)
+    state.broker_gone(BROKERS[3])
+    state.log_dir_failed(DIRS[3, 1])
+    state.broker_back(BROKERS[3])
+    if agreed:
+        state._take_over_leaderships({})
+    if changed:
+        state.broker_gone(BROKERS[1])
+    differences = observations.judge_mbeans(state, BROKERS[3], metrics_on(cluster, counted), SEEN)
+    assert [says in each for each in differences if says] == ([True] if says else [])
+    assert bool(differences) is bool(says)
+    assert deviation_kinds(cluster) == notes
 
 
 def test_where_nothing_is_offline_nothing_is_said_of_whether_it_is_counted() -> None:
@@ -190,6 +257,24 @@ def test_cordons_that_are_not_printed(
     assert deviation_kinds(cluster) == notes
 
 
+def test_the_tool_that_every_case_asks_notes_nothing_of_cordons(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it prints is still compared; the scenario that declares the deviation notes it."""
+    state = healthy_state()
+    cluster = on_build(state, "4.3.1")
+    seen: dict[int, tuple[LogDirState, ...]] = {}
+    monkeypatch.setattr(tool_answers, "describe_log_dirs", lambda *_: seen)
+    monkeypatch.setattr(state, "bootstrap", lambda: "")
+    monkeypatch.setattr(type(cluster), "bootstrap", "")
+    list(observations.log_dirs_tool(state))
+    assert deviation_kinds(cluster) == []
+    observations.check_cordons_printed(cluster)
+    assert deviation_kinds(cluster) == ["deviation.seen"]
+    seen[2] = described(True)
+    assert deviations.CORDONS_NOT_PRINTED.gone in list(observations.log_dirs_tool(state))
+    with breaks_promise("no longer deviates"):
+        observations.check_cordons_printed(cluster)
+
+
 def test_a_newer_build_that_prints_cordons_of_some_log_dirs_alone_is_wrong() -> None:
     cluster, (silent, said) = fake_cluster("4.3.2"), (described(None), described(True))
     [says] = observations.judge_printed_cordons(cluster, {1: silent, 2: said})
@@ -203,8 +288,12 @@ FLUSHED = "Error while flushing log for t-0 in dir /d with offset 7\njava.nio.ch
 STOPPED = "Stopping serving logs in dir /d"
 
 
+FLUSHED_AND_STOPPED = (FLUSHED, STOPPED)
+LOADING = "Error while loading log dir /d"
+
+
 @pytest.mark.parametrize(
-    ("version", "counts", "logs", "says", "notes"),
+    ("version", "offline", "logs", "says", "notes"),
     [
         ("4.3.1", "/d", FLUSHED_AND_STOPPED, None, ["deviation.seen"]),
         ("4.3.1", "", FLUSHED_AND_STOPPED, None, ["deviation.seen"]),
@@ -239,6 +328,7 @@ def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     says: str | None,
     notes: list[str],
 ) -> None:
+    """``offline``: the log dirs that the MBeans name, and how many more they count."""
     monkeypatch.setattr("suites.checks.READ_TIMES", 1)
     known = replace(
         deviations.GOOD_LOG_DIR_OFFLINE, builds=VersionRange.parse(">=4.1.1"), confirmed=SINCE_4_1.confirmed
@@ -248,6 +338,29 @@ def test_a_good_log_dir_goes_offline_for_the_reason_that_is_known_or_not_at_all(
     with breaks_promise(says), no_log_dir_fails(cluster, expected=expected):
         log.write_text("".join(map(log_line, logs)))
     assert deviation_kinds(cluster) == notes
+
+
+def watched_cluster(folder: Path, version: str, offline: Sequence[str]) -> tuple[Cluster, Path]:
+    """A cluster of one broker whose MBeans count these log dirs as offline, and the broker's log."""
+    named = {"/d": False, "/e": False} | {path: True for path in offline if path != "+1"}
+    metrics = replace(METRICS, offline_log_dirs=len(offline), log_dir_offline=named)
+    log = folder / "broker.log"
+    broker = fake_broker(log=BrokerLog(log), mbeans=fake(MBeans, describe_broker=lambda: metrics))
+    return fake_cluster(version, brokers=[broker], live_brokers=lambda: [broker]), log
+
+
+@pytest.mark.parametrize("offline", ["/d", ""])
+def test_a_log_dir_that_fails_does_not_hide_the_error_that_came_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, offline: str
+) -> None:
+    """Without a log dir that fails, the error comes out as it is."""
+    monkeypatch.setattr("suites.checks.READ_TIMES", 1)
+    cluster, log = watched_cluster(tmp_path, "4.3.1", offline.split())
+    log.write_text("".join(map(log_line, [STOPPED] if offline else [])))
+    own = ValueError("of the block")
+    with pytest.raises(PromiseBroken if offline else ValueError) as raised, no_log_dir_fails(cluster):
+        raise own
+    assert own in (raised.value, raised.value.__cause__)
 
 
 @pytest.mark.parametrize(
@@ -299,10 +412,6 @@ def test_each_declared_deviation_is_confirmed_somewhere(deviation: Deviation) ->
 
 @pytest.mark.parametrize(
     ("deviation", "shown", "mended"),
-FLUSHED_AND_STOPPED = (FLUSHED, STOPPED)
-LOADING = "Error while loading log dir /d"
-
-
     [
         (deviations.GOOD_LOG_DIR_OFFLINE, "3.7.0 3.9.2 4.0.0 4.0.1 4.1.0 4.1.1", "4.0.2 4.1.2 4.2.0 4.3.1 4.4.0"),
         (deviations.GROWTH_NOT_CANCELLED, "3.7.0 3.9.2 4.0.0", "4.0.1 4.0.2 4.1.0 4.3.1"),
@@ -318,27 +427,3 @@ def test_where_kafka_mended_what_is_known(deviation: Deviation, shown: str, mend
     """The releases are from Kafka's jars and branches: KafkaServer, LogManager, LogSegment, ReplicaManager, tools."""
     assert [each for each in shown.split() if V(each) in deviation.builds] == shown.split()
     assert [each for each in mended.split() if V(each) in deviation.builds] == []
-    """``offline``: the log dirs that the MBeans name, and how many more they count."""
-def watched_cluster(folder: Path, version: str, offline: Sequence[str]) -> tuple[Cluster, Path]:
-    """A cluster of one broker whose MBeans count these log dirs as offline, and the broker's log."""
-    named = {"/d": False, "/e": False} | {path: True for path in offline if path != "+1"}
-    metrics = replace(METRICS, offline_log_dirs=len(offline), log_dir_offline=named)
-    log = folder / "broker.log"
-    broker = fake_broker(log=BrokerLog(log), mbeans=fake(MBeans, describe_broker=lambda: metrics))
-    return fake_cluster(version, brokers=[broker], live_brokers=lambda: [broker]), log
-
-
-@pytest.mark.parametrize("offline", ["/d", ""])
-def test_a_log_dir_that_fails_does_not_hide_the_error_that_came_with_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, offline: str
-) -> None:
-    """Without a log dir that fails, the error comes out as it is."""
-    monkeypatch.setattr("suites.checks.READ_TIMES", 1)
-    cluster, log = watched_cluster(tmp_path, "4.3.1", offline.split())
-    log.write_text("".join(map(log_line, [STOPPED] if offline else [])))
-    own = ValueError("of the block")
-    with pytest.raises(PromiseBroken if offline else ValueError) as raised, no_log_dir_fails(cluster):
-        raise own
-    assert own in (raised.value, raised.value.__cause__)
-
-
