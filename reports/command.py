@@ -13,7 +13,9 @@ from pathlib import Path
 
 import click
 
-from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError, UsageError
+from harness.cli.shared import FOLDER
+from harness.errors import EXIT_NOTHING_RAN, EXIT_VALID, HarnessError
+from harness.history.run_folder import check_folder
 from harness.runner import ledger
 from harness.runner.shrinking import play_command
 from reports.allure import ALLURE, write_allure
@@ -35,11 +37,11 @@ _SOURCES = ("*.json*", "history/*", "history/*/*.parquet", "brokers/*/*")
 
 
 @click.command()
-@click.argument("runs", metavar="[RUNS_DIR|RUN_DIR]…", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("runs", metavar="[RUNS_DIR|RUN_DIR]…", nargs=-1, type=FOLDER)
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="Folder of the report (default: RUNS_DIR/report)."
 )
-@click.option("--baseline", metavar="RUNS_DIR", type=click.Path(path_type=Path), help="Compare with these runs.")
+@click.option("--baseline", metavar="RUNS_DIR", type=FOLDER, help="Compare with these runs.")
 @click.option(
     "--allure/--no-allure", default=True, show_default=True, help="Also make Allure's report (needs Node.js)."
 )
@@ -72,12 +74,12 @@ def report(runs: tuple[Path, ...], out: Path | None, baseline: Path | None, allu
 def read(paths: Sequence[Path]) -> RunsRead:
     """Read runs folders and single run folders as one run.
 
-    :raises UsageError: a path is no folder
+    :raises UsageError: a path does not exist
+    :raises HarnessError: a path is a file, or cannot be read
     :raises Damaged: a single run folder is damaged
     """
     for path in paths:
-        if not path.is_dir():
-            raise UsageError(f"no such folder: {path}")
+        check_folder(path, "runs folder")
     singles = [path for path in paths if is_run_folder(path)]
     for path in singles:
         read_folder(path)

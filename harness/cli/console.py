@@ -16,7 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from harness.errors import EXIT_NOTHING_RAN
+from harness.cli.shared import tell
+from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case_result import CaseResult
 from harness.runner.deviation import State
@@ -29,8 +30,10 @@ _REFRESH_PER_S = 5
 class ConsoleReporter:
     """Shows progress while cases run, and the table of verdicts at the end."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, errors: Console) -> None:
+        """:param errors: writes to standard error, also while pytest captures it"""
         self.console = console
+        self.errors = errors
         self._live: Live | None = None
         self._run: Run | None = None
         self._total = 0
@@ -82,16 +85,18 @@ class ConsoleReporter:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Print why a suite cannot be collected."""
         if report.failed:
-            self.console.print(Text(f"{report.nodeid}: {report.longreprtext}", style="bold magenta"))
+            self.errors.print(Text(f"{report.nodeid}: {report.longreprtext}", style="bold magenta"))
 
     def pytest_internalerror(self, excrepr: object) -> None:
         """Print an internal error of pytest or a plugin."""
-        self.console.print(Text(str(excrepr), style="bold magenta"))
+        self.errors.print(Text(str(excrepr), style="bold magenta"))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Print at once, before the clean-up, that the run ends by Ctrl-C or an error."""
+        """Print at once, before the clean-up, that the run ends by Ctrl-C or an error. Progress ends before."""
+        if self._live:
+            self._live.stop()
         if isinstance(excinfo.value, pytest.exit.Exception):
-            self.console.print(Text(f"jbod: {excinfo.value.msg}", style="bold magenta"), soft_wrap=True)
+            tell(str(excinfo.value.msg), self.errors)
         else:
             self.console.print("interrupted; cleaning up", style="yellow")
 

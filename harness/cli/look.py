@@ -17,6 +17,7 @@ from harness.cli.shared import (
     BACKEND,
     BUILD_OPTIONS,
     EVERY,
+    FOLDER,
     PROBE_OPTIONS,
     RUN_DIR,
     collect,
@@ -97,7 +98,7 @@ def _coverage(scenarios: list[ListedScenario]) -> list[str]:
 
 
 @click.command(name="ledger")
-@click.argument("runs_dir", required=False, type=click.Path(path_type=Path))
+@click.argument("runs_dir", required=False, type=FOLDER)
 @with_options(BUILD_OPTIONS)
 @BACKEND
 @EVERY
@@ -110,15 +111,17 @@ def show_ledger(
 
     Exit code 2: a case is overdue (--every).
     """
+    from harness.history.run_folder import check_folder
     from harness.runner import ledger
 
-    if runs_dir is not None and not runs_dir.is_dir():
-        raise UsageError(f"no such folder: {runs_dir}")
+    every_s = seconds(every)
+    if runs_dir is not None:
+        check_folder(runs_dir, "runs folder")
     fixed = fixed_cases(options, backend)
     entries = ledger.read(runs_dir or Path("reports/runs"))
     if by_role:
         return _show_strikes(ledger.strikes({**fixed.planned, **fixed.lacking}, backend, entries), as_json)
-    cells = ledger.cells(fixed.owed(entries, backend), backend, entries, timedelta(seconds=seconds(every)))
+    cells = ledger.cells(fixed.owed(entries, backend), backend, entries, timedelta(seconds=every_s))
     overdue = [cell for cell in cells if cell.is_overdue]
     if as_json:
         content = {"schema": 1, "cells": [cell.to_json() for cell in cells], "unable": fixed.unable}
@@ -212,13 +215,14 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     If the case itself came out differently, that verdict and its reason are printed too.
     """
     from harness.checkers.judge import judge, write_verdict
+    from harness.checkers.settings import read_settings
     from harness.history import write_ahead
-    from harness.history.run_folder import read_outcome
+    from harness.history.run_folder import check_folder, read_outcome
     from harness.runner.results import VERDICT_CODES
     from harness.spark.session import check_master, end_spark, spark_session
 
-    if not run_dir.is_dir():
-        raise UsageError(f"no such run folder: {run_dir}")
+    check_folder(run_dir)
+    read_settings(run_dir)  # fails before Spark starts
     check_master(spark_master)
     with err.status("starting Spark"):
         spark = spark_session(spark_master, jars=())

@@ -72,7 +72,8 @@ def main() -> None:
         code = EXIT_HARNESS
     except Exception as error:
         # Python exits with 1 on an unexpected error, which would look like a broken promise of Kafka.
-        tell(f"{type(error).__name__}: {error}; JBOD_DEBUG=1 shows where")
+        first_line = str(error).partition("\n")[0]
+        tell(f"{type(error).__name__}: {first_line}; JBOD_DEBUG=1 shows where")
         if os.environ.get("JBOD_DEBUG"):
             err.print_exception()
         code = EXIT_HARNESS

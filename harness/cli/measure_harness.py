@@ -40,7 +40,9 @@ def bench(rounds: int, pair_records: int, records: int, json_file: Path | None, 
     that of processes, and the judge's records a second."""
     from harness.bench.bench import run_bench
     from harness.kafka.builds import BuildOptions, Builds
+    from harness.runner.case import check_json_file
 
+    check_json_file(json_file)
     undo.clean(note)
     builds = Builds.choose(BuildOptions(**options))
     found = run_bench(builds, rounds=rounds, pair_records=pair_records, judge_records=records, say=note)

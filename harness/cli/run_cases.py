@@ -114,9 +114,13 @@ def _run(
                 case.nodeid: Turn(nodes=run.spec(case).nodes, shared=run.shared_spec(case)) for case in collected.cases
             }
             plugins.append(SpecAffinityScheduler(turns, by_size=options.get("stop_after") is None))
-        # A duplicate descriptor, because pytest captures standard output while a case runs.
-        with os.fdopen(os.dup(sys.stdout.fileno()), "w") as terminal:
-            code = run_pytest(arguments, ConsoleReporter(Console(file=terminal, width=WIDTH)), *plugins)
+        # Duplicate descriptors, because pytest captures standard output and standard error while a case runs.
+        with (
+            os.fdopen(os.dup(sys.stdout.fileno()), "w") as output,
+            os.fdopen(os.dup(sys.stderr.fileno()), "w") as errors,
+        ):
+            consoles = (Console(file=file, width=WIDTH) for file in (output, errors))
+            code = run_pytest(arguments, ConsoleReporter(*consoles), *plugins)
     with suppress(OSError, ElementTree.ParseError):  # another run may be writing it
         if ElementTree.parse(junit_file).find(".//testcase") is None:
             junit_file.unlink()  # CI would read a file without tests as a pass

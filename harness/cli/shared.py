@@ -39,15 +39,29 @@ def settled(_context: click.Context, _option: click.Parameter, kafka: str | None
     return settle(kafka, note)
 
 
+def _checked(option: RunOption) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """Return a click callback that checks the form of an option's value."""
+
+    def check(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
+        if text is not None:
+            option.check(text)
+        return text
+
+    return check
+
+
 def _for_click(of: Sequence[RunOption]) -> list[Callable[..., object]]:
-    """Return the options for click. Only ``latest`` is resolved here; pytest checks all values."""
+    """Return the options for click. Only ``latest`` is resolved and only the form is checked here; pytest does the
+    rest."""
     return [
-        click.option(
+        click.option(each.name, help=each.help, is_flag=True)
+        if each.is_flag
+        else click.option(
             each.name,
             metavar=each.metavar,
             help=each.help,
             multiple=each.repeats,
-            callback=settled if each is run_options.KAFKA else None,
+            callback=settled if each is run_options.KAFKA else None if each.repeats else _checked(each),
         )
         for each in of
     ]
@@ -71,7 +85,8 @@ AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 JSON_FILE = click.option(
     "--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the results as JSON."
 )
-RUN_DIR = click.argument("run_dir", type=click.Path(path_type=Path))
+FOLDER = click.Path(path_type=Path, readable=False)  # click would call an unreadable folder a usage error
+RUN_DIR = click.argument("run_dir", type=FOLDER)
 JOBS = click.option(
     "--jobs",
     type=click.IntRange(1, 64),
@@ -92,10 +107,13 @@ def with_options(options: list[Callable[..., object]]) -> Callable[[Callable[...
     return add
 
 
-def tell(what: str) -> None:
-    """Print one line on standard error, uncut. A closed terminal raises no error."""
+def tell(what: str, console: Console = err) -> None:
+    """Print one line on standard error, uncut. A closed terminal raises no error.
+
+    :param console: writes to standard error
+    """
     with suppress(OSError):
-        err.print(Text(f"jbod: {what}"), soft_wrap=True)
+        console.print(Text(f"jbod: {what}"), soft_wrap=True)
 
 
 def say(line: str) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import HarnessError
 from harness.explain.records import Facts
 from harness.explain.segments import Contents, Name, StoredRecord, read_contents
 from harness.kafka.admin import Admin, Refused
@@ -74,13 +75,21 @@ class _Broker:
 
 
 def brokers_of(run_dir: Path) -> list[_Broker]:
-    """Return the brokers of a run folder that have a log dir which still exists."""
+    """Return the brokers of a run folder that have a log dir which still exists.
+
+    :raises HarnessError: a server.properties does not say where clients reach its broker
+    """
     found = []
     for path in run_dir.glob("brokers/*/server.properties"):
         settings = dict(line.split("=", 1) for line in path.read_text().splitlines() if "=" in line)
         if path.parent.name.isdigit() and "log.dirs" in settings:
             # The last one is for clients (in a container, the first is for the other brokers).
-            host, _, port = settings["advertised.listeners"].rpartition("://")[2].rpartition(":")
+            listeners = settings.get("advertised.listeners", "")
+            host, _, port = listeners.rpartition("://")[2].rpartition(":")
+            if not port.isdecimal():
+                raise HarnessError(
+                    f"{path}: advertised.listeners is {listeners!r}, which has no port: jbod did not write this file"
+                )
             dirs = tuple(map(Path, settings["log.dirs"].split(",")))
             found.append(_Broker(id=int(path.parent.name), host=host, port=int(port), log_dirs=dirs))
     return sorted((b for b in found if any(d.exists() for d in b.log_dirs)), key=lambda broker: broker.id)

@@ -7,6 +7,7 @@ Fields that no reader needs are not here.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,11 +90,30 @@ class VerdictRecord:
     run_id: str | None = None
 
 
+def check_folder(path: Path, what: str = "run folder") -> None:
+    """Check that a folder that the user named can be read.
+
+    :param what: the kind of folder, for the error
+    :raises UsageError: there is nothing at this path
+    :raises HarnessError: it is a file, or this user cannot read it
+    """
+    try:
+        if not path.exists():
+            raise UsageError(f"no such {what}: {path}")
+        is_folder = path.is_dir()
+    except OSError as error:
+        raise HarnessError(f"the {what} {path} can't be read: {error.strerror}") from error
+    if not is_folder:
+        raise HarnessError(f"{path} is a file, not a {what}")
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise HarnessError(f"the {what} {path} can't be read: permission denied")
+
+
 def read_run_json(run_dir: Path) -> RunRecord:
     """Read ``run.json``.
 
     :raises UsageError: there is no such run folder
-    :raises HarnessError: ``run.json`` is missing or damaged
+    :raises HarnessError: the path is a file, or ``run.json`` is missing or damaged
     """
     return _read(run_dir, RunRecord)
 
@@ -112,11 +132,12 @@ class _Ending:
 
 
 def _read(run_dir: Path, record: type[T]) -> T:
-    if not run_dir.is_dir():
-        raise UsageError(f"no such run folder: {run_dir}")
+    check_folder(run_dir)
     path = run_dir / "run.json"
     try:
         content = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise HarnessError(f"{path} is missing: {run_dir} is no run folder") from error
     except (OSError, ValueError) as error:
         raise HarnessError(f"{path} can't be read: {error}") from error
     if not isinstance(content, dict):

@@ -9,6 +9,7 @@ pytest behaves the same.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,30 @@ from harness.workload.warm_up import warm_up
 if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
+
+class RunRefused(pytest.UsageError):
+    """A run that cannot begin.
+
+    :ivar exit_code: of the error that is the reason
+    """
+
+    def __init__(self, error: JbodError) -> None:
+        super().__init__(str(error))
+        self.exit_code = error.exit_code
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
+    """Report in one line on standard error that a run cannot begin. pytest itself would lose the exit code."""
+    try:
+        return (yield)
+    except RunRefused as error:
+        if hasattr(config, "workerinput"):
+            raise  # the controller reports it
+        print(f"jbod: {error}", file=sys.stderr)
+        return error.exit_code
+
+
 # --- options --------------------------------------------------------------------------------------------------------
 
 
@@ -43,7 +68,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of ``jbod run``."""
     group = parser.getgroup("jbod", "Kafka on JBOD under faults")
     for option in run_options.RUN:
-        group.addoption(option.name, metavar=option.metavar, help=option.help, **option.parsing)
+        metavar = {} if option.is_flag else {"metavar": option.metavar}
+        group.addoption(option.name, help=option.help, **metavar, **option.parsing)
     group.addoption("--select", action="append", default=[], metavar="SELECTOR", help="A KIP, scenario or case id.")
 
 
@@ -53,10 +79,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "cluster: needs real brokers, though it is no scenario")
     try:
         run = config.stash[RUN] = Run(config)
-    except UsageError as error:
-        raise pytest.UsageError(str(error)) from error
     except JbodError as error:
-        pytest.exit(str(error), returncode=error.exit_code)
+        raise RunRefused(error) from error
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(run.results)
     keep_no_pages()
@@ -113,7 +137,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     try:
         keep = chosen(items, run_of(config), listing=config.option.collectonly)
     except UsageError as error:
-        raise pytest.UsageError(str(error)) from error
+        raise RunRefused(error) from error
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 

@@ -142,7 +142,7 @@ def cases_of(build: Side, selectors: Sequence[str]) -> Wanted:
     )
     if done.returncode:
         output = (done.stderr or done.stdout).strip().splitlines() or ["jbod list printed nothing"]
-        error = JbodError(f"{build.name}: {output[0].removeprefix('ERROR: ').removeprefix('jbod: ')}")
+        error = JbodError(f"{build.name}: {output[0].removeprefix('jbod: ')}")
         error.exit_code = done.returncode  # type: ignore[misc]  # that of jbod list
         raise error
     scenarios = [ListedScenario.from_json(each) for each in json.loads(done.stdout)["scenarios"]]

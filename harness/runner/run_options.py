@@ -1,16 +1,19 @@
 """The options of a run, declared once for both ``jbod`` and the pytest plugin.
 
-``jbod`` passes the values on unchecked. Only pytest checks them, so that both give the same error messages.
+Both check the form of a value by :meth:`RunOption.check`, and so give the same error message. All other checks are
+pytest's: ``jbod`` passes the values on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypedDict, Unpack
 
 import pytest
 
+from harness.errors import UsageError
 from harness.runner.pausing import MOMENTS
 
 
@@ -37,6 +40,25 @@ class RunOption:
         """Whether the option may be given several times."""
         return self.parsing.get("action") == "append"
 
+    @property
+    def is_flag(self) -> bool:
+        """Whether the option has no value."""
+        return self.parsing.get("action") == "store_true"
+
+    def check(self, text: str) -> None:
+        """Check the form of a value.
+
+        :raises UsageError: it has another form
+        """
+        choices, convert = self.parsing.get("choices"), self.parsing.get("type")
+        if choices is not None and text not in choices:
+            raise UsageError(f"{self.name} {text}: choose {' or '.join(choices)}")
+        if convert is not None:
+            try:
+                convert(text)
+            except pytest.UsageError as error:
+                raise UsageError(str(error)) from error
+
 
 def _option(name: str, metavar: str, help: str, **parsing: Unpack[Parsing]) -> RunOption:
     return RunOption(name=name, metavar=metavar, help=help, parsing=parsing)
@@ -51,6 +73,22 @@ def _seed(text: str) -> int:
         return int(text)
     except ValueError:
         raise pytest.UsageError(f"--seed {text}: not a whole number") from None
+
+
+def _schedules(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise pytest.UsageError(f"--schedules {text}: not a whole number above 0")
+    return int(text)
+
+
+def _stop_after(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise pytest.UsageError(f"--stop-after {text}: not a number of seconds")
+    return seconds
 
 
 KAFKA = _option(
@@ -98,11 +136,11 @@ SCHEDULE = (
         "--schedules",
         "N",
         "Number of random schedules for each mode, for the selector 'schedules' (default: 1).",
-        type=int,
+        type=_schedules,
         default=1,
     ),
     _option("--schedule", "FILE", "Play the schedule in this file, such as a run.json.", action="append", default=[]),
-    _option("--stop-after", "SECONDS", "Begin no case after this many seconds.", type=float),
+    _option("--stop-after", "SECONDS", "Begin no case after this many seconds.", type=_stop_after),
 )
 RUN = (*BUILD, *PROBE, *_OF_ALL, *OUTCOME, *SCHEDULE)
 """All options, in the order of ``jbod run --help``."""

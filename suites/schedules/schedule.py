@@ -200,7 +200,7 @@ def read(path: Path) -> Schedule:
     :raises UsageError: there is no such file
     :raises HarnessError: the file has no schedule
     """
-    if not path.is_file():
+    if not path.exists():
         raise UsageError(f"--schedule {path}: no such file")
     try:
         content = json.loads(path.read_text())

@@ -73,17 +73,17 @@ def jbod(*arguments: str, cwd: Path | None = None, **environment: str) -> subpro
         ("run kip-112 --backend podman", 4, "--backend podman"),
         ("run kip-112 --keep-cluster sometimes", 4, "sometimes"),
         ("run kip-112/leader-at-runtime[zk-chmod_000] --mode kraft", 5, "nothing ran"),
-        ("run schedules --schedules x", 4, "invalid int value: 'x'"),
+        ("run schedules --schedules x", 4, "--schedules x: not a whole number above 0"),
         ("run schedules --schedule /nowhere", 4, "--schedule /nowhere: no such file"),
         ("run schedules --schedule /etc/hostname", 3, "--schedule /etc/hostname can't be read"),
-        ("run kip-112 --stop-after soon", 4, "invalid float value: 'soon'"),
+        ("run kip-112 --stop-after soon", 4, "--stop-after soon: not a number of seconds"),
         ("run kip-112 --pause-at inject --jobs 2", 4, "--pause-at pauses one case at a time"),
         ("nightly --budget forever", 4, "'forever' is not a time"),
         ("nightly --json /nowhere/out.json", 4, "there is no folder /nowhere"),
         ("nightly --backend podman", 4, "--backend podman: choose process or docker"),
         ("qualify --candidate 4.3.1 --backend podman", 4, "--backend podman: choose process or docker"),
         ("qualify --candidate 4.3.1 --json /nowhere/out.json", 4, "there is no folder /nowhere"),
-        ("ledger /nowhere", 4, "no such folder: /nowhere"),
+        ("ledger /nowhere", 4, "no such runs folder: /nowhere"),
         ("shrink /nowhere", 4, "no such run folder: /nowhere"),
         ("tool frobnicate", 4, "no tool 'frobnicate'"),
         ("run kip-1066 --mode zk", 5, "nothing ran"),
@@ -91,7 +91,7 @@ def jbod(*arguments: str, cwd: Path | None = None, **environment: str) -> subpro
         ("check /nowhere", 4, "no such run folder: /nowhere"),
         ("check /etc", 3, "run.json"),
         ("repro /nowhere", 4, "no such run folder: /nowhere"),
-        ("repro /etc", 3, "/etc/run.json can't be read"),
+        ("repro /etc", 3, "/etc/run.json is missing: /etc is no run folder"),
         ("cluster down nobody", 4, "no cluster 'nobody' is running"),
         ("cluster up --set nonsense", 4, "--set nonsense: not KEY=VALUE"),
         ("cluster up --racks a,b", 4, "2 racks for 3 brokers"),
@@ -120,8 +120,8 @@ def test_bad_input(arguments: str, code: int, says: str, tmp_path: Path) -> None
 def test_no_java_is_told_with_the_command_that_fixes_it(tmp_path: Path) -> None:
     done = jbod("run", "kip-112", "--runs-dir", str(tmp_path / "runs"), PATH="/nowhere", JAVA_HOME="")
     assert done.returncode == 3
-    assert "java is not on the PATH" in done.stdout
-    assert "apt-get install" in done.stdout
+    assert "java is not on the PATH" in done.stderr
+    assert "apt-get install" in done.stderr
 
 
 def test_list_as_json_names_every_case_of_the_plan() -> None:

@@ -1,0 +1,213 @@
+"""Every command answers the same bad inputs alike: the contract's exit code, and one line on standard error.
+
+What does not exist is a usage error (4). What exists and cannot be used is an error of the environment (3). An error is
+never on standard output, and never a traceback.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+
+import pytest
+
+from harness.errors import EXIT_HARNESS, EXIT_USAGE
+from harness.host.broker_user import broker_user
+
+HANG_S = 300.0
+"""A command that takes longer hangs, in seconds; this is no limit for its speed."""
+ANOTHER_UID = broker_user().uid if os.getuid() == 0 else None
+"""Whom folders can be closed to; None if this test may not change its user."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a command printed, and its exit code."""
+
+    code: int | None
+    out: str
+    err: list[str]
+
+
+class Commands:
+    """Runs commands of jbod, each in a fork of a process that has imported jbod already."""
+
+    def __init__(self, context: ForkServerContext, folder: Path) -> None:
+        self._context = context
+        self.folder = folder
+
+    def run(self, *arguments: str, uid: int | None = None) -> Answer:
+        """Run a command to its end.
+
+        :param uid: of the user who calls it; None is this test's user
+        """
+        out, err = self.folder / "stdout", self.folder / "stderr"
+        process = self._context.Process(target=call, args=(arguments, self.folder, out, err, uid))
+        process.start()
+        process.join(HANG_S)
+        if process.is_alive():
+            process.kill()
+        return Answer(code=process.exitcode, out=out.read_text(), err=err.read_text().splitlines())
+
+
+def call(arguments: tuple[str, ...], folder: Path, out: Path, err: Path, uid: int | None) -> None:
+    """Call ``jbod`` in this process, as its console script does."""
+    from harness.cli.main import main
+
+    for descriptor, file in ((1, out), (2, err)):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), descriptor)
+    here, work = folder / "here", folder / f"work-{uid}"
+    for each in (here, work):
+        each.mkdir(exist_ok=True)
+        if uid is not None:
+            os.chown(each, uid, uid)
+    if uid is not None:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+    os.chdir(here)
+    os.environ["JBOD_WORK_DIR"] = str(work)
+    sys.argv = ["jbod", *arguments]
+    main()
+
+
+@pytest.fixture(scope="module")
+def server() -> ForkServerContext:
+    """A process that has imported what commands import."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.cli.main", "reports.qualify", "reports.command", "suites.probe.command"])
+    return context
+
+
+@pytest.fixture
+def commands(server: ForkServerContext, open_folder: Path) -> Commands:
+    """The commands, and a folder with what they are given."""
+    (open_folder / "file.tgz").write_text("no tarball\n")
+    (open_folder / "empty").mkdir()
+    (open_folder / "closed").mkdir(mode=0)
+    for folder in ("without-listener", "without-listener/brokers", "without-listener/brokers/1"):
+        (open_folder / folder).mkdir()
+    (open_folder / "cut-off").mkdir()
+    (open_folder / "cut-off" / "run.json").write_text('{"case": "kip')
+    return Commands(server, open_folder)
+
+
+RUN_DIR_COMMANDS = ("repro {}", "shrink {}", "check {}", "explain {}", "explain {} p0 17")
+RUNS_DIR_COMMANDS = ("report {} --no-allure", "ledger {}")
+BUILD_COMMANDS = (
+    "run kip-36 {}",
+    "list {}",
+    "ledger {}",
+    "nightly --budget 1s {}",
+    "bench --rounds 0 {}",
+    "tool {} topics",
+    "cluster up {}",
+)
+INPUTS = [
+    *(
+        (command.format(given), code, says)
+        for command in RUN_DIR_COMMANDS
+        for given, code, says in (
+            ("HERE/nowhere", EXIT_USAGE, "no such run folder: HERE/nowhere"),
+            ("HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is a file, not a run folder"),
+            ("HERE/empty", EXIT_HARNESS, "HERE/empty/run.json is missing"),
+            ("HERE/cut-off", EXIT_HARNESS, "HERE/cut-off/run.json"),
+        )
+    ),
+    *(
+        (command.format(given), code, says)
+        for command in RUNS_DIR_COMMANDS
+        for given, code, says in (
+            ("HERE/nowhere", EXIT_USAGE, "no such runs folder: HERE/nowhere"),
+            ("HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is a file, not a runs folder"),
+        )
+    ),
+    ("report HERE/cut-off --no-allure", EXIT_HARNESS, "HERE/cut-off is damaged"),
+    *(
+        (command.format(given), code, says)
+        for command in BUILD_COMMANDS
+        for given, code, says in (
+            ("--kafka four", EXIT_USAGE, "'four' is no Kafka version"),
+            ("--kafka-home HERE/nowhere", EXIT_USAGE, "HERE/nowhere: there is no such folder"),
+            ("--kafka-home HERE/empty", EXIT_HARNESS, "HERE/empty is no Kafka"),
+            ("--kafka-home HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is a file; a tarball goes to --kafka-tarball"),
+            ("--kafka-tarball HERE/nowhere", EXIT_USAGE, "HERE/nowhere: there is no such file"),
+            ("--kafka-tarball HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is no tarball"),
+            ("--kafka-tarball HERE/empty", EXIT_HARNESS, "HERE/empty is no file; a folder goes to --kafka-home"),
+            ("--mode both", EXIT_USAGE, "unknown mode 'both': zk or kraft"),
+        )
+    ),
+    *(
+        (f"{command} {given}", code, says)
+        for command in ("probe", "qualify --candidate")
+        for given, code, says in (
+            ("four", EXIT_USAGE, "'four' is no Kafka version"),
+            ("HERE/empty", EXIT_HARNESS, "HERE/empty is no Kafka"),
+            ("HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is no tarball"),
+            ("HERE/nowhere", EXIT_USAGE, "HERE/nowhere: there is no such folder"),
+        )
+    ),
+    *(
+        (command, EXIT_USAGE, "unknown selector 'kip-1122'")
+        for command in (
+            "run kip-1122",
+            "run kip-1122 --jobs 2",
+            "list kip-1122",
+            "qualify kip-1122 --candidate 4.3.1",
+            "bisect kip-1122 --good 3.7.0 --bad 3.9.2",
+        )
+    ),
+    ("run kip-36 --jobs -1", EXIT_USAGE, "-1 is not in the range"),
+    ("run kip-36 --schedules -1", EXIT_USAGE, "--schedules -1: not a whole number above 0"),
+    ("run kip-36 --stop-after -1", EXIT_USAGE, "--stop-after -1: not a number of seconds"),
+    ("run kip-36 --seed x", EXIT_USAGE, "--seed x: not a whole number"),
+    ("run kip-36 --clusters some", EXIT_USAGE, "--clusters some: choose shared or own"),
+    ("run kip-36 --keep-cluster some", EXIT_USAGE, "--keep-cluster some: choose never or on-failure or always"),
+    ("run kip-36 --schedule HERE/empty", EXIT_HARNESS, "--schedule HERE/empty can't be read"),
+    ("run kip-36 --probe HERE/file.tgz", EXIT_HARNESS, "--probe HERE/file.tgz is not a file of jbod probe --json"),
+    ("nightly --budget -5m", EXIT_USAGE, "'-5m' is not a time"),
+    ("nightly --every x", EXIT_USAGE, "'x' is not a time"),
+    ("ledger --every x", EXIT_USAGE, "'x' is not a time"),
+    ("bisect kip-36 --good 3.9.2 --bad 3.9.2", EXIT_USAGE, "--good and --bad are both 3.9.2"),
+    ("bisect kip-36 --good four --bad 3.9.2", EXIT_USAGE, "'four' is no Kafka version"),
+    ("bisect kip-36 --good 3.7.0 --bad 3.9.2 --repeats -1", EXIT_USAGE, "-1 is not in the range"),
+    ("qualify --candidate 4.3.1 --repeats -1", EXIT_USAGE, "-1 is not in the range"),
+    ("bench --rounds -1", EXIT_USAGE, "-1 is not in the range"),
+    ("bench --json HERE/nowhere/out.json", EXIT_USAGE, "there is no folder HERE/nowhere"),
+    ("cluster up --brokers -1", EXIT_USAGE, "-1 is not in the range"),
+    ("cluster down nowhere", EXIT_USAGE, "no cluster 'nowhere' is running"),
+    ("tool nothing", EXIT_USAGE, "no tool 'nothing'"),
+    ("image build --kafka four", EXIT_USAGE, "'four' is no Kafka version"),
+    ("cluster status --nothing", EXIT_USAGE, "No such option"),
+    ("clean --nothing", EXIT_USAGE, "No such option"),
+    ("doctor --nothing", EXIT_USAGE, "No such option"),
+    ("image base --nothing", EXIT_USAGE, "No such option"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "says"), INPUTS, ids=[line for line, _, _ in INPUTS])
+def test_one_line_on_standard_error(commands: Commands, line: str, code: int, says: str) -> None:
+    answer = commands.run(*line.replace("HERE", str(commands.folder)).split())
+    check_error(answer, code, says.replace("HERE", str(commands.folder)))
+
+
+@pytest.mark.skipif(ANOTHER_UID is None, reason="only root can call a command as another user")
+@pytest.mark.parametrize("command", [*RUN_DIR_COMMANDS, *RUNS_DIR_COMMANDS])
+def test_a_folder_that_this_user_cannot_read(commands: Commands, command: str) -> None:
+    closed = commands.folder / "closed"
+    answer = commands.run(*command.format(closed).split(), uid=ANOTHER_UID)
+    check_error(answer, EXIT_HARNESS, f"folder {closed} can't be read")
+
+
+def check_error(answer: Answer, code: int, says: str) -> None:
+    """The error is one line on standard error, and nowhere on standard output."""
+    assert answer.code == code, answer
+    assert [line.partition(":")[0] for line in answer.err] == ["jbod"], answer
+    assert says in answer.err[0]
+    assert says not in answer.out
+    assert "Traceback" not in answer.out
+    assert "rror" not in answer.out
