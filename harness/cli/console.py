@@ -24,6 +24,8 @@ from harness.runner.deviation import State
 from harness.runner.run import Run, run_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
+SKIPPED_STYLE = "bold red"
+"""The style of the line about skipped cases: as loud as a failure, because they have shown nothing."""
 _REFRESH_PER_S = 5
 
 
@@ -113,6 +115,8 @@ class ConsoleReporter:
                 if result.verdict not in ("valid", "skipped"):
                     self.console.print(_line(result), soft_wrap=True)
             self.console.print(summary(self._run))
+            if skips := skips_line(self._run.results.cases, no_skips=self._run.results.no_skips):
+                self.console.print(skips, soft_wrap=True)
 
     # --- output -------------------------------------------------------------------------------------------------
 
@@ -194,6 +198,19 @@ def _cost(fault: FaultCosts, measure: str) -> str:
         return "never"
     value = fault.figure(measure)
     return "–" if value is None else f"{value:.2f}"
+
+
+def skips_line(results: Sequence[CaseResult], *, no_skips: bool = False) -> Text | None:
+    """Return one line with the number of skipped cases for each reason; None if no case was skipped.
+
+    :param no_skips: whether ``--no-skips`` was given, so that the line names the exit code
+    """
+    reasons = Counter(result.reason for result in results if result.verdict == "skipped")
+    if not reasons:
+        return None
+    why = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+    end = f"; --no-skips: exit code {EXIT_INCONCLUSIVE}" if no_skips else ""
+    return Text(f"SKIPPED {reasons.total()} of {len(results)} cases: {why}{end}", style=SKIPPED_STYLE)
 
 
 def summary(run: Run) -> Text:

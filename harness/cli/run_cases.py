@@ -59,6 +59,7 @@ def run(
     probe: tuple[str, ...],
     junit: str | None,
     allure: str | None,
+    no_skips: bool,
     **options: str | None,
 ) -> int:
     """Run scenarios. SELECTOR is a KIP (kip-112), a scenario (kip-112/leader-at-runtime), a case id, a pytest node id,
@@ -69,8 +70,8 @@ def run(
     from harness.cli.run_on_builds import run_on_each
 
     if "," in (options["kafka"] or ""):
-        return run_on_each(selector, options, jobs, schedule, junit, allure, probe)
-    return _run(selector, options, jobs, schedule, junit, allure, probe)
+        return run_on_each(selector, options, jobs, schedule, junit, allure, probe, no_skips=no_skips)
+    return _run(selector, options, jobs, schedule, junit, allure, probe, no_skips=no_skips)
 
 
 def _run(
@@ -81,6 +82,8 @@ def _run(
     junit: str | None = None,
     allure: str | None = None,
     probes: tuple[str, ...] = (),
+    *,
+    no_skips: bool = False,
 ) -> int:
     """Run scenarios in pytest; with several jobs in pytest-xdist workers, each with a Spark session of its own.
 
@@ -97,7 +100,8 @@ def _run(
         raise UsageError("--pause-at pauses one case at a time, so it cannot be used with --jobs")
     runs_dir = Path(options.get("runs_dir") or "reports/runs")
     check_runs_dir(runs_dir)  # before allure-pytest creates a folder beside it
-    arguments = [*where(selector), *arguments_of(options), *(f"--schedule={file}" for file in schedules)]
+    given = arguments_of({**options, "no_skips": no_skips})
+    arguments = [*where(selector), *given, *(f"--schedule={file}" for file in schedules)]
     arguments += [f"--probe={file}" for file in probes]
     junit_file = Path(junit or runs_dir.parent / "junit.xml")
     arguments += [f"--junitxml={junit_file}"]
@@ -131,7 +135,7 @@ def _run(
 @RUN_DIR
 @with_options(OUTCOME_OPTIONS)
 @click.option("--repeat", metavar="N|until-fail", help="Run N times, or until a run is not valid.")
-def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
+def repro(run_dir: Path, repeat: str | None, no_skips: bool, **options: str | None) -> int:
     """Run again what a run folder records: the same case, Kafka build, mode, backend, seed and schedule."""
     from harness.errors import worst
     from harness.history.run_folder import read_run_json
@@ -161,10 +165,11 @@ def repro(run_dir: Path, repeat: str | None, **options: str | None) -> int:
         selector = re.sub(r"-\d+]$", "-0]", selector)  # this run has only one schedule, with number 0
         schedules = (str(run_dir / "run.json"),)
     if repeat is None:
-        return _run((selector,), options | again, schedules=schedules)
+        return _run((selector,), options | again, schedules=schedules, no_skips=no_skips)
     json_file = Path(name) if (name := options.pop("json")) else None
     check_json_file(json_file)
-    arguments = [selector, *arguments_of(options | again), *(f"--schedule={file}" for file in schedules)]
+    given = arguments_of({**options, **again, "no_skips": no_skips})
+    arguments = [selector, *given, *(f"--schedule={file}" for file in schedules)]
     times = int(repeat) if repeat.isdecimal() else None
     runs = repeat_apart(arguments, times, say)
     code = worst([each.exit_code for each in runs])

@@ -35,6 +35,8 @@ def run_on_each(
     junit: str | None,
     allure: str | None,
     probes: Sequence[str],
+    *,
+    no_skips: bool,
 ) -> int:
     """Run the cases on each build of ``--kafka`` that has their mode. Returns the worst exit code of all.
 
@@ -42,6 +44,7 @@ def run_on_each(
 
     :raises UsageError: an option or a file is wrong
     """
+    from harness.cli.console import skips_line
     from harness.kafka.builds import BuildOptions, Builds
     from harness.runner import results, several_builds
     from harness.runner.case import check_json_file, check_runs_dir
@@ -55,7 +58,7 @@ def run_on_each(
     runs_dir = Path(options["runs_dir"] or "reports/runs")
     check_runs_dir(runs_dir)
     seed = options["seed"] or str(random.SystemRandom().randrange(2**31))
-    same = {**options, "seed": seed, "kafka": None, "json": None, "stop_after": None}
+    same = {**options, "seed": seed, "kafka": None, "json": None, "stop_after": None, "no_skips": no_skips}
     rest = [*arguments_of(same), *(f"--schedule={file}" for file in schedules)]
     stop_after = [f"--stop-after={seconds}"] if (seconds := options["stop_after"]) else []
     named = _modes_of(selector, collect(*where(selector), *rest, *stop_after).cases)
@@ -73,6 +76,8 @@ def run_on_each(
         )
     _show(runs)
     say(f"run folders in {runs_dir}, seed {seed}")
+    if skips := skips_line([case for run in runs for case in run.cases], no_skips=no_skips):
+        out.print(skips, soft_wrap=True)
     return results.write_json(json_file, several_builds.to_json(runs, int(seed)), say)
 
 
@@ -108,9 +113,6 @@ def _show(runs: Sequence[BuildRun]) -> None:
     for does, issue in dict.fromkeys((does, issue) for does, issue, _ in deviations):
         on = ", ".join(kafka for its, of, kafka in deviations if (its, of) == (does, issue))
         out.print(Text(f"{_DEVIATES} {does} ({issue}): {on}", style="dim"), soft_wrap=True)
-    skipped = Counter((kafka, case.reason) for kafka, case in cases if case.verdict == "skipped")
-    for (kafka, reason), count in skipped.items():
-        out.print(Text(f"skipped on {kafka}, {count}: {reason}", style="dim"), soft_wrap=True)
     for kafka, case in cases:
         if case.verdict not in ("valid", "skipped"):
             out.print(_why(kafka, case), soft_wrap=True)

@@ -97,6 +97,7 @@ class Results:
     """A pytest plugin that collects the results and sets the exit code.
 
     :param on: the ``backend``, and the version of ``kafka`` for each mode
+    :param no_skips: whether a skipped case makes the run inconclusive
     :ivar cases: the results of the scenarios in the order in which they ended; after the run in the order of the suites
     """
 
@@ -108,6 +109,8 @@ class Results:
         argv: Sequence[str],
         say: Callable[[str], None],
         on: Mapping[str, object],
+        *,
+        no_skips: bool = False,
     ) -> None:
         self.cases: list[CaseResult] = []
         self._seed = seed
@@ -116,6 +119,7 @@ class Results:
         self._argv = argv
         self._say = say
         self._on = on
+        self.no_skips = no_skips
         self._started_at = now()
         self._wanted: list[str] = []
         self._ended: set[str] = set()
@@ -170,7 +174,9 @@ class Results:
 
         A missing case, or anything that pytest calls failed, must not come out as a pass.
         """
-        codes = [VERDICT_CODES[each.verdict] for each in self.cases if each.verdict != "skipped"] + self._other_codes
+        of_skips = {"skipped": EXIT_INCONCLUSIVE} if self.no_skips else {}
+        known = VERDICT_CODES | of_skips
+        codes = [known[each.verdict] for each in self.cases if each.verdict in known] + self._other_codes
         if pytests in (pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
             return worst([*codes, pytests])
         if pytests == pytest.ExitCode.INTERRUPTED:

@@ -76,7 +76,15 @@ class Run:
         self.pause = Pause(moment) if (moment := get("--pause-at")) else None
         versions = {str(mode): str(self.builds.version(mode)) for mode in self.builds.modes()}
         on = {"backend": self.backend, "kafka": versions}
-        self.results = Results(self.seed, self.json_file, self.runs_dir, self.argv, lambda line: self.say(line), on)
+        self.results = Results(
+            self.seed,
+            self.json_file,
+            self.runs_dir,
+            self.argv,
+            lambda line: self.say(line),
+            on,
+            no_skips=get("--no-skips"),
+        )
         self.shared_clusters: bool = get("--clusters") == "shared"
         self.clusters = ClusterPool(lambda line: self.say(line))
         self.running: Case | None = None

@@ -29,8 +29,13 @@ class SubRun:
 
 
 def arguments_of(options: Mapping[str, object]) -> list[str]:
-    """Convert options by their Python names to command-line arguments. Options that are None are left out."""
-    return [f"--{name.replace('_', '-')}={value}" for name, value in options.items() if value is not None]
+    """Convert options by their Python names to command-line arguments.
+
+    Options that are None and flags that are False are left out.
+    """
+    named = {f"--{name.replace('_', '-')}": value for name, value in options.items()}
+    given = {name: value for name, value in named.items() if value is not None and value is not False}
+    return [name if value is True else f"{name}={value}" for name, value in given.items()]
 
 
 def jbod_command(*arguments: str) -> list[str]:
