@@ -42,7 +42,18 @@ class _Commands(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
+def _show_version(context: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if asked:
+        from harness.host.own_version import described
+
+        click.echo(f"jbod {described()}")
+        context.exit()
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+)
 def cli() -> None:
     """Chaos and system tests for Apache Kafka on JBOD."""
 
