@@ -55,6 +55,26 @@ class Crowding:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrowdedTime:
+    """How crowded this machine was during a case.
+
+    :ivar per_core_max: the most threads that were ready to run, per core
+    :ivar lateness_max: the seconds that the latest sleep took, as a multiple of the seconds asked for
+    :ivar crowded_share: the share of samples in which one of them exceeds :data:`EASY`, from 0 to 1
+    """
+
+    per_core_max: float = 0.0
+    lateness_max: float = 1.0
+    crowded_share: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"crowded for {self.crowded_share:.0%} of the time: at most {self.per_core_max:.1f} threads per core were "
+            f"ready to run, and a sleep took up to {self.lateness_max:.1f} times as long"
+        )
+
+
 class _Sampler(threading.Thread):
     """Samples the crowding of this machine until the process ends."""
 
@@ -71,8 +91,22 @@ class _Sampler(threading.Thread):
             self._samples.append((ended, _ready() / self._cores, (ended - began) / _EVERY_S))
             began = ended
 
+    def _after(self, start: float) -> list[tuple[float, float, float]]:
+        return [*takewhile(lambda sample: sample[0] >= start, reversed([*self._samples]))]
+
+    def crowded_time(self, start: float) -> CrowdedTime:
+        found = self._after(start)
+        if not found:
+            return CrowdedTime()
+        crowded = sum(max(per_core, lateness) > EASY for _, per_core, lateness in found)
+        return CrowdedTime(
+            per_core_max=round(max(each[1] for each in found), 2),
+            lateness_max=round(max(each[2] for each in found), 2),
+            crowded_share=round(crowded / len(found), 3),
+        )
+
     def since(self, start: float) -> Crowding:
-        found = [*takewhile(lambda sample: sample[0] >= start, reversed([*self._samples]))]
+        found = self._after(start)
         if not found:
             return Crowding()
         return Crowding(
@@ -100,6 +134,18 @@ def _running_sampler() -> _Sampler:
             _sampler = _Sampler()
             _sampler.start()
     return _sampler
+
+
+class CrowdingWatch:
+    """Measures the crowding from now on, for at most the last 17 minutes."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        _running_sampler()
+
+    def so_far(self) -> CrowdedTime:
+        """Return the crowding since the watch began."""
+        return _running_sampler().crowded_time(self._start)
 
 
 class Deadline:

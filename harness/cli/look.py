@@ -32,6 +32,7 @@ from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN, EXIT_VALID, Usag
 from harness.runner.subrun import arguments_of
 
 if TYPE_CHECKING:
+    from harness.history.run_folder import RunRecord
     from harness.runner import ledger
     from harness.runner.listing import ListedScenario
 
@@ -250,6 +251,13 @@ def check(run_dir: Path, spark_master: str | None) -> int:
     return VERDICT_CODES[verdict.verdict]
 
 
+def _show_circumstances(run: RunRecord) -> None:
+    """Print which jbod ran, and how crowded the machine was. Older run folders have neither."""
+    for name, value in (("jbod", run.jbod), ("machine", run.crowding)):
+        if value is not None:
+            out.print(Text(f"{name}: {value}", style="dim"), soft_wrap=True)
+
+
 @click.command()
 @RUN_DIR
 @click.argument("producer", required=False)
@@ -275,6 +283,7 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
             click.echo(json.dumps({"schema": 1, "stories": []}))
             return EXIT_VALID
         out.print(Text(f"{run.outcome.verdict}: {run.outcome.reason}"))
+        _show_circumstances(run)
         out.print(Text("the case ended before the judge, so no record was judged", style="dim"))
         out.print(Text(f"the timeline shows what happened: jbod report {run_dir} --out DIR", style="dim"))
         return EXIT_VALID
@@ -292,6 +301,7 @@ def explain(run_dir: Path, producer: str | None, seq: int | None, as_json: bool)
         return EXIT_VALID
     for story in stories:
         show(story, out)
+    _show_circumstances(run)
     if not stories:
         out.print("the verdict names no record; jbod explain RUN_DIR PRODUCER SEQ explains any record")
     return EXIT_VALID

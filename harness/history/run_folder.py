@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
+from harness.crowding import CrowdedTime
 from harness.errors import HarnessError, UsageError
 from harness.kafka.builds import BuildRecord
 
@@ -33,6 +34,20 @@ class OutcomeRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OwnVersion:
+    """The version of the harness that ran a case.
+
+    :ivar revision: of the checkout; None if jbod was installed
+    """
+
+    version: str
+    revision: str | None = None
+
+    def __str__(self) -> str:
+        return self.version if self.revision is None else f"{self.version} (revision {self.revision})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunRecord:
     """``run.json``: what ran, on what, and how it ended.
 
@@ -42,6 +57,8 @@ class RunRecord:
     :ivar schedule: the random schedule that was played; None for other cases
     :ivar steps_done: how many of its ``steps`` were done
     :ivar outcome: None if the case never ended
+    :ivar jbod: the version of the harness; None in older files
+    :ivar crowding: how crowded the machine was; None if the case never ended, and in older files
     :ivar deviations: None if unknown, as for a case that never ended
     """
 
@@ -67,6 +84,8 @@ class RunRecord:
     deviations: Sequence[Mapping[str, object]] | None = None
     errors_logged: Sequence[Mapping[str, object]] = ()
     measured: Mapping[str, int | float] = field(default_factory=dict)
+    jbod: OwnVersion | None = None
+    crowding: CrowdedTime | None = None
 
 
 Example = Mapping[str, str | int | None]

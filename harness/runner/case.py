@@ -22,8 +22,10 @@ from typing import Any, Literal
 
 from harness.checkers.verdict import Verdict
 from harness.cluster.spec import ClusterSpec
+from harness.crowding import CrowdingWatch
 from harness.errors import HarnessError, UsageError
 from harness.host.atomic_write import write_atomically
+from harness.host.own_version import own_revision, own_version
 from harness.journal import Journal, now
 from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Mode
@@ -85,6 +87,7 @@ class Case:
     _phases_s: dict[str, float] = field(default_factory=dict)
     _since: float = field(default_factory=time.monotonic)
     _began: float = field(default_factory=time.monotonic)
+    _crowding: CrowdingWatch = field(default_factory=CrowdingWatch)
 
     @classmethod
     def begin(cls, id: CaseId, runs_dir: Path, argv: Sequence[str]) -> Case:
@@ -104,6 +107,7 @@ class Case:
             "schema": 1,
             "run_id": run_dir.name,
             "case": id.id,
+            "outcome": None,  # before what only programs read
             "kip": id.kip,
             "plan": id.plan,
             "issue": id.issue,
@@ -114,9 +118,9 @@ class Case:
             "run_token": case.run_token,
             "argv": list(argv),
             "host": {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()},
+            "jbod": {"version": own_version(), "revision": own_revision()},
             "started_at": now().isoformat(),
             "ended_at": None,
-            "outcome": None,
         }
         case.record()
         journal.write("case.started", case=id.id, seed=id.seed)
@@ -199,6 +203,7 @@ class Case:
             faults=[each.to_json() for each in faults],
             deviations=[each.to_json() for each in deviations],
             measured=self.measured,
+            crowding=asdict(self._crowding.so_far()),
             errors_logged=[asdict(each) for each in errors],
         )
         self.journal.close()
