@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
 from harness import events
 from harness.events import Event, Note
@@ -76,6 +77,10 @@ class Journal:
             self.listener(event)
         return at
 
+    def follow_process(self) -> None:
+        """Take in what :func:`note` is given from now on, until the journal is closed."""
+        _running.add(self)
+
     def of(self, kind: type[E]) -> Iterator[E]:
         """The events of a class, oldest first."""
         return (event for event in list(self.events) if isinstance(event, kind))
@@ -92,8 +97,21 @@ class Journal:
 
     def close(self) -> None:
         """Close the file; no event may follow."""
+        _running.discard(self)
         with self._lock:
             if self._file:
                 with contextlib.suppress(OSError):  # closing writes once more what the disk refused
                     self._file.close()
                 self._file = None
+
+
+_running: WeakSet[Journal] = WeakSet()
+
+
+def note(kind: str, **fields: object) -> None:
+    """Append an event to the journal of the case that runs in this process, if one runs.
+
+    For code that has no journal, because it is also used without a case: waits, and calls of Kafka's tools.
+    """
+    for journal in tuple(_running):
+        journal.write(kind, **fields)

@@ -11,12 +11,15 @@ from typing import TypeVar
 
 from harness.crowding import Deadline
 from harness.errors import AwaitTimeout, Inconclusive, JbodError, PromiseBroken
+from harness.journal import note
 
 T = TypeVar("T")
 
 POLL_S = 0.05
 CROWDED = "on a crowded machine"
 """Begins the message of a time-out on a crowded machine, with the figures."""
+NOTED_AFTER_S = 1.0
+"""Seconds after which a wait is in the journal. Most waits are shorter."""
 
 
 def let_pass(seconds: float, *, since: float | None = None) -> None:
@@ -54,27 +57,38 @@ def await_until(
         :class:`~harness.errors.PromiseBroken` for what Kafka promises under a fault, and
         :meth:`harness.cluster.own_part.OwnPart.undone` for what it must do by itself
     :param hint: where to look next, appended to the error; a function is called after the wait
+    A wait that is longer than :data:`NOTED_AFTER_S` is in the journal of the case, so that a reader sees what the
+    scenario awaits: ``wait.long`` when it becomes long, and ``wait.over`` with its seconds.
+
     :raises JbodError: what ``failure`` makes, with ``what``, ``timeout_s``, the last value seen and the hint
     :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
         observation failed: a tool that did not get to run proves nothing about Kafka
     """
     deadline = Deadline(timeout_s)
     last: object = "nothing seen yet"
-    while True:
-        began, answered = time.monotonic(), False
-        if watch is not None:
-            watch()
-        try:
-            value = observe()
-        except retry_on as error:
-            last = f"{type(error).__name__}: {error}"
-        else:
-            if until(value):
-                return value
-            last, answered = value, True
-        if (crowding := deadline.passed()) is not None:
-            break
-        time.sleep(max(poll_s, time.monotonic() - began))
+    noted = False
+    try:
+        while True:
+            began, answered = time.monotonic(), False
+            if watch is not None:
+                watch()
+            try:
+                value = observe()
+            except retry_on as error:
+                last = f"{type(error).__name__}: {error}"
+            else:
+                if until(value):
+                    return value
+                last, answered = value, True
+            if (crowding := deadline.passed()) is not None:
+                break
+            if not noted and deadline.waited_s > NOTED_AFTER_S:
+                noted = True
+                note("wait.long", what=what, timeout_s=timeout_s)
+            time.sleep(max(poll_s, time.monotonic() - began))
+    finally:
+        if noted:
+            note("wait.over", what=what, waited_s=round(deadline.waited_s, 3))
     waited_s = deadline.waited_s
     more = hint() if callable(hint) else hint
     message = f"waited {timeout_s:.1f} s for {what}; last seen: {last}{'; ' + more if more else ''}"

@@ -36,6 +36,7 @@ _TELLING = re.compile(
 _SHOWN_ELSEWHERE = frozenset(
     ["partition.changed", "brokers.changed", "phase", "mbeans.changed", "case.started", "case.ended", "trouble"]
 )
+_TOO_MANY = frozenset(["tool.called"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def harness_events(folder: RunFolder) -> list[Mark]:
     return [
         Mark(at=folder.at(e.at), who="jbod", look="jbod", says=short(text, 200), detail=text)
         for e in folder.events
-        if e.kind not in _SHOWN_ELSEWHERE
+        if e.kind not in _SHOWN_ELSEWHERE | _TOO_MANY
         for text in [_text(e)]
     ]
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -18,10 +19,12 @@ from typing import IO
 from harness.errors import HarnessError, ToolFailed
 from harness.host import class_data
 from harness.host.java import FAST_START, java_command, java_version
+from harness.journal import note
 from harness.kafka.distribution import Distribution
 from harness.kafka.versions import Tool
 
 _ARCHIVE_S = 60.0
+_NOTED_CHARACTERS = 300
 _QUIET = "-Xlog:disable"  # the JVM's lines about its archive would be among the tool's output
 _LOGGING = ("log4j:", "SLF4J:")  # lines of the logging libraries about themselves
 
@@ -77,6 +80,7 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
 
     :raises ToolFailed: it ends with an error, or takes longer than ``timeout_s``
     """
+    began = time.monotonic()
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
         try:
             done = subprocess.run(
@@ -90,11 +94,24 @@ def tool_output(distribution: Distribution, tool: Tool, *arguments: str, timeout
                 check=False,
             )
         except subprocess.TimeoutExpired:
+            note_call(tool, arguments, began, None)
             raise ToolFailed(f"kafka-{tool} did not end within {timeout_s:.0f} s") from None
+        note_call(tool, arguments, began, done.returncode)
         output.seek(0)
         if done.returncode != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {done.returncode}: {reason(output, done.stderr)}")
         yield output
+
+
+def note_call(tool: Tool, arguments: Sequence[str], began: float, exit_code: int | None) -> None:
+    """Note in the journal of the case that a tool was called.
+
+    :param began: when, on the monotonic clock
+    :param exit_code: None if it did not end in time, or its JVM was lost
+    """
+    given = " ".join(arguments)[:_NOTED_CHARACTERS]
+    took_s = round(time.monotonic() - began, 3)
+    note("tool.called", tool=str(tool), arguments=given, took_s=took_s, exit_code=exit_code)
 
 
 def reason(output: Iterable[str], errors: str) -> str:

@@ -21,6 +21,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -36,7 +37,7 @@ from harness.errors import HarnessError, ToolFailed
 from harness.host.java import FAST_START, java_command
 from harness.kafka.distribution import Distribution
 from harness.kafka.main_classes import exit_hook
-from harness.kafka.tools import reason, tool_output
+from harness.kafka.tools import note_call, reason, tool_output
 from harness.kafka.versions import Tool
 
 _STOP_S = 10.0
@@ -139,16 +140,18 @@ class _ToolsJvm:
 
     def run(self, tool: Tool, *arguments: str) -> list[str]:
         """The lines that a tool prints; see :func:`tool_lines`."""
-        main_class = self._distribution.main_class(tool)
+        main_class, began = self._distribution.main_class(tool), time.monotonic()
         try:
             code, printed, logged = self._within(timeouts.QUESTION_S, self._call, main_class, *arguments)
         except BaseException as error:
+            note_call(tool, arguments, began, None)
             self._give_up()
             if isinstance(error, TimeoutError):
                 raise ToolFailed(f"kafka-{tool} did not end within {timeouts.QUESTION_S:.0f} s") from error
             if not isinstance(error, Exception):
                 raise
             raise HarnessError(f"kafka-{tool} did not end: its JVM no longer answers: {error!r}") from None
+        note_call(tool, arguments, began, code)
         if code != 0:
             raise ToolFailed(f"kafka-{tool} ended with exit code {code}: {reason(printed, logged)}")
         return printed

@@ -102,6 +102,7 @@ class Case:
             journal = Journal(run_dir / "events.jsonl")
         except OSError as error:
             raise HarnessError(f"cannot create the run folder {run_dir}: {error.strerror}; see --runs-dir") from error
+        journal.follow_process()
         case = cls(id=id, run_dir=run_dir, journal=journal)
         case.extra = {
             "schema": 1,

@@ -18,6 +18,8 @@ from pyspark.errors.exceptions.captured import install_exception_handler
 from harness import timeouts
 from harness.cluster.cluster import Cluster
 from harness.errors import BuildLacks, HarnessError, ToolFailed
+from harness.events import Note
+from harness.journal import Journal
 from harness.kafka import tools_jvm
 from harness.kafka.builds import BuildOptions, Builds
 from harness.kafka.distribution import Distribution
@@ -140,6 +142,24 @@ def test_a_build_without_the_exit_hook_has_a_jvm_for_each_question(
     monkeypatch.setattr(tools_jvm, "exit_hook", lambda _class_path: None)
     assert tool_lines(build, Tool.TOPICS, "--version") == standing
     assert not tools_jvm._standing
+
+
+def test_each_call_is_in_the_journal_of_the_case(monkeypatch: pytest.MonkeyPatch, build: Distribution) -> None:
+    """Each has its tool, arguments, seconds and exit code, in the JVM for all calls and in one of its own."""
+    journal = Journal(None)
+    journal.follow_process()
+    tool_lines(build, Tool.TOPICS, "--version")
+    end_tools()
+    monkeypatch.setattr(tools_jvm, "exit_hook", lambda _class_path: None)
+    with pytest.raises(ToolFailed):
+        tool_lines(build, Tool.DUMP_LOG, "--files", "/nowhere/0.log")
+    journal.close()
+    calls = [event.fields for event in journal.events if isinstance(event, Note) and event.kind == "tool.called"]
+    assert [(call["tool"], call["arguments"], call["exit_code"]) for call in calls] == [
+        ("topics", "--version", 0),
+        ("dump-log", "--files /nowhere/0.log", 1),
+    ]
+    assert all(isinstance(call["took_s"], float) and call["took_s"] > 0 for call in calls)
 
 
 @pytest.fixture

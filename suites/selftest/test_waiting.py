@@ -14,7 +14,9 @@ import pytest
 
 from harness.crowding import PATIENCE
 from harness.errors import AwaitTimeout, Inconclusive, NodeDied, PromiseBroken, ToolFailed
-from harness.waiting import await_until
+from harness.events import Note
+from harness.journal import Journal
+from harness.waiting import NOTED_AFTER_S, await_until
 
 
 def test_it_returns_the_value_that_it_saw() -> None:
@@ -25,6 +27,29 @@ def test_it_returns_the_value_that_it_saw() -> None:
 def test_a_time_out_says_what_and_the_last_value() -> None:
     with pytest.raises(AwaitTimeout, match=r"waited 0\.0 s for a leader; last seen: none yet; see the log"):
         await_until(lambda: "none yet", lambda _: False, timeout_s=0.02, what="a leader", hint="see the log")
+
+
+def test_a_long_wait_is_in_the_journal_of_the_case() -> None:
+    """It has the beginning and the end of the wait; short waits are in no journal, and a closed one gets nothing."""
+    journal, start = Journal(None), time.monotonic()
+    journal.follow_process()
+
+    def wait(seconds: float, what: str) -> None:
+        began = time.monotonic()
+        await_until(lambda: time.monotonic() > began + seconds, timeout_s=30.0, what=what)
+
+    wait(0.1, "a moment")
+    wait(NOTED_AFTER_S + 0.2, "a leader")
+    journal.close()
+    wait(NOTED_AFTER_S + 0.2, "another leader")
+    notes = [event for event in journal.events if isinstance(event, Note)]
+    assert [(note.kind, note.fields["what"]) for note in notes] == [
+        ("wait.long", "a leader"),
+        ("wait.over", "a leader"),
+    ]
+    waited_s = notes[1].fields["waited_s"]
+    assert isinstance(waited_s, float)
+    assert NOTED_AFTER_S < waited_s < time.monotonic() - start
 
 
 def test_the_hint_is_made_after_the_wait() -> None:
