@@ -83,6 +83,35 @@ def test_a_network_that_an_engine_left_behind_is_not_taken_again(address: Path, 
     assert (done.stdout, done.stderr) == (f"{free}\n", "")
 
 
+TAKE = (
+    FREE
+    + """
+print(flush=True)
+input()
+"""
+)
+
+
+def test_two_runs_that_start_at_once_choose_different_networks(address: Path) -> None:
+    """Neither run's network exists in the engine yet. When a run ends, its network is free again."""
+
+    def do_GET(self: StandIn) -> None:
+        self.answer([]) if "/networks" in self.path else StandIn.do_GET(self)
+
+    def free() -> str:
+        return subprocess.run([sys.executable, "-c", FREE], capture_output=True, text=True, check=True).stdout.strip()
+
+    with answering(address, do_GET=do_GET):
+        before = free()
+        argv = [sys.executable, "-c", TAKE]
+        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline().strip() == before
+            meanwhile = free()
+            other.communicate("\n")
+        assert (meanwhile != before, free()) == (True, before)
+
+
 def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:
     """The answer's header and the output come in one packet; the SDK's own exec_run would lose the output."""
 

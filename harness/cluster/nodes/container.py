@@ -165,6 +165,7 @@ class ContainerBackend:
             for group in filter(None, (nodes[:1], nodes[1:])):
                 # The image is local; without --pull, compose would ask a registry.
                 compose(self.compose, "create", "--pull", "never", *(node.spec.name for node in group), run=run)
+                _release_network(self._project.network)  # the engine has made it
                 starting += [pool.submit(node.start) for node in group]
         for each in starting:
             each.result()
@@ -209,11 +210,12 @@ class _ComposeProject:
 
     :ivar name: the project's name, with which the containers' names begin
     :ivar command: the compose command, without a subcommand
+    :ivar network: the first three numbers of its subnet
     """
 
     def __init__(self, context: ClusterContext, image: Image, user: str) -> None:
         self._context = context
-        self._network = _free_network(context.ports.number)
+        self.network = _free_network(context.ports.number)
         self.name = re.sub(r"[^a-z0-9_-]", "-", context.undo_log.run_id.lower())
         variables = {
             "JBOD_PROJECT": self.name,
@@ -223,7 +225,7 @@ class _ComposeProject:
             "JBOD_DIR": str(context.work_dir),
             "JBOD_MOUNT": "rslave" if context.spec.volumes else "rw",
             "JBOD_HEALTH_INTERVAL": "1h",  # the harness checks health itself; each check would start a process
-            "JBOD_NETWORK": self._network,
+            "JBOD_NETWORK": self.network,
         }
         zk = context.spec.mode is Mode.ZK
         brokers = [f"BROKER_{n}" for n in range(1, _LAST_IDS["broker"] + 1)]
@@ -251,7 +253,7 @@ class _ComposeProject:
         """Add a broker or controller: a copy of the last one in the file with another name, address and ports."""
         kind, _, id = name.partition("-")
         last, offset = f"{kind}-{_LAST_IDS[kind]}", _ADDRESS_OFFSETS[kind]
-        changes = {last: name, f"{self._network}.{offset + _LAST_IDS[kind]}": f"{self._network}.{offset + int(id)}"}
+        changes = {last: name, f"{self.network}.{offset + _LAST_IDS[kind]}": f"{self.network}.{offset + int(id)}"}
         changes |= {port.published: str(self._context.ports.take()) for port in self._service(last).ports}
         folder = json.dumps(str(self._context.work_dir))[1:-1]  # unchanged, even if it contains one of the names
         for section, added in self._added.items():
@@ -286,6 +288,9 @@ def _free_network(preferred: int) -> str:
     The engine does not check a subnet that it is given. An engine that ended leaves its bridges behind. If two bridges
     have the same addresses, the kernel sends packets to the older one.
 
+    The network is reserved for this process until :func:`_release_network`. Another run on this machine, which may look
+    before the engine has made this network, takes the next one.
+
     :raises EnvironmentLacks: none is free
     """
     taken = [
@@ -305,12 +310,36 @@ def _free_network(preferred: int) -> str:
     for number in ((preferred + further) % 512 for further in range(512)):
         text = f"198.{18 + number // 256}.{number % 256}"
         network = ipaddress.ip_network(f"{text}.0/24")
-        if not any(network.version == other.version and network.overlaps(other) for other in taken):
+        overlaps = any(network.version == other.version and network.overlaps(other) for other in taken)
+        if not overlaps and _reserve_network(text):
             return text
     raise EnvironmentLacks(
         "no /24 network in 198.18.0.0/15 is free: docker network ls and ip address show what uses them, and docker "
         "network prune removes unused ones"
     )
+
+
+_reserved: dict[str, socket.socket] = {}
+"""The networks that this process has reserved, each by a socket with an abstract name, which the kernel removes when
+the process ends."""
+
+
+def _reserve_network(network: str) -> bool:
+    """Reserve a network for this process; False if a process on this machine has reserved it."""
+    reservation = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        reservation.bind(f"\0jbod-network-{network}")
+    except OSError:
+        reservation.close()
+        return False
+    _reserved[network] = reservation
+    return True
+
+
+def _release_network(network: str) -> None:
+    """End the reservation of a network that the engine has made, or that is not needed any longer."""
+    if (reservation := _reserved.pop(network, None)) is not None:
+        reservation.close()
 
 
 class ContainerNode(JvmNode):
