@@ -89,8 +89,6 @@ def commands(server: ForkServerContext, open_folder: Path) -> Commands:
     (open_folder / "file.tgz").write_text("no tarball\n")
     (open_folder / "empty").mkdir()
     (open_folder / "closed").mkdir(mode=0)
-    for folder in ("without-listener", "without-listener/brokers", "without-listener/brokers/1"):
-        (open_folder / folder).mkdir()
     (open_folder / "cut-off").mkdir()
     (open_folder / "cut-off" / "run.json").write_text('{"case": "kip')
     return Commands(server, open_folder)

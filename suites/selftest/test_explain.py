@@ -183,6 +183,16 @@ def test_what_is_not_there_is_said(run_dir: Path) -> None:
         explain_verdict(run_dir, no_build)
 
 
+@pytest.mark.parametrize("listeners", ["", "advertised.listeners=PLAINTEXT://127.0.0.1\n"], ids=["none", "no port"])
+def test_a_broker_of_which_no_address_is_known_is_said(run_dir: Path, listeners: str) -> None:
+    folder = run_dir / "brokers" / "1"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "server.properties").write_text(f"log.dirs={run_dir}\n{listeners}")
+    verdict(run_dir, lost=[example(2)])
+    with pytest.raises(HarnessError, match=r"1/server\.properties: advertised\.listeners is '.*', which has no port"):
+        explain_verdict(run_dir, no_build)
+
+
 def test_a_case_that_ended_before_the_judge_is_explained_by_its_reason(tmp_path: Path) -> None:
     """Nothing is judged and nothing written: the reason of the case is shown, and where to look next."""
     run_dir = write_run_folder(tmp_path, outcome={"verdict": "invalid", "reason": "broker 2 went on"})
