@@ -38,27 +38,17 @@ if TYPE_CHECKING:
     from xdist.workermanage import WorkerController
 
 
-class RunRefused(pytest.UsageError):
-    """A run that cannot begin.
-
-    :ivar exit_code: of the error that is the reason
-    """
-
-    def __init__(self, error: JbodError) -> None:
-        super().__init__(str(error))
-        self.exit_code = error.exit_code
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, int | None, int | None]:
     """Report in one line on standard error that a run cannot begin. pytest itself would lose the exit code."""
     try:
         return (yield)
-    except RunRefused as error:
-        if hasattr(config, "workerinput"):
-            raise  # the controller reports it
-        print(f"jbod: {error}", file=sys.stderr)
-        return error.exit_code
+    except pytest.UsageError as error:
+        reason = error.__cause__
+        if not isinstance(reason, JbodError) or hasattr(config, "workerinput"):  # the controller reports a worker's
+            raise
+        print(f"jbod: {reason}", file=sys.stderr)
+        return reason.exit_code
 
 
 # --- options --------------------------------------------------------------------------------------------------------
@@ -80,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         run = config.stash[RUN] = Run(config)
     except JbodError as error:
-        raise RunRefused(error) from error
+        raise pytest.UsageError(str(error)) from error
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(run.results)
     keep_no_pages()
@@ -137,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     try:
         keep = chosen(items, run_of(config), listing=config.option.collectonly)
     except UsageError as error:
-        raise RunRefused(error) from error
+        raise pytest.UsageError(str(error)) from error
     config.hook.pytest_deselected(items=[item for item in items if item not in keep])
     items[:] = keep
 
