@@ -8,6 +8,7 @@ Elsewhere (CI) each case prints a line when it begins and one when it ends.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
