@@ -53,7 +53,7 @@ def test_a_mirror_that_never_answers_is_given_up_and_mvn_is_gone(
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         monkeypatch.setenv("MAVEN_OPTS", mirrored(tmp_path / "home", silent.getsockname()[1]))
-        with pytest.raises(EnvironmentLacks, match="not done after 2 s"):
+        with pytest.raises(EnvironmentLacks, match="did not end within 2 s"):
             copy_dependencies([SMALL], tmp_path / "jars", timeout_s=2.0)
     assert _programs() <= before
 
