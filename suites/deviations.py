@@ -193,6 +193,17 @@ GOOD_LOG_DIR_OFFLINE_AT_TIMES = replace(
     deterministic=False,  # 3.6.2: one run in three
 )
 
+GOOD_LOG_DIR_OFFLINE_AMID_SWAP = Deviation(
+    kip=112,
+    promised="a broker whose log dirs are all good starts",
+    actual="if its good log dir went offline between the two renames of a swap, the broker finds two replicas, and "
+    "refuses to start until one is deleted by hand",
+    issue="KAFKA-19571, with the order of the renames in LogManager.replaceCurrentWithFutureLog",
+    builds=VersionRange.parse(">=3.9.2,<4.0.0"),
+    modes=(Mode.ZK,),
+    deterministic=False,
+)
+
 OFFLINE_REPLICAS_UNCOUNTED = Deviation(
     kip=112,
     promised="OfflineReplicaCount is the number of replicas on failed log dirs",

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 from confluent_kafka import Producer
 
@@ -55,6 +56,12 @@ NO_DIR_USABLE = r"Shutdown broker because none of the specified log dirs"
 
 FOUND_TWICE = r"Duplicate log directories for \S+ are found in both"
 """The log line of a broker that refuses to start because it has a replica in two log dirs."""
+
+
+def delete_by_hand(broker: Broker, replica_dir: Path) -> None:
+    """Delete a replica's folder, as a broker that found the replica twice asks its operator to do."""
+    broker.node.run_as_user(["rm", "-r", str(replica_dir)])
+    broker.journal.write("replica.deleted_by_hand", partition=replica_dir.name, log_dir=str(replica_dir.parent))
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from faults.log_dir import Chmod000, ChmodNoWrite
 from faults.targets import leader_of
 from harness import timeouts
 from harness.cluster.cluster import Cluster
-from harness.cluster.log_dir import LogDir
 from harness.cluster.own_part import OwnPart
 from harness.cluster.topic import Partition
 from harness.errors import Inconclusive, PromiseBroken
@@ -51,7 +50,14 @@ from suites.log_cleaning import until_cleaning_s
 from suites.observations import directories
 from suites.observing import expects
 from suites.on_disk import check_logs_unchanged, check_topic_gone, leaders_logs
-from suites.steps import FOUND_TWICE, SMALL_FETCHES, await_moved, finish_move, write_untracked_records
+from suites.steps import (
+    FOUND_TWICE,
+    SMALL_FETCHES,
+    await_moved,
+    delete_by_hand,
+    finish_move,
+    write_untracked_records,
+)
 from suites.stored_log import StoredLog
 
 
@@ -290,7 +296,7 @@ def start_after_swap(cluster: Cluster, move: Move, *, twice: bool) -> None:
             move.broker.start()
             if line := refuses_to_start(move.broker, saying=FOUND_TWICE):
                 passed_over = f" and {move.folder}." in line.text
-                delete_by_hand(move.partition, move.here)
+                delete_by_hand(move.broker, move.here.replica_dir(move.partition.topic, move.partition.index))
                 move.state.moved(move.partition, move.there)
                 raise PromiseBroken(refuses)
     untrimmed = passed_over and has_untrimmed_index(move)
@@ -372,7 +378,7 @@ def remake(move: Move) -> None:
     """Delete the moved replica by hand while its broker is down, so that the broker recreates it."""
     move.broker.stop()
     move.state.broker_gone(move.broker)
-    delete_by_hand(move.partition, move.there)
+    delete_by_hand(move.broker, move.there.replica_dir(move.partition.topic, move.partition.index))
     move.broker.start()
     move.state.replicas_recreated(move.there)
     move.ends[move.partition] = move.state.log_dir_of(move.partition, move.broker)
@@ -433,10 +439,3 @@ def is_reported_online(move: Move) -> bool:
     except PromiseBroken:
         return False
     return True
-
-
-def delete_by_hand(partition: Partition, log_dir: LogDir) -> None:
-    """Delete the replica in this log dir, as a broker that found the replica twice asks its operator to do."""
-    folder = log_dir.replica_dir(partition.topic, partition.index)
-    log_dir.broker.node.run_as_user(["rm", "-r", str(folder)])
-    log_dir.broker.journal.write("replica.deleted_by_hand", partition=str(partition), log_dir=str(log_dir))
