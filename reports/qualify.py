@@ -15,6 +15,7 @@ from harness.errors import EXIT_USAGE
 from harness.host.atomic_write import write_atomically
 from harness.runner.build_lacks import lack_lines, probe_apart
 from harness.runner.case import check_json_file, check_runs_dir
+from harness.runner.deviation import in_words
 from harness.runner.qualifying import Wanted, cases_of, check_same_build, run_sides, run_too_seldom, side
 from harness.runner.results import write_json
 from harness.runner.suite_kinds import not_asked, suite_of
@@ -98,7 +99,7 @@ def qualify(
     for why, ids in compared.missing:
         click.echo(f"not shown: {why}: {', '.join(ids)}")
     for deviation in compared.mended:
-        click.echo(f"mended: {deviation.does} ({deviation.issue}): {', '.join(deviation.mended)}")
+        click.echo(f"mended: {in_words(deviation.does, deviation.issue)}: {', '.join(deviation.mended)}")
     click.echo(f"{compared.answer.headline}\n{(out / 'report' / QUALIFICATION).absolute()}")
     return write_json(json_file, _to_json(compared, seed), click.echo)
 

@@ -52,9 +52,8 @@ NO_LOG_DIRS_OPTION = Deviation(
 ANY_REFUSED = Deviation(
     kip=113,
     promised='a broker that is asked to move a replica to "any" cancels the move of it that is under way',
-    actual=(
-        "it answers LOG_DIR_NOT_FOUND, and the move goes on; it ends if asked for the log dir that the replica is in"
-    ),
+    actual="the broker answers LOG_DIR_NOT_FOUND, and the move goes on; a request for the replica's present log dir "
+    "cancels it",
     issue="none known",
     pollutes=False,
 )

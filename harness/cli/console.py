@@ -21,7 +21,7 @@ from harness.cli.shared import tell
 from harness.errors import EXIT_INCONCLUSIVE, EXIT_NOTHING_RAN
 from harness.measure.fault_costs import FaultCosts
 from harness.runner.case_result import CaseResult
-from harness.runner.deviation import State
+from harness.runner.deviation import State, in_words
 from harness.runner.run import Run, run_of
 
 STYLES = {"valid": "green", "invalid": "bold red", "unknown": "yellow", "error": "bold magenta", "skipped": "dim"}
@@ -148,7 +148,9 @@ def _line(result: CaseResult) -> RenderableType:
     text.append(f"{result.duration_s:6.1f} s  {result.case.id}", style="default")
     for deviation in result.deviations:
         if deviation.state == "undeclared":
-            text.append(f"\n         {_STATES['undeclared']}: {deviation.actual} ({deviation.issue})", style="yellow")
+            text.append(
+                f"\n         {_STATES['undeclared']}: {in_words(deviation.actual, deviation.issue)}", style="yellow"
+            )
     if result.reason:
         text.append(f"\n         {result.reason}", style=STYLES[result.verdict])
         if result.verdict != "skipped":
@@ -188,7 +190,9 @@ def verdict_table(results: Sequence[CaseResult]) -> Table:
             table.add_row(Text(f"  {fault.name} on {fault.target}"), "", proven, "", *costs, style="dim")
         for deviation in result.deviations:
             style = "yellow" if deviation.state == "undeclared" else "dim"
-            table.add_row(Text(f"  {_STATES[deviation.state]}: {deviation.actual} ({deviation.issue})"), style=style)
+            table.add_row(
+                Text(f"  {_STATES[deviation.state]}: {in_words(deviation.actual, deviation.issue)}"), style=style
+            )
         for name, figure in result.measured.items():
             table.add_row(Text(f"  {name}: {figure:.2f}"), style="dim")
     return table

@@ -104,6 +104,8 @@ def _modes_of(selectors: Sequence[str], cases: Sequence[DeclaredCase]) -> dict[s
 
 def _show(runs: Sequence[BuildRun]) -> None:
     """Print the table, the deviations, and the reason for each case that is not valid."""
+    from harness.runner.deviation import in_words
+
     print_whole(verdicts_table(runs), out)
     for run in runs:
         if not run.cases:
@@ -112,7 +114,7 @@ def _show(runs: Sequence[BuildRun]) -> None:
     deviations = Counter((each.actual, each.issue, kafka) for kafka, case in cases for each in _deviations(case))
     for does, issue in dict.fromkeys((does, issue) for does, issue, _ in deviations):
         on = ", ".join(kafka for its, of, kafka in deviations if (its, of) == (does, issue))
-        out.print(Text(f"{_DEVIATES} {does} ({issue}): {on}", style="dim"), soft_wrap=True)
+        out.print(Text(f"{_DEVIATES} {in_words(does, issue)}: {on}", style="dim"), soft_wrap=True)
     for kafka, case in cases:
         if case.verdict not in ("valid", "skipped"):
             out.print(_why(kafka, case), soft_wrap=True)

@@ -45,6 +45,11 @@ class Expectation(StrEnum):
     NONE = "none"
 
 
+def in_words(actual: str, issue: str) -> str:
+    """Return a deviation as people see it: the behaviour, and its issue in parentheses."""
+    return f"{actual} (issue: {issue})"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Deviation:
     """What a KIP promises, what certain builds do instead, and the issue or page that describes it.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from harness.cluster.nodes.backends import BACKENDS
+from harness.runner.deviation import in_words
 from harness.runner.outside import outside
 
 if TYPE_CHECKING:  # `jbod --help` loads this module, and must not load Spark
@@ -76,7 +77,9 @@ def _listed(cases: list[DeclaredCase], run: Run) -> ListedScenario:
         plan=scenario.plan,
         issue=scenario.issue,
         claim=first.claim,
-        deviations=_once(f"{case.mode}: {each.actual} ({each.issue})" for case in cases for each in run.expected(case)),
+        deviations=_once(
+            f"{case.mode}: {in_words(each.actual, each.issue)}" for case in cases for each in run.expected(case)
+        ),
         modes=_once(case.mode for case in cases),
         kafka=_once(run.version(case) for case in cases),
         faults=_once(value.name for value in faults),  # type: ignore[attr-defined]

@@ -39,12 +39,12 @@ def test_deviations_are_told_by_their_state_in_each_case() -> None:
     Console(file=out, width=200).print(verdict_table(cases))
     lines = [line.strip("│ ").partition("  ")[0] for line in out.getvalue().splitlines() if "KAFKA-1" in line]
     assert [line.split(" │")[0].strip() for line in lines] == [
-        "deviates: lies (KAFKA-1)",
-        "deviates, undeclared: is silent (KAFKA-1)",
-        "mended: is late (KAFKA-1)",
-        "deviates, undeclared: hides (KAFKA-1)",
-        "deviates, undeclared: is silent (KAFKA-1)",
-        "deviates: as told by an older jbod (KAFKA-1)",
+        "deviates: lies (issue: KAFKA-1)",
+        "deviates, undeclared: is silent (issue: KAFKA-1)",
+        "mended: is late (issue: KAFKA-1)",
+        "deviates, undeclared: hides (issue: KAFKA-1)",
+        "deviates, undeclared: is silent (issue: KAFKA-1)",
+        "deviates: as told by an older jbod (issue: KAFKA-1)",
     ]
 
 
@@ -59,6 +59,6 @@ def test_a_valid_case_with_an_undeclared_deviation_says_so_on_its_line_and_in_th
     reporter.pytest_runtest_logreport(pytest.TestReport("x", ("x", 0, "x"), {}, "passed", None, "teardown"))
     console.print(summary(reporter._run))
     shown = out.getvalue()
-    assert shown.count("deviates, undeclared: is silent (KAFKA-1)") == 1
+    assert shown.count("deviates, undeclared: is silent (issue: KAFKA-1)") == 1
     assert "lies" not in shown
     assert "2 valid  1 with an undeclared deviation  " in shown

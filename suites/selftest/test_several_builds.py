@@ -62,7 +62,7 @@ def test_one_table_one_json_one_junit_and_the_worst_exit_code(planted: Planted, 
     assert rows[A] == ["valid", "valid*", "valid"]
     assert rows[B] == ["invalid", "valid", "valid"]
     assert rows[ZK] == ["–", "–", "unknown"]
-    assert "* planted deviation (none): 90.0.0" in output
+    assert "* planted deviation (issue: none): 90.0.0" in output
     assert f"invalid {B} on Kafka 90.0.1\n        planted: invalid\n        again: jbod repro " in output
 
     names = Counter(case.get("name") for case in ElementTree.parse(junit(planted)).iter("testcase"))
