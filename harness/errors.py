@@ -73,7 +73,7 @@ class EngineGone(EnvironmentLacks):
 
 
 class DistributionError(HarnessError):
-    """A folder, file or image is no usable Kafka build."""
+    """A folder, file or image is not a usable Kafka build."""
 
 
 class HistoryError(HarnessError):

@@ -52,7 +52,12 @@ def _show_version(context: click.Context, _option: click.Parameter, asked: bool)
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version, and the git revision of a checkout.",
 )
 def cli() -> None:
     """Chaos and system tests for Apache Kafka on JBOD."""

@@ -1,8 +1,8 @@
 """Kafka's own part: what it must do by itself before a scenario can begin, and after its faults are healed.
 
 No KIP promises that brokers register, that a topic gets leaders, or that a client is served: every KIP relies on it. So
-a build that does not do its part breaks a promise, unless this machine or the harness kept it from doing so. README.md
-of this package has a table of all waits for it.
+a build that does not do its part breaks a promise, unless this machine or the harness kept it from doing so.
+harness/README.md has a table of all waits for it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class RefusedOwnPart(Refused, PromiseBroken):
 
 
 class OwnPart:
-    """One part of Kafka's, awaited from now on.
+    """One thing that Kafka must do by itself; the wait for it begins now.
 
     :param promise: what Kafka must do, as the end of the sentence "Kafka must …"
     :param needs_all: it needs every node; then a node that the harness stopped is an excuse
@@ -63,7 +63,7 @@ class OwnPart:
         return PromiseBroken(seen)
 
     def refused(self, refusal: Refused) -> JbodError:
-        """Return the error for a request that Kafka refused; it is a :class:`Refused` unless the machine is to blame.
+        """Return the error for a request that Kafka refused; :class:`RefusedOwnPart` if Kafka is to blame.
 
         Kafka has answered, so a crowded machine is no excuse.
         """

@@ -1,6 +1,6 @@
 """Finds brokers that lost their session although the scenario left them alone: the machine was too slow.
 
-Other brokers then lead their partitions, and they are back in a moment. That breaks no promise.
+Other brokers then lead their partitions, and they soon register again. That breaks no promise.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class Builds:
         """Check the options against each other, and read a named folder or tarball; fetches nothing.
 
         :raises UsageError: two builds, an unknown mode or version, a mode that the build doesn't have
-        :raises DistributionError: the folder or tarball is no Kafka
+        :raises DistributionError: the folder or tarball is not a Kafka build
         """
         given_by = {"--kafka-home": options.kafka_home, "--kafka-tarball": options.kafka_tarball}
         for option, value in given_by.items():

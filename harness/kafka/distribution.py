@@ -146,7 +146,7 @@ def from_home(home: Path) -> Distribution:
     """The folder of an unpacked release, or a source tree that Gradle has built, used in place.
 
     :raises UsageError: there is no such folder
-    :raises DistributionError: it is no Kafka that can be run
+    :raises DistributionError: it is not a Kafka build that can run
     """
     home = _named("--kafka-home", home)
     try:
@@ -157,7 +157,9 @@ def from_home(home: Path) -> Distribution:
         if (home / "libs").is_dir():
             return _distribution(home / "libs", "home", str(home), scripts=home / "bin")
         if not is_source_tree(home):
-            raise DistributionError(f"--kafka-home {home} is no Kafka: it has no libs folder, and is no source tree")
+            raise DistributionError(
+                f"--kafka-home {home} is not a Kafka build: it has no libs folder and is not a source tree"
+            )
         jars = jars_of(home, to_run=lambda jar: not NOT_TO_RUN.search(jar.name))
         return _distribution(home, "home", str(home), jars=jars, scripts=home / "bin")
     except OSError as error:
@@ -168,14 +170,14 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
     """A release or release candidate in a ``kafka_2.13-X.tgz``, unpacked into the cache once for each content.
 
     :raises UsageError: there is no such file
-    :raises DistributionError: it is broken, unsafe to unpack or no Kafka; nothing of it stays in the cache
+    :raises DistributionError: it is broken, unsafe to unpack or not a Kafka build; nothing of it stays in the cache
     """
     file = _named("--kafka-tarball", file)
     try:
         if not file.exists():
             raise UsageError(f"--kafka-tarball {file}: there is no such file")
         if not file.is_file():
-            raise DistributionError(f"--kafka-tarball {file} is no file; a folder goes to --kafka-home")
+            raise DistributionError(f"--kafka-tarball {file} is not a file; a folder goes to --kafka-home")
         checksum = _sha256(file)
     except OSError as error:
         raise DistributionError(f"--kafka-tarball {file} can't be read: {error.strerror}") from error
@@ -188,14 +190,16 @@ def from_tarball(file: Path, cache: Path, *, say: Callable[[str], None] = silent
         homes = [home for home in (unpacked, *sorted(unpacked.iterdir())) if (home / "libs").is_dir()]
         if len(homes) > 1:
             names = " and ".join(home.name for home in homes)
-            raise DistributionError(f"--kafka-tarball {file} holds several Kafkas: {names}; leave one in it")
+            raise DistributionError(f"--kafka-tarball {file} contains several Kafka builds: {names}; keep only one")
         if not homes:
-            raise DistributionError(f"--kafka-tarball {file} holds no Kafka: no folder libs in it or in its top folder")
+            raise DistributionError(
+                f"--kafka-tarball {file} contains no Kafka build: neither it nor its top folder has a libs folder"
+            )
         for name in ("libs", "bin"):
             if (homes[0] / name).is_dir():
                 (homes[0] / name).rename(folder / name)
         shutil.rmtree(unpacked)
-        # Before it is published, so that a tarball that is no Kafka leaves nothing in the cache.
+        # Before it is published, so that a tarball that is not a Kafka build leaves nothing in the cache.
         _distribution(folder / "libs", "tarball", str(file), to_run=False)
         _write_sums(folder / "libs")
 
@@ -300,7 +304,7 @@ def _distribution(
 
     :param jars: the jars, if they are not all in ``libs`` itself
     :param to_run: check too that brokers can run it here
-    :raises DistributionError: it is no Kafka, or the brokers' user can't read it
+    :raises DistributionError: it is not a Kafka build, or the brokers' user can't read it
     """
     jars = jars or _jars(libs)
     core = [jar for jar in jars if re.match(r"kafka_2\.\d+-\d", jar.name)]
@@ -308,7 +312,7 @@ def _distribution(
     if len(core) != 1 or len(clients) != 1:
         found = ", ".join(jar.name for jar in core + clients) or "none"
         raise DistributionError(
-            f"{origin} is no Kafka: {libs} must have one kafka_2.* and one kafka-clients jar, and has {found}"
+            f"{origin} is not a Kafka build: {libs} must have one kafka_2.* and one kafka-clients jar, and has {found}"
         )
     if ":" in str(libs):
         raise DistributionError(f"{libs} has a colon in its name, which a Java class path can't have")

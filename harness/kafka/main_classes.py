@@ -58,7 +58,7 @@ def main_class(class_path: tuple[Path, ...], scripts: Path | None, tool: Tool) -
 
 
 def exit_hook(class_path: tuple[Path, ...]) -> str | None:
-    """The class by which Kafka's tools end their JVM, whose procedure can be replaced; None if the build has none.
+    """The class through which Kafka's tools exit; its exit procedure can be replaced. None if the build has none.
 
     Up to 4.3 it is ``org.apache.kafka.common.utils.Exit``.
     """

@@ -25,7 +25,7 @@ MOST_MEMBERS = 100_000
 def unpack(file: Path, into: Path) -> None:
     """Unpack ``file`` into an empty folder.
 
-    :raises DistributionError: it is no tarball, broken, cut off, too big, or has a member that is refused; the caller
+    :raises DistributionError: it is not a tarball, is broken, cut off or too big, or has a member that is refused; the caller
         removes what is unpacked by then
     :raises OSError: the folder can't be written
     """
@@ -35,7 +35,7 @@ def unpack(file: Path, into: Path) -> None:
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
         # If no format fits, tarfile gives each format's reason on further lines.
         why = str(error).partition("\n")[0].rstrip(":")
-        raise DistributionError(f"{file} is no tarball, broken or cut off: {why}") from error
+        raise DistributionError(f"{file} is not a tarball, or is broken or cut off: {why}") from error
     except OSError as error:
         # gzip and bz2 report broken data by an OSError without errno.
         if error.errno is not None:
@@ -83,7 +83,7 @@ def _make(archive: tarfile.TarFile, member: tarfile.TarInfo, into: Path) -> None
         with target.open("xb") as stream:
             shutil.copyfileobj(content, stream, 1 << 20)
         if target.stat().st_size != member.size:
-            raise tarfile.ReadError(f"{member.name!r} is shorter than it says")
+            raise tarfile.ReadError(f"{member.name!r} is shorter than its header says")
 
 
 def _objection(member: tarfile.TarInfo, path: PurePosixPath, links: set[PurePosixPath]) -> str:

@@ -73,7 +73,7 @@ class KafkaVersion:
         """
         match = _NUMBERS.fullmatch(text.strip())
         if match is None:
-            raise UsageError(f"{text!r} is no Kafka version; they look like 4.3.1, 3.9.2, 4.3.0-rc1, 4.4.0-SNAPSHOT")
+            raise UsageError(f"{text!r} is not a Kafka version; they look like 4.3.1, 3.9.2, 4.3.0-rc1, 4.4.0-SNAPSHOT")
         major, minor, patch, _ = match.groups()
         return cls(major=int(major), minor=int(minor), patch=int(patch), qualifier=text.strip()[match.end(3) :])
 

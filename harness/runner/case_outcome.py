@@ -137,7 +137,7 @@ def _overriding_reason(case: Case) -> tuple[int, str] | None:
 def _raised(troubles: list[BaseException], test_file: Path) -> Iterator[tuple[int, str]]:
     """Yield each error and the errors that it was raised on top of: a failed undo must not hide a broken promise.
 
-    An error that was raised ``from`` another one says in other words what that one means, and replaces it.
+    An error that was raised ``from`` another one restates that one, and replaces it.
     """
     for trouble in troubles:
         error: BaseException | None = _lack_in(trouble) or trouble  # errors raised on top of a lack follow from it

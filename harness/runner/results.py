@@ -70,7 +70,7 @@ def write_night(
 
 
 def _leave(runs_dir: Path, began: datetime, which: str, content: Mapping[str, object]) -> None:
-    """Write one of :data:`RESULTS_FILES`."""
+    """Write a results file for this moment (:data:`RESULTS_FILES`) into the runs folder."""
     with suppress(OSError):  # a full disk was reported already, and must not change the exit code
         runs_dir.mkdir(parents=True, exist_ok=True)
         name = RESULTS_FILES.replace("*", f"{began:%Y%m%dT%H%M%S}-{which}")

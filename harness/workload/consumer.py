@@ -134,7 +134,7 @@ def reads_on(spec: ConsumerSpec, positions: Mapping[int, int]) -> list[int]:
 
 
 def resume_at(run_dir: Path, consumer: str, starts: Mapping[int, StartAt]) -> dict[int, StartAt]:
-    """Where a consumer that died must go on: behind the last record of its history, by partition.
+    """Where a consumer that died must go on: after the last record of its history, by partition.
 
     The history decides, not the last report: records that were read but not written are read again, and records that
     were written but not reported are not.

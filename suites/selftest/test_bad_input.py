@@ -129,13 +129,13 @@ INPUTS = [
         (command.format(given), code, says)
         for command in BUILD_COMMANDS
         for given, code, says in (
-            ("--kafka four", EXIT_USAGE, "'four' is no Kafka version"),
+            ("--kafka four", EXIT_USAGE, "'four' is not a Kafka version"),
             ("--kafka-home HERE/nowhere", EXIT_USAGE, "HERE/nowhere: there is no such folder"),
-            ("--kafka-home HERE/empty", EXIT_HARNESS, "HERE/empty is no Kafka"),
+            ("--kafka-home HERE/empty", EXIT_HARNESS, "HERE/empty is not a Kafka build"),
             ("--kafka-home HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is a file; a tarball goes to --kafka-tarball"),
             ("--kafka-tarball HERE/nowhere", EXIT_USAGE, "HERE/nowhere: there is no such file"),
-            ("--kafka-tarball HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is no tarball"),
-            ("--kafka-tarball HERE/empty", EXIT_HARNESS, "HERE/empty is no file; a folder goes to --kafka-home"),
+            ("--kafka-tarball HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is not a tarball"),
+            ("--kafka-tarball HERE/empty", EXIT_HARNESS, "HERE/empty is not a file; a folder goes to --kafka-home"),
             ("--mode both", EXIT_USAGE, "unknown mode 'both': zk or kraft"),
         )
     ),
@@ -143,9 +143,9 @@ INPUTS = [
         (f"{command} {given}", code, says)
         for command in ("probe", "qualify --candidate")
         for given, code, says in (
-            ("four", EXIT_USAGE, "'four' is no Kafka version"),
-            ("HERE/empty", EXIT_HARNESS, "HERE/empty is no Kafka"),
-            ("HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is no tarball"),
+            ("four", EXIT_USAGE, "'four' is not a Kafka version"),
+            ("HERE/empty", EXIT_HARNESS, "HERE/empty is not a Kafka build"),
+            ("HERE/file.tgz", EXIT_HARNESS, "HERE/file.tgz is not a tarball"),
             ("HERE/nowhere", EXIT_USAGE, "HERE/nowhere: there is no such folder"),
         )
     ),
@@ -171,7 +171,7 @@ INPUTS = [
     ("nightly --every x", EXIT_USAGE, "'x' is not a time"),
     ("ledger --every x", EXIT_USAGE, "'x' is not a time"),
     ("bisect kip-36 --good 3.9.2 --bad 3.9.2", EXIT_USAGE, "--good and --bad are both 3.9.2"),
-    ("bisect kip-36 --good four --bad 3.9.2", EXIT_USAGE, "'four' is no Kafka version"),
+    ("bisect kip-36 --good four --bad 3.9.2", EXIT_USAGE, "'four' is not a Kafka version"),
     ("bisect kip-36 --good 3.7.0 --bad 3.9.2 --repeats -1", EXIT_USAGE, "-1 is not in the range"),
     ("qualify --candidate 4.3.1 --repeats -1", EXIT_USAGE, "-1 is not in the range"),
     ("bench --rounds -1", EXIT_USAGE, "-1 is not in the range"),
@@ -179,7 +179,7 @@ INPUTS = [
     ("cluster up --brokers -1", EXIT_USAGE, "-1 is not in the range"),
     ("cluster down nowhere", EXIT_USAGE, "no cluster 'nowhere' is running"),
     ("tool nothing", EXIT_USAGE, "no tool 'nothing'"),
-    ("image build --kafka four", EXIT_USAGE, "'four' is no Kafka version"),
+    ("image build --kafka four", EXIT_USAGE, "'four' is not a Kafka version"),
     ("cluster status --nothing", EXIT_USAGE, "No such option"),
     ("clean --nothing", EXIT_USAGE, "No such option"),
     ("doctor --nothing", EXIT_USAGE, "No such option"),

@@ -227,8 +227,8 @@ def _cut(jar: Path) -> None:
     [
         (_empty, "no libs folder"),
         (_like_a_file, "is a file"),
-        (_two_in_one, "is no Kafka"),
-        (lambda home: next(home.glob("libs/kafka_*")).unlink(), "is no Kafka"),
+        (_two_in_one, "is not a Kafka build"),
+        (lambda home: next(home.glob("libs/kafka_*")).unlink(), "is not a Kafka build"),
         (lambda home: _cut(next(home.glob("libs/kafka_*"))), r"broken jars in .*kafka_2\.13"),
         (lambda home: _cut(next(home.glob("libs/kafka-clients*"))), "broken jars"),
     ],
@@ -367,7 +367,7 @@ def test_a_flipped_bit_in_the_compressed_end_is_noticed(home: Path, tmp_path: Pa
 @pytest.mark.parametrize("content", [b"PK\x03\x04 a zip", b"plain text\n" * 100, b""])
 def test_what_is_no_tarball_is_refused(tmp_path: Path, cache: Path, content: bytes) -> None:
     (tmp_path / "x.tgz").write_bytes(content)
-    with pytest.raises(DistributionError, match="no tarball") as refused:
+    with pytest.raises(DistributionError, match="not a tarball") as refused:
         from_tarball(tmp_path / "x.tgz", cache)
     assert "\n" not in str(refused.value)
 
@@ -376,7 +376,7 @@ def test_a_tarball_with_two_kafkas_is_refused(tmp_path: Path, cache: Path) -> No
     with tarfile.open(tmp_path / "x.tgz", "w:gz") as archive:
         for top in ("kafka_2.13-4.3.1", "kafka_2.13-4.4.0"):
             archive.addfile(_member(f"{top}/libs/some.jar"))
-    with pytest.raises(DistributionError, match=r"several Kafkas: kafka_2\.13-4\.3\.1 and kafka_2\.13-4\.4\.0"):
+    with pytest.raises(DistributionError, match=r"several Kafka builds: kafka_2\.13-4\.3\.1 and kafka_2\.13-4\.4\.0"):
         from_tarball(tmp_path / "x.tgz", cache)
 
 
@@ -390,7 +390,7 @@ def test_the_home_of_a_user_that_there_is_not_is_a_usage_error(option: str, cach
 def test_a_tarball_without_kafka_is_refused_and_not_kept(tmp_path: Path, cache: Path) -> None:
     with tarfile.open(tmp_path / "x.tgz", "w:gz") as archive:
         archive.addfile(_member("something/README"))
-    with pytest.raises(DistributionError, match="holds no Kafka"):
+    with pytest.raises(DistributionError, match="contains no Kafka build"):
         from_tarball(tmp_path / "x.tgz", cache)
     assert all(path.name.endswith(".lock") for path in (cache / "kafka").iterdir())
 

@@ -19,7 +19,7 @@ def test_a_version_is_written_as_it_was_read(text: str) -> None:
     "text", ["", "4", "4.3", "4.3.x", "v4.3.1", "4.3.1/..", "4.3.1 -Dx=y", "<a>", "4.3.-1", "４.4.0"]
 )
 def test_what_is_no_version_is_a_usage_error(text: str) -> None:
-    with pytest.raises(UsageError, match="no Kafka version"):
+    with pytest.raises(UsageError, match="not a Kafka version"):
         V(text)
 
 
