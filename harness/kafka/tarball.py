@@ -25,8 +25,8 @@ MOST_MEMBERS = 100_000
 def unpack(file: Path, into: Path) -> None:
     """Unpack ``file`` into an empty folder.
 
-    :raises DistributionError: it is not a tarball, is broken, cut off or too big, or has a member that is refused; the caller
-        removes what is unpacked by then
+    :raises DistributionError: it is not a tarball, is broken, cut off or too big, or has a member that is
+        refused; the caller removes what is unpacked by then
     :raises OSError: the folder can't be written
     """
     try:
