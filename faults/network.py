@@ -29,7 +29,8 @@ class Cut(Fault):
     """Drops packets between a broker and some nodes.
 
     :param peers: the nodes that the broker is cut off from
-    :param still_reachable: nodes that must still connect to the broker and it to them, else the cut is not proven
+    :param still_reachable: nodes that must still reach the broker, and that it must still reach; else the cut is not
+        proven
     """
 
     needs = ("own networks",)

@@ -4,9 +4,9 @@ KIP-112 does not cover these: a slow log dir is a good log dir. The broker has n
 clients experience.
 
 Both faults use means of the kernel, which need root. A control group limits the rate of writes (:class:`Slower`).
-``FIFREEZE`` blocks every write, also to the page cache, like a disk with a full queue (:class:`Stalled`). No means
-without root delays a broker's writes and can be proven from outside. ``strace --inject`` slows down the whole process,
-and only for exact file names. A FUSE file system would be another program to trust.
+``FIFREEZE`` blocks every write, also to the page cache, like a disk with a full queue (:class:`Stalled`). Without
+root, nothing delays a broker's writes in a way that can be proven from outside. ``strace --inject``
+slows down the whole process, and only for exact file names. A FUSE file system would be another program to trust.
 """
 
 from __future__ import annotations

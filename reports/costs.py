@@ -15,7 +15,7 @@ class Cost(NamedTuple):
 
 COSTS: Mapping[str, Cost] = {
     "noticed_s": Cost("broker noticed", "until the broker logs it, or another broker no longer lists the broker"),
-    "controller_told_s": Cost("controller told", "until the controller logs it"),
+    "controller_told_s": Cost("controller noticed", "until the controller logs it"),
     "other_leader_s": Cost(
         "other leader",
         "until every partition whose leadership the broker lost by this fault had another leader; “never” if one had "

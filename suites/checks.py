@@ -253,7 +253,7 @@ def promised(cluster: Cluster, *, unless: Deviation, seen: str) -> Iterator[Outc
 
     Where the expectation is open, the build may do either.
 
-    :param seen: a regular expression of the error that shows the deviation, so exact that no other error matches
+    :param seen: a regular expression of the error that shows the deviation, exact enough that no other error matches
     :raises PromiseBroken: a check fails on another build, or in another way; or none fails on a confirmed build
     """
     outcome = Outcome()

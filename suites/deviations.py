@@ -78,7 +78,7 @@ MOVE_NEVER_ENDS = Deviation(
 
 FUTURE_REPLICA_IGNORED = Deviation(
     kip=113,
-    promised="a future replica that is found without its replica, with all log dirs good, becomes the replica",
+    promised="a future replica that is found without a current one, with all log dirs good, becomes current",
     actual="the broker creates an empty replica, fetches it from the leader, and copies it into the future replica",
     issue="none known; ReplicaManager.becomeLeaderOrFollower creates what is not there",
     modes=(Mode.ZK,),
@@ -86,7 +86,7 @@ FUTURE_REPLICA_IGNORED = Deviation(
 
 OLD_LOG_DIR_REPORTED = Deviation(
     kip=113,
-    promised="a future replica that is found without its replica, with all log dirs good, becomes the replica",
+    promised="a future replica that is found without a current one, with all log dirs good, becomes current",
     actual="at the end of the move the broker reports the old log dir to the controller again; killed within 0.1 s, it "
     "creates an empty replica there, fetches it from the leader, and copies it into the future replica again",
     issue="none found; ReplicaAlterLogDirsThread.addPartitions forgets how far the move was",
@@ -97,7 +97,7 @@ OLD_LOG_DIR_REPORTED = Deviation(
 
 FUTURE_REPLICA_KNOWN_TO_CONTROLLER = Deviation(
     kip=113,
-    promised="a future replica found without its replica, with a bad log dir, is left alone; the replica is offline",
+    promised="a future replica found without a current one, with a bad log dir, is left alone; the replica is offline",
     actual="the controller knows that no bad log dir has the replica: the future replica becomes the replica",
     issue="the later KIP-858; LogManager.recoverAbandonedFutureLogs",
     modes=(Mode.KRAFT,),
@@ -106,7 +106,7 @@ FUTURE_REPLICA_KNOWN_TO_CONTROLLER = Deviation(
 
 LONE_FUTURE_REPLICA_EMPTIED = Deviation(
     kip=113,
-    promised="a future replica that is found without its replica, with all log dirs good, becomes the replica",
+    promised="a future replica that is found without a current one, with all log dirs good, becomes current",
     actual="the broker overwrites the only future replica with a new, empty replica: acked records are lost",
     issue="none known; as for several replicas, but there is no leader to fetch from",
     modes=(Mode.ZK,),

@@ -82,9 +82,9 @@ def _sightings(cluster: Cluster, key: Key, since: datetime) -> tuple[Sequence[Si
 
 
 def _grown(cluster: Cluster, partition: str, since: datetime, until: Sighting) -> frozenset[int]:
-    """The brokers that others have logged as members of the ISR in this time, each as the leader of the partition.
+    """The members of the ISR by the logs of the partition's leaders in this time, without the new leader's own log.
 
-    What the new leader logs itself shows nothing of the ISR that it was elected from.
+    The new leader's log does not show the ISR that it was elected from.
     """
     pattern = re.compile(_ISR_UPDATED.format(partition=re.escape(partition)))
     return frozenset(

@@ -218,7 +218,7 @@ class ExpectedState:
             self.updated_since_start[id].discard(key)  # its record names the log dirs again, as a broker's first update
 
     def reassigning(self, partition: Partition) -> None:
-        """It was reassigned to the replicas that it has: its leader epoch may change, and nothing else.
+        """A partition was reassigned to its present replicas: its leader epoch may change, and nothing else.
 
         ZooKeeper's controller does so, also for a reassignment by kafka-reassign-partitions that names only log dirs.
         """

@@ -38,7 +38,7 @@ def observe(
     """Compare one observation with what is expected of the build, and write it to the journal; returns ``deviates``.
 
     The journal gets ``deviation.seen``, or ``deviation.mended`` where the expectation is open and the promise is kept.
-    A deviation that a case declares and has neither event of makes the case unknown.
+    If a case declares a deviation and has neither event of it, the case is unknown.
 
     :param deviates: the build showed exactly the deviation; False: it kept the promise
     :param seen: what the build did

@@ -90,7 +90,7 @@ class StateCheck(ExpectedState):
         self.check(timeouts.RECOVERY_S)
 
     def _newest_states(self) -> dict[Key, PartitionState]:
-        """Each known partition as the broker shows it that knows its highest leader epoch.
+        """The state of each known partition, from the broker that knows its highest leader epoch.
 
         :raises PromiseBroken: brokers do not answer, or none knows one of the partitions or its leader
         """
@@ -158,7 +158,7 @@ class StateCheck(ExpectedState):
         return [tool for tool in TOOL_SOURCES if knows or tool not in TOPICS_TOOLS]
 
     def _failure(self, seen: str) -> JbodError:
-        """The error for a source that does not come to agree; it adds what the other sources show by then."""
+        """The error for a source that does not agree in time; it also has what the other sources show then."""
         with suppress(NoAnswer):
             found = self.all_disagreements()
             if more := [difference for difference in found if difference not in seen]:

@@ -175,7 +175,7 @@ def reassign_by_request(state: StateCheck, partition: Partition, *brokers: Broke
 
 
 def reassign_together(state: StateCheck, *placements: Placement) -> None:
-    """Reassign several partitions at once by requests, and wait until all sources agree."""
+    """Reassign several partitions in parallel by requests, and wait until all sources agree."""
     for placement in placements:
         state.cluster.reassign(placement.partition, placement.brokers)
     await_no_reassignment(state.cluster)

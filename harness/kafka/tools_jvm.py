@@ -43,7 +43,7 @@ from harness.kafka.versions import Tool
 _STOP_S = 10.0
 _LOOK_S = 0.5
 _UNCAUGHT = "Exception in thread "
-"""The begin of what Java prints for an exception that ends a thread. Such a tool sets no exit code; it counts as 1."""
+"""What Java prints first for an exception that ends a thread. Such a tool sets no exit code; it counts as 1."""
 _OPTIONS = (*FAST_START, "-Xmx128m", "-XX:+ExitOnOutOfMemoryError")
 
 P = ParamSpec("P")

@@ -43,7 +43,7 @@ class Command:
 STOP = Command(do="stop")
 """End cleanly: a producer waits for the outcome of all records sent, a consumer reads up to the given offsets."""
 ABORT = Command(do="abort")
-"""End at once; records without an outcome are stored as they are."""
+"""End immediately; records without an outcome are stored as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +202,12 @@ class DriverLink:
 
     @property
     def aborted(self) -> bool:
-        """Whether the task must end at once."""
+        """Whether the task must end immediately."""
         return self.driver_gone.is_set() or self.command == ABORT
 
     @property
     def told_to_end(self) -> bool:
-        """Whether the task must end, at once or cleanly."""
+        """Whether the task must end, immediately or cleanly."""
         return self.driver_gone.is_set() or self.command is not None
 
     def publish(self, report: object) -> None:

@@ -71,7 +71,7 @@ def spark_map_over(spark: SparkSession) -> SparkMap:
 
 
 def cores(spark: SparkSession) -> int:
-    """How many tasks can compute at once: all slots of a cluster, or at most the cores of this machine.
+    """How many tasks can compute in parallel: all slots of a cluster, or at most the cores of this machine.
 
     A local session has more slots than cores, for tasks that wait (:mod:`harness.spark.session`). The slots of a
     cluster are known when its executors have registered, and a job waits for most of them

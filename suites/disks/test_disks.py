@@ -67,7 +67,7 @@ def test_power_cut(cluster: Cluster, workload: CaseWorkload, role: Callable[[Par
     needs=ReadOnly.needs,
 )
 def test_two_dirs_at_once(cluster: Cluster, workload: CaseWorkload) -> None:
-    """The leader's log dir gets EIO and a follower's becomes read-only, at once: the third replica serves alone."""
+    """The leader's log dir gets EIO as a follower's becomes read-only: the third replica serves alone."""
     orders = cluster.create_topic("orders", partitions=1, replicas=3)
     state = StateCheck(cluster, orders)
     victims = [leader_of(orders[0]), follower_of(orders[0])]

@@ -88,7 +88,7 @@ class Move:
         return self.there.replica_dir(self.partition.topic, self.partition.index)
 
     def leave_future_replica_alone(self) -> Path:
-        """While the broker is down, turn the moved replica into a future replica without a replica; returns its folder.
+        """While the broker is down, make the moved replica a future replica without a current one; returns its folder.
 
         A broker finds this state if the disk with the replica was replaced.
         """

@@ -96,7 +96,7 @@ def sizes_by_tool(broker: Broker, topic: Topic) -> Sizes:
 
 
 def balanced_plan(broker: Broker, sizes: Sizes) -> dict[int, LogDir]:
-    """A log dir for each replica: the largest replica first, each to the log dir with the fewest bytes by then."""
+    """A log dir for each replica: largest replica first, each to the log dir with the fewest bytes at that point."""
     loads = dict.fromkeys(broker.log_dirs, 0)
     plan = {}
     for partition, (_, size) in sorted(sizes.items(), key=lambda item: item[1][1], reverse=True):

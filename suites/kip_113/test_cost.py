@@ -39,7 +39,7 @@ ROUNDS = 3
     fresh=True,  # warm JVMs would change the figures
 )
 def test_cost(cluster: Cluster, workload: CaseWorkload, case: Case) -> None:
-    """A large replica moves to and fro between log dirs beside a pair at full speed: its cost is measured."""
+    """A large replica moves back and forth between log dirs while a pair runs at full speed: the cost is measured."""
     orders, bulk = cluster.create_topic("orders"), cluster.create_topic("bulk", replicas=1)
     write_untracked_records(bulk, RECORDS, size=1000)
     kept = leaders_logs(bulk.partitions)

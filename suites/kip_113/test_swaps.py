@@ -67,7 +67,7 @@ from suites.stored_log import StoredLog
     deviations=(FUTURE_REPLICA_IGNORED, OLD_LOG_DIR_REPORTED),
 )
 def test_restart_with_copy(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker finds a future replica without its replica, with all log dirs good: it becomes the replica."""
+    """A broker finds a future replica and no current one, all log dirs good: the future replica becomes current."""
     with moving(cluster, workload, held=False) as move:
         with move.broker_down():
             files = _files(move.leave_future_replica_alone())
@@ -115,7 +115,7 @@ def check_not_created_again(move: Move, files: set[tuple[str, int]]) -> None:
     deviations=(LONE_FUTURE_REPLICA_EMPTIED,),
 )
 def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker finds the only replica of a partition as a future replica: it becomes the replica, with every record."""
+    """A broker finds the only replica of a partition as a future replica: it becomes current, with every record."""
     with moving(cluster, workload, held=False) as move:
         [refunds] = cluster.create_topics(NewTopic(name="refunds", replicas=1, assignment={0: [move.broker.id]}))
         write_untracked_records(refunds, 800, size=1000)
@@ -154,7 +154,7 @@ def emptied(partition: Partition) -> str:
     deviations=(FUTURE_REPLICA_KNOWN_TO_CONTROLLER, OFFLINE_REPLICAS_COUNTED_LATE),
 )
 def test_restart_with_copy_and_bad_dir(cluster: Cluster, workload: CaseWorkload) -> None:
-    """A broker finds a future replica without its replica, with another log dir bad: the replica counts as offline.
+    """A broker finds a future replica and no current one, another log dir bad: the replica counts as offline.
 
     The replica might be in the bad log dir, so the future replica must stay as it is.
     """

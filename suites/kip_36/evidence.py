@@ -1,7 +1,7 @@
 """Collects what a scenario of KIP-36 sees over many assignments: broken promises, deviations, and how much was tried.
 
-A broken promise ends the scenario at once. A confirmed deviation must show in some assignment, and a deviation that is
-not expected of the build in none. One that is open (:mod:`suites.observing`) may show. At the end,
+A broken promise ends the scenario immediately. A confirmed deviation must show in some assignment. A deviation that is
+not expected of the build must show in none. One that is open (:mod:`suites.observing`) may show. At the end,
 :meth:`Evidence.conclude` decides that, and raises Inconclusive if too little was tried.
 """
 

@@ -210,7 +210,7 @@ class Player:
         self._state.check(timeouts.RECOVERY_S)
 
     def cut_off(self, step: Step) -> None:
-        """Cut off the broker of the step's role from brokers and controllers, and heal that.
+        """Cut off the broker of the step's role from brokers and controllers, then undo the cut.
 
         Clients reach it all the while, and may go on asking it. The judge checks what it acks.
         """

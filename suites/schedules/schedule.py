@@ -210,7 +210,7 @@ def read(path: Path) -> Schedule:
 
 
 def schedules_of_run(files: Sequence[str], count: int, seed: int, *, networks: bool) -> list[Schedule]:
-    """The schedules of a run: those in the files or, without files, ``count`` schedules of the seeds from ``seed`` on.
+    """The schedules in the files; without files, ``count`` schedules drawn from ``seed`` and the seeds after it.
 
     :param networks: see :func:`draw`
     """

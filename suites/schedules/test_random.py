@@ -1,6 +1,7 @@
 """Shows that the KIPs' promises hold under random schedules of faults and operations (KIP-112, KIP-113).
 
-Each case is one schedule: of the seeds from ``--seed`` on, ``--schedules`` many, or of the ``--schedule`` files.
+Each case plays one schedule. It comes from a ``--schedule`` file. Without files, ``--schedules`` many are drawn, from
+``--seed`` and the seeds after it.
 """
 
 from __future__ import annotations
