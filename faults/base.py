@@ -3,7 +3,7 @@
 It follows roachtest's failure injection (set up, inject, wait for the effect, recover, clean up from any state) and
 Jepsen's nemesis (every fault heals). One rule is added: an injection without a proven effect is no injection.
 ``inject`` returns when the file system or the process table shows the effect to the broker's own user; Kafka's own
-answers are no proof. Otherwise it raises :class:`~harness.errors.FaultNotProven`, and the case is inconclusive.
+answers prove nothing. Otherwise it raises :class:`~harness.errors.FaultNotProven`, and the case is inconclusive.
 
 ``undo`` repairs only what the fault broke. A log dir gets its permissions back, but its broker stays as it is: the
 scenario restarts it, as an operator would. ``faults/README.md`` says how to add a fault.

@@ -89,7 +89,7 @@ class Journal:
         """How far the machine's clock was set forward or back during the journal, in seconds; 0.0 if it was not.
 
         The two times of each event show it: only one of them follows that clock. A time server slews both by less than
-        a thousandth, which is no step.
+        a thousandth, which does not count as a step.
         """
         ahead = [event.at.timestamp() - event.monotonic_s for event in list(self.events)]
         farthest = max((each - ahead[0] for each in ahead), key=abs, default=0.0)

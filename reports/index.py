@@ -1,6 +1,6 @@
 """The index page of a run: one answer, what is wrong, what did not run, and what each fault cost.
 
-Of several runs of a case the newest counts. If their verdicts differ, the page says so and the run is no pass.
+Of several runs of a case the newest counts. If their verdicts differ, the page says so and the run does not pass.
 """
 
 from __future__ import annotations

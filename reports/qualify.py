@@ -105,7 +105,7 @@ def qualify(
 
 
 def _with_repeats(compared: Qualification, seldom: Mapping[str, Sequence[str]]) -> Qualification:
-    """The comparison, which is no pass if cases ran less often than ``--repeats`` asks for.
+    """The comparison, which does not pass if cases ran less often than ``--repeats`` asks for.
 
     :param seldom: these cases, by side
     """

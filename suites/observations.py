@@ -134,7 +134,7 @@ def folders(state: ExpectedState) -> Iterator[str]:
 def compare_folders(state: ExpectedState, log_dir: LogDir, seen: list[str]) -> Iterator[str]:
     """One folder for each replica that should be there, and a ``-future`` folder for each held move into the log dir.
 
-    Folders that end in ``-delete`` or ``-future`` are no replicas.
+    Folders that end in ``-delete`` or ``-future`` are not replicas.
     """
     holds = {key for key in state.partitions if name(key) in seen}
     marked = {folder.partition(".")[0] for folder in seen if folder.endswith("-future")}

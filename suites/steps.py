@@ -277,7 +277,7 @@ def check_not_added(state: StateCheck, partition: Partition, broker: Broker) -> 
 def replace_by_empty_disk(log_dir: LogDir) -> None:
     """Replace a dead disk by an empty one, as an operator does. Its broker must be down.
 
-    This is no fault, and is never undone.
+    This is not a fault, and is never undone.
     """
     assert not log_dir.broker.is_alive
     log_dir.path.rename(log_dir.path.with_name(f"{log_dir.path.name}.old"))

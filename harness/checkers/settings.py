@@ -82,11 +82,13 @@ def read_settings(run_dir: Path) -> RunSettings:
     try:
         loaded = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise HistoryError(f"{path} is missing: this is no run folder, or the run ended before it began") from error
+        raise HistoryError(
+            f"{path} is missing: this is not a run folder, or the run ended before its case began"
+        ) from error
     except (OSError, ValueError, RecursionError) as error:
-        raise HistoryError(f"{path} is cut off or no JSON: {error}") from error
+        raise HistoryError(f"{path} is cut off or not JSON: {error}") from error
     if not isinstance(loaded, dict):
-        raise HistoryError(f"{path} holds no JSON object but {type(loaded).__name__}")
+        raise HistoryError(f"{path} must hold a JSON object, and holds a {type(loaded).__name__}")
 
     def refuse(name: str, expected: str) -> HistoryError:
         return HistoryError(f"{path}: {name} is {loaded[name]!r}, expected {expected}")

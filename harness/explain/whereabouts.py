@@ -31,7 +31,7 @@ class Replica:
         ``-stray``
     :ivar state: of the log dir: "online", its error, or that its broker does not answer
     :ivar copies: where the record lies in the segments; empty if it does not
-    :ivar instead: offsets at which this record was acked or read, but another one is now, with the other one's name
+    :ivar instead: offsets at which this record was acked or read and another record is now, with that record's name
     :ivar offsets: the first and last offset of the log; None if it is empty
     :ivar log_start: the log start offset of the leader; segments may still hold records below it, which were deleted
         or expired. None if there is no leader

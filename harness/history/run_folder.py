@@ -156,7 +156,7 @@ def _read(run_dir: Path, record: type[T]) -> T:
     try:
         content = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise HarnessError(f"{path} is missing: {run_dir} is no run folder") from error
+        raise HarnessError(f"{path} is missing: {run_dir} is not a run folder") from error
     except (OSError, ValueError) as error:
         raise HarnessError(f"{path} can't be read: {error}") from error
     if not isinstance(content, dict):

@@ -258,10 +258,10 @@ def _parts(run_dir: Path, table: TableName) -> Iterator[Path]:
         raise HistoryError(f"{folder} can't be read: {error.strerror}") from error
     names = [path for path in there if path.name[0] not in "._"]
     if not names:
-        raise HistoryError(f"{folder} holds no Parquet file; a table without rows would have one without rows")
+        raise HistoryError(f"{folder} has no Parquet file; even a table without rows has one")
     for path in names:
         if not path.is_file():
-            raise HistoryError(f"{path} is no file; a history's tables hold nothing but Parquet files")
+            raise HistoryError(f"{path} is not a file; a table of a history holds only Parquet files")
     numbers: dict[str, set[int]] = {}
     for found in filter(None, (_NUMBERED.fullmatch(path.name) for path in names)):
         numbers.setdefault(found[1], set()).add(int(found[2]))
@@ -280,7 +280,7 @@ def _noted(note: Path, stem: str) -> Iterator[tuple[Path, int]]:
     try:
         rows = [int(each) for each in json.loads(note.read_text())["rows"]]
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise HistoryError(f"{note} is cut off, or is no writer's note: {error}") from error
+        raise HistoryError(f"{note} is cut off, or is not a writer's note: {error}") from error
     return ((note.with_name(part_name(stem, number)), of_part) for number, of_part in enumerate(rows))
 
 
@@ -312,7 +312,7 @@ def _look_at(part: Path, schema: pa.Schema) -> list[int]:
             return [footer.row_group(number).num_rows for number in range(footer.num_row_groups)]
     except (pa.ArrowException, OSError, ValueError) as error:
         size = part.stat().st_size if part.exists() else 0
-        raise HistoryError(f"{part} ({size} bytes) is cut off or no Parquet file: {_first_line(error)}") from error
+        raise HistoryError(f"{part} ({size} bytes) is cut off or not a Parquet file: {_first_line(error)}") from error
 
 
 def _first_line(error: Exception) -> str:

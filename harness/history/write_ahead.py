@@ -98,7 +98,7 @@ def _read(path: Path) -> Reservation:
     try:
         return Reservation(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError) as error:
-        raise HistoryError(f"{path} is cut off, or is no producer's reservation: {error}") from error
+        raise HistoryError(f"{path} is cut off, or is not a producer's reservation: {error}") from error
 
 
 def _recorded(run_dir: Path, producer: str) -> np.ndarray:

@@ -46,7 +46,7 @@ class BrokerUser:
 def broker_user() -> BrokerUser:
     """The brokers' user: the harness's own, or for root ``JBOD_BROKER_USER`` (a name or a number), or :data:`UID`.
 
-    :raises UsageError: ``JBOD_BROKER_USER`` is no user, or root
+    :raises UsageError: ``JBOD_BROKER_USER`` names no user, or root
     :raises EnvironmentLacks: the user namespace has no user :data:`UID`
     """
     own = os.geteuid()

@@ -55,5 +55,5 @@ def _ask(prefix: tuple[str, ...], command: tuple[str, ...]) -> tuple[int, str]:
     # 1.8.0_422 before 9, 17.0.15 since, 25 for a first release.
     match = re.search(r'version "((?:1\.)?(\d+)[^"]*)"', "\n".join(lines))
     if match is None:
-        raise EnvironmentLacks(f"{command[0]} -version prints no version but: {(lines or ['nothing'])[0]}")
+        raise EnvironmentLacks(f"{command[0]} -version prints no version; it prints: {(lines or ['nothing'])[0]}")
     return int(match[2]), match[1]

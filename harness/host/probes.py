@@ -191,7 +191,7 @@ def _existing(path: Path) -> Path:
 def _writable(path: Path) -> Seen:
     there = _existing(path)
     if not there.is_dir():
-        return False, f"{there} is no folder"
+        return False, f"{there} is not a folder"
     # A real file: permission bits don't tell of read-only or full file systems.
     with tempfile.TemporaryFile(dir=there) as stream:
         stream.write(b"jbod")

@@ -244,7 +244,7 @@ class VersionRange:
             match = _BOUND.fullmatch(bound.strip())
             if match is None:
                 raise UsageError(
-                    f"{text!r} is no range of Kafka versions; they look like >=4.3.0,<4.4.0 or <4.0.2 | >=4.1.0,<4.1.2"
+                    f"{text!r} is not a range of Kafka versions, such as >=4.3.0,<4.4.0 or <4.0.2 | >=4.1.0,<4.1.2"
                 )
             sign, major, minor, patch = match.groups()
             bounds.append((sign, (int(major), int(minor or 0), int(patch or 0))))

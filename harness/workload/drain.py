@@ -4,7 +4,7 @@ It uses Kafka's Java client inside Spark, and the live consumer uses librdkafka.
 for a bug of Kafka. Values are parsed and checked in the JVM; Python sees no record.
 
 **How far a partition was drained.** ``position`` in ``history/drained`` is not the highest offset seen: a log may end
-with a transaction's marker, which is no record. With ``failOnDataLoss=true``, Spark's reader of a partition
+with a transaction's marker, which is not a record. With ``failOnDataLoss=true``, Spark's reader of a partition
 ends in one of three ways (KafkaDataConsumer.get, KafkaBatchPartitionReader.next): it gets to the end offset that was
 asked for, it fails with OffsetOutOfRange, or it times out. The last two fail the query. So a query that succeeds has
 read every partition to the offset asked for, which is ``position``. (The option does not detect lost records: the query

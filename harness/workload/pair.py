@@ -192,7 +192,7 @@ class Pair:
     def await_progress(self, after: datetime, timeout_s: float = PROGRESS_S, *, records: int = 120) -> Progress:
         """Wait until ``records`` records that were sent after this instant were acked and read in each partition.
 
-        One record alone is no proof: it could have been in flight already. Every live consumer must read.
+        One record alone proves nothing: it could have been in flight already. Every live consumer must read.
 
         :param after: an instant with a time zone
         :param records: a few more than the floors of a case require. The load under a fault is counted from the events

@@ -48,7 +48,7 @@ VIA_CONTROLLERS = r"When updating cordoned\.log\.dirs via controllers, +the new 
 
 
 def refused_entries(first: LogDir, second: LogDir) -> dict[str, str]:
-    """Values that are no list of log dirs, with a regular expression of Kafka's error for each."""
+    """Values that are not a list of log dirs, with a regular expression of Kafka's error for each."""
     path = first.path
     return {
         f"{path}/": MISSING,  # entries are compared as they are written
@@ -66,7 +66,7 @@ def refused_entries(first: LogDir, second: LogDir) -> dict[str, str]:
 
 @cordon_scenario("kip-1066/entries", plan="cordoned.log.dirs, its entries, static and dynamic", judged=False, brokers=2)
 def test_entries(cluster: Cluster) -> None:
-    """``cordoned.log.dirs`` may name one log dir, several, all or none; an entry that is no log dir is refused."""
+    """``cordoned.log.dirs`` may name one log dir, several, all or none; an entry that is not a log dir is refused."""
     topic = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, topic)
     broker, other = cluster.brokers

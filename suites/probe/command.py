@@ -31,7 +31,7 @@ _WORDS = {"absent": "not in it", "untried": "not tried"}
 @click.command()
 @click.argument("build", callback=settled)
 @click.option("--mode", metavar="zk|kraft", help="Only this metadata mode.")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write what was found.")
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(path_type=Path), help="Write the result as JSON.")
 def probe(build: str, mode: str | None, json_file: Path | None) -> int:
     """Try whether BUILD (a version, latest, an unpacked build, a tarball) has all that the suites depend on."""
     check_json_file(json_file)

@@ -147,7 +147,7 @@ class Schedule:
     def from_json(cls, content: Mapping[str, Any]) -> Schedule:
         """The schedule that :meth:`to_json` wrote.
 
-        :raises ValueError: ``content`` is no schedule
+        :raises ValueError: ``content`` is not a schedule
         """
         try:
             steps = tuple(Step(**step) for step in content["steps"])

@@ -91,7 +91,7 @@ def jbod(*arguments: str, cwd: Path | None = None, **environment: str) -> subpro
         ("check /nowhere", 4, "no such run folder: /nowhere"),
         ("check /etc", 3, "run.json"),
         ("repro /nowhere", 4, "no such run folder: /nowhere"),
-        ("repro /etc", 3, "/etc/run.json is missing: /etc is no run folder"),
+        ("repro /etc", 3, "/etc/run.json is missing: /etc is not a run folder"),
         ("cluster down nobody", 4, "no cluster 'nobody' is running"),
         ("cluster up --set nonsense", 4, "--set nonsense: not KEY=VALUE"),
         ("cluster up --racks a,b", 4, "2 racks for 3 brokers"),

@@ -113,7 +113,7 @@ def test_a_judge_that_fails_says_unknown(
 def test_a_missing_table(table: str, judge_spark: SparkSession, tmp_path: Path) -> None:
     run_dir = story_of().write(tmp_path)
     part(run_dir, table).unlink()
-    with pytest.raises(HistoryError, match=f"history/{table} holds no Parquet file"):
+    with pytest.raises(HistoryError, match=f"history/{table} has no Parquet file"):
         judge(judge_spark, run_dir)
     part(run_dir, table).parent.rmdir()
     with pytest.raises(HistoryError, match=f"history/{table} is missing"):
@@ -142,7 +142,7 @@ def test_a_part_that_is_damaged_inside(judge_spark: SparkSession, tmp_path: Path
 def test_a_file_that_is_no_parquet(judge_spark: SparkSession, tmp_path: Path) -> None:
     run_dir = story_of().write(tmp_path)
     (part(run_dir, "consumed").parent / "notes.txt").write_text("not a table, but quite long enough to be one")
-    with pytest.raises(HistoryError, match=r"consumed/notes.txt .* is cut off or no Parquet file"):
+    with pytest.raises(HistoryError, match=r"consumed/notes.txt .* is cut off or not a Parquet file"):
         judge(judge_spark, run_dir)
 
 
@@ -272,8 +272,8 @@ def test_rows_that_no_history_has(table: str, changed: dict[str, object], why: s
     ("text", "why"),
     [
         (None, "run.json is missing"),
-        ('{"run_id": "a', "is cut off or no JSON"),
-        ("[]", "holds no JSON object"),
+        ('{"run_id": "a', "is cut off or not JSON"),
+        ("[]", "must hold a JSON object"),
         ('{"allow_duplicates": "yes"}', "allow_duplicates is 'yes', expected bool"),
         ('{"deleted_below": {"t": 5}}', "deleted_below is"),
         ('{"deleted_below": {"t": {"0": "5"}}}', "deleted_below is"),
