@@ -130,7 +130,9 @@ OUTCOME = (
     ),
     _choice("--pause-at", [*MOMENTS], "Wait for Enter after each fault is injected, or before it is healed."),
     _option("--json", "FILE", "Write the results as JSON."),
-    _option("--no-skips", "", "A skipped case makes the exit code 2.", action="store_true", default=False),
+    _option(
+        "--no-skips", "", "A skipped case counts as exit code 2 (inconclusive).", action="store_true", default=False
+    ),
 )
 SCHEDULE = (
     _option(
