@@ -1,4 +1,4 @@
-"""Runs steps again and again in threads beside a scenario."""
+"""Repeats steps in threads while a scenario runs."""
 
 from __future__ import annotations
 

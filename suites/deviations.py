@@ -305,7 +305,7 @@ LEADERS_OVER_RACKS = Deviation(
 RACKS_PASSED_OVER = Deviation(
     kip=36,
     promised="leaders are chosen from the racks round-robin",
-    actual="from the second round on, KRaft's placer skips racks of one broker, which it takes for used up",
+    actual="from the second round on, KRaft's placer skips racks of one broker, which it considers used up",
     issue="none found: StripedReplicaPlacer.BrokerList keeps its position when a new epoch begins",
     builds=VersionRange.parse(">=3.7.0"),
     modes=(Mode.KRAFT,),
@@ -446,7 +446,7 @@ REGISTERED_WITHOUT_CORDONS = Deviation(
 RELATIVE_UNCORDONED = Deviation(
     kip=1066,
     promised="entries of cordoned.log.dirs must be entries in log.dirs, and get no new partitions",
-    actual="if log.dirs has relative paths, the entry is accepted, and nothing is cordoned; neither by *",
+    actual="if log.dirs has relative paths, the entry is accepted, and nothing is cordoned, not even by *",
     issue="KAFKA-20901",
     builds=VersionRange.parse(">=4.3.0"),
 )
@@ -454,7 +454,7 @@ RELATIVE_UNCORDONED = Deviation(
 SLASHED_UNCORDONED = Deviation(
     kip=1066,
     promised="entries of cordoned.log.dirs must be entries in log.dirs, and get no new partitions",
-    actual="if paths in log.dirs end in a slash, the entry is accepted, and nothing is cordoned; neither by *",
+    actual="if paths in log.dirs end in a slash, the entry is accepted, and nothing is cordoned, not even by *",
     issue="none of its own found; KAFKA-20901 is the same for relative paths",
     builds=VersionRange.parse(">=4.3.0"),
 )

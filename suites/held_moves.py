@@ -1,9 +1,9 @@
-"""Held moves that end over a restart of their broker, judged by the broker's own log.
+"""Decides, by a broker's log, whether a held move may have ended during a restart of that broker.
 
 In KRaft a starting broker applies partitions before configurations (``BrokerMetadataPublisher.onMetadataUpdate``). So
 it goes on with its moves before it knows their throttle: for some 50 ms, or 500 ms on a busy machine. A move that ends
-in that time is :data:`suites.deviations.MOVED_BEFORE_THROTTLE`. A move that ends
-later should have been held: the case is invalid.
+in that time is :data:`suites.deviations.MOVED_BEFORE_THROTTLE`. A move that ends later should have been held: the case
+is invalid.
 """
 
 from __future__ import annotations
