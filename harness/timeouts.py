@@ -46,8 +46,9 @@ PROGRESS_S = 60.0
 EMPTYING_S = 5.0
 """Deleted topics' files go after ``log.segment.delete.delay.ms``, 1 s here; a new cluster takes 6 s to start."""
 
-SETTLED_S = 10.0
-"""At the end of a case, brokers report their last log dirs to the controller, in tens of milliseconds."""
+SETTLED_S = 30.0
+"""At the end of a case, brokers report their last log dirs to the controller, in tens of milliseconds. After a failed
+report a broker waits for up to 10 s, or longer before 3.9, before it sends it again (``AssignmentsManager``)."""
 
 CLEANING_S = 20.0
 """The log cleaner compacts a dirty log; it checks every ``log.cleaner.backoff.ms``, 15 s unless a case sets less."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from enum import StrEnum
-from functools import partial
 
 from harness import timeouts
 from harness.cluster.broker import Broker
@@ -34,9 +33,10 @@ def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> No
     """
     if cluster.spec.mode is not Mode.KRAFT or not cluster.live_brokers():
         return
+    queues: dict[int, int] = {}
     try:
         await_until(
-            partial(under_way, cluster, leaves),
+            lambda: list(_under_way(cluster, leaves, queues)),
             lambda found: not found,
             timeout_s=timeouts.SETTLED_S,
             what="the cluster to have nothing under way at the end of the case",
@@ -46,21 +46,20 @@ def journal_under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> No
     except (PromiseBroken, Inconclusive) as error:
         cluster.journal.write("cluster.unsettled", error=type(error).__name__, says=str(error))
     else:
-        read = [broker.id for broker in cluster.live_brokers() if _queued(broker) is not None]
-        cluster.journal.write("cluster.settled", queues_read=read)
+        cluster.journal.write("cluster.settled", queues_read=[*queues])
 
 
-def under_way(cluster: Cluster, leaves: Collection[UnderWay] = ()) -> list[str]:
-    """One phrase for each thing under way: log dirs to report, moves between log dirs, reassignments.
+def _under_way(cluster: Cluster, leaves: Collection[UnderWay], queues: dict[int, int]) -> Iterator[str]:
+    """Yield a phrase for each thing under way: log dirs to report, moves between log dirs, reassignments.
 
+    :param queues: gets the length of each queue of log dirs that was read, by broker id
     :raises NoAnswer: a live broker does not answer
     """
-    return list(_under_way(cluster, leaves))
-
-
-def _under_way(cluster: Cluster, leaves: Collection[UnderWay]) -> Iterator[str]:
+    queues.clear()
     for broker in cluster.live_brokers():
-        if queued := _queued(broker):
+        if (queued := _queued(broker)) is not None:
+            queues[broker.id] = queued
+        if queued:
             yield f"{broker} has yet to report the log dirs of {queued} replicas: QueuedReplicaToDirAssignments"
         if UnderWay.MOVE not in leaves:
             for (topic, partition), (log_dir, _) in sorted(broker.find_replicas(is_future=True).items()):

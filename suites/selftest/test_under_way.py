@@ -106,3 +106,9 @@ def test_nothing_is_asked_with_zookeeper_or_without_a_broker() -> None:
     none: list[Broker] = []
     assert settled(cluster_with(moves=True, mode=Mode.ZK)) == []
     assert settled(fake_cluster(live_brokers=lambda: none)) == []
+
+
+def test_a_broker_that_falls_silent_once_all_has_ended_is_not_asked_again() -> None:
+    """Each broker is asked once for its queue: a second answer could be missing, and add nothing."""
+    answers = [0]
+    assert settled(cluster_with(lambda: answers.pop() if answers else silent())) == [[1]]
