@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from harness.cluster.lifecycle import ClusterLifecycle
 
 
+_TOO_LATE = "REQUEST_TIMED_OUT"
+"""The answer of a broker that has not carried out a request within the request's own time-out."""
+
+
 class RefusedOwnPart(Refused, PromiseBroken):
     """Kafka refused a request that every scenario relies on."""
 
@@ -65,12 +69,16 @@ class OwnPart:
     def refused(self, refusal: Refused) -> JbodError:
         """Return the error for a request that Kafka refused; :class:`RefusedOwnPart` if Kafka is to blame.
 
-        Kafka has answered, so a crowded machine is no excuse.
+        Kafka has answered, so a crowded machine is no excuse, unless the answer is that the time was too short.
         """
         if self._idle():
             return refusal
+        seen = f"Kafka must {self._promise}: {refusal}"
         if lost := self._lost_session():
-            return Inconclusive(f"this machine is too slow: {lost}; Kafka must {self._promise}: {refusal}")
+            return Inconclusive(f"this machine is too slow: {lost}; {seen}")
+        crowding = self._wait.crowding
+        if refusal.error == _TOO_LATE and crowding.stretch > 1.0:
+            return Inconclusive(f"{CROWDED} ({crowding}): {seen}")
         what = str(refusal).partition(f": {refusal.error}")[0]
         return RefusedOwnPart(f"Kafka must {self._promise}: {what}", refusal.error, refusal.message)
 
@@ -83,7 +91,7 @@ class OwnPart:
     def _lost_session(self) -> str | None:
         """A broker that lost its session meanwhile, although nothing in this case had disturbed it."""
         journal = self._cluster.journal
-        disturbed = {f"broker-{event.broker}" for event in journal.of(FaultInjecting)}
+        disturbed = {event.struck for event in journal.of(FaultInjecting)}
         for kind in (NodeKilled, NodeStopping, NodePaused):
             disturbed |= {event.node for event in journal.of(kind)}
         but = {broker.id for broker in self._cluster.brokers if broker.node.spec.name in disturbed}

@@ -175,9 +175,19 @@ def test_a_broker_that_the_case_had_disturbed_may_lose_its_session(
         cluster.await_healthy(0.01)
 
 
-def refusing(cluster: Cluster) -> Refused:
+def test_the_witness_of_a_controllers_end_was_not_disturbed(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fault of a controller names a broker, which only shows that another controller has taken over."""
+    fenced(cluster, monkeypatch)
+    cluster.journal.write(
+        "fault.injecting", fault="ControllerKilled", target="controller-100", broker=1, node="controller-100"
+    )
+    with pytest.raises(Inconclusive, match="broker 1 lost its session"):
+        cluster.await_healthy(0.01)
+
+
+def refusing(cluster: Cluster, error: str = "INVALID_REPLICATION_FACTOR") -> Refused:
     """Let the broker refuse each request for a topic."""
-    refusal = Refused("create topic refunds", "INVALID_REPLICATION_FACTOR", "Unable to replicate")
+    refusal = Refused("create topic refunds", error, "Unable to replicate")
 
     def refuse(_: object) -> None:
         raise refusal
@@ -207,6 +217,17 @@ def test_a_topic_refused_after_a_lost_session_shows_nothing(cluster: Cluster, mo
         cluster.create_topics(NewTopic(name="refunds"))
     outcome, _ = conclude(CaseLog(troubles=[raised.value]), None, must_be_judged=True, test_file=Path(__file__))
     assert outcome == "unknown"
+
+
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_a_topic_that_is_not_created_in_time_shows_nothing_on_a_crowded_machine(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, is_crowded: bool
+) -> None:
+    refusing(cluster, "REQUEST_TIMED_OUT")
+    monkeypatch.setattr(Deadline, "crowding", Crowding(per_core=9.0 if is_crowded else 1.0))
+    expected = Inconclusive if is_crowded else PromiseBroken
+    with pytest.raises(expected, match=r"Kafka must create topics: .* refunds: REQUEST_TIMED_OUT"):
+        cluster.create_topics(NewTopic(name="refunds"))
 
 
 @pytest.mark.parametrize("is_crowded", [False, True])
