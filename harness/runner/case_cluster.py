@@ -38,23 +38,29 @@ def cluster_of(open_case: OpenCase, case: Case) -> Iterator[Cluster]:
         run.pause.how_to_reach = partial(how_to_reach, cluster)
         case.journal.listener = run.pause
     yield cluster
+    goes_on = False
+    try:
+        goes_on = _goes_on(cluster, open_case, case)
+    finally:
+        if not goes_on:
+            cluster.stop()
+
+
+def _goes_on(cluster: Cluster, open_case: OpenCase, case: Case) -> bool:
+    """Whether the cluster runs on after the case: it is kept for the user, or held for the next case."""
+    run = open_case.run
     case.journal.listener = None
     case.enter("teardown")
     cluster.journal_unexpected_ends()
     if open_case.conclude()[0] == "valid":
-        journal_under_way(cluster, declared.scenario.leaves)
+        journal_under_way(cluster, open_case.declared.scenario.leaves)
     verdict, _ = open_case.conclude()
     failed = open_case.log.came_to_an_end and verdict not in ("valid", "skipped")
     if run.keep_cluster == "always" or (run.keep_cluster == "on-failure" and failed):
         cluster.keep()
         case.kept = how_to_reach(cluster)
-        return
-    is_held = False
-    try:
-        is_held = verdict == "valid" and run.clusters.leave(cluster, case)
-    finally:
-        if not is_held:
-            cluster.stop()
+        return True
+    return verdict == "valid" and run.clusters.leave(cluster, case)
 
 
 def how_to_reach(cluster: Cluster) -> list[str]:
