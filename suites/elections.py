@@ -58,15 +58,17 @@ def check_elections(cluster: Cluster, found: PartitionState, *, last_isr: frozen
     known = last_isr if previous is None else previous.isr
     known_at = since if previous is None else previous.at
     epoch = before[-1].leader_epoch if before else -1
+    leader = next((each.leader for each in reversed(before) if each.leader is not None), None)
     for each in (*after, at_end):
-        if each.leader is not None and each.leader_epoch > epoch and each.leader not in known:
+        is_new = each.leader_epoch > epoch or each.leader != leader  # the second without the first is wrong, too
+        if each.leader is not None and is_new and each.leader not in known:
             grown = _grown(cluster, name, known_at - _LAG, each)
             if each.leader not in grown:
                 raise PromiseBroken(
                     f"broker {each.leader} leads {name} in leader epoch {each.leader_epoch}, and was not in its last "
                     f"ISR {sorted(known)}; only a member of the ISR may be elected (KIP-18, KIP-112)"
                 )
-        epoch = each.leader_epoch
+        epoch, leader = each.leader_epoch, each.leader or leader
         if each.isr:
             known, known_at = each.isr, each.at
 

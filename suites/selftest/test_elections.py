@@ -76,6 +76,9 @@ OUTSIDE = pytest.raises(PromiseBroken, match=r"broker \d leads t-0 in leader epo
         (((-1, 2, 1, {1, 2, 3}), (1, 2, 1, {2}), (2, None, 2, set())), (2, 3), KEPT),
         (((-1, 2, 1, {1, 2, 3}), (1, 2, 1, {2}), (2, None, 2, set())), (3, 3), OUTSIDE),
         (((-1, 2, 1, {2}),), (2, 1), KEPT),
+        (((-1, 2, 1, {2}), (1, 3, 1, {3})), (3, 1), OUTSIDE),  # without a new leader epoch
+        (((-1, 2, 1, {2}),), (3, 1), OUTSIDE),
+        (((-1, 2, 1, {2}), (1, None, 1, {2}), (2, 2, 1, {2})), (2, 1), KEPT),  # its broker was not reached meanwhile
         ((), (3, 0), KEPT),  # of the ISR by the expected state
         ((), (1, 0), OUTSIDE),
     ],
