@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import combinations
 
 from harness import timeouts
 from harness.cluster.log_dir import LogDir
@@ -221,17 +222,17 @@ class StateCheck(ExpectedState):
     def _ended_moves(self) -> dict[ReplicaKey, LogDir]:
         """The held moves that may have ended over a restart, if all sources agree once these count as done.
 
-        KRaft only; :mod:`suites.held_moves` judges when they ended.
+        KRaft only; :mod:`suites.held_moves` judges when they ended. Of several held moves, only some may have ended.
         """
-        ended = {key: place for key, place in self._future_replicas.items() if self._restarted_since_held(key)}
-        if not ended:
-            return {}
-        afterwards = copy.copy(self)
-        afterwards._take_for_ended(ended)
-        try:
-            return {} if afterwards.all_disagreements() else ended
-        except NoAnswer:
-            return {}
+        held = [each for each in self._future_replicas.items() if self._restarted_since_held(each[0])]
+        for count in range(1, len(held) + 1):
+            for some in map(dict, combinations(held, count)):
+                afterwards = copy.copy(self)
+                afterwards._take_for_ended(some)
+                with suppress(NoAnswer):
+                    if not afterwards.all_disagreements():
+                        return some
+        return {}
 
     def _observe_leaderships(self) -> Observation:
         """The leader epochs as all brokers see them; they differ where a broker has yet to hear of the latest."""

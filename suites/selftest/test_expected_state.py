@@ -143,6 +143,20 @@ def test_a_held_move_that_got_to_its_end_over_a_restart_is_no_broken_promise(
     assert state._observe(()) == differs
 
 
+def test_one_held_move_may_end_over_a_restart_and_another_one_not(
+    state: StateCheck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both brokers were restarted: the first one's move is still held, and the second one's has ended."""
+    disk = {("t", 0, 2): DIRS[2, 1], ("t", 0, 1): DIRS[1, 2]}
+    monkeypatch.setattr(
+        StateCheck, "all_disagreements", lambda self: [str(k) for k in disk if self._places[k] != disk[k]]
+    )
+    for id in (2, 1):
+        state.move_held(partition_of("t"), DIRS[id, 2])
+        monkeypatch.setattr(BROKERS[id], "started_at", now(), raising=False)
+    assert state._ended_moves() == {("t", 0, 1): DIRS[1, 2]}
+
+
 def test_a_followers_dir_fails_and_the_leader_stays(state: StateCheck) -> None:
     state.log_dir_failed(DIRS[1, 1])
     assert state.expected("t") == expect(2, {2, 3}, {1}, 2, 3, 1)
