@@ -51,8 +51,8 @@ class OwnPart:
 
         :param seen: what was awaited, and what was seen last
         :return: :class:`~harness.errors.PromiseBroken`; EnvironmentLacks where the disk is full; AwaitTimeout where a
-            node was stopped or suspended; Inconclusive where a broker that was left alone lost its session, or where
-            this machine is crowded
+            node was stopped or suspended; Inconclusive where a broker that was left alone lost its session. On a
+            crowded machine the wait took longer, so a value that is still wrong breaks the promise there, too
         """
         seen = f"Kafka must {self._promise}: {seen}"
         if full := why_full(self._cluster.undo_log.dir):
@@ -61,10 +61,18 @@ class OwnPart:
             return AwaitTimeout(f"{', '.join(idle)}; {seen}")
         if lost := self._lost_session():
             return Inconclusive(f"this machine is too slow: {lost}; {seen}")
-        crowding = self._wait.crowding
-        if crowding.stretch > 1.0:
-            return Inconclusive(seen if CROWDED in seen else f"{CROWDED} ({crowding}): {seen}")
         return PromiseBroken(seen)
+
+    def unserved(self, seen: str) -> JbodError:
+        """Return the error for clients that ran and were not served in time.
+
+        On a crowded machine this is Inconclusive: the clients themselves may not have got to run. Otherwise it is as
+        for :meth:`undone`.
+        """
+        error, crowding = self.undone(seen), self._wait.crowding
+        if crowding.stretch == 1.0 or not isinstance(error, PromiseBroken):
+            return error
+        return Inconclusive(str(error) if CROWDED in seen else f"{CROWDED} ({crowding}): {error}")
 
     def refused(self, refusal: Refused) -> JbodError:
         """Return the error for a request that Kafka refused; :class:`RefusedOwnPart` if Kafka is to blame.

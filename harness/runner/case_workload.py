@@ -99,7 +99,7 @@ class CaseWorkload:
             try:
                 pair = running.enter_context(self._pipeline.running(bootstrap, topic.name, len(topic), **settings))
             except NotServed as error:
-                raise own_part.undone(str(error)) from error
+                raise own_part.unserved(str(error)) from error
             yield pair
 
     @property

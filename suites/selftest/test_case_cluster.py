@@ -32,9 +32,7 @@ def test_a_cluster_that_cannot_be_asked_at_the_end_is_stopped(tmp_path: Path) ->
         keep_cluster="never",
         pause=None,
     )
-    case = fake(
-        Case, record_cluster=lambda *_: None, enter=lambda _: None, journal=cluster.journal
-    )
+    case = fake(Case, record_cluster=lambda *_: None, enter=lambda _: None, journal=cluster.journal)
     open_case = OpenCase(run=run, declared=fake(DeclaredCase, mode=Mode.KRAFT))
     with pytest.raises(EngineGone), cluster_of(open_case, case):
         pass
