@@ -83,7 +83,7 @@ def conclude(
     if case_log.called and case is not None:
         reasons += [*_unexpected_ends(case), *_unsettled(case)]
     if case is not None:
-        reasons += [(EXIT_INVALID, thread) for thread in dead_threads(case.run_dir)]
+        reasons += _dead_threads(case)
     if not reasons and case_log.skipped is not None:
         if case is None or not any(case.journal.of(FaultInjecting)):
             return "skipped", case_log.skipped
@@ -196,6 +196,15 @@ def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
             ", and the scenario went on: see its log in brokers/"
         )
         yield EXIT_INVALID if promised else EXIT_HARNESS, reason
+
+
+def _dead_threads(case: Case) -> Iterator[tuple[int, str]]:
+    """Yield the threads that died, by the nodes' logs; a log that cannot be read is an error of the case."""
+    try:
+        for thread in dead_threads(case.run_dir):
+            yield EXIT_INVALID, thread
+    except OSError as error:
+        yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
 
 
 def _unsettled(case: Case) -> Iterator[tuple[int, str]]:

@@ -176,6 +176,13 @@ def test_a_thread_that_died_makes_every_case_invalid(case: Case, log: CaseLog, l
     assert (line in reason and "controller-100 died" in reason and "NullPointer" in reason) is (outcome is not None)
 
 
+def test_a_log_that_cannot_be_read_is_an_error_of_the_case(case: Case) -> None:
+    case.verdict = verdict("valid")
+    (case.run_dir / "brokers" / "1" / "broker.log").mkdir(parents=True)
+    outcome, reason = conclude(CaseLog(called=True), case, must_be_judged=True, test_file=HERE)
+    assert (outcome, "cannot read the run folder" in reason) == ("error", True)
+
+
 def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
     """If the journal's disk is full, so is that of the brokers' logs; a missing log line is no broken promise then."""
     case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))
