@@ -1,6 +1,7 @@
 """Finds the errors that a case's nodes logged and no fault of the case explains, and the threads that died.
 
-A thread that died breaks a promise (:mod:`harness.runner.case_outcome`). Other errors never decide the verdict.
+A thread that died breaks a promise, unless the environment ended it (:mod:`harness.runner.case_outcome`). Other errors
+never decide the verdict.
 
 Kafka logs errors in normal operation too, such as a request for a topic that is being created, and changes their
 wording between releases. A list of harmless errors would be wrong for the next release. So they are grouped, counted
@@ -69,11 +70,31 @@ def errors_logged(events: Sequence[Event], run_dir: Path) -> list[ErrorGroup]:
     return sorted(groups.values(), key=lambda group: group.count)[:KEPT]
 
 
-def dead_threads(run_dir: Path) -> list[str]:
-    """Return the first dead thread of each node, by the logs of a run folder."""
-    logs = sorted(run_dir.glob("brokers/*/broker.log"))
-    found = {log.parent.name: BrokerLog(log).first(THREAD_DIED) for log in logs}
-    return [f"a thread of the node {node} died: {_beginning(line)}" for node, line in found.items() if line is not None]
+@dataclass(frozen=True, kw_only=True)
+class DeadThread:
+    """A thread that died.
+
+    :ivar node: its node, by the folder in ``brokers/``
+    :ivar line: the log line, with its stack trace
+    """
+
+    node: str
+    line: LogLine
+
+    def __str__(self) -> str:
+        return f"a thread of the node {self.node} died: {_beginning(self.line)}"
+
+
+def dead_threads(run_dir: Path) -> list[DeadThread]:
+    """Return the threads that died, by the logs of a run folder; for each node the oldest first."""
+    logs = {path.parent.name: BrokerLog(path) for path in sorted(run_dir.glob("brokers/*/broker.log"))}
+    return [
+        DeadThread(node=node, line=line)
+        for node, log in logs.items()
+        if log.first(THREAD_DIED) is not None  # much faster than lines(), and nearly always None
+        for line in log.lines()
+        if re.search(THREAD_DIED, line.text)
+    ]
 
 
 def _beginning(line: LogLine) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from harness.cluster.nodes.endings import cause_in_environment
 from harness.errors import (
     EXIT_HARNESS,
     EXIT_INCONCLUSIVE,
@@ -199,10 +200,15 @@ def _unexpected_ends(case: Case) -> Iterator[tuple[int, str]]:
 
 
 def _dead_threads(case: Case) -> Iterator[tuple[int, str]]:
-    """Yield the threads that died, by the nodes' logs; a log that cannot be read is an error of the case."""
+    """Yield the threads that died. Kafka is to blame, unless the error has a cause outside Kafka, as for a node's end.
+
+    A full disk is no such cause: a fault fills a log dir. If the run's own disk is full, that overrides everything. A
+    log that cannot be read is an error of the case.
+    """
     try:
         for thread in dead_threads(case.run_dir):
-            yield EXIT_INVALID, thread
+            cause = cause_in_environment(None, thread.line.text, may_be_full=True)
+            yield EXIT_INVALID if cause is None else EXIT_HARNESS, f"{thread}{f' ({cause})' if cause else ''}"
     except OSError as error:
         yield EXIT_HARNESS, f"cannot read the run folder {case.run_dir}: {error}; see --runs-dir"
 

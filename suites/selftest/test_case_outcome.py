@@ -183,6 +183,28 @@ def test_a_log_that_cannot_be_read_is_an_error_of_the_case(case: Case) -> None:
     assert (outcome, "cannot read the run folder" in reason) == ("error", True)
 
 
+DIED = "[2026-11-23 10:00:00,000] ERROR [kafka-log-cleaner-thread-0]: Error due to (kafka.log.LogCleaner)\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ("java.lang.OutOfMemoryError: Java heap space", "error"),
+        ("java.io.FileNotFoundException: /d/log-dir-1/x (Too many open files)", "error"),
+        ("java.io.IOException: No space left on device", "invalid"),  # a fault fills log dirs
+    ],
+)
+def test_a_thread_that_the_environment_ended_is_no_broken_promise(case: Case, error: str, outcome: str) -> None:
+    """The heap's size is the harness's choice. A thread that died by itself counts, also after such a thread."""
+    case.verdict = verdict("valid")
+    log = case.run_dir / "brokers" / "1" / "broker.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"{DIED}{error}\n\tat kafka.log.Cleaner\n")
+    assert concluded(CaseLog(called=True), case) == outcome
+    log.write_text(f"{log.read_text()}{DIED}java.lang.NullPointerException: x\n")
+    assert concluded(CaseLog(called=True), case) == "invalid"
+
+
 def test_what_could_not_be_written_down_makes_all_else_void(case: Case) -> None:
     """If the journal's disk is full, so is that of the brokers' logs; a missing log line is no broken promise then."""
     case.verdict, case.journal = verdict("valid"), Journal(Path("/dev/full"))
