@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from harness.cluster.nodes import container
 from harness.errors import EngineGone, EnvironmentLacks, HarnessError
 from harness.host import undo
 from harness.host.abilities import ability
@@ -110,6 +112,16 @@ def test_two_runs_that_start_at_once_choose_different_networks(address: Path) ->
             meanwhile = free()
             other.communicate("\n")
         assert (meanwhile != before, free()) == (True, before)
+
+
+def test_a_network_that_another_run_makes_during_the_choice_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run reserves it, makes it and ends the reservation after this run has listed the networks."""
+    looks = iter([[], [ipaddress.ip_network("198.18.7.0/24")]])
+    monkeypatch.setattr(container, "_taken_networks", lambda: next(looks, []))
+    monkeypatch.setattr(container, "_reserved", {})
+    assert container._free_network(7) == "198.18.8"
+    assert [*container._reserved] == ["198.18.8"]
+    container._release_network("198.18.8")
 
 
 def test_nothing_that_a_program_says_at_once_is_lost(address: Path) -> None:

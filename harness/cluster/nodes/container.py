@@ -293,7 +293,34 @@ def _free_network(preferred: int) -> str:
 
     :raises EnvironmentLacks: none is free
     """
-    taken = [
+    taken = _taken_networks()
+    # Begins at the preferred number, so that two clusters that start at once choose different networks.
+    for number in ((preferred + further) % 512 for further in range(512)):
+        text = f"198.{18 + number // 256}.{number % 256}"
+        if not _is_free(text, taken) or not _reserve_network(text):
+            continue
+        # Again, now that it is reserved: another run may have reserved it, made it and released it since the look.
+        if _is_free(text, _taken_networks()):
+            return text
+        _release_network(text)
+    raise EnvironmentLacks(
+        "no /24 network in 198.18.0.0/15 is free: docker network ls and ip address show what uses them, and docker "
+        "network prune removes unused ones"
+    )
+
+
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _is_free(text: str, taken: Sequence[_Network]) -> bool:
+    """Whether none of these networks overlaps the /24 with these first three numbers."""
+    network = ipaddress.ip_network(f"{text}.0/24")
+    return not any(network.version == other.version and network.overlaps(other) for other in taken)
+
+
+def _taken_networks() -> list[_Network]:
+    """The networks of this machine and of the engine."""
+    taken: list[_Network] = [
         ipaddress.ip_network(f"{address.address}/{address.netmask}", strict=False)
         for addresses in psutil.net_if_addrs().values()
         for address in addresses
@@ -306,17 +333,7 @@ def _free_network(preferred: int) -> str:
             for config in (network.attrs.get("IPAM") or {}).get("Config") or ()
             if config.get("Subnet")
         ]
-    # Begins at the preferred number, so that two clusters that start at once choose different networks.
-    for number in ((preferred + further) % 512 for further in range(512)):
-        text = f"198.{18 + number // 256}.{number % 256}"
-        network = ipaddress.ip_network(f"{text}.0/24")
-        overlaps = any(network.version == other.version and network.overlaps(other) for other in taken)
-        if not overlaps and _reserve_network(text):
-            return text
-    raise EnvironmentLacks(
-        "no /24 network in 198.18.0.0/15 is free: docker network ls and ip address show what uses them, and docker "
-        "network prune removes unused ones"
-    )
+    return taken
 
 
 _reserved: dict[str, socket.socket] = {}
