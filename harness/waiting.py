@@ -45,6 +45,9 @@ def await_until(
 ) -> T:
     """Call ``observe`` until ``until`` is true of its value, and return that value.
 
+    A wait that is longer than :data:`NOTED_AFTER_S` is in the journal of the case, so that a reader sees what the
+    scenario awaits: ``wait.long`` when it becomes long, and ``wait.over`` with its seconds.
+
     :param observe: reads the value once; must itself be bounded in time
     :param timeout_s: seconds on the monotonic clock, and more on a crowded machine (:mod:`harness.crowding`); a value
         that is observed later still counts
@@ -57,9 +60,6 @@ def await_until(
         :class:`~harness.errors.PromiseBroken` for what Kafka promises under a fault, and
         :meth:`harness.cluster.own_part.OwnPart.undone` for what it must do by itself
     :param hint: where to look next, appended to the error; a function is called after the wait
-    A wait that is longer than :data:`NOTED_AFTER_S` is in the journal of the case, so that a reader sees what the
-    scenario awaits: ``wait.long`` when it becomes long, and ``wait.over`` with its seconds.
-
     :raises JbodError: what ``failure`` makes, with ``what``, ``timeout_s``, the last value seen and the hint
     :raises Inconclusive: ``failure`` makes a :class:`~harness.errors.PromiseBroken`, but on a crowded machine the last
         observation failed: a tool that did not get to run proves nothing about Kafka
