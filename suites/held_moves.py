@@ -25,6 +25,11 @@ METADATA_APPLIED = r"Finished waiting for the initial broker metadata update to 
 """The log line of a KRaft broker that has applied all metadata of its start, configurations included."""
 
 
+BYTES_EXPIRE_S = 10.0
+"""A broker's throttle counts the bytes of the last 11 windows of a second, the current one included
+(``ReplicationQuotaManagerConfig``, ``SampledStat``). After that it allows one more fetch, whatever the rate."""
+
+
 def swap_pattern(partition: str) -> str:
     """A regular expression for the line that a broker logs before a future replica replaces its replica.
 
@@ -39,7 +44,8 @@ def check_ended_before_throttle(cluster: Cluster, partition: str, to: LogDir) ->
     :param partition: such as ``orders-0``
     :param to: the log dir in which all sources show the replica
     :raises PromiseBroken: it ended later; or the broker logs no configuration, or no end of the move, since its start
-    :raises Inconclusive: it ended while the broker applied its metadata, or the broker does not log that it did so
+    :raises Inconclusive: it ended while the broker applied its metadata, or so long afterwards that the throttle
+        allowed one more fetch, which may have been the last; or the broker does not log that it applied its metadata
     """
     broker = to.broker
     await_until(
@@ -61,6 +67,8 @@ def check_ended_before_throttle(cluster: Cluster, partition: str, to: LogDir) ->
         raise PromiseBroken(f"{held}, and ended: {end.text[:300]}; {broker} has started without its configuration")
     configuration = lines[configured[0]]
     seen = _in_order(broker, end, configuration)
+    if (end.at - configuration.at).total_seconds() >= BYTES_EXPIRE_S:
+        raise Inconclusive(f"{held}, and ended when the throttle allowed one more fetch, which shows nothing: {seen}")
     if ended[-1] > applied:
         raise PromiseBroken(f"{held}, and ended after {broker} had its configuration: {seen}")
     if ended[-1] > configured[0]:

@@ -91,6 +91,18 @@ def test_a_held_move_may_end_only_before_its_broker_has_the_configuration(
     assert deviation_kinds(cluster) == ([] if raised else ["deviation.seen"])
 
 
+@pytest.mark.parametrize(("at_s", "error"), [(9, PromiseBroken), (12, Inconclusive)])
+def test_a_move_may_end_with_the_fetch_that_a_throttle_allows(
+    tmp_path: Path, at_s: int, error: type[PromiseBroken | Inconclusive]
+) -> None:
+    """It copied nearly all before the broker had its configuration. A throttle allows a fetch every twelve seconds."""
+    cluster = restarted(tmp_path, CONFIGURED, APPLIED)
+    with cluster.brokers[0].log.path.open("a") as log:
+        log.write(f"[2026-01-01 12:00:{at_s:02},000] INFO {SWAPPED}\n")
+    with pytest.raises(error, match="ended (after|when the throttle allowed one more fetch)"):
+        check_ended_before_throttle(cluster, "orders-0", to(cluster))
+
+
 def test_lines_of_an_earlier_start_show_nothing(tmp_path: Path) -> None:
     cluster = restarted(tmp_path, CONFIGURED, APPLIED, before=(SWAPPED, CONFIGURED, APPLIED))
     with pytest.raises(PromiseBroken, match="broker 3 logs no line /Attempting to replace"):
