@@ -2,8 +2,8 @@
 
 In KRaft a starting broker applies partitions before configurations (``BrokerMetadataPublisher.onMetadataUpdate``). So
 it goes on with its moves before it knows their throttle: for some 50 ms, or 500 ms on a busy machine. A move that ends
-in that time is :data:`suites.deviations.MOVED_BEFORE_THROTTLE`. A move that ends later should have been held: the case
-is invalid.
+in that time is :data:`suites.deviations.MOVED_BEFORE_THROTTLE`. A move that ends in the next ten seconds
+(:data:`BYTES_EXPIRE_S`) should have been held: the case is invalid.
 """
 
 from __future__ import annotations

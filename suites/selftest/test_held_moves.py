@@ -99,7 +99,7 @@ def test_a_move_may_end_with_the_fetch_that_a_throttle_allows(
     cluster = restarted(tmp_path, CONFIGURED, APPLIED)
     with cluster.brokers[0].log.path.open("a") as log:
         log.write(f"[2026-01-01 12:00:{at_s:02},000] INFO {SWAPPED}\n")
-    with pytest.raises(error, match="ended (after|when the throttle allowed one more fetch)"):
+    with pytest.raises(error, match=r"ended (after|when the throttle allowed one more fetch)"):
         check_ended_before_throttle(cluster, "orders-0", to(cluster))
 
 
