@@ -54,7 +54,7 @@ ALL_DIRS_FAILED = r"Shutdown broker because all log dirs in .* have failed"
 NO_DIR_USABLE = r"Shutdown broker because none of the specified log dirs"
 """The log lines of a broker that ends because it has no good log dir: at run time, and at its start."""
 
-FOUND_TWICE = r"Duplicate log directories for \S+ are found in both"
+FOUND_TWICE = r"Duplicate log directories for \S+ are found in both (\S+) and (\S+)\."
 """The log line of a broker that refuses to start because it has a replica in two log dirs."""
 
 

@@ -148,7 +148,7 @@ def restart_with_good_log_dirs(cluster: Cluster, broker: Broker) -> None:
     went_offline = {Path(stop.path) for stop in log_dir_stops(broker, broker.started_at)}
     broker.restart()
     while line := refuses_to_start(broker, saying=FOUND_TWICE):
-        twice = re.search(FOUND_TWICE + r" (\S+) and (\S+)\.", line.text)
+        twice = re.search(FOUND_TWICE, line.text)
         left = [Path(folder) for folder in (twice.groups() if twice else ()) if Path(folder).parent in went_offline]
         if len(left) != 1:
             raise PromiseBroken(f"{broker} refuses to start: {line.text[:500]}")

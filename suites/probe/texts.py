@@ -133,7 +133,7 @@ TEXTS: tuple[Dependency, ...] = (
             "Shutdown broker because the metadata log dir {path} has failed",
             "(?s)Encountered fatal fault: .*…/",
             r"Shutting down because couldn't communicate offline log dir \S+ with controllers",
-            r"Duplicate log directories for \S+ are found in both",
+            r"Duplicate log directories for \S+ are found in both (\S+) and (\S+)\.",
             r"Failed to write meta\.properties due to",
             " and ….",
             "No `meta.properties` found in .*kafka-storage",
