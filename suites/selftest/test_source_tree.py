@@ -129,7 +129,7 @@ def test_scalas_version_may_be_named_as_for_kafkas_own_scripts(tree: Path, monke
         (lambda tree: shutil.rmtree(tree / "tools/build"), "there is no tools/build/libs/kafka-tools"),
         (lambda tree: shutil.rmtree(tree / "core" / COPIES), rf"there is no core/build/dependant-libs-{SCALA}"),
         (lambda tree: [jar.unlink() for jar in tree.rglob("log4j-slf4j*")], "would log nothing"),
-        (lambda tree: (tree / "gradlew").unlink(), "has no libs folder, and is not a source tree"),
+        (lambda tree: (tree / "gradlew").unlink(), "has no libs folder and is not a source tree"),
     ],
 )
 def test_a_tree_that_is_not_built_says_what_to_run(tree: Path, spoil: Callable[[Path], object], says: str) -> None:
