@@ -69,7 +69,7 @@ class Bench:
     judged: tuple[Judged, ...]
 
     def ratio(self) -> float | None:
-        """The median of the rounds of clients; None if there were none."""
+        """The median ratio of the rounds of clients; None if there were no rounds."""
         return statistics.median(each.ratio for each in self.pair) if self.pair else None
 
     def to_json(self) -> str:

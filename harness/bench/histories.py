@@ -27,7 +27,7 @@ SLICE = 1 << 20
 _BATCH, _FETCH = 200, 500
 _STARTED_US, _EVERY_US = 1_700_000_000_000_000, 10
 ABORTED_OF, ABORTED = 50, 7
-"""Of each ``ABORTED_OF`` transactions in a row, number ``ABORTED`` is aborted."""
+"""Of every ``ABORTED_OF`` successive transactions, the one at index ``ABORTED`` is aborted."""
 _OUTCOMES = np.array(["acked", "failed", "indeterminate"])
 
 Plant = Callable[[Columns, Columns, Columns, Ints], None]

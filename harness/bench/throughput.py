@@ -1,9 +1,10 @@
 """Compares the throughput of the PySpark clients with Kafka's own VerifiableProducer and VerifiableConsumer.
 
 In each round both do the same on one cluster, one after the other. They send as fast as they can, with acks=all, to a
-topic of three partitions and three replicas. They read live, and record what became of each record: Kafka's clients
-print a line of JSON for each, ours write Parquet. The figure is records a second, from the first record sent to the
-last one read. The result is the ratio of the two figures of a round, so that the load of the machine affects both.
+topic of three partitions and three replicas. They read live, and record what became of the records. Kafka's producer
+prints a line of JSON for each record, and its consumer one for each poll; ours write Parquet. The figure is records a
+second, from the first record sent to the last one read. The result is the ratio of the two figures of a round, so that
+the load of the machine affects both.
 
 The records differ. Kafka's tool sends the record's number in ASCII, about 7 bytes, and has no option for longer ones.
 Ours are as short as they can be, 64 bytes with the record's name. The difference is to our disadvantage.
