@@ -77,9 +77,9 @@ def refuse_nulls(table: pa.Table, name: str, columns: Sequence[str]) -> None:
 
 
 def joint_keys(*columns: Sequence[Ints]) -> list[Ints]:
-    """For each of several tables, one key per row: equal keys for rows equal in all columns, in the columns' order.
+    """For each of several tables, one key per row. Keys are equal if and only if the rows are, and sort alike.
 
-    :param columns: the most significant first; each has its values in every table, of any size
+    :param columns: the most significant first; for each column, its values in each table, of any size
     """
     keys, room = _from_zero(columns[0])
     for column in columns[1:]:
@@ -116,7 +116,7 @@ def _ranks(tables: Sequence[Ints]) -> tuple[list[Ints], int]:
 def order_of(*columns: Ints) -> Ints | None:
     """The stable order that sorts the rows by `columns`; None if they are in order."""
     key = joint_key(*columns)
-    return None if (key[1:] >= key[:-1]).all() else np.argsort(key, kind="stable")  # quick with runs in order
+    return None if (key[1:] >= key[:-1]).all() else np.argsort(key, kind="stable")  # fast, if long runs are in order
 
 
 def alike(*columns: Ints) -> Flags:

@@ -4,7 +4,7 @@ Kinds, by record:
 
 * lost: it counts as written and is in no drain, although a drain passed its place; and it is not excused. It is excused
   if the scenario deleted it, or if compaction may have dropped it.
-* undrained: as lost, but no drain passed its place (unknown).
+* undrained: as lost, but no drain passed its place (so the verdict is unknown).
 * vanished: a live consumer was handed it, and it is in no drain, although a drain passed that place and nothing excuses
   it there. Records of aborted transactions never vanish. Records of indeterminate ones vanish only if a read_committed
   consumer was handed them.
@@ -29,8 +29,8 @@ Some cases are ambiguous. They are judged so that a correct run is never invalid
   resends what has no answer, and may write it twice. librdkafka does so on *all* partitions when a broker refuses a
   batch that has overtaken another (its issue 4953). If run.json has ``producer_sessions``, a record is resent if
   all of this holds. It is outside transactions. All its places are in one partition, and drains were handed all of
-  them. Their batches have one producer id, and epochs that rise with the offsets. If it was acked, then at the last
-  place. The harness reads the sessions from the segments if a record is there twice and a broker has
+  them. Their batches have one producer id, and epochs that rise with the offsets. If it was acked, the ack names the
+  last place. The harness reads the sessions from the segments if a record is there twice and a broker has
   refused such a batch.
 """
 

@@ -113,7 +113,7 @@ def judge_tables(
     :raises HistoryError: an invalid row, as :func:`judge`
     """
     rows = encode(produced, consumed, drained, settings)
-    del produced, consumed, drained  # Of a large history, a good part of the memory.
+    del produced, consumed, drained  # With a large history, they take a good part of the memory.
     delivery = Delivery(rows=rows, sessions=settings.producer_sessions)
     counts, unrecorded = known or (
         Counts.of(np.bincount(rows.sent.outcome, minlength=len(OUTCOMES)), len(rows.reads)),

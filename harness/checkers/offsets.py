@@ -8,7 +8,7 @@ Kinds, by place:
   consumer was handed in the partition, and no consumer of the group was handed it.
 * hidden: a drain passed it and was not handed it, though another drain has it.
 * held_back (by partition): all read_committed drains stopped before a record that counts as written and that another
-  drain has (unknown).
+  drain has (so the verdict is unknown).
 
 Skipped and hidden expect only what the reader's isolation shows. Some cases are ambiguous and are judged like this:
 
@@ -78,7 +78,7 @@ def _identities(rows: EncodedHistory) -> Ints:
     """A number per read, equal for reads of the same record; of a record that was sent, its index in ``sent``."""
     reads = rows.reads
     unsent = np.flatnonzero(rows.record == NONE)
-    crc = np.where(reads.named, NONE, reads.crc)  # With a name, another CRC-32 is the same record.
+    crc = np.where(reads.named, NONE, reads.crc)  # A read with a name is of that record, whatever its CRC-32.
     seq = reads.seq[unsent]
     named = reads.named[unsent].astype(np.int64)
     result = rows.record.copy()

@@ -2,11 +2,11 @@
 
 Kinds: partial_transaction, aborted_read.
 
-* partial_transaction: of a committed transaction, an acked record is in no drain. Of an indeterminate transaction, some
-  records that did not fail are in a read_committed drain and others are in none. Only read_committed drains count
-  there, since another drain does not show whether the transaction was committed. Unknown if every missing record lies
-  beyond what was drained. A record at an unknown place counts as beyond, unless its partition (if unknown, every
-  partition of its topic) was drained to the end and nothing there can have been deleted or compacted.
+* partial_transaction: a committed transaction has an acked record that is in no drain. Or an indeterminate transaction
+  has, failed records aside, some in a read_committed drain and others in none. Only read_committed drains count
+  there, since another drain does not show whether the transaction was committed. The verdict is unknown if every
+  missing record lies beyond what was drained. A record at an unknown place counts as beyond, unless its partition (if
+  unknown, every partition of its topic) was drained to the end and nothing there can have been deleted or compacted.
 * aborted_read: a read_committed consumer was handed a record of an aborted transaction. An indeterminate transaction
   was aborted if one of its records is in a drain, and a read_committed drain passed the record without showing it.
 """

@@ -1,8 +1,8 @@
 """Judges a history that is too large for one task: most of it is shown to be clean, and only the rest is judged.
 
-It is not SQL because this is faster, and because each kind of anomaly then has one definition. On 2 x 10^7
-records this judge found all kinds in 17.4 s; DuckDB took 19.8 s for three of the kinds. Spark would shuffle every row,
-for a join or a sort. Before replacing this code, measure both with a history of :mod:`harness.bench.histories`.
+It does not use SQL, which is slower, and would need a second definition of each kind of anomaly. On 2 x 10^7 records
+this judge found all kinds in 17.4 s; DuckDB took 19.8 s for three of the kinds. Spark would shuffle every row, for a
+join or a sort. Before replacing this code, measure both with a history of :mod:`harness.bench.histories`.
 
 The modules, in the order in which they work:
 

@@ -12,7 +12,7 @@ A window is clean if all of this holds:
    same CRC-32s (by the sums); with read_committed, those that were not aborted. One of these consumers is a drain. All
    offsets differ. Each drain that got into the window was handed something there, if there was something for it. If
    live consumers of one group read on both sides of the window, one of them read in it too.
-3. No session of a consumer steps back from or to one of its rows.
+3. No session of a consumer steps back from a row of the window, or back to one.
 4. Each producer's seqs grow with the offsets. No record here is reordered, and no record elsewhere is shown to be
    reordered only by a record here.
 5. No row elsewhere has a place or a record of the window.
@@ -29,8 +29,8 @@ is found from several records or places:
 * skipped: a live consumer is expected to show what lies between its first and its last offset in a partition, or
   between two consumers of its group. The windows of all these offsets are in the rest. So are all windows of a consumer
   that read with both isolations, since less is expected of it.
-* held_back: one record that another drain has above the point where all read_committed drains stopped is enough. The
-  last window with such a record is in the rest.
+* held_back: one record is enough, if it lies above the point where all read_committed drains stopped, and another drain
+  has it. The last window with such a record is in the rest.
 * partial_transaction: records are missing, and for an indeterminate transaction others are there; all these are in the
   rest. All rows are checked for transactions of two outcomes.
 """
@@ -51,7 +51,7 @@ from harness.checkers.settings import Group, RunSettings
 
 
 class Windows:
-    """All windows of a history. :attr:`rest` marks those that are not clean, or not yet known to be.
+    """All windows of a history. :attr:`rest` marks those that must be judged; each ``mark_`` method adds to it.
 
     :ivar tp: the partition of each window, as an index into `places`; windows are sorted by it and by `at`
     :ivar at: the window's number in its partition

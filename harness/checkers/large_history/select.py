@@ -87,7 +87,7 @@ class Chunk:
 class Rest:
     """The rows that must be judged, and what else the whole history shows.
 
-    :ivar drained: the stored table, with a row added for each partition, and for each in which drains got records
+    :ivar drained: the stored table, one more row for each partition, and one for each drain and partition that it read
     :ivar counts: of the whole history, without `indeterminate_present`, which the rest shows
     :ivar unrecorded: of the whole history, how many promised rows are missing
     :ivar windows: how many windows there are
@@ -126,7 +126,7 @@ def find_rest(
     placeless = {chunk: rows for summary in summaries for chunk, rows in summary.placeless.items()}
     outcomes = np.sum([summary.outcomes for summary in summaries], axis=0)
     counts = Counts.of(outcomes, sum(summary.read for summary in summaries))
-    del summaries  # Of a large history, a good part of the memory.
+    del summaries  # With a large history, they take a good part of the memory.
 
     handed = windows.reaches()
     windows.mark_by_lines(survey_drains([*handed, *drained_rows(drained)]))
@@ -190,7 +190,7 @@ class _Search:
         return self._in_tasks(summarise, range(len(self._chunks)), COLUMNS) or [Summary(window)]
 
     def refuse(self, summaries: Sequence[Summary]) -> int:
-        """Check what only several rows together can show to be invalid.
+        """Check for errors that no single row shows.
 
         :returns: how many promised rows are missing
         :raises HistoryError: two rows for one record, a missing promise, or a transaction with two outcomes; worded as
@@ -295,7 +295,7 @@ def _chunks(stored: Mapping[TableName, Sequence[Piece]], rows: int) -> list[Chun
 
 
 def _shares(numbers: Sequence[int], chunks: Sequence[Chunk], count: int) -> list[list[int]]:
-    """The numbers of these chunks in at most `count` lots of neighbours, of about as many rows each."""
+    """The numbers of these chunks, in at most `count` lots of neighbours with similar numbers of rows."""
     before = list(accumulate((chunks[number].rows for number in numbers), initial=0))
     lots: dict[int, list[int]] = defaultdict(list)
     for number, rows in zip(numbers, before, strict=False):
