@@ -95,7 +95,7 @@ class ConsoleReporter:
         self.errors.print(Text(str(excrepr), style="bold magenta"))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Print at once, before the clean-up, that the run ends by Ctrl-C or an error. Progress ends before."""
+        """Stop the live line. Then print, before the clean-up, that the run ends by Ctrl-C or an error."""
         if self._live:
             self._live.stop()
         if isinstance(excinfo.value, pytest.exit.Exception):
