@@ -113,8 +113,8 @@ class Broker:
     def configure(self, configs: Mapping[str, str | None]) -> None:
         """Set dynamic configs, or remove them (None), and wait until they are in force.
 
-        A broker logs a change before it applies it, and logs the next change only after that. So a second change
-        follows, which has no effect.
+        A broker logs a change before it applies it, and logs the next change only after it has applied this one. So a
+        second change follows, which has no effect: once it is logged, the first one is in force.
         """
         self._set(configs)
         self._set({_MARKER_CONFIG: str(time.monotonic_ns())})

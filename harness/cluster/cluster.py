@@ -294,8 +294,8 @@ class Cluster(ClusterLifecycle):
         """One phrase for each problem: a missing broker, leader or replica, or an offline log dir.
 
         A broker that has just started may know all brokers and no topic: in ZooKeeper mode, a new controller first
-        sends brokers (``KafkaController.onControllerFailover``). So each broker must also know every topic of
-        :attr:`topics`.
+        sends the list of brokers alone (``KafkaController.onControllerFailover``). So each broker must also know every
+        topic of :attr:`topics`.
         """
         made = {(topic.name, index) for topic in self.topics.values() for index in range(len(topic))}
         found = [f"{broker} does not run" for broker in self.brokers if not broker.is_running]

@@ -247,7 +247,7 @@ class ClusterLifecycle:
     def add_broker(self) -> Broker:
         """Start an additional, empty broker with the next id, and wait until every broker sees it.
 
-        Its log dirs share one folder. The spec must have no racks, volumes or combined nodes.
+        Its log dirs are on one file system. The spec must have no racks, volumes or combined nodes.
         """
         if self.spec.racks or self.spec.volumes is not None or self.spec.combined:
             raise ValueError("a broker can't be added to a cluster with racks, volumes or combined nodes")

@@ -84,8 +84,8 @@ def execute(
 
     :param throttle: bytes a second between brokers; :func:`verify` removes it
     :param log_dirs_throttle: bytes a second between log dirs; :func:`verify` removes it
-    :param timeout_ms: how long the tool keeps naming the log dir of a replica to a broker that does not have the
-        replica yet; None: the tool's default, 10 s
+    :param timeout_ms: how long the tool repeats AlterReplicaLogDirs to a broker that does not have the replica yet;
+        None: the tool's default, 10 s
     :raises HarnessError: the tool refused or gave up; with its output
     """
     limits = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _EXPIRED = r"\[ZooKeeperClient Kafka server\] Session expired"
 FENCED = r"Fencing broker (\d+) .*because its session has timed out"
-"""Logged by ``kafka.zookeeper.ZooKeeperClient`` on a broker; by ``ReplicationControlManager`` on a controller."""
+"""A controller's ``ReplicationControlManager`` logs this; a broker's ``ZooKeeperClient`` logs the line above."""
 
 
 def lost_session(cluster: ClusterLifecycle, but: Collection[int], since: datetime) -> str | None:

@@ -43,8 +43,9 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "background.threads": "2",
     "log.cleaner.dedupe.buffer.size": "4194304",
     **SHORT_CONNECT_TIMEOUTS,
-    # A cluster must be empty before the next case. Brokers delete the files of deleted topics and finished moves after
-    # the first delay (60 s by default), and no earlier than the second after their start (30 s; a setting since 3.8).
+    # A cluster must be empty before the next case. The first setting delays the deletion of files, after a topic is
+    # deleted or a move ends (60 s by default). The second is the least time from a broker's start to its first deletion
+    # (30 s; a setting since 3.8).
     "log.segment.delete.delay.ms": "1000",
     "log.initial.task.delay.ms": "1000",
 }
@@ -75,7 +76,7 @@ class ClusterSpec:
     :ivar combined: KRaft: each broker is a controller too, and there are no dedicated controllers
     :ivar metadata_apart: KRaft: brokers have a ``metadata.log.dir``; else the metadata log is in the first log dir
     :ivar metadata_version: KRaft: the release version to format with, such as 4.2-IV1; None: the build's default
-    :ivar volumes: each log dir is on its own file system of this kind; None: all are in one folder
+    :ivar volumes: each log dir is on its own file system of this kind; None: all are on the file system of the run
     :ivar volume_mb: the size of each file system, in MB
     :ivar mbeans: whether Kafka's nodes run an agent that answers for their MBeans (:mod:`harness.kafka.mbeans`)
     :ivar backend: how the nodes run (:mod:`harness.cluster.nodes.backends`)

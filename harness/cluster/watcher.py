@@ -3,8 +3,8 @@
 :class:`Watcher` asks the live brokers for metadata in turn, 25 times a second (``partition.changed``,
 ``brokers.changed``). All brokers learn of a change at about the same time, and each request costs a busy machine a
 millisecond. So only one broker is asked at a time. The time of a leader change is known to about 0.05 s. The time at
-which a given one of n brokers learned of it is known to n times that. An answer is written only if it is newer than the
-known state:
+which one particular broker learned of it is known to 0.05 s times the number of brokers. An answer is written only if
+it is newer than the known state:
 
 * its leader epoch is higher, or the same with another ISR or other offline replicas;
 * or the topic was created again under its name, with new epochs.

@@ -5,9 +5,9 @@ loopback. jbod sets its variables in an env file in the run's folder, so ``docke
 Compose then creates the containers. After that, the engine's own protocol starts and stops each one.
 
 The run's folder is mounted at its own path, so a log dir has the same path inside and outside. What the harness does to
-a log dir (chmod, a file in its place, a file system mounted over it) also happens in the container. The user has the
-same uid inside. Commands run in the container as that user; if it does not run, in a short-lived container of the same
-image with the same mounts. No container is privileged.
+a log dir (chmod, a file in its place, a file system mounted over it) also happens in the container. The broker user has
+the same uid inside. Commands run as that user in the container. If the container does not run, they run in a
+short-lived one of the same image with the same mounts. No container is privileged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Finds out whether a node that ended by itself was ended by its environment.
 
-Kafka must keep its brokers and controllers running. So an end is Kafka's fault, unless its last errors name a cause
-outside Kafka: a port in use, a full disk, too little memory, a wrong Java, a build without a class.
+Kafka must keep its brokers and controllers running. So an end is Kafka's fault, except in two cases. SIGKILL ended the
+node: the kernel sends it when memory runs out. Or the node's errors since its start name a cause outside Kafka: a port
+in use, a full disk, too little memory, too few open files, a wrong Java, a build without a class.
 """
 
 from __future__ import annotations

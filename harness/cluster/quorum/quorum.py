@@ -16,7 +16,7 @@ class Quorum(Protocol):
 
     mode: Mode
     registration_ttl_s: float
-    """For so many seconds a killed broker stays registered, and no broker with the same id can start."""
+    """The seconds that a killed broker stays registered. Until then, no broker with the same id can start."""
 
     def node_specs(self) -> tuple[NodeSpec, ...]:
         """The nodes beside the brokers."""
