@@ -13,7 +13,7 @@ librdkafka's own status of a record (``rd_kafka_message_status``), which conflue
 help: it also shows only the last attempt (``rd_kafka_handle_Produce_error``: "In case the message is possibly persisted
 we still treat it as not persisted" while retries go on).
 
-``suites/selftest/test_pipeline_outcome_real.py`` provokes each code of the first two lists on real brokers, and reads
+``suites/selftest/test_pipeline_outcome_real.py`` provokes each code of the next two lists on real brokers, and reads
 what they wrote.
 
 Indeterminate, because an earlier attempt may have been written though the last one was not:
@@ -42,7 +42,7 @@ Not seen for a record with today's builds, and indeterminate too:
 - ``_TIMED_OUT``, ``_TIMED_OUT_QUEUE``: reported as _MSG_TIMED_OUT (the end of ``rd_kafka_handle_Produce_error``);
 - ``_UNKNOWN_TOPIC``: only if a Metadata answer has no error of its own (rdkafka_topic.c);
 - ``OUT_OF_ORDER_SEQUENCE_NUMBER``, and ``_FATAL`` after it: broker and client disagree on what was written, which takes
-  a loss or a bug; behind another failure the client retries it;
+  a loss or a bug; if it follows another failure, the client retries it;
 - ``UNKNOWN_PRODUCER_ID``: a broker accepts any sequence number of an unknown producer
   (``ProducerAppendInfo.checkSequence``);
 - ``DUPLICATE_SEQUENCE_NUMBER``: an acknowledgement without an offset.
