@@ -4,7 +4,7 @@ If an ordinary user starts the harness, brokers run as that user. If root does, 
 an entry in the passwd file. For such a user Java's ``user.name`` and ``user.home`` are "?", so the harness sets
 ``user.home``.
 
-``nobody`` does not do: other services run as it, and it may own the reserved blocks of an ext4 file system
+The user ``nobody`` is unsuitable: other services run as it, and it may own the reserved blocks of an ext4 file system
 (``resuid=65534``), so a full disk is not full for it. An account of jbod's own would change /etc.
 """
 

@@ -92,7 +92,7 @@ def group_of(found: Controller, pid: int) -> Path:
 
 
 def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
-    """A process's group below the root of a controller, which is "" for v2."""
+    """A process's group of a controller ("" for v2), below the controller's root; None if it has none."""
     for line in (proc / str(pid) / "cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -103,7 +103,7 @@ def _group(proc: Path, pid: int, root: Path, controller: str) -> Path | None:
 def freezer_state(pid: int, proc: Path = Path("/proc"), *, of: str = "") -> str | None:
     """The freezer's state of a process's group, such as one of :data:`FROZEN`; None if there is none, or no process.
 
-    :param of: a part of the group's path; without it in the path the result is None: the id may be another process's
+    :param of: the group's path must contain this, else the result is None: another process may have reused the id
     :param proc: the kernel's proc file system
     """
     mounts = [line.split() for line in (proc / "mounts").read_text().splitlines()]

@@ -89,7 +89,7 @@ def _undo_chmod(path: str, mode: int) -> None:
 
 
 def _undo_rename(now: str, then: str) -> None:
-    """Remove what has the old name of a moved folder now, then give the folder this name again."""
+    """Give a moved folder its old name again; whatever has that name now is removed first."""
     if not Path(now).exists():
         return
     if Path(then).is_dir():
