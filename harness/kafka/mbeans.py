@@ -111,8 +111,8 @@ class MBeans:
     def counts(self, timeout_s: float) -> dict[str, int]:
         """The node's counts of offline log dirs, offline replicas, under-replicated partitions and offline partitions.
 
-        They are by the MBeans' names, such as OfflineReplicaCount, and only those that the node has. Offline partitions
-        are counted only by the active controller.
+        The keys are the MBeans' names, such as OfflineReplicaCount. A count that the node does not have is left out;
+        only the active controller has that of offline partitions.
 
         :raises NoAnswer: also if it took longer than ``timeout_s``
         """

@@ -52,7 +52,7 @@ def _archive(distribution: Distribution) -> Path:
 
 
 def _archive_options(distribution: Distribution) -> tuple[str, ...]:
-    with suppress(HarnessError):  # without a cache, say; only speed depends on it
+    with suppress(HarnessError):  # for example, there is no cache; only speed depends on it
         archive = _archive(distribution)
         if archive.exists():
             return (*class_data.use_options(archive), _QUIET)

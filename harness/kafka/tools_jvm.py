@@ -54,7 +54,7 @@ _changing = threading.Lock()
 
 
 def tool_lines(distribution: Distribution, tool: Tool, *arguments: str) -> list[str]:
-    """The lines that a tool prints, run to its end.
+    """Run a tool to its end; returns the lines that it prints.
 
     :raises ToolFailed: it ends with an error, or takes longer than :data:`harness.timeouts.QUESTION_S` (in a JVM of its
         own: ``TOOL_S``)

@@ -135,7 +135,7 @@ class KafkaVersion:
 
     @property
     def has_cordoned_log_dirs(self) -> bool:
-        """Whether it has ``cordoned.log.dirs`` (KIP-1066); they need :data:`CORDON_METADATA_VERSION`, its default."""
+        """Whether it has ``cordoned.log.dirs`` (KIP-1066). They need :data:`CORDON_METADATA_VERSION`, 4.3's default."""
         return self.at_least(4, 3)
 
     def check_java(self, major: int) -> None:
@@ -198,7 +198,7 @@ DEFAULT_BUILDS: Mapping[Mode, KafkaVersion] = MappingProxyType(
 def is_newer_than(confirmed: Sequence[KafkaVersion], version: KafkaVersion) -> bool:
     """Whether a version is newer than all confirmed ones of its line; if its line has none, than all confirmed ones.
 
-    4.1.3 is newer than 4.1.2 and 4.3.1: a fix may have come to its branch after both.
+    4.1.3 counts as newer although 4.3.1 is confirmed: a fix may have come to its branch later.
     """
     of_its_line = [each.release for each in confirmed if each.release[:2] == version.release[:2]]
     return version.release > max(of_its_line or [each.release for each in confirmed])
