@@ -58,8 +58,8 @@ class FaultCosts:
     :ivar no_other_leader: how many of these partitions had no other leader until the fault's end, or until the next
         fault or stop of the same broker. A broker that is stopped or killed loses all that it led. By any
         other fault it loses the partitions that then had no leader, or that got another leader while the broker was
-        among their offline replicas: a broker that is online has lost them by a move or a requested election. Deleted
-        topics do not count
+        among their offline replicas. If the broker was online, a move or a requested election changed the leader, and
+        not the fault. Deleted topics do not count
     :ivar recovered_s: from the fault's end, or the broker's next start, until the broker was back in every ISR that
         had it before the fault and lacked it at the fault's end; also None if it never came back. Deleted topics do
         not count

@@ -1,11 +1,11 @@
 """Measures how long clients got no ack or no record, and how many records got through, from the stored history.
 
 It measures at the clients, because metadata does not show these gaps: a partition may have a new leader within a
-second, while its producer gets no ack for half a minute. The gap of a fault is the longest period of its window without
-an ack, or without a read, in one partition. Over a whole topic, the unaffected partitions would hide the gap. For the
-same reason, consumers of each isolation are measured apart: an open transaction blocks only read_committed. Times of
-acks have a resolution of microseconds, but include the client's ``linger.ms`` and the pause of 100 ms between two
-batches of records. Times of reads have a resolution of about 20 ms.
+second, while its producer gets no ack for half a minute. The gap of a fault is the longest period without an ack, or
+without a read, in one partition, within its *window*: from its injection to its end. Over a whole topic, the unaffected
+partitions would hide the gap. For the same reason, consumers of each isolation are measured apart: an open transaction
+blocks only read_committed. Times of acks have a resolution of microseconds, but include the client's ``linger.ms`` and
+the pause of 100 ms between two batches of records. Times of reads have a resolution of about 20 ms.
 
 Independent readers (:mod:`harness.workload.readers`) do not count as live consumers here, because a stream reads in
 batches, which would distort gaps and counts. Their gaps come from :meth:`ClientTimes.reader_gap_s`.

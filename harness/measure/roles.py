@@ -15,8 +15,8 @@ _OF_CONTROLLER = "OfflinePartitionsCount"
 class Role:
     """The role of a fault's broker when the fault struck.
 
-    :ivar role: "leader" of some partition that a pair used, else "follower" of one; "controller" for a node that is
-        nothing else; None if no pair ran, or if the broker had no replica of its topics
+    :ivar role: "leader" of some partition that a pair used, else "follower" in the ISR of one; "controller" for a node
+        that is nothing else; None if no pair ran, or if the broker was in no ISR of its topics
     :ivar also: "controller" if its MBeans had an OfflinePartitionsCount up to a second before, which only the active
         controller's have; "coordinator" if it led a partition of ``__consumer_offsets`` or ``__transaction_state``
     """
