@@ -108,7 +108,7 @@ class Case:
             "schema": 1,
             "run_id": run_dir.name,
             "case": id.id,
-            "outcome": None,  # before what only programs read
+            "outcome": None,  # near the top, since people read it too
             "kip": id.kip,
             "plan": id.plan,
             "issue": id.issue,

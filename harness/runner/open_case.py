@@ -24,7 +24,7 @@ from harness.waiting import CROWDED
 
 _OPEN = pytest.StashKey["OpenCase"]()
 _TELLING_S = 10.0
-"""The crowding of a shorter case says little."""
+"""The crowding of a case that took fewer seconds says little."""
 
 
 @dataclass(kw_only=True)
@@ -51,7 +51,7 @@ class OpenCase:
         return self.case
 
     def conclude(self) -> tuple[Outcome, str]:
-        """Return the verdict so far, and the reason for it. Where nothing was shown, a crowded machine may be why."""
+        """Return the verdict so far, and the reason. On a crowded machine, a reason for unknown has its figures too."""
         verdict, reason = conclude(
             self.log,
             self.case,

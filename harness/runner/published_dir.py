@@ -18,7 +18,7 @@ import psutil
 
 @contextmanager
 def published_dir(shared: Path) -> Iterator[Path]:
-    """Yield a temporary folder that replaces ``shared`` after the block. Those that killed runs left are deleted."""
+    """Yield a temporary folder that replaces ``shared`` after the block. Folders of killed runs are deleted."""
     for left in shared.parent.glob(f".{shared.name}-*"):
         pid = left.name.removeprefix(f".{shared.name}-").partition("-")[0]
         if pid.isdigit() and not psutil.pid_exists(int(pid)):

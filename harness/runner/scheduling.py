@@ -1,8 +1,8 @@
 """Decides the order of cases: cases with equal clusters run one after another, so that they can share one
 (:mod:`harness.runner.cluster_reuse`).
 
-A case that needs a new cluster keeps its place, but never between two cases that share one. A case that pollutes its
-cluster comes last among those that share it.
+A case that needs a new cluster keeps its place, unless cases that share one lie around it: it then follows them. A case
+that pollutes its cluster comes last among those that share it.
 
 With several workers (``jbod run --jobs``), each worker goes on with its cluster while a case fits. Otherwise the first
 worker takes the case with the largest cluster, and the others take the smallest. In collection order, pytest-xdist's
