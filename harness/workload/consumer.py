@@ -59,7 +59,7 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 STUCK_S = 8.0
 """How long a client may read nothing before it is compared with a fresh one, and again before it is replaced. Twice
-this is longer than ``socket.timeout.ms``, plus the second that a client takes to notice."""
+this is longer than ``socket.timeout.ms`` and the second that a client takes to notice, together."""
 _FETCHING = "active"  # the fetch_state of a partition that the client asks a broker for
 STATISTICS_MS = 2000
 _BATCH = 10_000

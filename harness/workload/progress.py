@@ -17,7 +17,7 @@ class AckedPartition(NamedTuple):
     end: int = 0
     """The highest acked offset, plus one."""
     sent_at: int = 0
-    """When the client got the newest acked record."""
+    """When the newest acked record was given to the client."""
     records: int = 0
     """How many records were acked."""
 
@@ -52,7 +52,7 @@ class ReadPartition(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rebalance:
-    """Partitions that a group member was assigned, has revoked, or has lost."""
+    """Partitions that a group member was assigned, that were revoked, or that it lost."""
 
     what: Literal["assigned", "revoked", "lost"]
     partitions: Sequence[int]
@@ -90,7 +90,7 @@ class PartitionProgress:
     acked_end: int
     """The highest acked offset, plus one."""
     acked_sent_at: datetime | None
-    """When a client got the newest acked record."""
+    """When the newest acked record was given to a client."""
     read_end: int
     """The next offset that the slowest live consumer reads."""
     read_sent_at: datetime | None

@@ -7,8 +7,8 @@ died.
 
 **Each epoch once.** A batch is collected over Arrow and becomes one part of ``history/consumed``. The part is named
 after its epoch, and appears whole or not at all. Spark runs an epoch again if its query died after the part was written
-and before the checkpoint was committed. An epoch is skipped if its part exists. It has the same records, because the
-checkpoint's offset log fixes the offsets of a planned epoch. Unlike those of a drain, the rows are not written by
+and before the checkpoint was committed. Such an epoch is skipped, since its part exists. The part has the same records:
+the checkpoint's offset log fixes the offsets of a planned epoch. Unlike those of a drain, the rows are not written by
 Spark: several files of a batch could not appear at once, and one more job would slow down every batch.
 
 **Order and instants.** One task reads one partition of Kafka, and Arrow batches come in the order of the tasks. So the
