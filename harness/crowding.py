@@ -28,7 +28,7 @@ _KEPT = 4096
 """Samples that are kept: 17 minutes."""
 
 EASY = 2.0
-"""Threads ready to run per core that the time-outs allow for."""
+"""The crowding that the time-outs allow for: threads ready to run per core, and the lateness of sleeps."""
 PATIENCE = 4.0
 """The longest that a wait may take on a crowded machine, as a multiple of its time-out."""
 

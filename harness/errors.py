@@ -1,4 +1,4 @@
-"""Every error that jbod raises, and its exit code.
+"""The errors that jbod raises, and their exit codes.
 
 ::
 
@@ -20,7 +20,8 @@
         └── BuildLacks         4
 
 A message says what happened, to what, the value seen, and what to do, in one line if it can. The exit code follows from
-the class. :data:`EXIT_NOTHING_RAN` has no class: nothing failed.
+the class. :data:`EXIT_NOTHING_RAN` has no class: nothing failed. Some packages derive errors of their own from these,
+such as ``NoAnswer`` and ``Refused`` in :mod:`harness.kafka`.
 """
 
 from __future__ import annotations

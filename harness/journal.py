@@ -1,4 +1,4 @@
-"""The journal of a run: an append-only list of events, and ``events.jsonl`` in the run folder.
+"""The journal of a case: an append-only list of events, and ``events.jsonl`` in the run folder.
 
 Each event is written and flushed at once, so a run that was killed has all that happened before. The kinds are in
 :mod:`harness.events`. Any thread may write. A full disk does not raise here, because the clean-up writes too;
@@ -39,7 +39,7 @@ def _both_clocks() -> tuple[datetime, float]:
 
 
 class Journal:
-    """The journal of one run; a ``None`` path keeps it in memory only (``cluster up``).
+    """The journal of one case; a ``None`` path keeps it in memory only (``cluster up``).
 
     :ivar events: all events, oldest first
     :ivar listener: called with each event after it was written, in the thread that wrote it
@@ -78,7 +78,7 @@ class Journal:
         return at
 
     def follow_process(self) -> None:
-        """Take in what :func:`note` is given from now on, until the journal is closed."""
+        """From now on, also receive the events of :func:`note`, until the journal is closed."""
         _running.add(self)
 
     def of(self, kind: type[E]) -> Iterator[E]:

@@ -52,8 +52,8 @@ def await_until(
     :param timeout_s: seconds on the monotonic clock, and more on a crowded machine (:mod:`harness.crowding`); a value
         that is observed later still counts
     :param what: what is awaited, as the end of the sentence "waited 3.0 s for …"
-    :param poll_s: seconds between two observations; if the last one took longer, as long as that, so that what is
-        awaited gets its share of the processor
+    :param poll_s: seconds between two observations. If an observation takes longer, the pause after it is as long, so
+        that what is awaited gets its share of the processor
     :param retry_on: errors of ``observe`` that mean "not yet"; any other error is raised as it is
     :param watch: called before each observation; raises, for example :class:`~harness.errors.NodeDied`, to end the wait
     :param failure: the error of a time-out: :class:`~harness.errors.AwaitTimeout` for what the harness does,
