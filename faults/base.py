@@ -2,8 +2,9 @@
 
 It follows roachtest's failure injection (set up, inject, wait for the effect, recover, clean up from any state) and
 Jepsen's nemesis (every fault heals). One rule is added: an injection without a proven effect is no injection.
-``inject`` returns when the file system or the process table shows the effect to the broker's own user; Kafka's own
-answers prove nothing. Otherwise it raises :class:`~harness.errors.FaultNotProven`, and the case is inconclusive.
+``inject`` returns when something outside Kafka, such as the file system or the process table, shows the effect to the
+broker's own user; Kafka's answers alone prove nothing. Otherwise it raises :class:`~harness.errors.FaultNotProven`, and
+the case is inconclusive.
 
 ``undo`` repairs only what the fault broke. A log dir gets its permissions back, but its broker stays as it is: the
 scenario restarts it, as an operator would. ``faults/README.md`` says how to add a fault.
@@ -30,8 +31,8 @@ class Fault(ABC):
     :cvar name: the fault's name in ids, journal and reports
     :cvar needs: the abilities of the machine that it needs, by their names in :mod:`harness.host.probes`
     :cvar cluster: the cluster settings that it needs; a case that has this fault as a parameter gets such a cluster
-    :cvar explains: regular expressions of the ERROR and FATAL log lines that it explains; ``{path}`` stands for the
-        path of what it breaks, where :meth:`explained` puts one in
+    :cvar explains: regular expressions of the ERROR and FATAL log lines that it explains; in faults of log dirs
+        ``{path}`` stands for the path of the log dir, which :meth:`explained` fills in
     :ivar noticed_by: a regular expression of the line that the broker logs when it notices the fault, or None
     :ivar may_hold_up_clients: clients may make no progress during the fault, for example because they keep asking a
         broker that is cut off. No load is required then (:func:`harness.measure.floors.shortfalls`)

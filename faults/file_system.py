@@ -6,8 +6,8 @@ kernel's own means. ext4 and xfs shut down in the same way (``FS_IOC_SHUTDOWN``)
 fails while a file is open for writing.
 
 A file system that was shut down must be unmounted and mounted again, which fails while files are open. ``undo`` waits
-until the broker closes them, as Kafka does after it has taken a log dir offline. A broker that does not is killed and
-started again, as an operator would do; the journal records this.
+until the broker closes them, as Kafka does after it has taken a log dir offline. A broker that keeps them open is
+killed and started again, as an operator would do; the journal records this.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class LogDirFault(Fault):
         self._probes: list[Path] = []
 
     def explained(self) -> tuple[str, ...]:
-        """See :meth:`faults.base.Fault.explained`; of other log dirs it explains nothing."""
+        """See :meth:`faults.base.Fault.explained`; the fault explains no errors of other log dirs."""
         return tuple(pattern.format(path=re.escape(str(self.log_dir.path))) for pattern in self.explains)
 
     @property

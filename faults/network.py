@@ -196,7 +196,7 @@ class CutOffInwards(Cut):
 
 
 NETWORK_FAULTS: tuple[type[Cut], ...] = (CutOff, CutOffOneWay)
-"""The faults that drop a leader's own requests; :class:`CutOffInwards` drops only those of others to it."""
+"""The faults that drop a leader's own requests; :class:`CutOffInwards` drops only requests of others to it."""
 
 
 def can_connect(node: Node, peer: Node) -> list[bool]:

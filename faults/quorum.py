@@ -20,8 +20,8 @@ class ControllerKilled(Fault):
     To revert it, start the controller; it becomes a standby if there are others.
 
     Only Kafka knows which controller is active. So before and after the fault two sources must agree: the node's
-    ActiveControllerCount, and the brokers' DescribeQuorum. Killing a standby would have no effect, and with standbys
-    there is no fail-over until one of them is active.
+    ActiveControllerCount, and the brokers' DescribeQuorum. Killing a standby would have no effect. If there are
+    standbys, the fault is proven only once one of them is active.
 
     :param witness: any broker; events of the fault go to its journal
     """
