@@ -252,7 +252,7 @@ def compare_backends(rows: Sequence[Row]) -> list[BackendComparison]:
 
 
 def _to_compare(runs: Mapping[str, Sequence[Row]]) -> Mapping[str, Row]:
-    """One run for each backend, with the same seed if all have one; of several, the one whose older run is newest."""
+    """One run for each backend: of the same seed, if all have one, and of the seed that all have run most recently."""
     by_seed = {name: {row.seed: row for row in rows if row.seed is not None} for name, rows in runs.items()}
     ran = [seeds for seeds in by_seed.values() if seeds]
     shared = set.intersection(*({*seeds} for seeds in ran)) if ran else set()

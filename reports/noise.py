@@ -5,11 +5,11 @@ them are compared at once, and one in twenty would differ "significantly" by cha
 neither assumes a distribution:
 
 * :func:`beyond_chance`: does this time of this case differ? The runs of a case are permuted between the builds 2000
-  times. The chance is how often the largest of all differences is then as large (step-down maxT of Westfall and Young,
-  1993). So it needs no correction for the number of comparisons. Whole runs are permuted, because the times of one run
-  are not independent. A rank test would need Bonferroni's or Benjamini and Hochberg's correction, and so more than five
-  runs: its lowest chance (5 against 5: 0.8 %) is multiplied by hundreds. Three runs against three have too few
-  permutations for any result to be rare (1 in 10).
+  times. The chance is the share of permutations whose largest difference is at least as large (step-down maxT of
+  Westfall and Young, 1993). So it needs no correction for the number of comparisons. Whole runs are permuted, because
+  the times of one run are not independent. A rank test would need Bonferroni's or Benjamini and Hochberg's correction,
+  and so more than five runs: its lowest chance (5 against 5: 0.8 %) is multiplied by hundreds. Three runs against three
+  have too few permutations for any result to be rare (1 in 10).
 * :func:`signed_rank` (Wilcoxon): do the medians of many cases lie to one side? It finds small differences that are
   everywhere, even if each case ran once. It is asked for several figures, so :func:`holm` corrects for their number.
 """

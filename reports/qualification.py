@@ -155,7 +155,7 @@ class Qualification:
 
     @property
     def exit_code(self) -> int:
-        """The exit code of ``jbod qualify``. It is another one if the harness failed in each run of a case."""
+        """The exit code of ``jbod qualify``; 3 instead of 2 if the harness failed in each run of a case."""
         if all(row.verdict == "skipped" for case in self.cases for row in case.candidate):
             return EXIT_NOTHING_RAN
         failed = any(case.change == "unshown" and _standings(case.candidate) == {"error"} for case in self.cases)
