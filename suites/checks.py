@@ -102,7 +102,7 @@ class LogDirStop:
     """A broker took a log dir offline, or started without it.
 
     :ivar text: the log line
-    :ivar flushed_too_late: the broker had logged KAFKA-19571 for this log dir before, and since any earlier stop of it
+    :ivar flushed_too_late: before this stop, and after any earlier one, the broker logged KAFKA-19571 for this log dir
     """
 
     broker: int
@@ -121,7 +121,7 @@ def log_dir_stops(broker: Broker, since: datetime) -> list[LogDirStop]:
         if late := re.search(FLUSHED_TOO_LATE.format(path=r"(\S+)"), line.text):
             flushed.add(late[1])
         if found := re.search(LOG_DIR_STOPPED.format(path=r"(\S+)"), line.text):
-            known = "Stopping" in found[0] and found[1] in flushed  # a broker that starts flushes nothing before
+            known = "Stopping" in found[0] and found[1] in flushed  # a starting broker has flushed nothing yet
             stops.append(LogDirStop(broker=broker.id, path=found[1], text=line.text[:300], flushed_too_late=known))
             flushed.discard(found[1])
     return stops
@@ -221,7 +221,7 @@ def check_ends(broker: Broker, *, exit_code: int, saying: str) -> LogLine:
 
 
 def refuses_to_start(broker: Broker, *, saying: str) -> LogLine | None:
-    """The log line with which a broker that was just started ends with exit code 1; None if it joins.
+    """Wait until a broker that was just started ends or joins: its log line if it ends with code 1, None if it joins.
 
     :raises PromiseBroken: it does neither, or ends with another code or message (:func:`check_ends`)
     """

@@ -2,7 +2,7 @@
 
 A new leader is elected from the ISR (KIP-18, KIP-112), since unclean elections are off. The cluster's watcher writes
 each leader and ISR that it sees into the journal. It may miss an ISR that grew just before the next election. So the
-lines count, too, in which leaders log how their ISR grew. An ISR that shrank while no broker ran is not seen.
+check also reads the log lines of leaders whose ISR grew. An ISR that shrank while no broker ran is not seen.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def check_elections(cluster: Cluster, found: PartitionState, *, last_isr: frozen
     epoch = before[-1].leader_epoch if before else -1
     leader = next((each.leader for each in reversed(before) if each.leader is not None), None)
     for each in (*after, at_end):
-        is_new = each.leader_epoch > epoch or each.leader != leader  # the second without the first is wrong, too
+        is_new = each.leader_epoch > epoch or each.leader != leader  # a new leader without a new epoch is wrong, too
         if each.leader is not None and is_new and each.leader not in known:
             grown = _grown(cluster, name, known_at - _LAG, each)
             if each.leader not in grown:

@@ -13,8 +13,8 @@ state"):
 * A leader that is still in the ISR stays. Otherwise the first replica of the assignment that is in the ISR leads.
 * A partition without a leader is led again by the last member of its ISR, once that is back.
 * A partition without a replica on what failed keeps its leader and its leader epoch.
-* A leader that must stay stays all the while, also where followers failed. The cluster's watcher asks some twenty times
-  a second and must not see another leader.
+* If a leader must stay, it leads all the while, also if followers fail. The cluster's watcher asks some twenty times a
+  second and must not see another leader.
 * A replica is created on, or moved to, neither a failed log dir nor a cordoned one (KIP-1066). Replicas that a cordoned
   log dir already has are untouched.
 """
@@ -196,9 +196,9 @@ class ExpectedState:
     def reassigned(self, partition: Partition, log_dirs: Sequence[LogDir]) -> None:
         """A partition was reassigned: its replicas are now in these log dirs, in this order (KIP-113).
 
-        A leader that is still a replica stays. Otherwise the first new replica that can lead does. A replica that left
-        a failed log dir leaves its log there, since it cannot be deleted ("StopReplicaRequest will fail if replica is
-        offline", KIP-112 "7. Partition reassignment").
+        A leader that is still a replica stays. Otherwise the first replica that can lead becomes the leader. A replica
+        that left a failed log dir leaves its log there, since it cannot be deleted ("StopReplicaRequest will fail if
+        replica is offline", KIP-112 "7. Partition reassignment").
 
         :raises PromiseBroken: a new replica was created on a log dir that has failed, or is cordoned
         """
@@ -215,12 +215,13 @@ class ExpectedState:
         self._expect(key, replace(self.partitions[key], replicas=replicas, isr=frozenset(replicas)))
         self._carry_forward()
         for id in (id for id, before in changed.items() if not before):
-            self.updated_since_start[id].discard(key)  # its record names the log dirs again, as a broker's first update
+            # The partition's record names its log dirs again, so the broker treats it as the first update.
+            self.updated_since_start[id].discard(key)
 
     def reassigning(self, partition: Partition) -> None:
         """A partition was reassigned to its present replicas: its leader epoch may change, and nothing else.
 
-        ZooKeeper's controller does so, also for a reassignment by kafka-reassign-partitions that names only log dirs.
+        ZooKeeper's controller begins a leader epoch even if kafka-reassign-partitions names new log dirs only.
         """
         self._may_be_led_anew((partition.topic, partition.index))
 
@@ -261,10 +262,11 @@ class ExpectedState:
         self._left_behind.add(((partition.topic, partition.index), log_dir))
 
     def assumed_on_failed_dir(self, partition: Partition, log_dir: LogDir) -> None:
-        """Kafka assumes a replica on this failed log dir, and counts it as offline. Its future replica is elsewhere.
+        """Kafka assumes that a replica is on this failed log dir, and counts it as offline.
 
-        "If there is bad log directory, then broker considers topicPartition as offline" (KIP-113, 3.). Nothing was
-        created there, so this breaks no promise. Call :meth:`moved` once the future replica has become the replica.
+        Its future replica is in another log dir. "If there is bad log directory, then broker considers topicPartition
+        as offline" (KIP-113, 3.). Nothing was created on the failed one, so this breaks no promise. Call
+        :meth:`moved` once the future replica has become the replica.
         """
         assert log_dir in self.failed
         self._places[partition.topic, partition.index, log_dir.broker.id] = log_dir
@@ -286,7 +288,7 @@ class ExpectedState:
         """A log dir failed: its replicas go offline, and nothing else changes.
 
         If its broker is down, they are offline already. The broker then finds the failure before or after it registers
-        with the controller. Only the second begins a leader epoch, so the epochs are not compared.
+        with the controller. A leader epoch begins only in the second case, so the epochs are not compared.
 
         :raises Inconclusive: no known replica is in the log dir, so its failure would show nothing
         """

@@ -26,8 +26,9 @@ METADATA_APPLIED = r"Finished waiting for the initial broker metadata update to 
 
 
 BYTES_EXPIRE_S = 10.0
-"""A broker's throttle counts the bytes of the last 11 windows of a second, the current one included
-(``ReplicationQuotaManagerConfig``, ``SampledStat``). After that it allows one more fetch, whatever the rate."""
+"""A broker's throttle counts the bytes of the last 11 windows of a second, the current one included; newer builds count
+one more (``ReplicationQuotaManagerConfig``, ``SampledStat``). When the bytes of a fetch no longer count, the throttle
+allows one more fetch, whatever the rate."""
 
 
 def swap_pattern(partition: str) -> str:
@@ -39,7 +40,7 @@ def swap_pattern(partition: str) -> str:
 
 
 def check_ended_before_throttle(cluster: Cluster, partition: str, to: LogDir) -> None:
-    """A held move that ended over its broker's restart ended before the broker had its configuration.
+    """If a held move ended during a restart of its broker, it ended before the broker had its configuration.
 
     :param partition: such as ``orders-0``
     :param to: the log dir in which all sources show the replica

@@ -3,9 +3,9 @@
 A source is two functions: one asks, the other compares the answer with the expected state. The second names every
 difference, source first. It is pure, so tests can run it on stored answers of real brokers.
 
-:data:`FAST_SOURCES` take some milliseconds for each broker, and ZooKeeper mode opens one session. :data:`TOOL_SOURCES`
-are the tools that an operator uses; each takes some 10 ms. Other sources, such as KRaft's metadata log, are asked where
-a scenario wants them.
+:data:`FAST_SOURCES` take some milliseconds for each broker; in ZooKeeper mode they also open one session.
+:data:`TOOL_SOURCES` are the tools that an operator uses; each takes some 10 ms. Other sources, such as KRaft's metadata
+log, are asked where a scenario wants them.
 """
 
 from __future__ import annotations
@@ -161,8 +161,9 @@ def mbeans(state: ExpectedState) -> Iterator[str]:
 def judge_mbeans(state: ExpectedState, broker: Broker, seen: BrokerMetrics, elsewhere: ClusterState) -> list[str]:
     """The differences of a broker's MBeans from what its build should show.
 
-    Without any, :data:`suites.deviations.OFFLINE_REPLICAS_COUNTED_LATE` is noted if it shows. The other deviation shows
-    in every case with a failed log dir, so only the scenario that declares it notes it.
+    If there are none, :data:`suites.deviations.OFFLINE_REPLICAS_COUNTED_LATE` is noted if it shows.
+    :data:`suites.deviations.OFFLINE_REPLICAS_UNCOUNTED` shows in every case with a failed log dir. So it is noted only
+    by the scenario that declares it.
     """
     uncounted = expects(OFFLINE_REPLICAS_UNCOUNTED, state.cluster, lambda: seen.offline_replicas == 0)
     differences = compare_mbeans(
@@ -242,8 +243,8 @@ def least_offline_replicas(state: ExpectedState, broker: Broker, should: int, *,
     """How many offline replicas the broker must count.
 
     A broker that was started with a failed log dir does not know what is in there, so it need not count replicas that
-    are not assigned to it any more. With ``late`` it must count a replica only once the partition has changed, and of
-    unknown topics it is not known whether they have.
+    are not assigned to it any more. With ``late`` it must count a replica only once the partition has changed. Replicas
+    of unknown topics need not be counted, since it is not known whether their partitions have changed.
     """
     updated = state.updated_since_start.get(broker.id)
     if updated is None:

@@ -48,7 +48,7 @@ def scenario(
     :param judged: the judge must give a verdict; False for a scenario without a workload
     :param floors: the least load and faults; a case below them is inconclusive
     :param needs: abilities that the machine must have, beside those of the faults among its parameters
-    :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; the case is red on builds with it
+    :param issue: the bug of Kafka that it was written for, such as ``KAFKA-16709``; the case is invalid with it
     :param deviations: the known deviations that it checks for; each must be seen on the builds that have it
         (:func:`suites.observing.observe`)
     :param fresh: it needs a cluster that no other case has used (:mod:`harness.runner.cluster_reuse`)

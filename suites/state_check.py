@@ -38,7 +38,7 @@ from suites.observations import (
 
 
 class HeldMovesEnded(Inconclusive):
-    """Held moves ended over a restart: the broker went on with them before it knew the throttle."""
+    """Held moves ended during a restart: the broker went on with them before it knew the throttle."""
 
     def __init__(self, moves: Sequence[str], seen: Sequence[str]) -> None:
         super().__init__(f"the move of {', '.join(moves)} ended before its broker knew the throttle; {list(seen)}")
@@ -49,7 +49,7 @@ class Observation:
     """What all sources showed at one time.
 
     :ivar differences: from the expected state, in words; empty where all sources agree
-    :ivar ended_moves: held moves that ended over a restart, with the log dir of each; only where nothing else differs
+    :ivar ended_moves: held moves that ended during a restart, and the log dir of each; only if nothing else differs
     :ivar leaderships: the leader and leader epoch of each partition that has a leader
     :ivar at: when it began
     """
@@ -119,8 +119,8 @@ class StateCheck(ExpectedState):
             although its broker knew the throttle
         :raises Inconclusive: no broker is left to ask; or only leaders or leader epochs differ, and a broker that the
             scenario left alone has lost its session since all sources last agreed
-        :raises HeldMovesEnded: only moves differ that were held over a restart, and they ended before their broker had
-            its configuration; they count as done from here on
+        :raises HeldMovesEnded: only held moves differ, which ended during a restart, before their broker had its
+            configuration; they count as done from here on
         """
         if len(self.dead) == len(self.cluster.brokers):
             raise Inconclusive("no broker is left that could be asked for the state of the cluster")
@@ -175,7 +175,7 @@ class StateCheck(ExpectedState):
         return lost_session(self.cluster, but=disturbed, since=since)
 
     def _check_leaders_stayed(self) -> None:
-        """The cluster's watcher saw no other leader since the last agreement, where the leader was to stay.
+        """The cluster's watcher saw no other leader of a partition whose leader had to stay since the last agreement.
 
         The watcher may report late what happened before that. Such a report has an older leader epoch.
 
@@ -220,7 +220,7 @@ class StateCheck(ExpectedState):
         return replace(self._observe_leaderships(), at=at)
 
     def _ended_moves(self) -> dict[ReplicaKey, LogDir]:
-        """The held moves that may have ended over a restart, if all sources agree once these count as done.
+        """The held moves that may have ended during a restart, if all sources agree once these count as done.
 
         KRaft only; :mod:`suites.held_moves` judges when they ended. Of several held moves, only some may have ended.
         """

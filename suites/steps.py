@@ -143,7 +143,7 @@ def reassign(cluster: Cluster, state: StateCheck, *placements: Placement, timeou
 
 
 def await_reassigned(cluster: Cluster, state: StateCheck, *placements: Placement, timeout_s: float) -> None:
-    """Wait until a reassignment by :func:`harness.cluster.reassign.execute` has ended; check it as :func:`reassign`."""
+    """Wait until a reassignment of :func:`harness.cluster.reassign.execute` ended; check it like :func:`reassign`."""
     await_until(
         lambda: verify(cluster, *placements),
         lambda unfinished: not unfinished,

@@ -2,8 +2,8 @@
 
 The log dir of a leader or a follower fails by ``chmod a-w``, with or without a restart, in both metadata modes. The
 four claims are those of kafkatest: the broker is not the leader, is not in the ISR, is still online, and records get
-through. Its second half, on the other topic, is here, too. Beyond kafkatest, the fault is proven, all sources are
-compared with the expected state, and the judge looks for more than missing records.
+through. The second half of kafkatest's test, on the other topic, is here, too. Beyond kafkatest, the fault is
+proven, all sources are compared with the expected state, and the judge looks for more than missing records.
 """
 
 from __future__ import annotations

@@ -91,8 +91,9 @@ def test_broker_decommissioned(cluster: Cluster, workload: CaseWorkload) -> None
 def test_disk_taken_out(cluster: Cluster, workload: CaseWorkload) -> None:
     """A log dir is cordoned, its replicas move to the other one, and it is removed from ``log.dirs``.
 
-    It has the fewest replicas all the while. Its cordon can be removed only at the end. Until then the broker has a
-    cordon for a log dir that it no longer has, and must place new replicas on the other one.
+    It has the fewest replicas all the while, so without the cordon it would get new ones. Its cordon can be
+    removed only at the end. Until then the broker has a cordon for a log dir that it no longer has, and must place new
+    replicas on the other one.
     """
     orders = cluster.create_topic("orders", partitions=4, replicas=2)
     state = StateCheck(cluster, orders)

@@ -1,7 +1,7 @@
 """Shows with which error Kafka refuses each request that a cordon forbids (KIP-1066, "Error handling").
 
-Each request is also made where no cordon forbids it, and succeeds there. So a refusal is due to the cordon. 4.3 answers
-requests that name brokers or log dirs otherwise than the KIP. Each of these has its own scenario, with a deviation.
+Each request is also made where no cordon forbids it, and succeeds there. So a refusal is due to the cordon. If
+requests name brokers or log dirs, 4.3 gives other answers than the KIP. Each has its own scenario, with a deviation.
 """
 
 from __future__ import annotations

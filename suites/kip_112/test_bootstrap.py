@@ -137,7 +137,7 @@ def test_killed_while_new(cluster: Cluster) -> None:
     """A broker is killed after it creates a replica, and starts without that log dir: it creates no second replica.
 
     In KRaft the kill waits for the topic id in the replica's folder. Without the id, the broker takes the first replica
-    for a stray and goes on with the second. There is no load: while it started, the broker would report the log dir.
+    for a stray and goes on with the second. There is no load: while a load starts, the broker would report the log dir.
     """
     controller = cluster.controller_broker()
     victim = next(broker for broker in cluster.brokers if broker != controller)

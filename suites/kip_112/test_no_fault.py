@@ -1,8 +1,8 @@
 """Shows that no log dir goes offline without a fault (KIP-112, "Metrics"), in a minute of daily operations.
 
 Topics are created and deleted, segments roll, are flushed and deleted, replicas move between log dirs, and brokers
-restart: all at once and under load. Kafka has mistaken renamed or deleted files for a failed disk. Examples are
-KAFKA-15391 (topic deletion), KAFKA-15572 (a roll during a move) and KAFKA-19571 (a flush of a deleted segment).
+restart: all at once and under load. Kafka has mistaken renamed, deleted or closed files for a failed disk. Examples are
+KAFKA-15391 (topic deletion), KAFKA-15572 (a roll during a move) and KAFKA-19571 (a flush after a move closed the log).
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def operate_for_a_minute(
                     break
                 restart(broker, may_end=known is not None)
                 done["brokers restarted"] += 1
-            # Here, because the end of the block would report a build as mended that was only too slow to deviate.
+            # Check it here: at the end of the block, a build that was only too slow to deviate would count as mended.
             if not offline and (missing := missing_activity(cluster, done, least)):
                 raise Inconclusive(f"too little happened to show anything: {missing}, at least {dict(least)} wanted")
         if offline:
@@ -138,7 +138,7 @@ def restart(broker: Broker, *, may_end: bool) -> None:
 
 
 def restart_with_good_log_dirs(cluster: Cluster, broker: Broker) -> None:
-    """Restart a broker until it joins, where a good log dir of its own went offline.
+    """Restart a broker whose good log dir went offline, and wait until it joins.
 
     If that happened during a swap, the broker finds a replica twice. The one in that log dir is deleted by hand, as the
     broker's error asks for.
@@ -260,8 +260,9 @@ def await_in_sync(cluster: Cluster, topic: Topic, pair: Pair, *, records: int, o
 def await_settled(cluster: Cluster, *, only: Topic | None) -> None:
     """Wait until the cluster is healthy and no replica is moving.
 
-    :param only: look at moves of this topic only, where log dirs went offline. A topic that is deleted meanwhile leaves
-        its future replica in such a log dir. A restarted broker with ZooKeeper loads that as a move that never ends
+    :param only: the only topic whose moves count; None: all. After log dirs went offline, other moves must not count: a
+        topic that was deleted meanwhile leaves its future replica in such a log dir. A restarted broker with ZooKeeper
+        loads that as a move that never ends
     """
     cluster.await_healthy(failure=PromiseBroken)
     await_until(

@@ -115,11 +115,11 @@ def follow_moves(broker: Broker, topic: Topic, moved: Collection[int]) -> float:
     """Watch the moves of a topic's replicas on a broker until they have ended, as a user can.
 
     DescribeLogDirs shows each future replica (``isFuture``). Its lag never rises, since no client writes. At least one
-    lag is seen between its first and its last value: a megabyte may move between two looks.
+    lag is seen between its first and its last value. More is not required: a megabyte may move between two looks.
 
     :param moved: the partitions whose replicas should move; a move may end before the first look
-    :returns: the expected seconds divided by the real ones. The expected ones are those of the bytes that are left to
-        copy at the first look, at the throttle's rate
+    :returns: the expected seconds divided by the real ones. The expected seconds are the bytes that are left to copy at
+        the first look, divided by the throttle's rate
     :raises PromiseBroken: a lag rises, no lag shows progress, or another replica moves
     """
     lags: dict[int, list[int]] = {}

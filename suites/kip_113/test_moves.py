@@ -1,7 +1,7 @@
 """Shows what becomes of moves that are disturbed while they are under way (KIP-113, 1. to 3. of "Proposed Changes").
 
-:mod:`suites.kip_113.moving` holds each move until it is disturbed, and checks what must hold afterwards. Moves that end
-during the swap of a replica with its future replica are in ``test_swaps.py``.
+:mod:`suites.kip_113.moving` holds each move until it is disturbed, and checks what must hold afterwards. Moves that
+are interrupted during the swap of a replica with its future replica are in ``test_swaps.py``.
 """
 
 from __future__ import annotations

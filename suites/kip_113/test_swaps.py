@@ -1,13 +1,13 @@
 """Shows what a broker does after it died during the swap of a replica with its future replica (KIP-113, 3.).
 
 The KIP calls it "3. Handle failure that happens when broker is moving data or swapping replica". The swap ends a move.
-Its broken state is made while the broker is down: the move has ended, and a rename is undone. A finished move is
-needed because in KRaft a broker reports the new log dir before the swap. When it is back, it believes the controller
-(KIP-858; ``LogManager.recoverAbandonedFutureLogs``).
+A scenario makes the state of an interrupted swap while the broker is down, after the move: it undoes a rename. The move
+must have ended because in KRaft a broker reports the new log dir before the swap. When the broker is back, it believes
+the controller (KIP-858; ``LogManager.recoverAbandonedFutureLogs``).
 
 In the KIP's order (6. and 7.) a broker that dies between the renames leaves a future replica and no replica. Kafka
-renames the future replica first (``LogManager.replaceCurrentWithFutureLog``), which leaves two replicas. A future
-replica alone is what a broker finds after the disk with the replica was replaced by an empty one.
+renames the future replica first (``LogManager.replaceCurrentWithFutureLog``), which leaves two replicas. A broker
+finds a future replica alone only after the disk with the replica was replaced by an empty one.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_restart_with_lone_copy(cluster: Cluster, workload: CaseWorkload) -> Non
 
 
 def emptied(partition: Partition) -> str:
-    """A pattern of the error for a log that has nothing of before: no byte, and its segment starts at offset 0.
+    """A pattern of the error for a log that has lost everything: it has no byte, and its segment starts at offset 0.
 
     A log that was cut off, or has other records, is not emptied.
     """

@@ -1,7 +1,7 @@
 """Shows that KIP-113's throttle of moves holds, and that it and the throttle of reassignments are independent.
 
 The KIP's intra.broker.throttled.rate is ``replica.alter.log.dirs.io.max.bytes.per.second`` in every release. It limits
-the mean over the last 11 windows of a second and the current one (``ReplicationQuotaManagerConfig``, ``SampledStat``).
+the mean over 11 or, on newer builds, 12 windows of a second (``ReplicationQuotaManagerConfig``, ``SampledStat``).
 A shorter measurement cannot show the rate. A raised rate also applies to the seconds before it, so a burst follows. So
 the check measures how long it takes to copy as many bytes as the rate allows in twelve seconds. A move without a
 throttle ends almost at once.
@@ -114,7 +114,7 @@ def check_rate(partitions: Sequence[Partition], there: Sequence[LogDir], rate: i
         retry_on=(NoAnswer,),
         failure=PromiseBroken,
     )
-    # Not from the bytes copied by then: when the windows before a change of the rate run out, a burst follows.
+    # Bytes beyond these do not count: a burst follows when the windows from before a change of the rate run out.
     seen = rate * MEASURED_S / (time.monotonic() - began)
     broker.journal.write("move.rate", broker=broker.id, rate=rate, seen=round(seen))
     if not 1 - WITHIN <= seen / rate <= 1 + WITHIN:

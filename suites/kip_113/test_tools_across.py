@@ -99,8 +99,8 @@ def broker_without_replica(cluster: Cluster, partition: Partition) -> tuple[Brok
 def check_timeout_zero(cluster: Cluster, state: StateCheck, partition: Partition) -> None:
     """With ``--timeout 0``, the tool requests a log dir once, and gives up if the replica does not exist yet.
 
-    The broker remembers the request: the replica is created in this log dir. To be late, the broker is kept busy with
-    other replicas. Its log shows a request that came too early.
+    The broker remembers the request: the replica is created in this log dir. The broker is kept busy
+    with other replicas, so that it creates this one late. Its log shows a request that came too early.
 
     :raises Inconclusive: the replica existed each time before the tool asked
     """

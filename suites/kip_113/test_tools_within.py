@@ -133,7 +133,7 @@ def deleted_folder_present(partition: Partition, log_dir: LogDir) -> Iterator[No
 
 
 def create_beside(cluster: Cluster, broker: Broker, log_dir: LogDir) -> Topic:
-    """Create another topic, whose replica on this broker is in this log dir, so that the other one can become empty."""
+    """Create another topic, with its replica on this broker in this log dir: the other log dir can become empty."""
     beside = cluster.create_topic("beside")
     if beside[0].log_dir_on(broker) != log_dir:
         beside[0].move_to(log_dir)

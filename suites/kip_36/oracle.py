@@ -2,8 +2,9 @@
 
 It follows the KIP's text. Where the text leaves something open, it follows
 ``AdminUtils.assignReplicasToBrokersRackAware`` (the same in 3.9 and in 4.3's tools). There the shift begins anywhere. A
-round ends when all brokers have had a partition *number*. Brokers of a rack are in the order of their ids. Kafka begins
-at random places, so an assignment is right if it is the oracle's for *some* start and shift (:func:`origin`).
+round begins at each partition number that is a multiple of the number of brokers, also if the topic got partitions
+later. Brokers of a rack are in the order of their ids. Kafka begins at random places, so an assignment is right if
+it is the oracle's for *some* start and shift (:func:`origin`).
 
 An assignment maps partition numbers to broker ids, the preferred leader first. Racks are by broker id.
 """
@@ -124,7 +125,7 @@ def _turns(brokers: int, partitions: int, origin: Origin, first: int) -> Iterato
 
 
 def _followers(brokers: Sequence[int], leader: int, shift: int) -> Iterator[int]:
-    """The other brokers in order, from ``shift`` places after the one next to the leader on; endlessly.
+    """The other brokers in order, endlessly; the first is ``shift`` places after the broker next to the leader.
 
     A broker that was skipped while some rack had no replica may be needed later.
     """

@@ -127,7 +127,7 @@ def ignores_racks(cluster: Cluster, assignment: Assignment) -> bool:
 
 
 def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
-    """A topic is created because a client asks for its metadata, and racks are ignored: some replicas share one.
+    """A topic is created because a client asks for its metadata, and racks are ignored: some replicas share a rack.
 
     :raises PromiseBroken: the topic is not created, and no broker logs that it refused
     """
@@ -158,7 +158,8 @@ def check_automatic(cluster: Cluster, evidence: Evidence) -> None:
 def check_tool(cluster: Cluster, evidence: Evidence) -> None:
     """kafka-topics refuses to create a topic and says why; with an option that ignores racks, it creates it.
 
-    :raises PromiseBroken: it refuses, and neither its output nor a broker's log says why; or the topic exists then
+    :raises PromiseBroken: it refuses, and neither its output nor a broker's log says why; or it refuses, and the topic
+        exists, or CreateTopics creates it
     """
     since = now()
     said = refusal(lambda: kafka_topics(cluster, "plain"))

@@ -1,4 +1,4 @@
-"""Shows bugs of Kafka with failed log dirs (KIP-112), one scenario each: red on builds with the bug.
+"""Shows bugs of Kafka with failed log dirs (KIP-112), one scenario each: invalid on builds with the bug.
 
 These are the bugs that the suite of KIP-112 does not show. KNOWN_BUGS.md has the builds.
 """

@@ -1,4 +1,4 @@
-"""Shows bugs of Kafka in moves between log dirs (KIP-113), one scenario each: red on builds with the bug.
+"""Shows bugs of Kafka in moves between log dirs (KIP-113), one scenario each: invalid on builds with the bug.
 
 KAFKA-19458 is a declared deviation, since the last build with ZooKeeper has it. KNOWN_BUGS.md has the builds. A
 throttle holds each move until the event that the bug needs, so none of them is a race.

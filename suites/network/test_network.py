@@ -128,8 +128,8 @@ def nodes_of(brokers: list[Broker]) -> list[Node]:
 def where_the_controller_is(cluster: Cluster) -> Broker:
     """The broker that is the controller; any broker in KRaft, where none is.
 
-    In ZooKeeper mode a leader asks the controller's broker to shrink the ISR. Any other broker that reaches no broker
-    could not shrink it while it has its ZooKeeper session.
+    In ZooKeeper mode a leader asks the controller's broker to shrink the ISR. A leader on another broker, which reaches
+    no other broker, could not shrink it as long as its ZooKeeper session lasts.
     """
     return cluster.controller_broker() or cluster.brokers[0]
 

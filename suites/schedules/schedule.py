@@ -34,8 +34,8 @@ STEPS = 12
 FEWEST = STEPS // 4
 """The least steps that must be done and not passed over. Usually seven or eight are.
 
-In a simulation, one draw in a hundred had fewer than three, and one in thirty fewer than four. It covered what prevents
-steps: nothing to heal, no held move, a broker with a fault, a last in-sync replica.
+In a simulation, one draw in a hundred had fewer than three, and one in thirty fewer than four. The simulation
+had what prevents steps: nothing to heal, no held move, a broker with a fault, a last in-sync replica.
 """
 DISK_FAULTS: tuple[type[LogDirFault], ...] = (Eio, ReadOnly, Full, NoInodes)
 """Further faults of a log dir that is on a file system of its own."""
