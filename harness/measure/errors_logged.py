@@ -20,9 +20,10 @@ from harness.kafka.broker_log import BrokerLog, LogLine
 
 KEPT = 20
 """How many groups are kept, rare ones first: an error that was logged hundreds of times is seldom the cause."""
-THREAD_DIED = r"^\[.+\]:? Error due to \("
-"""The log line of a thread that died (``ShutdownableThread.run``); its stack trace has the reason. The name in brackets
-is the thread's own, or that of a fetcher. No fault explains it: what a dead thread did is never done again."""
+THREAD_DIED = r"^\[.+\]:? Error due to \(|^Uncaught exception in thread '"
+"""The log line of a thread that died; its stack trace has the reason. ``ShutdownableThread.run`` logs the first text,
+with the name of the thread or of a fetcher in brackets; ``KafkaThread`` logs the second (a request handler, say). No
+fault explains it: what a dead thread did is never done again."""
 _VARYING = (
     (re.compile(r"(?<![\w.])/\S+"), "…"),
     (re.compile(r"(?<![\w-])[\w-]{22}(?![\w-])"), "ID"),

@@ -162,7 +162,7 @@ TEXTS: tuple[Dependency, ...] = (
         "coordinator that loads its log again), a failed acknowledgement and a time index without room",
         words=(
             r"(?s)Error while flushing log for \S+ in dir {path} .*ClosedChannelException",
-            r"^\[.+\]:? Error due to \(",
+            r"^\[.+\]:? Error due to \(|^Uncaught exception in thread '",
             "completing transaction state transition while it does not have a pending state",
             r"Unexpected error handling \S*AssignmentResponseEvent(?s:.*)updateReassignmentState",
             r"processing data for partition … at offset (?s:.*)java\.nio\.BufferOverflowException",

@@ -160,6 +160,8 @@ def test_what_is_still_under_way_at_the_end_is_counted(case: Case, error: str, w
         ("[LogDirFailureHandler]: Error due to (kafka.server.ReplicaManager)", "invalid"),
         ("[kafka-log-cleaner-thread-0]: Error due to (kafka.log.LogCleaner)", "invalid"),
         ("[ReplicaFetcher replicaId=1, leaderId=2, fetcherId=0] Error due to (kafka.server.X)", "invalid"),
+        ("Uncaught exception in thread 'data-plane-kafka-request-handler-0': (org.apache.kafka.X)", "invalid"),
+        ("Uncaught exception in scheduled task 'flush-log' (org.apache.kafka.X)", None),
         ("[LogDirFailureHandler]: Stopped (kafka.server.ReplicaManager)", None),  # by a broker that shuts down
         ("[ReplicaManager broker=1] Error due to a slow disk (kafka.server.ReplicaManager)", None),
     ],
