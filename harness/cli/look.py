@@ -59,7 +59,9 @@ def list_scenarios(
         click.echo(json.dumps({"schema": 1, "scenarios": [each.to_json() for each in scenarios]}, indent=2))
         return EXIT_VALID
     if as_markdown:
-        click.echo("\n".join(_coverage(scenarios)))
+        from harness.runner.clauses import clause_lines, read_clauses
+
+        click.echo("\n".join([*_coverage(scenarios), "", *clause_lines(read_clauses())]))
         return EXIT_VALID
     table = Table("scenario", "KIP", "plan item", "modes", "Kafka", "faults", "cases", header_style="bold")
     for each in scenarios:
@@ -75,11 +77,14 @@ Which scenario checks what of each KIP, and in how many cases. `jbod list --mark
 page, and a test compares it. Another test knows the items of each KIP's plan, and fails for an item without a scenario.
 A case is valid if its scenario's claim holds. Where the last column has a deviation for the build, the case accepts
 exactly that. Unless the deviation need not show in every run, it is invalid on a confirmed build that does not show it.
+
+[Clauses](#clauses) goes through the KIPs' texts, section by section, and shows what is not tested yet.
 """
 
 
 def _coverage(scenarios: list[ListedScenario]) -> list[str]:
     """Return the lines of suites/COVERAGE.md."""
+    from harness.runner.clauses import row
     from harness.runner.suite_kinds import is_control
 
     lines, controls = [_COVERAGE], [each for each in scenarios if is_control(each.id)]
@@ -93,7 +98,7 @@ def _coverage(scenarios: list[ListedScenario]) -> list[str]:
         for each in sorted(those, key=lambda each: each.plan):  # the KIP's own numbers first
             modes = (f"{sum(f'[{mode}' in case for case in each.cases)} {mode}" for mode in each.modes)
             cells = (each.plan, f"`{each.id}` {each.claim}", ", ".join(modes), "; ".join(each.deviations))
-            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+            lines.append(row(*cells))
         lines += [""]
     return lines[:-1]
 
