@@ -24,6 +24,9 @@ from suites.selftest.journal_lines import lines_of
 
 STARTS = "[2026-11-27 10:00:00,000] INFO starting (kafka.server.KafkaRaftServer)\n"
 FATAL = "[2026-11-27 10:00:01,000] ERROR Exiting Kafka due to fatal exception (kafka.Kafka$)\n"
+REFUSED = (
+    FATAL + "org.apache.kafka.common.config.ConfigException: Invalid value never for configuration log.retention.ms\n"
+)
 BENIGN = (
     "[2026-11-27 10:00:00,500] WARN Could not load a plugin (x.Y)\n"
     "java.lang.ClassNotFoundException: x.Plugin\nCaused by: java.lang.NoClassDefFoundError: x/Plugin\n"
@@ -95,10 +98,30 @@ def start(open_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (NO_THREAD, {}, NodeDied, "too little memory: # Cannot allocate memory"),
         (OLD_JAVA, {}, NodeDied, "this Java cannot run the build: java.lang.UnsupportedClassVersionError"),
         (NO_CLASS, {}, NodeDied, "the build lacks a class: Error: Could not find or load main class kafka.Kafka"),
+        (
+            REFUSED,
+            {},
+            NodeDied,
+            "this build refuses a setting: org.apache.kafka.common.config.ConfigException: Invalid value never",
+        ),
         (BUG, {"ends": "kill -9 $$"}, NodeDied, "SIGKILL, which the kernel sends when memory runs out"),
         (BUG, {"is_kafka": False}, NodeDied, None),
     ],
-    ids=["bug", "no reason", "benign", "filled", "port", "disk", "heap", "memory", "java", "class", "killed", "zk"],
+    ids=[
+        "bug",
+        "no reason",
+        "benign",
+        "filled",
+        "port",
+        "disk",
+        "heap",
+        "memory",
+        "java",
+        "class",
+        "setting",
+        "killed",
+        "zk",
+    ],
 )
 def test_who_is_to_blame_for_the_end_of_a_node(
     start: Start, printed: str, how: dict[str, object], error: type[JbodError], cause: str | None

@@ -2,7 +2,8 @@
 
 Kafka must keep its brokers and controllers running. So an end is Kafka's fault, except in two cases. SIGKILL ended the
 node: the kernel sends it when memory runs out. Or the node's errors since its start name a cause outside Kafka: a port
-in use, a full disk, too little memory, too few open files, a wrong Java, a build without a class.
+in use, a full disk, too little memory, too few open files, a wrong Java, a build without a class, a setting that the
+build refuses (jbod or its user chose it).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ _CAUSES: Mapping[str, str] = {
     r"|Could not create the Java Virtual Machine|Error occurred during initialization of VM"
     r"|Error opening zip file or JAR manifest|processing of -javaagent failed",
     "the node could not be executed": r"^setpriv: ",
+    "this build refuses a setting": r"\bConfigException\b",
     "the build lacks a class": r"Could not find or load main class|\bNoClassDefFoundError\b|\bClassNotFoundException\b",
 }
 _NEW_EVENT = re.compile(r"\n(?=\[\d{4}-\d\d-\d\d )")
